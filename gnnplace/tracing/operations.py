@@ -1,0 +1,163 @@
+"""Operations of a captured program that are not plain ATen: updates and seeded random ops.
+
+They are ordinary functions, so that an executor calls them as it calls an ATen overload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from functools import lru_cache, reduce
+from typing import Any
+
+import torch
+
+_STEP = 0
+
+
+def set_step(step: int) -> None:
+    """Say which training step this process is in; random ops draw their seeds from it.
+
+    Args:
+        step: Zero-based step, the same on every worker.
+    """
+    global _STEP
+    _STEP = step
+
+
+def op_seed(name: str, step: int) -> int:
+    """Seed of the random op `name` at `step`: 63 bits of a SHA-256, equal on every machine."""
+    digest = hashlib.sha256(f"{name}:{step}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+@lru_cache
+def overload(name: str) -> Callable[..., Any]:
+    """The ATen overload of a dotted name such as "aten.native_dropout.default"."""
+    return reduce(getattr, name.split("."), torch.ops)  # type: ignore[arg-type, return-value]
+
+
+def seeded(name: str, target: str, *args: Any, **options: Any) -> Any:
+    """Call a random ATen op with the seed of its name and of the current step.
+
+    Args:
+        name: Name of the op in the program.
+        target: Dotted name of the ATen overload.
+        *args: Its positional arguments.
+        **options: Its keyword arguments.
+
+    Returns:
+        What the overload returns; the state of the global generators is as before.
+    """
+    devices = [a.device for a in args if isinstance(a, torch.Tensor) and a.is_cuda]
+    with torch.random.fork_rng(devices=devices[:1]):
+        torch.manual_seed(op_seed(name, _STEP))
+        return overload(target)(*args, **options)
+
+
+def mean_gradient(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The gradient of the batch from those of its micro-batches, each a share 1/M of it.
+
+    Args:
+        gradients: One gradient for each micro-batch, of equal shape.
+
+    Returns:
+        The first one itself if it is alone, else the sum of `gradient / M` in order, as M steps
+        of gradient accumulation with `loss / M` leave it.
+    """
+    if len(gradients) == 1:
+        return gradients[0]
+    total = gradients[0] / len(gradients)
+    for gradient in gradients[1:]:
+        total += gradient / len(gradients)
+    return total
+
+
+def sgd_update(
+    parameter: torch.Tensor, gradients: list[torch.Tensor], lr: float, weight_decay: float
+) -> None:
+    """`p -= lr * (g + weight_decay * p)`, in place, as `torch.optim.SGD` computes it.
+
+    Args:
+        parameter: Changed in place.
+        gradients: One, or one for each micro-batch.
+        lr: Learning rate.
+        weight_decay: L2 penalty.
+    """
+    gradient = mean_gradient(gradients)
+    if weight_decay:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    parameter.add_(gradient, alpha=-lr)
+
+
+def momentum_update(
+    parameter: torch.Tensor,
+    gradients: list[torch.Tensor],
+    velocity: torch.Tensor,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+) -> None:
+    """`v = momentum * v + g; p -= lr * v`, in place, as `torch.optim.SGD` computes it.
+
+    A velocity of zero at the start equals torch's lazily made one (its first step copies `g`).
+
+    Args:
+        parameter: Changed in place.
+        gradients: One, or one for each micro-batch.
+        velocity: Changed in place; the shape of the parameter.
+        lr: Learning rate.
+        momentum: Of the velocity.
+        weight_decay: L2 penalty.
+    """
+    gradient = mean_gradient(gradients)
+    if weight_decay:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    velocity.mul_(momentum).add_(gradient)
+    parameter.add_(velocity, alpha=-lr)
+
+
+def adamw_update(
+    parameter: torch.Tensor,
+    gradients: list[torch.Tensor],
+    step: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """One step of AdamW (Loshchilov and Hutter, ICLR 2019), as `torch.optim.AdamW` computes it.
+
+    Args:
+        parameter: Changed in place.
+        gradients: One, or one for each micro-batch.
+        step: Steps so far, a scalar; changed in place.
+        first: Running mean of the gradient; changed in place.
+        second: Running mean of its square; changed in place.
+        lr: Learning rate.
+        betas: Decay of both means.
+        eps: Added to the denominator.
+        weight_decay: Decoupled decay.
+    """
+    gradient = mean_gradient(gradients)
+    step += 1
+    count = step.item()
+    parameter.mul_(1 - lr * weight_decay)
+    first.lerp_(gradient, 1 - betas[0])
+    second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+    scale = lr / (1 - betas[0] ** count)
+    root = (second.sqrt() / math.sqrt(1 - betas[1] ** count)).add_(eps)
+    parameter.addcdiv_(first, root, value=-scale)
+
+
+def copy_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
+    """Store a buffer's new value, such as batch norm's running mean.
+
+    Args:
+        buffer: Changed in place.
+        value: Of the same shape.
+    """
+    buffer.copy_(value)

@@ -1,0 +1,180 @@
+"""The captured program: one step of a model as a list of operations on named values.
+
+A program is plain data. Every operation names the values that it reads (`Ref`) and the values
+that it makes; nothing is hidden in closures, so that the program can be cut over devices, timed
+op by op, written as a straight line and replayed with the same numbers anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+FORWARD = "forward"
+BACKWARD = "backward"
+UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A reference to a value by name; it stands anywhere inside an op's arguments."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """What a tensor is without its numbers.
+
+    Attributes:
+        shape: Sizes.
+        stride: Strides in elements, as the op that makes the value leaves them.
+        dtype: Element type.
+        bytes: Bytes of the elements that it has.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ProgramOp:
+    """One operation.
+
+    Attributes:
+        name: Unique in the program.
+        target: An ATen overload, or a function of `gnnplace.tracing.operations`.
+        args: Positional arguments; nested lists, tuples and dicts of constants and `Ref`s.
+        kwargs: Keyword arguments, of the same kinds.
+        results: Names of the values made. Several: the target returns a tuple; `None` is an
+            element that nobody reads. None at all: an op that only changes its arguments.
+        phase: "forward", "backward" or "update".
+        module: Qualified name of the module whose code it is, such as "features.0".
+        after: Ops that come before it although no value flows (those that read what it changes).
+        view: Its result shares memory with an input: it costs nothing and stays on that device.
+    """
+
+    name: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[str | None, ...]
+    phase: str
+    module: str | None
+    after: tuple[str, ...] = ()
+    view: bool = False
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the values that it reads, each once, in the order of the arguments."""
+        return tuple(dict.fromkeys(ref.name for ref in iter_refs((self.args, self.kwargs))))
+
+
+@dataclass(frozen=True)
+class ProgramInput:
+    """A value that exists before the first op.
+
+    Attributes:
+        kind: "parameter", "buffer", "optimizer" (its state), "input" (of the user) or "constant".
+        source: Qualified name in the model; of an optimizer value "parameter:state", as in
+            "fc.weight:momentum"; of a user input its position, "2" (in micro-batch 1: "2#1").
+        info: What it is.
+    """
+
+    kind: str
+    source: str
+    info: ValueInfo
+
+
+@dataclass(frozen=True)
+class Program:
+    """One step of a model: forward, and unless it is for inference backward and update.
+
+    Attributes:
+        name: Of the model.
+        ops: In one topological order.
+        inputs: By value name, in the order of capture.
+        values: Every value, inputs included.
+        loss: Value that was differentiated; `None` forward-only.
+        outputs: Values that a forward-only program returns.
+        gradients: Parameter's qualified name -> value name of its gradient.
+        buffers: Buffer's qualified name -> value name of its new value.
+        initial: Initial tensors of inputs by value name; empty of a fake capture.
+        microbatches: Copies of forward and backward in flight; 1 as captured.
+    """
+
+    name: str
+    ops: tuple[ProgramOp, ...]
+    inputs: dict[str, ProgramInput]
+    values: dict[str, ValueInfo]
+    loss: str | None
+    gradients: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+    initial: dict[str, torch.Tensor] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    microbatches: int = 1
+
+    @cached_property
+    def producer(self) -> dict[str, int]:
+        """Index of the op that makes each value (inputs have none)."""
+        return {r: i for i, op in enumerate(self.ops) for r in op.results if r is not None}
+
+    @cached_property
+    def op_index(self) -> dict[str, int]:
+        """Position of each op by name."""
+        return {op.name: i for i, op in enumerate(self.ops)}
+
+    @cached_property
+    def losses(self) -> tuple[str, ...]:
+        """The loss value of every micro-batch (one as captured, none forward-only)."""
+        if self.loss is None:
+            return ()
+        if self.microbatches == 1:
+            return (self.loss,)
+        return tuple(f"{base_name(self.loss)}#{k}" for k in range(self.microbatches))
+
+
+def base_name(name: str) -> str:
+    """Name of an op or value without its micro-batch: `mm_3#1` -> `mm_3`."""
+    return name.rpartition("#")[0] or name
+
+
+def iter_refs(value: Any) -> Iterator[Ref]:
+    """Every reference inside nested lists, tuples, dicts and slices, in order."""
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from iter_refs(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from iter_refs(item)
+
+
+def map_refs(value: Any, function: Callable[[Ref], Any]) -> Any:
+    """The same nested value with `function(ref)` in the place of every reference."""
+    if isinstance(value, Ref):
+        return function(value)
+    if isinstance(value, list):
+        return [map_refs(item, function) for item in value]
+    if isinstance(value, tuple):
+        return tuple(map_refs(item, function) for item in value)
+    if isinstance(value, dict):
+        return {key: map_refs(item, function) for key, item in value.items()}
+    return value
+
+
+def value_info(tensor: torch.Tensor) -> ValueInfo:
+    """What a (real or fake) tensor is."""
+    return ValueInfo(
+        tuple(int(s) for s in tensor.shape),
+        tuple(int(s) for s in tensor.stride()),
+        tensor.dtype,
+        int(tensor.numel()) * tensor.element_size(),
+    )
