@@ -1,0 +1,28 @@
+# Two commands do everything: `make demo` and `make test`. Both set up .venv on first use.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: demo test check clean
+.DELETE_ON_ERROR:
+
+demo: .venv/installed
+	$(BIN)/gnnplace demo
+
+test: check
+	$(BIN)/python -m pytest
+
+check: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("gnnplace needs Python 3.11 or later; found " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,1 @@
+"""gnnplace: learned device placement, measured and bounded."""

@@ -1,0 +1,119 @@
+"""``Cluster``: devices and the links between them, as dense arrays that kernels can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.cluster.schema import Device, Link
+from gnnplace.errors import InputError
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and directed links. A pair without a link cannot exchange tensors; no routing.
+
+    Raises:
+        InputError: no device, a repeated device, a dangling, repeated or self link.
+    """
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+    name: str = "cluster"
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise InputError("devices: at least one device is needed")
+        seen: set[str] = set()
+        for i, device in enumerate(self.devices):
+            if device.name in seen:
+                raise InputError(f"devices[{i}].name: {device.name!r} is repeated")
+            seen.add(device.name)
+        self._check_links(seen)
+
+    def _check_links(self, names: set[str]) -> None:
+        pairs: set[tuple[str, str]] = set()
+        for i, link in enumerate(self.links):
+            for key, end in (("source", link.source), ("target", link.target)):
+                if end not in names:
+                    raise InputError(f"links[{i}].{key}: no device is named {end!r}")
+            if link.source == link.target:
+                raise InputError(f"links[{i}].target: a link from {link.source!r} to itself")
+            if (link.source, link.target) in pairs:
+                raise InputError(
+                    f"links[{i}]: the link {link.source!r} to {link.target!r} is repeated"
+                )
+            pairs.add((link.source, link.target))
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices D."""
+        return len(self.devices)
+
+    @cached_property
+    def device_index(self) -> dict[str, int]:
+        """Index of each device by its name."""
+        return {device.name: i for i, device in enumerate(self.devices)}
+
+    @cached_property
+    def memory(self) -> NDArray[np.float64]:
+        """Bytes of each device. [D]"""
+        return np.array([device.memory for device in self.devices], dtype=np.float64)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The distinct device kinds, in order of first appearance."""
+        return tuple(dict.fromkeys(device.kind for device in self.devices))
+
+    @cached_property
+    def latency(self) -> NDArray[np.float64]:
+        """Seconds of latency from row to column; 0 on the diagonal, inf without a link. [D, D]"""
+        return self._matrix([link.latency for link in self.links], np.inf, 0.0)
+
+    @cached_property
+    def bandwidth(self) -> NDArray[np.float64]:
+        """Bytes per second from row to column; inf on the diagonal, 0 without a link. [D, D]"""
+        return self._matrix([link.bandwidth for link in self.links], 0.0, np.inf)
+
+    @cached_property
+    def send_overhead(self) -> NDArray[np.float64]:
+        """Seconds of the sending device a message. [D, D]"""
+        return self._matrix([link.send_overhead for link in self.links], 0.0, 0.0)
+
+    @cached_property
+    def receive_overhead(self) -> NDArray[np.float64]:
+        """Seconds of the receiving device a message. [D, D]"""
+        return self._matrix([link.receive_overhead for link in self.links], 0.0, 0.0)
+
+    @cached_property
+    def sender_busy(self) -> NDArray[np.bool_]:
+        """Whether the sending device makes the copy itself. [D, D]"""
+        return self._matrix([float(link.sender_busy) for link in self.links], 0.0, 0.0) > 0
+
+    @cached_property
+    def channel(self) -> NDArray[np.int32]:
+        """Channel index of each pair, -1 without a link. [D, D]"""
+        names: dict[str, int] = {}
+        indices = [
+            names.setdefault(f"={link.channel}" if link.channel else f"link {i}", len(names))
+            for i, link in enumerate(self.links)
+        ]
+        return self._matrix([float(i) for i in indices], -1.0, -1.0).astype(np.int32)
+
+    @cached_property
+    def num_channels(self) -> int:
+        """Number of distinct channels."""
+        return int(self.channel.max(initial=-1)) + 1
+
+    def _matrix(
+        self, values: Sequence[float], absent: float, diagonal: float
+    ) -> NDArray[np.float64]:
+        matrix = np.full((self.num_devices, self.num_devices), absent)
+        np.fill_diagonal(matrix, diagonal)
+        for link, value in zip(self.links, values, strict=True):
+            matrix[self.device_index[link.source], self.device_index[link.target]] = value
+        return matrix

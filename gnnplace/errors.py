@@ -1,0 +1,53 @@
+"""Every error that gnnplace raises on purpose: one base, one class a cause.
+
+A message is one line that says what is wrong, where (key path, op or device) and how to mend it.
+The command line prints it and exits with the class's ``exit_code``; nothing else is printed.
+"""
+
+from __future__ import annotations
+
+
+class GnnplaceError(Exception):
+    """Base of all errors raised on purpose. ``exit_code`` is what the command line returns."""
+
+    exit_code = 2
+
+
+class InputError(GnnplaceError, ValueError):
+    """An argument, a model or a combination of both that cannot be worked with."""
+
+
+class FormatError(InputError):
+    """A file that breaks its format; the message starts with the file and the key path."""
+
+
+class DeadlockError(InputError):
+    """Sequences that contradict the graph; the message names the ops of a cycle."""
+
+
+class MismatchError(InputError):
+    """A placement, plan or checkpoint that was made for something else."""
+
+
+class UnsupportedError(InputError):
+    """A placer, reader or device that cannot handle the problem; the message says why."""
+
+
+class InfeasibleError(GnnplaceError):
+    """No placement satisfies memory, links, kinds, pins and colocation."""
+
+    exit_code = 3
+
+
+class CaptureError(GnnplaceError):
+    """A model that could not be captured; the message names the module and the line."""
+
+
+class ExecutionError(GnnplaceError):
+    """A run on workers that failed: a worker died, hung, or computed something else."""
+
+    exit_code = 1
+
+
+class MissingDependencyError(GnnplaceError):
+    """An optional package is not installed; the message says which and how to get it."""

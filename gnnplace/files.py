@@ -1,0 +1,140 @@
+"""Reading and writing files: strict JSON, errors that name the key path, atomic writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from gnnplace.errors import FormatError, InputError
+
+SchemaT = TypeVar("SchemaT", bound="Schema")
+PLAIN_MESSAGES = {
+    "extra_forbidden": "unknown key (keys of your own must begin with 'x-')",
+    "missing": "required key is missing",
+    "finite_number": "must be a finite number",
+}
+
+
+class Schema(BaseModel):
+    """Base of all file schemas: frozen, strict types, finite numbers, no unknown keys but ``x-…``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_private_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            return {k: v for k, v in data.items() if not str(k).startswith("x-")}
+        return data
+
+
+def key_path(location: tuple[int | str, ...]) -> str:
+    """Spells a pydantic location as a path, e.g. ``('ops', 3, 'time')`` as ``ops[3].time``."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part != "[key]":
+            path += f".{part}" if path else str(part)
+    return path or "top level"
+
+
+def parse(schema: type[SchemaT], data: Any, source: str) -> SchemaT:
+    """Validates ``data`` against ``schema``.
+
+    Raises:
+        FormatError: naming ``source``, the first faulty key path and what is wrong there.
+    """
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        raise FormatError(f"{source}: {_describe(faults[0])}{_more(len(faults) - 1)}") from None
+
+
+def _describe(fault: Any) -> str:
+    message = PLAIN_MESSAGES.get(fault["type"], fault["msg"])
+    return f"{key_path(fault['loc'])}: {message.removeprefix('Value error, ')}"
+
+
+def _more(count: int) -> str:
+    return f" (and {count} more faults)" if count > 1 else " (and 1 more fault)" if count else ""
+
+
+def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise InputError(f"key {key!r} is repeated in one object; keep one of them")
+        result[key] = value
+    return result
+
+
+def read_json(path: str | Path) -> Any:
+    """Reads a UTF-8 JSON file; repeated keys in one object are errors.
+
+    Raises:
+        FormatError: the file is missing, unreadable, not UTF-8 or not JSON.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text, object_pairs_hook=_reject_repeats)
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"{path}: line {error.lineno} column {error.colno}: not JSON: {error.msg}"
+        ) from None
+    except (InputError, RecursionError, ValueError) as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def read_text(path: str | Path) -> str:
+    """Reads a UTF-8 text file.
+
+    Raises:
+        FormatError: the file is missing, unreadable or not UTF-8.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: byte {error.start}: not UTF-8 text") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes ``text`` as UTF-8 to a temporary file beside ``path`` and renames it over ``path``.
+
+    Raises:
+        InputError: the folder does not exist or cannot be written to.
+    """
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: str | Path, data: Any) -> None:
+    """Writes ``data`` as JSON atomically; NaN and infinity are refused."""
+    write_text(path, json.dumps(data, allow_nan=False) + "\n")

@@ -1,0 +1,219 @@
+"""``ComputationGraph``: ops and the tensors between them, as frozen arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InputError
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ComputationGraph:
+    """A DAG of ops and tensors; a tensor has one producer and any number of consumers.
+
+    Attributes:
+        names: name of each op. [num_ops]
+        producer: op that makes each tensor. [num_tensors]
+        size: bytes of each tensor. [num_tensors]
+        consumer_offset: where each tensor's consumers start in ``consumer``. [num_tensors + 1]
+        consumer: consumers of all tensors, one after the other.
+
+    Raises:
+        InputError: a repeated name, a dangling index, a negative size or a cycle.
+    """
+
+    names: tuple[str, ...]
+    producer: IntArray
+    size: FloatArray
+    consumer_offset: IntArray
+    consumer: IntArray
+
+    def __post_init__(self) -> None:
+        for array in (self.producer, self.size, self.consumer_offset, self.consumer):
+            array.flags.writeable = False
+        self._check_names()
+        self._check_tensors()
+        _ = self.topological_order
+
+    @classmethod
+    def from_tensors(
+        cls,
+        names: Sequence[str],
+        tensors: Iterable[tuple[int, float, Sequence[int] | NDArray[Any]]],
+    ) -> ComputationGraph:
+        """Builds a graph from ``(producer, bytes, consumers)`` triples of op indices."""
+        triples = list(tensors)
+        counts = np.array([0, *(len(consumers) for _, _, consumers in triples)], dtype=np.int64)
+        return cls(
+            names=tuple(names),
+            producer=np.array([producer for producer, _, _ in triples], dtype=np.int32),
+            size=np.array([size for _, size, _ in triples], dtype=np.float64),
+            consumer_offset=np.cumsum(counts).astype(np.int32),
+            consumer=np.array([c for _, _, consumers in triples for c in consumers], np.int32),
+        )
+
+    def _check_names(self) -> None:
+        if len(self.index) == len(self.names):
+            return
+        seen: set[str] = set()
+        for i, name in enumerate(self.names):
+            if name in seen:
+                raise InputError(f"ops[{i}].name: {name!r} is repeated")
+            seen.add(name)
+
+    def _check_tensors(self) -> None:
+        for what, ends in (("producer", self.producer), ("consumers", self.consumer)):
+            if ends.size and (ends.min() < 0 or ends.max() >= self.num_ops):
+                raise InputError(f"tensors: a {what} index is outside 0..{self.num_ops - 1}")
+        bad = np.flatnonzero(~(self.size >= 0) | ~np.isfinite(self.size))
+        if bad.size:
+            raise InputError(f"tensors[{bad[0]}].bytes: must be finite and not negative")
+        self._check_consumers()
+
+    def _check_consumers(self) -> None:
+        tensor = self.consumption_tensor
+        order = np.lexsort((self.consumer, tensor))
+        same = (np.diff(tensor[order]) == 0) & (np.diff(self.consumer[order]) == 0)
+        if same.any():
+            k = int(order[int(np.argmax(same)) + 1])
+            name = self.names[self.consumer[k]]
+            raise InputError(f"tensors[{tensor[k]}].consumers: {name!r} is repeated")
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops n."""
+        return len(self.names)
+
+    @property
+    def num_tensors(self) -> int:
+        """Number of tensors T."""
+        return len(self.producer)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Index of each op by its name."""
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def consumption_tensor(self) -> IntArray:
+        """Tensor of each entry of ``consumer``."""
+        return np.repeat(np.arange(self.num_tensors, dtype=np.int32), np.diff(self.consumer_offset))
+
+    @cached_property
+    def op_tensor(self) -> IntArray:
+        """Tensors sorted by producer, in listing order within an op. [num_tensors]"""
+        return np.argsort(self.producer, kind="stable").astype(np.int32)
+
+    @cached_property
+    def op_tensor_offset(self) -> IntArray:
+        """Where each op's tensors start in ``op_tensor``. [num_ops + 1]"""
+        return _offsets(self.producer, self.num_ops)
+
+    @cached_property
+    def edges(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Distinct (source op, target op, bytes summed over tensors), sorted by source, target."""
+        source = self.producer[self.consumption_tensor].astype(np.int64)
+        key = source * self.num_ops + self.consumer
+        unique, inverse = np.unique(key, return_inverse=True)
+        total = np.bincount(inverse, self.size[self.consumption_tensor], len(unique))
+        pair = np.divmod(unique, max(1, self.num_ops))
+        return pair[0].astype(np.int32), pair[1].astype(np.int32), total.astype(np.float64)
+
+    @cached_property
+    def successor(self) -> IntArray:
+        """Distinct successors of all ops, one op after the other, ascending within an op."""
+        return self.edges[1]
+
+    @cached_property
+    def successor_offset(self) -> IntArray:
+        """Where each op's successors start in ``successor``. [num_ops + 1]"""
+        return _offsets(self.edges[0], self.num_ops)
+
+    @cached_property
+    def predecessor(self) -> IntArray:
+        """Distinct predecessors of all ops, one op after the other, ascending within an op."""
+        return self.edges[0][np.lexsort((self.edges[0], self.edges[1]))]
+
+    @cached_property
+    def predecessor_offset(self) -> IntArray:
+        """Where each op's predecessors start in ``predecessor``. [num_ops + 1]"""
+        return _offsets(self.edges[1], self.num_ops)
+
+    @cached_property
+    def topological_order(self) -> IntArray:
+        """Ops so that producers come first; among the ready ones the smallest index first.
+
+        Raises:
+            InputError: naming the ops of a cycle.
+        """
+        waiting = np.diff(self.predecessor_offset).tolist()
+        offset, successor = self.successor_offset.tolist(), self.successor.tolist()
+        ready = [op for op in range(self.num_ops) if waiting[op] == 0]
+        heapify(ready)
+        order: list[int] = []
+        while ready:
+            op = heappop(ready)
+            order.append(op)
+            for other in successor[offset[op] : offset[op + 1]]:
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    heappush(ready, other)
+        if len(order) < self.num_ops:
+            raise InputError(f"tensors: a cycle: {self._describe_cycle()}")
+        return np.array(order, dtype=np.int32)
+
+    @cached_property
+    def position(self) -> IntArray:
+        """Position of each op in ``topological_order``. [num_ops]"""
+        position = np.empty(self.num_ops, dtype=np.int32)
+        position[self.topological_order] = np.arange(self.num_ops, dtype=np.int32)
+        return position
+
+    def _describe_cycle(self) -> str:
+        return describe_cycle(self.edges[0].tolist(), self.edges[1].tolist(), self.names)
+
+    def successors(self, op: int) -> IntArray:
+        """Distinct successors of ``op``, ascending."""
+        return self.successor[self.successor_offset[op] : self.successor_offset[op + 1]]
+
+    def predecessors(self, op: int) -> IntArray:
+        """Distinct predecessors of ``op``, ascending."""
+        return self.predecessor[self.predecessor_offset[op] : self.predecessor_offset[op + 1]]
+
+    def consumers(self, tensor: int) -> IntArray:
+        """Consumers of ``tensor`` in listing order."""
+        return self.consumer[self.consumer_offset[tensor] : self.consumer_offset[tensor + 1]]
+
+    def to_networkx(self) -> nx.DiGraph:
+        """The graph with op names as nodes and the bytes between two ops as edge ``bytes``."""
+        view = nx.DiGraph()
+        view.add_nodes_from(self.names)
+        names = self.names
+        for source, target, size in zip(*self.edges, strict=True):
+            view.add_edge(names[source], names[target], bytes=float(size))
+        return view
+
+
+def _offsets(sorted_key: IntArray, count: int) -> IntArray:
+    sizes = np.bincount(sorted_key, minlength=count)
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+
+
+def describe_cycle(source: list[int], target: list[int], names: Sequence[str]) -> str:
+    """Names the ops of one cycle of a directed graph, e.g. ``'a' -> 'b' -> 'a'``."""
+    cycle = nx.find_cycle(nx.DiGraph(list(zip(source, target, strict=True))))
+    shown = [repr(names[edge[0]]) for edge in cycle]
+    if len(shown) > 12:
+        shown = [*shown[:10], "...", shown[-1]]
+    return " -> ".join([*shown, shown[0]])

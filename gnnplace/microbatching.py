@@ -1,0 +1,130 @@
+"""The micro-batch transform: a problem whose batch is cut into M shares in flight together.
+
+Every forward and backward op ``x`` becomes ``x#0`` ... ``x#M-1``, all on one device because they
+share parameters; update ops stay single and take the gradients of all. From a problem alone times
+and bytes are divided by M; a caller that profiled at 1/M of the batch passes ``scale=1``.
+State counts once (on ``x#0``). Ops are listed micro-batch by micro-batch, updates last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InputError
+from gnnplace.graph import ComputationGraph
+from gnnplace.problem import UPDATE, Problem
+
+T = TypeVar("T")
+
+
+def with_microbatches(problem: Problem, count: int, *, profiled: bool = False) -> Problem:
+    """Cuts the batch of ``problem`` into ``count`` micro-batches.
+
+    Args:
+        problem: one whole step, not cut yet.
+        count: number of micro-batches M; 1 returns ``problem`` itself.
+        profiled: times and bytes already are those of 1/M of the batch.
+
+    Raises:
+        InputError: ``count`` is below 1, or the problem is already cut.
+    """
+    if count < 1:
+        raise InputError(f"microbatches: {count} is not a positive number")
+    if problem.microbatches != 1:
+        raise InputError(
+            f"problem {problem.name!r} already has {problem.microbatches} micro-batches; "
+            "start from the one without"
+        )
+    if count == 1:
+        return problem
+    return _Copies(problem, count).problem(1 if profiled else count)
+
+
+class _Copies:
+    """Indices of the copies of every op. ``self.copy``: [M, num_ops]"""
+
+    def __init__(self, problem: Problem, count: int) -> None:
+        self.source, self.count = problem, count
+        self.single = problem.phase == UPDATE
+        cut = np.flatnonzero(~self.single)
+        updates = np.flatnonzero(self.single)
+        self.origin = np.concatenate([np.tile(cut, count), updates])
+        self.share = np.concatenate([np.repeat(np.arange(count), len(cut)), -1 - 0 * updates])
+        self.copy = np.empty((count, problem.num_ops), dtype=np.int64)
+        self.copy[:, cut] = np.arange(count * len(cut)).reshape(count, -1)
+        self.copy[:, updates] = count * len(cut) + np.arange(len(updates))
+
+    def problem(self, scale: int) -> Problem:
+        p = self.source
+        factor = np.where(self.share >= 0, 1.0 / scale, 1.0)
+        state = p.state[self.origin]
+        state[self.share > 0] = 0.0
+        return replace(
+            p,
+            graph=self._graph(scale),
+            time={kind: seconds[self.origin] * factor for kind, seconds in p.time.items()},
+            state=state,
+            phase=p.phase[self.origin],
+            colocate=self._colocate(),
+            pin=p.pin[self.origin],
+            module=self._take(p.module),
+            members=self._members(),
+            estimated=p.estimated[self.origin],
+            microbatches=self.count,
+        )
+
+    def _take(self, values: tuple[T, ...]) -> tuple[T, ...]:
+        return tuple(values[i] for i in self.origin)
+
+    def _suffixed(self, name: str, share: int) -> str:
+        return name if share < 0 else f"{name}#{share}"
+
+    def _colocate(self) -> tuple[str | None, ...]:
+        names, labels = self.source.graph.names, self.source.colocate
+        taken = {label for label in labels if label is not None}
+        return tuple(
+            labels[i] if labels[i] is not None or share < 0 else _fresh(names[i], taken)
+            for i, share in zip(self.origin, self.share, strict=True)
+        )
+
+    def _members(self) -> tuple[tuple[str, ...], ...]:
+        members = self.source.members
+        return tuple(
+            tuple(self._suffixed(name, share) for name in members[i])
+            for i, share in zip(self.origin, self.share, strict=True)
+        )
+
+    def _graph(self, scale: int) -> ComputationGraph:
+        old = self.source.graph
+        names = [
+            self._suffixed(old.names[i], share)
+            for i, share in zip(self.origin, self.share, strict=True)
+        ]
+        tensors: list[tuple[int, float, NDArray[Any]]] = []
+        for m in range(self.count):
+            tensors += [
+                (int(self.copy[m, old.producer[k]]), old.size[k] / scale, targets)
+                for k, targets in enumerate(
+                    np.split(self.copy[m, old.consumer], old.consumer_offset[1:-1])
+                )
+                if not self.single[old.producer[k]]
+            ]
+        return ComputationGraph.from_tensors(names, tensors + self._update_tensors())
+
+    def _update_tensors(self) -> list[tuple[int, float, NDArray[Any]]]:
+        """Tensors of update ops: single, to every copy of their consumers, whole."""
+        old = self.source.graph
+        return [
+            (int(self.copy[0, old.producer[k]]), float(old.size[k]), targets)
+            for k in np.flatnonzero(self.single[old.producer])
+            for targets in [np.unique(self.copy[:, old.consumers(int(k))])]
+        ]
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    """A colocation class for the copies of op ``name`` that no op of the problem names already."""
+    return name if name not in taken else _fresh(f"{name}#", taken)

@@ -1,0 +1,1 @@
+"""The placers room."""

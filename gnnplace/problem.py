@@ -1,0 +1,317 @@
+"""``Problem``: a graph with costs on a cluster; its file, its fingerprint, its placement units."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import Schema, parse, read_json, write_json
+from gnnplace.graph import ComputationGraph
+
+FORWARD, BACKWARD, UPDATE = 0, 1, 2
+PHASES = ("forward", "backward", "update")
+Name = Annotated[str, Field(min_length=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A computation graph, what its ops cost, and the cluster to place it on.
+
+    Attributes:
+        time: seconds of each op by device kind, inf where that kind cannot run it. [num_ops]
+        state: bytes that stay for the whole step. [num_ops]
+        phase: FORWARD, BACKWARD or UPDATE. [num_ops]
+        colocate: class of ops that share a device, or None. [num_ops]
+        pin: device an op must be on, -1 if free. [num_ops]
+        module: dotted module path an op comes from, or None. [num_ops]
+        members: captured nodes of each op. [num_ops]
+        estimated: whether the op's times were not measured. [num_ops]
+        microbatches: shares of the batch in flight together.
+    """
+
+    name: str
+    graph: ComputationGraph
+    cluster: Cluster
+    time: dict[str, NDArray[np.float64]]
+    state: NDArray[np.float64]
+    phase: NDArray[np.int8]
+    colocate: tuple[str | None, ...]
+    pin: NDArray[np.int32]
+    module: tuple[str | None, ...]
+    members: tuple[tuple[str, ...], ...]
+    estimated: NDArray[np.bool_]
+    microbatches: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_ops == 0:
+            raise InputError("ops: at least one op is needed")
+        for what in ("state", "phase", "colocate", "pin", "module", "members", "estimated"):
+            if len(getattr(self, what)) != self.num_ops:
+                raise InputError(f"{what}: has {len(getattr(self, what))} entries, not one an op")
+        for kind, seconds in self.time.items():
+            bad = np.flatnonzero(~(seconds >= 0))
+            if len(seconds) != self.num_ops or bad.size:
+                where = f"ops[{bad[0]}].time.{kind}" if bad.size else f"time.{kind}"
+                raise InputError(f"{where}: must be one number of seconds, not negative, an op")
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops n."""
+        return self.graph.num_ops
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices D."""
+        return self.cluster.num_devices
+
+    @cached_property
+    def times(self) -> NDArray[np.float64]:
+        """Seconds of each op on each device, inf where it cannot run. [num_ops, D]"""
+        never = np.full(self.num_ops, np.inf)
+        columns = [self.time.get(device.kind, never) for device in self.cluster.devices]
+        return np.ascontiguousarray(np.stack(columns, axis=1))
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """Whether an op may be on a device by itself: the kind can run it, no pin. [num_ops, D]"""
+        allowed = np.isfinite(self.times)
+        pinned = np.flatnonzero(self.pin >= 0)
+        allowed[pinned] &= np.arange(self.num_devices) == self.pin[pinned, None]
+        return allowed
+
+    @cached_property
+    def unit_of(self) -> NDArray[np.int32]:
+        """Placement unit of each op: its colocation class, or the op alone. [num_ops]"""
+        units: dict[Any, int] = {}
+        return np.array(
+            [
+                units.setdefault(i if label is None else label, len(units))
+                for i, label in enumerate(self.colocate)
+            ],
+            dtype=np.int32,
+        )
+
+    @cached_property
+    def num_units(self) -> int:
+        """Number of placement units U."""
+        return int(self.unit_of.max()) + 1
+
+    @cached_property
+    def unit_allowed(self) -> NDArray[np.bool_]:
+        """Whether a whole unit may be on a device. [U, D]"""
+        allowed = np.ones((self.num_units, self.num_devices), dtype=bool)
+        np.logical_and.at(allowed, self.unit_of, self.allowed)
+        return allowed
+
+    @cached_property
+    def unit_state(self) -> NDArray[np.float64]:
+        """Bytes of state of each unit. [U]"""
+        return np.bincount(self.unit_of, self.state, self.num_units).astype(np.float64)
+
+    @cached_property
+    def microbatch(self) -> NDArray[np.int32]:
+        """Micro-batch of each op, read off its name's ``#k``; 0 for update ops. [num_ops]"""
+        result = np.zeros(self.num_ops, dtype=np.int32)
+        if self.microbatches > 1:
+            for i, name in enumerate(self.graph.names):
+                suffix = name.rpartition("#")[2]
+                if self.phase[i] != UPDATE and "#" in name and suffix.isdecimal():
+                    result[i] = int(suffix)
+        return result
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of names, edges, bytes, ``colocate``, device names and micro-batches."""
+        graph = self.graph
+        parts = [
+            list(graph.names),
+            [graph.producer.tolist(), graph.size.tolist()],
+            [graph.consumer_offset.tolist(), graph.consumer.tolist()],
+            list(self.colocate),
+            [device.name for device in self.cluster.devices],
+            self.microbatches,
+        ]
+        return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
+
+
+def build_problem(
+    name: str, graph: ComputationGraph, cluster: Cluster, time: dict[str, Any], **given: Any
+) -> Problem:
+    """A problem whose unnamed attributes are plain: no state, all forward, nothing colocated.
+
+    Raises:
+        InputError: an unknown attribute or one of the wrong length.
+    """
+    n = graph.num_ops
+    plain: dict[str, Any] = {
+        "state": np.zeros(n),
+        "phase": np.zeros(n, dtype=np.int8),
+        "colocate": (None,) * n,
+        "pin": np.full(n, -1, dtype=np.int32),
+        "module": (None,) * n,
+        "members": ((),) * n,
+        "estimated": np.zeros(n, dtype=bool),
+        "microbatches": 1,
+    }
+    unknown = set(given) - set(plain)
+    if unknown:
+        raise InputError(f"problem attribute {sorted(unknown)[0]!r}: unknown")
+    costs = {kind: np.asarray(seconds, dtype=np.float64) for kind, seconds in time.items()}
+    return Problem(name, graph, cluster, costs, **(plain | given))
+
+
+class OpEntry(Schema):
+    """An op of a problem file."""
+
+    name: Name
+    time: dict[str, NonNegative]
+    state: NonNegative = 0.0
+    phase: Literal["forward", "backward", "update"] = "forward"
+    colocate: Name | None = None
+    pin: str | None = None
+    module: str | None = None
+    members: list[str] = []
+    estimated: bool = False
+
+
+class TensorEntry(Schema):
+    """A tensor of a problem file."""
+
+    producer: str
+    bytes: NonNegative
+    consumers: list[str]
+
+
+class ProblemFile(Schema):
+    """The keys of a problem file."""
+
+    format: Literal["gnnplace-problem"]
+    version: Literal[1]
+    name: str
+    microbatches: Annotated[int, Field(ge=1)] = 1
+    devices: list[Device]
+    links: list[Link]
+    ops: Annotated[list[OpEntry], Field(min_length=1)]
+    tensors: list[TensorEntry]
+
+
+def read_problem(path: str | Path) -> Problem:
+    """Reads a problem file.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    return problem_from_data(read_json(path), str(path))
+
+
+def problem_from_data(data: Any, source: str = "problem") -> Problem:
+    """Builds a problem from the data of a problem file; ``source`` is named in errors."""
+    file = parse(ProblemFile, data, source)
+    try:
+        cluster = Cluster(tuple(file.devices), tuple(file.links))
+        return _assemble(file, cluster)
+    except InputError as error:
+        raise FormatError(f"{source}: {error}") from None
+
+
+def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
+    ops = file.ops
+    graph = ComputationGraph.from_tensors([op.name for op in ops], _tensor_triples(file))
+    kinds = dict.fromkeys(kind for op in ops for kind in op.time)
+    return build_problem(
+        file.name,
+        graph,
+        cluster,
+        {kind: [op.time.get(kind, np.inf) for op in ops] for kind in kinds},
+        state=np.array([op.state for op in ops], dtype=np.float64),
+        phase=np.array([PHASES.index(op.phase) for op in ops], dtype=np.int8),
+        colocate=tuple(op.colocate for op in ops),
+        pin=np.array([_pin(op, i, cluster) for i, op in enumerate(ops)], dtype=np.int32),
+        module=tuple(op.module for op in ops),
+        members=tuple(tuple(op.members) for op in ops),
+        estimated=np.array([op.estimated for op in ops], dtype=bool),
+        microbatches=file.microbatches,
+    )
+
+
+def _pin(op: OpEntry, i: int, cluster: Cluster) -> int:
+    if op.pin is None:
+        return -1
+    if op.pin not in cluster.device_index:
+        raise InputError(f"ops[{i}].pin: no device is named {op.pin!r}")
+    return cluster.device_index[op.pin]
+
+
+def _tensor_triples(file: ProblemFile) -> list[tuple[int, float, list[int]]]:
+    index = {op.name: i for i, op in enumerate(file.ops)}
+    triples = []
+    for k, tensor in enumerate(file.tensors):
+        if tensor.producer not in index:
+            raise InputError(f"tensors[{k}].producer: no op is named {tensor.producer!r}")
+        for j, consumer in enumerate(tensor.consumers):
+            if consumer not in index:
+                raise InputError(f"tensors[{k}].consumers[{j}]: no op is named {consumer!r}")
+        triples.append((index[tensor.producer], tensor.bytes, [index[c] for c in tensor.consumers]))
+    return triples
+
+
+def plain_number(value: float) -> int | float:
+    """``value`` as an int where it is whole, so that files say 4096 and not 4096.0."""
+    return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value)
+
+
+def problem_to_data(problem: Problem) -> dict[str, Any]:
+    """The data of a problem file."""
+    graph = problem.graph
+    return {
+        "format": "gnnplace-problem",
+        "version": 1,
+        "name": problem.name,
+        "microbatches": problem.microbatches,
+        "devices": [d.model_dump() for d in problem.cluster.devices],
+        "links": [link.model_dump(exclude_defaults=True) for link in problem.cluster.links],
+        "ops": [_op_data(problem, i) for i in range(problem.num_ops)],
+        "tensors": [
+            {
+                "producer": graph.names[graph.producer[k]],
+                "bytes": plain_number(graph.size[k]),
+                "consumers": [graph.names[c] for c in graph.consumers(k)],
+            }
+            for k in range(graph.num_tensors)
+        ],
+    }
+
+
+def _op_data(problem: Problem, i: int) -> dict[str, Any]:
+    times = {kind: float(t[i]) for kind, t in problem.time.items() if np.isfinite(t[i])}
+    data: dict[str, Any] = {"name": problem.graph.names[i], "time": times}
+    if problem.state[i]:
+        data["state"] = plain_number(problem.state[i])
+    data["phase"] = PHASES[problem.phase[i]]
+    if problem.colocate[i] is not None:
+        data["colocate"] = problem.colocate[i]
+    if problem.pin[i] >= 0:
+        data["pin"] = problem.cluster.devices[problem.pin[i]].name
+    if problem.module[i] is not None:
+        data["module"] = problem.module[i]
+    if problem.members[i]:
+        data["members"] = list(problem.members[i])
+    if problem.estimated[i]:
+        data["estimated"] = True
+    return data
+
+
+def write_problem(path: str | Path, problem: Problem) -> None:
+    """Writes a problem file atomically."""
+    write_json(path, problem_to_data(problem))
