@@ -21,7 +21,7 @@ PLAIN_MESSAGES = {
 
 
 class Schema(BaseModel):
-    """Base of all file schemas: frozen, strict types, finite numbers, no unknown keys but ``x-…``."""
+    """Base of all file schemas: frozen, strict, finite numbers, no unknown key but ``x-…``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -1,4 +1,4 @@
-"""``Placement``: a device for every op and an order of ops for every device; its file; its faults."""
+"""``Placement``: a device for every op, an order of ops for every device; its file; its faults."""
 
 from __future__ import annotations
 
