@@ -1,0 +1,73 @@
+"""Workloads by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from gnnplace.errors import InputError
+from gnnplace.zoo.inception import inception
+from gnnplace.zoo.mixture import moe
+from gnnplace.zoo.mlp import mlp
+from gnnplace.zoo.resnet import resnet50, small_resnet
+from gnnplace.zoo.seq2seq import seq2seq
+from gnnplace.zoo.transformers import bert, gpt2, vit
+from gnnplace.zoo.two_tower import two_tower
+from gnnplace.zoo.workload import Workload
+
+WORKLOADS: Mapping[str, Callable[..., Workload]] = {
+    "bert": bert,
+    "gpt2": gpt2,
+    "inception": inception,
+    "mlp": mlp,
+    "moe": moe,
+    "resnet50": resnet50,
+    "seq2seq": seq2seq,
+    "small_resnet": small_resnet,
+    "two_tower": two_tower,
+    "vit": vit,
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names of all workloads, sorted."""
+    return tuple(sorted(WORKLOADS))
+
+
+def default_batch(name: str) -> int:
+    """Examples in a step of the workload as `build(name)` makes it.
+
+    Raises:
+        InputError: no such workload.
+    """
+    return int(inspect.signature(_factory(name)).parameters["batch"].default)
+
+
+def build(name: str, *, seed: int = 0, **size: Any) -> Workload:
+    """Make a workload; the same arguments give the same parameters and inputs.
+
+    Args:
+        name: One of `names()`.
+        seed: Of the parameters.
+        **size: Arguments of its factory, such as `batch`.
+
+    Raises:
+        InputError: no such workload, or an argument that it does not have.
+    """
+    factory = _factory(name)
+    known = inspect.signature(factory).parameters
+    unknown = [key for key in size if key not in known]
+    if unknown:
+        raise InputError(f"{name}: no size {unknown[0]!r}; there are {', '.join(known)}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return factory(**size)
+
+
+def _factory(name: str) -> Callable[..., Workload]:
+    if name not in WORKLOADS:
+        raise InputError(f"{name!r}: no such workload; there are {', '.join(names())}")
+    return WORKLOADS[name]

@@ -1,0 +1,68 @@
+"""A two-tower recommender: users and items pass separate networks and meet in a dot product."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gnnplace.zoo.workload import Workload, generator
+
+
+class Tower(nn.Module):
+    """Embedding of a bag of ids and an MLP. [batch, ids] -> [batch, width]."""
+
+    def __init__(self, vocabulary: int, width: int, hidden: int, depth: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        sizes = [width] + [hidden] * depth
+        layers: list[nn.Module] = []
+        for inputs, outputs in itertools.pairwise(sizes):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], width))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the normalised representation."""
+        return functional.normalize(self.layers(self.embedding(ids).mean(1)), dim=-1)
+
+
+class TwoTower(nn.Module):
+    """Score of each pair of user and item. [batch, ids], [batch, ids] -> [batch]."""
+
+    def __init__(self, vocabulary: int, width: int, hidden: int, depth: int) -> None:
+        super().__init__()
+        self.user = Tower(vocabulary, width, hidden, depth)
+        self.item = Tower(vocabulary, width, hidden, depth)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        """Return the scores."""
+        return 5.0 * (self.user(users) * self.item(items)).sum(-1)
+
+
+def two_tower(
+    batch: int = 256,
+    ids: int = 8,
+    vocabulary: int = 2000,
+    width: int = 128,
+    hidden: int = 512,
+    depth: int = 4,
+) -> Workload:
+    """Two-tower recommender with a click loss.
+
+    Args:
+        batch: Pairs in a step.
+        ids: Features of a user and of an item.
+        vocabulary: Rows of each embedding.
+        width: Of embedding and representation.
+        hidden: Units of a hidden layer.
+        depth: Hidden layers.
+    """
+    random = generator(0)
+    users = torch.randint(vocabulary, (batch, ids), generator=random)
+    items = torch.randint(vocabulary, (batch, ids), generator=random)
+    clicks = torch.randint(2, (batch,), generator=random).float()
+    model = TwoTower(vocabulary, width, hidden, depth)
+    loss = functional.binary_cross_entropy_with_logits
+    return Workload("two_tower", model, (users, items, clicks), loss)
