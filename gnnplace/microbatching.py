@@ -53,20 +53,20 @@ class _Copies:
         cut = np.flatnonzero(~self.single)
         updates = np.flatnonzero(self.single)
         self.origin = np.concatenate([np.tile(cut, count), updates])
-        self.share = np.concatenate([np.repeat(np.arange(count), len(cut)), -1 - 0 * updates])
+        self.share = np.concatenate([np.repeat(np.arange(count), len(cut)), np.full(len(updates), -1)])
         self.copy = np.empty((count, problem.num_ops), dtype=np.int64)
         self.copy[:, cut] = np.arange(count * len(cut)).reshape(count, -1)
         self.copy[:, updates] = count * len(cut) + np.arange(len(updates))
 
     def problem(self, scale: int) -> Problem:
         p = self.source
-        factor = np.where(self.share >= 0, 1.0 / scale, 1.0)
+        divisor = np.where(self.share >= 0, float(scale), 1.0)
         state = p.state[self.origin]
         state[self.share > 0] = 0.0
         return replace(
             p,
             graph=self._graph(scale),
-            time={kind: seconds[self.origin] * factor for kind, seconds in p.time.items()},
+            time={kind: seconds[self.origin] / divisor for kind, seconds in p.time.items()},
             state=state,
             phase=p.phase[self.origin],
             colocate=self._colocate(),

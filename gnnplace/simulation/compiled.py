@@ -1,0 +1,102 @@
+"""A problem as a flat bundle of arrays that numba kernels take."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.problem import Problem
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+
+class Compiled(NamedTuple):
+    """Arrays of one problem; n ops, T tensors, D devices, C channels.
+
+    Attributes:
+        times: seconds of each op on each device, inf where it cannot run. [n, D]
+        state: bytes of each op. [n]
+        num_inputs: tensors each op consumes. [n]
+        op_tensor_offset: where each op's tensors start in ``op_tensor``. [n + 1]
+        op_tensor: tensors by producer. [T]
+        size: bytes. [T]
+        consumer_offset: where each tensor's consumers start in ``consumer``. [T + 1]
+        consumer: consumers of all tensors.
+        tail: least seconds from an op's finish to the end of the step. [n]
+        unit_of: placement unit of each op. [n]
+        memory: bytes. [D]
+        latency: seconds. [D, D]
+        bandwidth: bytes per second. [D, D]
+        channel: channel index, -1 without a link. [D, D]
+        busy: whether the sender makes the copy itself. [D, D]
+        send_overhead: seconds of the sender a message. [D, D]
+        receive_overhead: seconds of the receiver a message. [D, D]
+        num_channels: C.
+        receives_cost: whether any link has a receive overhead.
+    """
+
+    times: FloatArray
+    state: FloatArray
+    num_inputs: IntArray
+    op_tensor_offset: IntArray
+    op_tensor: IntArray
+    size: FloatArray
+    consumer_offset: IntArray
+    consumer: IntArray
+    tail: FloatArray
+    unit_of: IntArray
+    memory: FloatArray
+    latency: FloatArray
+    bandwidth: FloatArray
+    channel: IntArray
+    busy: NDArray[np.bool_]
+    send_overhead: FloatArray
+    receive_overhead: FloatArray
+    num_channels: int
+    receives_cost: bool
+
+
+def least_times(problem: Problem) -> FloatArray:
+    """Seconds of each op on its fastest allowed device; 0 where there is none. [n]"""
+    times = np.where(problem.allowed, problem.times, np.inf).min(axis=1)
+    return np.where(np.isfinite(times), times, 0.0)
+
+
+def tails(problem: Problem) -> FloatArray:
+    """Longest path of least times after each op, the op itself not counted. [n]"""
+    graph, cost = problem.graph, least_times(problem).tolist()
+    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
+    tail = [0.0] * graph.num_ops
+    for op in reversed(graph.topological_order.tolist()):
+        for other in successor[offset[op] : offset[op + 1]]:
+            tail[op] = max(tail[op], tail[other] + cost[other])
+    return np.array(tail)
+
+
+def compile_problem(problem: Problem) -> Compiled:
+    """Bundles the arrays of ``problem``."""
+    graph, cluster = problem.graph, problem.cluster
+    return Compiled(
+        times=problem.times,
+        state=problem.state.astype(np.float64),
+        num_inputs=np.bincount(graph.consumer, minlength=graph.num_ops).astype(np.int32),
+        op_tensor_offset=graph.op_tensor_offset,
+        op_tensor=graph.op_tensor,
+        size=graph.size,
+        consumer_offset=graph.consumer_offset,
+        consumer=graph.consumer,
+        tail=tails(problem),
+        unit_of=problem.unit_of,
+        memory=cluster.memory,
+        latency=cluster.latency,
+        bandwidth=cluster.bandwidth,
+        channel=cluster.channel,
+        busy=cluster.sender_busy,
+        send_overhead=cluster.send_overhead,
+        receive_overhead=cluster.receive_overhead,
+        num_channels=cluster.num_channels,
+        receives_cost=bool((cluster.receive_overhead > 0).any()),
+    )

@@ -1,0 +1,231 @@
+"""The event-driven step-time kernel, in numba: one placement, or a batch of one problem.
+
+Formulation: the semantics of the problem format. A device's next op has a known finish as soon as
+all its input tensors have been queued on their channels, so one candidate a device is enough: the
+earliest candidate is the next event. All ops that finish at that instant (ops of zero time join
+them) are collected first, then their tensors are queued in op order, then tensor, then target.
+
+The order in which devices run their ops is given as one order of all ops; a device runs its ops in
+that order. Every set of sequences without a deadlock is such an order (a linear extension of the
+graph and the sequences together), so searching orders loses nothing.
+
+Complexity: O(n (D + k) + consumptions) where k is the number of ops that finish at one instant.
+
+Where the format is silent: a sending device spends the overheads of an op's messages after the
+copies it makes itself; a receiving device spends the overhead of a message before the first op of
+its sequence that consumes it, once that op's inputs are there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.simulation.compiled import Compiled
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+DONE, DEADLOCK, NO_LINK, CUT_OFF = 0, 1, 2, 3
+
+
+@njit(cache=True, boundscheck=False)
+def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[IntArray, IntArray]:
+    """Sequences of all devices, one after the other, and where each starts. [n], [D + 1]"""
+    offset = np.zeros(num_devices + 1, np.int32)
+    for op in order:
+        offset[device[op] + 1] += 1
+    for d in range(num_devices):
+        offset[d + 1] += offset[d]
+    head = offset[:-1].copy()
+    sequence = np.empty(len(order), np.int32)
+    for op in order:
+        d = device[op]
+        sequence[head[d]] = op
+        head[d] += 1
+    return sequence, offset
+
+
+@njit(cache=True, boundscheck=False)
+def run_kernel(
+    c: Compiled,
+    device: IntArray,
+    order: IntArray,
+    cutoff: float,
+    start: FloatArray,
+    finish: FloatArray,
+    transfer: IntArray,
+    service: FloatArray,
+) -> tuple[int, float, int]:
+    """Simulates one step.
+
+    Args:
+        c: the problem.
+        device: device of each op. [n]
+        order: all ops; a device runs its ops in this order. [n]
+        cutoff: stop as soon as the step time must exceed this many seconds.
+        start: out: seconds. [n]
+        finish: out: seconds. [n]
+        transfer: out: tensor, source and target device of each transfer. [>= consumptions, 3],
+            or no rows if not wanted.
+        service: out: start and end of service and arrival of each transfer, as ``transfer``.
+
+    Returns:
+        DONE, DEADLOCK, NO_LINK or CUT_OFF; step time in seconds; number of transfers.
+    """
+    n, num_devices = c.times.shape
+    sequence, head = split_order(device, order, num_devices)
+    end = head[1:].copy()
+    missing = c.num_inputs.copy()
+    ready = np.zeros(n)
+    free = np.zeros(num_devices)
+    channel_free = np.zeros(c.num_channels)
+    candidate = np.full(num_devices, np.inf)
+    batch = np.empty(n, np.int32)
+    targets = np.empty(num_devices, np.int32)
+    stamp = np.full(num_devices, -1, np.int64)
+    position = np.empty(0, np.int32)
+    extra = np.empty(0)
+    if c.receives_cost:
+        extra = np.zeros(n)
+        position = np.empty(n, np.int32)
+        for k in range(n):
+            position[order[k]] = k
+    record = len(transfer) > 0
+    transfers, done, step_time = 0, 0, 0.0
+    for d in range(num_devices):
+        if head[d] < end[d] and missing[sequence[head[d]]] == 0:
+            op = sequence[head[d]]
+            start[op] = 0.0
+            candidate[d] = c.times[op, d]
+    while done < n:
+        now = np.inf
+        for d in range(num_devices):
+            now = min(now, candidate[d])
+        if now == np.inf:
+            return DEADLOCK, np.inf, transfers
+        # 1. Everything that finishes at this instant; local consumers have their inputs at once.
+        count = 0
+        for d in range(num_devices):
+            while candidate[d] == now:
+                op = sequence[head[d]]
+                head[d] += 1
+                done += 1
+                finish[op] = now
+                step_time = now
+                if now + c.tail[op] > cutoff:
+                    return CUT_OFF, np.inf, transfers
+                free[d] = now
+                remote, costly = False, False
+                for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
+                    tensor = c.op_tensor[j]
+                    for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
+                        other = c.consumer[k]
+                        target = device[other]
+                        if target == d:
+                            missing[other] -= 1
+                            ready[other] = max(ready[other], now)
+                        else:
+                            remote = True
+                            costly |= c.busy[d, target] or c.send_overhead[d, target] > 0.0
+                if remote:
+                    batch[count] = op
+                    count += 1
+                candidate[d] = np.inf
+                if not costly and head[d] < end[d] and missing[sequence[head[d]]] == 0:
+                    op = sequence[head[d]]
+                    begin = max(now, ready[op])
+                    if c.receives_cost:
+                        begin += extra[op]
+                    start[op] = begin
+                    candidate[d] = begin + c.times[op, d]
+        # 2. Their tensors are queued in op order.
+        for i in range(1, count):
+            op = batch[i]
+            j = i - 1
+            while j >= 0 and batch[j] > op:
+                batch[j + 1] = batch[j]
+                j -= 1
+            batch[j + 1] = op
+        for i in range(count):
+            op = batch[i]
+            d = device[op]
+            overhead = 0.0
+            for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
+                tensor = c.op_tensor[j]
+                low, high = c.consumer_offset[tensor], c.consumer_offset[tensor + 1]
+                num_targets = 0
+                for k in range(low, high):
+                    target = device[c.consumer[k]]
+                    if target != d and stamp[target] != tensor:
+                        stamp[target] = tensor
+                        at = num_targets
+                        while at > 0 and targets[at - 1] > target:
+                            targets[at] = targets[at - 1]
+                            at -= 1
+                        targets[at] = target
+                        num_targets += 1
+                for m in range(num_targets):
+                    target = targets[m]
+                    channel = c.channel[d, target]
+                    if channel < 0:
+                        return NO_LINK, np.inf, transfers
+                    begin = max(channel_free[channel], now)
+                    if c.busy[d, target]:
+                        begin = max(begin, free[d])
+                    served = begin + c.size[tensor] / c.bandwidth[d, target]
+                    channel_free[channel] = served
+                    if c.busy[d, target]:
+                        free[d] = served
+                    overhead += c.send_overhead[d, target]
+                    arrival = served + c.latency[d, target]
+                    if record:
+                        transfer[transfers, 0] = tensor
+                        transfer[transfers, 1] = d
+                        transfer[transfers, 2] = target
+                        service[transfers, 0] = begin
+                        service[transfers, 1] = served
+                        service[transfers, 2] = arrival
+                    transfers += 1
+                    first = -1
+                    for k in range(low, high):
+                        other = c.consumer[k]
+                        if device[other] == target:
+                            missing[other] -= 1
+                            ready[other] = max(ready[other], arrival)
+                            if c.receives_cost and (first < 0 or position[other] < position[first]):
+                                first = other
+                    if c.receives_cost:
+                        extra[first] += c.receive_overhead[d, target]
+            free[d] += overhead
+        # 3. Devices whose next op has all its inputs queued by now.
+        for d in range(num_devices):
+            if candidate[d] == np.inf and head[d] < end[d]:
+                op = sequence[head[d]]
+                if missing[op] == 0:
+                    begin = max(free[d], ready[op])
+                    if c.receives_cost:
+                        begin += extra[op]
+                    start[op] = begin
+                    candidate[d] = begin + c.times[op, d]
+    return DONE, step_time, transfers
+
+
+@njit(cache=True, boundscheck=False)
+def step_time_kernel(c: Compiled, device: IntArray, order: IntArray, cutoff: float) -> float:
+    """Step time in seconds; inf if infeasible, deadlocked or above ``cutoff``."""
+    n = len(device)
+    start, finish = np.empty(n), np.empty(n)
+    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
+    return run_kernel(c, device, order, cutoff, start, finish, nothing, nowhere)[1]
+
+
+@njit(cache=True, boundscheck=False)
+def step_times_kernel(c: Compiled, devices: IntArray, orders: IntArray) -> FloatArray:
+    """Step times of a batch of placements; ``orders`` has one row, or one a placement. [B]"""
+    result = np.empty(len(devices))
+    for b in range(len(devices)):
+        order = orders[b if len(orders) > 1 else 0]
+        result[b] = step_time_kernel(c, devices[b], order, np.inf)
+    return result

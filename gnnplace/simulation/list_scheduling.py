@@ -1,0 +1,167 @@
+"""List scheduling: an order of ops for given devices (Graham, 1966), with the links' queues.
+
+A device that is free takes, among its ops whose inputs are all there, the one of highest
+priority; it never idles on purpose. Transfers queue first come, first served, as in the simulator.
+Complexity:
+O((n + transfers) log n).
+
+``complete`` is how a placement without sequences gets them: list scheduling by several priorities,
+and the fixed orders they come from; the best by simulated step time wins, the first among equals:
+
+1. upward rank with the mean costs of the cluster (Topcuoglu et al., 2002);
+2. micro-batches in turn: (micro-batch, topological position), so that a device finishes the oldest
+   micro-batch first and goes on to backward ops as they come (one forward, one backward);
+3. (phase, micro-batch, topological position): all forward ops of all micro-batches first.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.graph.ranks import upward_rank
+from gnnplace.problem import Problem
+from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.kernels import step_times_kernel
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+
+@njit(cache=True, boundscheck=False)
+def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
+    """Order in which ops start when free devices take the ready op of highest priority. [n].
+
+    Pairs without a link are taken as instant, so that an order always comes out; the simulator
+    says that the placement is infeasible.
+    """
+    n, num_devices = c.times.shape
+    missing = c.num_inputs.copy()
+    free = np.zeros(num_devices)
+    running = np.full(num_devices, -1, np.int32)
+    channel_free = np.zeros(c.num_channels)
+    ready_at = np.zeros(n)
+    events = [(0.0, 0)]  # (seconds, op that becomes available, or -1 - device that looks again)
+    events.pop()
+    available = [[(0.0, 0)] for _ in range(num_devices)]
+    for d in range(num_devices):
+        available[d].pop()
+    for op in range(n):
+        if missing[op] == 0:
+            heappush(events, (0.0, op))
+    order = np.empty(n, np.int32)
+    count = 0
+    stamp = np.full(num_devices, -1, np.int64)
+    arrivals = np.zeros(num_devices)
+    while len(events) > 0:
+        now = events[0][0]
+        while len(events) > 0 and events[0][0] == now:
+            code = heappop(events)[1]
+            if code >= 0:
+                heappush(available[device[code]], (-priority[code], np.int64(code)))
+                continue
+            d = -1 - code
+            op = running[d]
+            if op < 0:
+                continue
+            running[d] = -1
+            for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
+                tensor = c.op_tensor[j]
+                for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
+                    other = c.consumer[k]
+                    target = device[other]
+                    if target == d:
+                        arrivals[target] = now
+                    elif stamp[target] != tensor:
+                        stamp[target] = tensor
+                        arrivals[target] = now
+                        channel = c.channel[d, target]
+                        if channel >= 0:
+                            begin = max(channel_free[channel], now)
+                            if c.busy[d, target]:
+                                begin = max(begin, free[d])
+                            end = begin + c.size[tensor] / c.bandwidth[d, target]
+                            channel_free[channel] = end
+                            if c.busy[d, target]:
+                                free[d] = end
+                            free[d] = max(free[d], now) + c.send_overhead[d, target]
+                            arrivals[target] = end + c.latency[d, target]
+                    missing[other] -= 1
+                    ready_at[other] = max(ready_at[other], arrivals[target])
+                    if missing[other] == 0:
+                        heappush(events, (max(now, ready_at[other]), np.int64(other)))
+            if free[d] > now:
+                heappush(events, (free[d], -1 - d))
+        if len(events) > 0 and events[0][0] == now:
+            continue
+        for d in range(num_devices):
+            if running[d] < 0 and len(available[d]) > 0 and free[d] <= now:
+                op = heappop(available[d])[1]
+                order[count] = op
+                count += 1
+                running[d] = op
+                free[d] = now + c.times[op, d]
+                heappush(events, (free[d], -1 - d))
+    return order
+
+
+def turn_order(problem: Problem) -> IntArray:
+    """Ops by (phase, micro-batch, topological position): a topological order. [n]"""
+    keys = (problem.graph.position, problem.microbatch, problem.phase)
+    order = np.lexsort(keys).astype(np.int32)
+    return order if _is_topological(problem, order) else problem.graph.topological_order
+
+
+def _is_topological(problem: Problem, order: IntArray) -> bool:
+    position = np.empty(problem.num_ops, dtype=np.int64)
+    position[order] = np.arange(problem.num_ops)
+    source, target, _ = problem.graph.edges
+    return bool((position[source] < position[target]).all())
+
+
+def priorities(problem: Problem) -> list[FloatArray]:
+    """The priorities that ``complete`` tries, highest first to run. Each [n]."""
+    n, position = problem.num_ops, problem.graph.position.astype(np.float64)
+    rank = mean_upward_rank(problem)
+    if problem.microbatches == 1:
+        return [rank, -position]
+    turn = np.empty(n)
+    turn[turn_order(problem)] = -np.arange(n, dtype=np.float64)
+    return [-(problem.microbatch * float(n) + position), turn, rank]
+
+
+def mean_upward_rank(problem: Problem) -> FloatArray:
+    """Upward rank with mean op times and mean transfer times over the cluster, in seconds. [n]"""
+    times = np.where(np.isfinite(problem.times), problem.times, np.nan)
+    able = np.isfinite(times).any(axis=1)
+    cost = np.zeros(problem.num_ops)
+    cost[able] = np.nanmean(times[able], axis=1)
+    size = problem.graph.edges[2]
+    return upward_rank(problem.graph, cost, mean_transfer_times(problem, size))
+
+
+def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
+    """Seconds that ``size`` bytes take over the cluster's mean link, times the share of pairs.
+
+    As in HEFT the mean is over all pairs of devices, a device with itself included (cost 0).
+    """
+    linked = (problem.cluster.channel >= 0).ravel()
+    if not linked.any():
+        return np.zeros(len(size))
+    latency = problem.cluster.latency.ravel()[linked].mean()
+    per_byte = (1.0 / problem.cluster.bandwidth.ravel()[linked]).mean()
+    share = linked.sum() / linked.size
+    return share * (latency + size * per_byte)
+
+
+def complete(problem: Problem, c: Compiled, device: IntArray) -> IntArray:
+    """The best order found for given devices, as the module's text says. [n]"""
+    device = np.ascontiguousarray(device, dtype=np.int32)
+    orders = [list_schedule(c, device, priority) for priority in priorities(problem)]
+    orders += [turn_order(problem)]
+    batch = np.stack(orders)
+    times = step_times_kernel(c, np.tile(device, (len(batch), 1)), batch)
+    return batch[int(np.argmin(times))]

@@ -1,0 +1,229 @@
+"""``simulate`` and ``Simulator``: step time, memory and timeline of placements of a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import DeadlockError
+from gnnplace.graph import describe_cycle
+from gnnplace.placement import Placement, faults, sequence_from_order
+from gnnplace.problem import Problem
+from gnnplace.simulation.compiled import compile_problem
+from gnnplace.simulation.kernels import (
+    run_kernel,
+    step_time_kernel,
+    step_times_kernel,
+)
+from gnnplace.simulation.list_scheduling import complete
+from gnnplace.simulation.memory import device_state, excess_kernel, lifetimes, peak_kernel
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """Transfers in the order they were queued; K of them, times in seconds.
+
+    Attributes:
+        tensor: tensor sent. [K]
+        source: sending device. [K]
+        target: receiving device. [K]
+        start: start of service on the channel. [K]
+        end: end of service. [K]
+        arrival: end of service plus latency. [K]
+    """
+
+    tensor: IntArray
+    source: IntArray
+    target: IntArray
+    start: FloatArray
+    end: FloatArray
+    arrival: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A predicted training step.
+
+    Attributes:
+        step_time: seconds; inf where the placement cannot run at all.
+        peak_memory: bytes of each device. [D]
+        faults: why the placement is infeasible, one line each; empty if it is feasible.
+        start: seconds at which each op starts; nan where the placement cannot run. [n]
+        finish: seconds at which each op finishes. [n]
+        device: device of each op. [n]
+        order: the order of all ops that the sequences come from. [n]
+        memory_curve: for each device the instants (seconds) and bytes from then on.
+    """
+
+    step_time: float
+    peak_memory: FloatArray
+    faults: tuple[str, ...]
+    start: FloatArray
+    finish: FloatArray
+    transfers: Transfers
+    device: IntArray
+    order: IntArray
+    memory_curve: tuple[tuple[FloatArray, FloatArray], ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the placement runs and fits."""
+        return not self.faults
+
+    def busy_share(self, num_devices: int) -> FloatArray:
+        """Share of the step each device spends computing. [D]"""
+        if not np.isfinite(self.step_time) or self.step_time == 0:
+            return np.zeros(num_devices)
+        busy = np.bincount(self.device, self.finish - self.start, num_devices)
+        return np.asarray(busy / self.step_time)
+
+
+class Simulator:
+    """Simulates placements of one problem; compiled arrays are made once.
+
+    Args:
+        problem: the problem; it is not changed.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.compiled = compile_problem(problem)
+
+    def step_time(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
+        """Predicted seconds; inf if ops lack links or kinds, deadlock, or above ``cutoff``."""
+        return float(step_time_kernel(self.compiled, _int32(device), _int32(order), cutoff))
+
+    def step_times(self, devices: IntArray, orders: IntArray) -> FloatArray:
+        """Predicted seconds of a batch.
+
+        Args:
+            devices: device of each op. [B, n]
+            orders: order of all ops of each placement, or one for all. [B, n] or [n]
+        """
+        rows = _int32(np.atleast_2d(orders))
+        return np.asarray(step_times_kernel(self.compiled, _int32(devices), rows))
+
+    def excess(self, device: IntArray, order: IntArray) -> tuple[float, float]:
+        """Predicted seconds, and bytes above the memory limits summed over devices."""
+        step_time, excess = excess_kernel(self.compiled, _int32(device), _int32(order), np.inf)
+        return float(step_time), float(excess)
+
+    def complete(self, device: IntArray) -> IntArray:
+        """An order of all ops for given devices by list scheduling. [n]"""
+        return complete(self.problem, self.compiled, device)
+
+    def order_of(self, placement: Placement) -> IntArray:
+        """One order of all ops that agrees with the graph and the placement's sequences. [n]
+
+        Raises:
+            DeadlockError: sequences contradict the graph; names the ops of a cycle.
+        """
+        if placement.sequence is None:
+            return self.complete(placement.device)
+        return merge_sequences(self.problem, placement.sequence)
+
+    def run(self, device: IntArray, order: IntArray) -> Simulation:
+        """The whole predicted step: timeline, transfers, memory, faults."""
+        problem, c = self.problem, self.compiled
+        device, order = _int32(device), _int32(order)
+        found = faults(problem, device)
+        n, room = problem.num_ops, len(c.consumer) + 1
+        start, finish = np.full(n, np.nan), np.full(n, np.nan)
+        transfer, service = np.empty((room, 3), np.int32), np.empty((room, 3))
+        _, step_time, count = run_kernel(c, device, order, np.inf, start, finish, transfer, service)
+        transfers = Transfers(*transfer[:count].T, *service[:count].T)
+        if not np.isfinite(step_time):
+            peak, curve = device_state(c, device), _flat_curve(device_state(c, device))
+        else:
+            lives = lifetimes(c, device, start, finish, transfer[:count], service[:count])
+            peak = peak_kernel(*lives, device_state(c, device))
+            curve = _memory_curve(lives, device_state(c, device))
+        found += _memory_faults(problem, peak)
+        return Simulation(
+            float(step_time), peak, tuple(found), start, finish, transfers, device, order, curve
+        )
+
+
+def simulate(problem: Problem, placement: Placement) -> Simulation:
+    """Predicts one training step of ``placement``.
+
+    Raises:
+        DeadlockError: sequences contradict the graph; names the ops of a cycle.
+    """
+    simulator = Simulator(problem)
+    return simulator.run(placement.device, simulator.order_of(placement))
+
+
+def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArray:
+    """One order of all ops that every sequence and every edge of the graph agree with. [n]
+
+    Raises:
+        DeadlockError: there is none; names the ops of a cycle.
+    """
+    source, target, _ = problem.graph.edges
+    before = np.concatenate([source, *(ops[:-1] for ops in sequence)])
+    after = np.concatenate([target, *(ops[1:] for ops in sequence)])
+    order = _topological(before, after, problem.num_ops)
+    if len(order) < problem.num_ops:
+        cycle = describe_cycle(before.tolist(), after.tolist(), problem.graph.names)
+        raise DeadlockError(f"sequence: deadlock, the sequences contradict the graph: {cycle}")
+    return order
+
+
+def _topological(before: IntArray, after: IntArray, n: int) -> IntArray:
+    by_source = np.argsort(before, kind="stable")
+    offset = np.concatenate(([0], np.cumsum(np.bincount(before, minlength=n)))).tolist()
+    successor, waiting = after[by_source].tolist(), np.bincount(after, minlength=n).tolist()
+    order = [op for op in range(n) if waiting[op] == 0]
+    for op in order:
+        for other in successor[offset[op] : offset[op + 1]]:
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                order.append(other)
+    return np.array(order, dtype=np.int32)
+
+
+def finished_placement(
+    problem: Problem, device: IntArray, order: IntArray, **about: object
+) -> Placement:
+    """A placement with the sequences of ``order``; ``about`` sets its other attributes."""
+    sequence = sequence_from_order(_int32(device), _int32(order), problem.num_devices)
+    return Placement(_int32(device), sequence, **about)  # type: ignore[arg-type]
+
+
+def _int32(array: IntArray) -> IntArray:
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def _memory_faults(problem: Problem, peak: FloatArray) -> list[str]:
+    devices = problem.cluster.devices
+    return [
+        f"device {devices[d].name!r} needs {peak[d]:.6g} bytes at its peak, "
+        f"{peak[d] - devices[d].memory:.6g} more than its memory of {devices[d].memory:.6g}"
+        for d in np.flatnonzero(peak > problem.cluster.memory)
+    ]
+
+
+def _flat_curve(state: FloatArray) -> tuple[tuple[FloatArray, FloatArray], ...]:
+    return tuple((np.zeros(1), state[d : d + 1]) for d in range(len(state)))
+
+
+def _memory_curve(
+    lives: tuple[IntArray, FloatArray, FloatArray, FloatArray], state: FloatArray
+) -> tuple[tuple[FloatArray, FloatArray], ...]:
+    """Bytes alive on each device over time: instants and the bytes from each instant on."""
+    where, begin, end, size = lives
+    curves = []
+    for d in range(len(state)):
+        mine = (where == d) & (end > begin)
+        instants = np.concatenate((begin[mine], end[mine]))
+        change = np.concatenate((size[mine], -size[mine]))
+        times, index = np.unique(np.concatenate(([0.0], instants)), return_inverse=True)
+        total = np.bincount(index, np.concatenate(([state[d]], change)), len(times))
+        curves.append((times, total.cumsum()))
+    return tuple(curves)
