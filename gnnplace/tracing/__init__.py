@@ -1,1 +1,16 @@
-"""The tracing room."""
+"""From `nn.Module` to a program and its graph."""
+
+from gnnplace.tracing.capture import capture
+from gnnplace.tracing.program import Program, ProgramInput, ProgramOp, Ref, ValueInfo
+from gnnplace.tracing.runner import StepResult, run_program
+
+__all__ = [
+    "Program",
+    "ProgramInput",
+    "ProgramOp",
+    "Ref",
+    "StepResult",
+    "ValueInfo",
+    "capture",
+    "run_program",
+]

@@ -1,0 +1,50 @@
+"""Which module and which line a failed capture stumbled over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+from torch import nn
+
+_TORCH = str(Path(torch.__file__).parent)
+_OWN = str(Path(__file__).parent)
+
+
+def blame(error: BaseException, root: nn.Module) -> str:
+    """One line that says what failed, in which module and at which line.
+
+    Args:
+        error: What was raised while `root` was traced.
+        root: A module that holds the model as its submodule `model`.
+    """
+    names = {id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()}
+    module, line = "", ""
+    for frame, number in _frames(error):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, nn.Module) and id(owner) in names and owner is not root:
+            module = f" in module {names[id(owner)] or 'model'!r} ({type(owner).__name__})"
+        path = frame.f_code.co_filename
+        if not path.startswith((_TORCH, _OWN, "<")):
+            line = f" at {path}:{number}"
+    return f"capture failed{module}{line}: {_first_line(error)}"
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """Frames of the error and of what caused it, the outermost error first."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        trace: TracebackType | None = current.__traceback__
+        while trace is not None:
+            yield trace.tb_frame, trace.tb_lineno
+            trace = trace.tb_next
+        current = current.__cause__ or current.__context__
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -1,0 +1,87 @@
+"""`capture`: a model's training step, or its inference, as a `Program`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from gnnplace.errors import InputError
+from gnnplace.tracing.builder import Builder
+from gnnplace.tracing.export import trace
+from gnnplace.tracing.optimizers import Optimizer
+from gnnplace.tracing.optimizers import optimizer as find_optimizer
+from gnnplace.tracing.program import Program
+from gnnplace.tracing.step import Inputs, StepModule
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def capture(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    optimizer: str | Optimizer = "sgd",
+    dtype: str = "float32",
+    forward_only: bool = False,
+    name: str | None = None,
+) -> Program:
+    """Capture one step of a model as a program of ATen ops.
+
+    The model is captured in the mode (train or eval) that it is in. Models whose parameters are
+    fake (made under `FakeTensorMode`) are captured without a byte of them.
+
+    Args:
+        model: Left as it is; the program's `initial` shares its tensors, to be copied before
+            anything changes them.
+        inputs: Example inputs: positional, by keyword, or one tensor.
+        loss: See `StepModule`.
+        optimizer: "sgd", "adamw", or one of `gnnplace.tracing.optimizers`.
+        dtype: "float32": as it is; "bfloat16": parameters, buffers and inputs are converted.
+        forward_only: Inference: no loss, backward or update.
+        name: Of the program; the model's class by default.
+
+    Returns:
+        The program, without dead code.
+
+    Raises:
+        CaptureError: the model cannot be captured; names the module and the line.
+        InputError: inputs, optimizer or dtype that cannot be used.
+    """
+    method = find_optimizer(optimizer)
+    model, inputs = _converted(model, inputs, dtype)
+    step = StepModule(model, loss, inputs, forward_only=forward_only)
+    traced = trace(step, step.inputs(), backward=not forward_only)
+    builder = Builder(traced, step.sources(), step.inputs())
+    if not forward_only:
+        builder.add_updates(method)
+    return builder.program(
+        name or type(model).__name__, fake=_is_fake(model, step), forward_only=forward_only
+    )
+
+
+def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module, Inputs]:
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r}: there are {', '.join(DTYPES)}")
+    if dtype == "float32":
+        return model, inputs
+    target = DTYPES[dtype]
+
+    def convert(leaf: Any) -> Any:
+        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        return leaf.to(target) if floating else leaf
+
+    converted = pytree.tree_map(convert, inputs)
+    return copy.deepcopy(model).to(target), converted
+
+
+def _is_fake(model: nn.Module, step: StepModule) -> bool:
+    tensors = chain(model.parameters(), model.buffers(), step.inputs())
+    return any(isinstance(t, FakeTensor) for t in tensors)

@@ -1,0 +1,73 @@
+"""Optimizers: the state and the update op of every parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnplace.errors import InputError
+from gnnplace.tracing import operations
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How parameters change after a step.
+
+    Attributes:
+        name: "sgd" or "adamw".
+        update: Function of `operations`, called as `update(parameter, gradients, *state,
+            *constants)`.
+        state: Names of the state tensors of a parameter; "step" is a scalar, the others have
+            the parameter's shape; all start at zero.
+        constants: Hyper-parameters.
+    """
+
+    name: str
+    update: Callable[..., None]
+    state: tuple[str, ...]
+    constants: tuple[Any, ...]
+
+    def new_state(self, parameter: torch.Tensor) -> list[torch.Tensor]:
+        """Zero state tensors for a (real or fake) parameter, in the order of `state`."""
+        return [
+            torch.zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(parameter)
+            for name in self.state
+        ]
+
+
+def sgd(lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """Stochastic gradient descent as `torch.optim.SGD` does it, with momentum if it is not 0."""
+    if momentum:
+        constants = (lr, momentum, weight_decay)
+        return Optimizer("sgd", operations.momentum_update, ("momentum",), constants)
+    return Optimizer("sgd", operations.sgd_update, (), (lr, weight_decay))
+
+
+def adamw(
+    lr: float = 1e-3,
+    betas: Sequence[float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+) -> Optimizer:
+    """AdamW with the defaults of `torch.optim.AdamW`."""
+    state = ("step", "mean", "square")
+    constants = (lr, (betas[0], betas[1]), eps, weight_decay)
+    return Optimizer("adamw", operations.adamw_update, state, constants)
+
+
+def optimizer(name: str | Optimizer) -> Optimizer:
+    """The optimizer of a name with its default hyper-parameters.
+
+    Raises:
+        InputError: neither "sgd" nor "adamw".
+    """
+    if isinstance(name, Optimizer):
+        return name
+    if name == "sgd":
+        return sgd()
+    if name == "adamw":
+        return adamw()
+    raise InputError(f"optimizer {name!r}: there are 'sgd' and 'adamw'")

@@ -1,0 +1,142 @@
+"""From a traced ATen graph to the ops of a program."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from gnnplace.errors import CaptureError
+from gnnplace.tracing import operations
+from gnnplace.tracing.program import BACKWARD, FORWARD, ProgramOp, Ref, ValueInfo, value_info
+
+ALIASES = (
+    torch.ops.aten.detach.default,
+    torch.ops.aten.alias.default,
+    torch.ops.aten.lift_fresh_copy.default,
+    torch.ops.aten.lift_fresh.default,
+)
+
+
+class Translator:
+    """Translates nodes in order; collects `ops` and `values` as it goes.
+
+    Args:
+        renamed: Value name of each placeholder's node name.
+    """
+
+    def __init__(self, renamed: Mapping[str, str]) -> None:
+        self.ops: list[ProgramOp] = []
+        self.values: dict[str, ValueInfo] = {}
+        self._names: dict[str, str] = dict(renamed)
+
+    def value_name(self, node: fx.Node) -> str:
+        """Name of the value that a translated node stands for."""
+        return self._names[node.name]
+
+    def rename(self, node: str, value: str) -> None:
+        """Let the node of this name stand for a value."""
+        self._names[node] = value
+
+    def add(self, node: fx.Node) -> None:
+        """Translate one `call_function` node.
+
+        Raises:
+            CaptureError: an op that is not a plain ATen overload.
+        """
+        if node.target is operator.getitem:
+            self._add_element(node)
+        elif node.target in ALIASES:
+            self._names[node.name] = self.value_name(node.all_input_nodes[0])
+        elif _is_check(node):
+            return
+        elif isinstance(node.target, torch._ops.OpOverload):
+            self.ops.append(self._op(node, node.target))
+        elif node.users:
+            raise CaptureError(
+                f"capture failed at op {node.name!r}{_place(node)}: "
+                f"{node.target} is not a plain ATen op"
+            )
+
+    def _add_element(self, node: fx.Node) -> None:
+        source, index = node.args
+        assert isinstance(source, fx.Node)
+        self._names[node.name] = f"{source.name}.{index}"
+
+    def _op(self, node: fx.Node, target: torch._ops.OpOverload) -> ProgramOp:
+        args, kwargs = self._argument(node.args), self._argument(node.kwargs)
+        random = torch.Tag.nondeterministic_seeded in target.tags
+        if random:
+            args = (node.name, str(target), *args)
+        return ProgramOp(
+            name=node.name,
+            target=operations.seeded if random else target,
+            args=args,
+            kwargs=kwargs,
+            results=self._results(node),
+            phase=phase_of(node),
+            module=module_of(node),
+            view=is_view(target),
+        )
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return Ref(self.value_name(value))
+        if isinstance(value, list | tuple):
+            return type(value)(self._argument(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self._argument(item) for key, item in value.items()}
+        return value
+
+    def _results(self, node: fx.Node) -> tuple[str | None, ...]:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            self._names[node.name] = node.name
+            self.values[node.name] = value_info(value)
+            return (node.name,)
+        if not isinstance(value, list | tuple):
+            return ()
+        used = {user.args[1] for user in node.users if user.target is operator.getitem}
+        return tuple(self._element(node, i, item, i in used) for i, item in enumerate(value))
+
+    def _element(self, node: fx.Node, index: int, value: Any, used: bool) -> str | None:
+        if not used or not isinstance(value, torch.Tensor):
+            return None
+        name = f"{node.name}.{index}"
+        self.values[name] = value_info(value)
+        return name
+
+
+def _is_check(node: fx.Node) -> bool:
+    """Whether the node makes no tensor (an assertion on shapes or numbers)."""
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor | list | tuple)
+
+
+def is_view(target: torch._ops.OpOverload) -> bool:
+    """Whether the overload returns memory of an argument."""
+    return any(r.alias_info is not None for r in target._schema.returns)
+
+
+def phase_of(node: fx.Node) -> str:
+    """Phase of a node as autograd tagged it."""
+    return BACKWARD if node.meta.get("partitioner_tag") == "is_backward" else FORWARD
+
+
+def module_of(node: fx.Node) -> str | None:
+    """Qualified name in the model of the module whose forward made the node."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return None
+    path = str(list(stack.values())[-1][0])
+    return path.removeprefix("model").lstrip(".") or None
+
+
+def _place(node: fx.Node) -> str:
+    lines = (node.meta.get("stack_trace") or "").strip().splitlines()
+    files = [line.strip() for line in lines if line.strip().startswith("File ")]
+    module = module_of(node)
+    return (f" in module {module!r}" if module else "") + (f" at {files[-1]}" if files else "")
