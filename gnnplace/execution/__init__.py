@@ -1,0 +1,12 @@
+"""The execution room: placed programs run on workers, measured and verified."""
+
+from gnnplace.execution.executor import execute as execute
+from gnnplace.execution.reference import reference_step as reference_step
+from gnnplace.execution.result import Execution as Execution
+from gnnplace.execution.result import OpTiming as OpTiming
+from gnnplace.execution.result import StepTiming as StepTiming
+from gnnplace.execution.result import StepValues as StepValues
+from gnnplace.execution.result import TransferTiming as TransferTiming
+from gnnplace.execution.verification import Difference as Difference
+from gnnplace.execution.verification import Verification as Verification
+from gnnplace.execution.verification import verify as verify

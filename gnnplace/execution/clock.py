@@ -1,0 +1,202 @@
+"""From the workers' ticks to step times and timelines, by the wall clock and by a virtual one.
+
+The virtual clock counts what no other process can slow down: each worker's own CPU time. Measured
+runs replay the step with the CPU times of ops and copies; a message is there one latency after its
+copy. Emulated runs simulate the step with the CPU times of the ops and the links of the problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gnnplace.execution.plan import ExecutionPlan
+from gnnplace.execution.result import OpTiming, StepTiming, TransferTiming
+from gnnplace.execution.source import DeviceProgram
+from gnnplace.execution.worker import Records
+from gnnplace.placement import Placement
+from gnnplace.simulation import Transfers, simulate
+
+WALL, CPU = 0, 1
+NANO = 1e-9
+
+
+@dataclass(frozen=True)
+class StepClock:
+    """The ticks of one step, of all workers.
+
+    Attributes:
+        plan: What ran.
+        programs: Of every worker; say which tick is which.
+        records: Of every worker.
+        step: Which step.
+    """
+
+    plan: ExecutionPlan
+    programs: Sequence[DeviceProgram]
+    records: Sequence[Records]
+    step: int
+
+    def seconds(self, worker: int, tick: int, clock: int) -> float:
+        """Seconds of a tick by the wall clock or the worker's CPU time."""
+        return self.records[worker].tick(self.step, tick, clock) * NANO
+
+    def interrupted(self) -> bool:
+        """Whether any worker was moved off its core during the step."""
+        return any(record.switches(self.step) for record in self.records)
+
+    def op_seconds(self) -> np.ndarray:
+        """CPU seconds of every problem op. [num_ops]"""
+        seconds = np.zeros(self.plan.problem.num_ops)
+        for w, device in enumerate(self.plan.devices):
+            ticks = self.programs[w].segment_ticks
+            for segment, (start, finish, _) in zip(self.plan.segments[device], ticks, strict=True):
+                seconds[segment.op] = self.seconds(w, finish, CPU) - self.seconds(w, start, CPU)
+        return seconds
+
+
+def step_timings(
+    plan: ExecutionPlan,
+    programs: Sequence[DeviceProgram],
+    records: Sequence[Records],
+    mode: str,
+    num_steps: int,
+    placement: Placement,
+) -> tuple[StepTiming, ...]:
+    """The clocks of every step.
+
+    Args:
+        plan: What ran.
+        programs: Of every worker.
+        records: Of every worker.
+        mode: "measured" or "emulated".
+        num_steps: Steps that ran.
+        placement: With its sequences.
+    """
+    clocks = [StepClock(plan, programs, records, step) for step in range(num_steps)]
+    if mode == "emulated":
+        return tuple(emulated_step(clock, placement) for clock in clocks)
+    return tuple(measured_step(clock) for clock in clocks)
+
+
+def measured_step(clock: StepClock) -> StepTiming:
+    """A step by the wall clock, with the virtual one beside it."""
+    plan = clock.plan
+    origin = min(clock.seconds(w, 0, WALL) for w in range(len(plan.devices)))
+    ops, transfers = [], {}
+    names = [device.name for device in plan.problem.cluster.devices]
+    for w, device in enumerate(plan.devices):
+        program = clock.programs[w]
+        for segment, (first, last, _) in zip(
+            plan.segments[device], program.segment_ticks, strict=True
+        ):
+            start, finish = (clock.seconds(w, t, WALL) - origin for t in (first, last))
+            name = plan.problem.graph.names[segment.op]
+            ops.append(OpTiming(name, names[device], start, finish))
+        for message, (first, last) in program.send_ticks.items():
+            start, finish = (clock.seconds(w, t, WALL) - origin for t in (first, last))
+            transfers[message] = _transfer_timing(plan, message, start, finish)
+    return StepTiming(
+        wall=max(op.finish for op in ops),
+        virtual=virtual_step_time(clock),
+        interrupted=clock.interrupted(),
+        ops=tuple(ops),
+        transfers=tuple(transfers[k] for k in sorted(transfers)),
+    )
+
+
+def _transfer_timing(
+    plan: ExecutionPlan, message: int, start: float, finish: float
+) -> TransferTiming:
+    transfer, devices = plan.transfers[message], plan.problem.cluster.devices
+    return TransferTiming(
+        value=transfer.value,
+        producer=plan.problem.graph.names[transfer.producer],
+        source=devices[transfer.source].name,
+        target=devices[transfer.target].name,
+        bytes=transfer.bytes,
+        start=start,
+        finish=finish,
+    )
+
+
+def virtual_step_time(clock: StepClock) -> float:
+    """Seconds of a measured step if every worker had had its core to itself."""
+    plan = clock.plan
+    now, last = [0.0] * len(plan.devices), [0.0] * len(plan.devices)
+    there: dict[int, float] = {}
+    position = [0] * len(plan.devices)
+    while any(p < len(plan.segments[d]) for p, d in zip(position, plan.devices, strict=True)):
+        for w, device in enumerate(plan.devices):
+            segments = plan.segments[device]
+            while position[w] < len(segments):
+                segment = segments[position[w]]
+                if not there.keys() >= set(segment.receives):
+                    break
+                arrivals = [there[message] for message in segment.receives]
+                start, finish, _ = clock.programs[w].segment_ticks[position[w]]
+                spent = clock.seconds(w, finish, CPU) - clock.seconds(w, start, CPU)
+                now[w] = last[w] = max(now[w], *arrivals, 0.0) + spent
+                for message in segment.sends:
+                    first, end = clock.programs[w].send_ticks[message]
+                    now[w] += clock.seconds(w, end, CPU) - clock.seconds(w, first, CPU)
+                    there[message] = now[w] + _latency(plan, message)
+                position[w] += 1
+    return max(last)
+
+
+def _latency(plan: ExecutionPlan, message: int) -> float:
+    transfer = plan.transfers[message]
+    return float(plan.problem.cluster.latency[transfer.source, transfer.target])
+
+
+def emulated_step(clock: StepClock, placement: Placement) -> StepTiming:
+    """A step simulated with the CPU times that its ops took."""
+    plan, problem = clock.plan, clock.plan.problem
+    seconds = clock.op_seconds()
+    timed = replace(problem, time={kind: seconds for kind in problem.cluster.kinds})
+    result = simulate(timed, placement)
+    names = [device.name for device in problem.cluster.devices]
+    order = sorted(range(problem.num_ops), key=lambda i: (placement.device[i], result.start[i]))
+    ops = tuple(
+        OpTiming(
+            problem.graph.names[i],
+            names[placement.device[i]],
+            float(result.start[i]),
+            float(result.finish[i]),
+        )
+        for i in order
+    )
+    return StepTiming(
+        wall=measured_step(clock).wall,
+        virtual=result.step_time,
+        interrupted=clock.interrupted(),
+        ops=ops,
+        transfers=_simulated_transfers(plan, result.transfers),
+    )
+
+
+def _simulated_transfers(plan: ExecutionPlan, transfers: Transfers) -> tuple[TransferTiming, ...]:
+    graph = plan.problem.graph
+    names = [device.name for device in plan.problem.cluster.devices]
+    return tuple(
+        TransferTiming(
+            value=graph.names[graph.producer[tensor]],
+            producer=graph.names[graph.producer[tensor]],
+            source=names[source],
+            target=names[target],
+            bytes=float(graph.size[tensor]),
+            start=float(start),
+            finish=float(arrival),
+        )
+        for tensor, source, target, start, arrival in zip(
+            transfers.tensor,
+            transfers.source,
+            transfers.target,
+            transfers.start,
+            transfers.arrival,
+            strict=True,
+        )
+    )

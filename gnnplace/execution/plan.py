@@ -1,0 +1,272 @@
+"""Cuts a captured program over devices: what each device runs, sends and receives, in order.
+
+A device runs its sequence of problem ops; each is a segment: receive what it needs for the first
+time, run its members in program order, then send what it made, in order of value then target, as
+the simulated step does. Every (value, target device) is one message with a buffer of its own.
+Sends never wait for their receiver, so a run can only stop where the sequences contradict the
+program; `plan_execution` walks the plan once and refuses those.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gnnplace.errors import DeadlockError, MismatchError
+from gnnplace.placement import Placement
+from gnnplace.problem import Problem
+from gnnplace.runtime.transport import Message
+from gnnplace.tracing.program import Program
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One problem op on its device.
+
+    Attributes:
+        op: Index of the problem op.
+        receives: Messages that it is the first to need.
+        ops: Indices of its program ops, in program order.
+        sends: Messages that leave when it is done, in order.
+    """
+
+    op: int
+    receives: tuple[int, ...]
+    ops: tuple[int, ...]
+    sends: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A value on its way to another device; its position in the plan is its message.
+
+    Attributes:
+        value: Name of the value.
+        producer: Problem op that makes it.
+        source: Device it leaves.
+        target: Device it goes to.
+        bytes: Of the value.
+    """
+
+    value: str
+    producer: int
+    source: int
+    target: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutionPlan:
+    """What every device does in a step.
+
+    Attributes:
+        program: The captured program.
+        problem: Its problem; names ops and devices.
+        segments: Of every device, in order.
+        transfers: All messages.
+        op_device: Device of every program op.
+    """
+
+    program: Program
+    problem: Problem
+    segments: tuple[tuple[Segment, ...], ...]
+    transfers: tuple[Transfer, ...]
+    op_device: tuple[int, ...]
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """Devices that have anything to do; worker w is device `devices[w]`."""
+        return tuple(d for d, segments in enumerate(self.segments) if segments)
+
+    @cached_property
+    def messages(self) -> tuple[Message, ...]:
+        """The transfers as messages between workers."""
+        worker = {device: w for w, device in enumerate(self.devices)}
+        infos = (self.program.values[t.value] for t in self.transfers)
+        return tuple(
+            Message(worker[t.source], worker[t.target], info.shape, info.stride, info.dtype)
+            for t, info in zip(self.transfers, infos, strict=True)
+        )
+
+    @cached_property
+    def holders(self) -> dict[str, tuple[int, ...]]:
+        """Devices that read each program input."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for i, op in enumerate(self.program.ops):
+            for name in op.reads:
+                if name in self.program.inputs:
+                    found[name].add(self.op_device[i])
+        return {name: tuple(sorted(devices)) for name, devices in found.items()}
+
+
+def plan_execution(program: Program, problem: Problem, placement: Placement) -> ExecutionPlan:
+    """Cuts `program` as `placement` says.
+
+    Args:
+        program: What runs.
+        problem: Its problem, whose ops' members are the program's ops.
+        placement: Of the problem; without sequences, devices follow the program's order.
+
+    Raises:
+        MismatchError: program, problem and placement do not belong together, or an op that changes
+            a value is not on the device of those that read it.
+        DeadlockError: the sequences contradict the program; names the ops that wait.
+    """
+    group_of = _groups(program, problem)
+    members = _members(group_of, problem)
+    op_device = tuple(int(placement.device[g]) for g in group_of)
+    _check_order_on_one_device(program, op_device)
+    transfers = _transfers(program, group_of, op_device)
+    sequences = _sequences(problem, placement, members)
+    segments = tuple(
+        _segments(program, sequence, members, transfers, device)
+        for device, sequence in enumerate(sequences)
+    )
+    plan = ExecutionPlan(program, problem, segments, transfers, op_device)
+    check_order(plan)
+    return plan
+
+
+def _groups(program: Program, problem: Problem) -> list[int]:
+    group: dict[str, int] = {}
+    for g, name in enumerate(problem.graph.names):
+        for member in problem.members[g] or (name,):
+            if member not in program.op_index:
+                raise MismatchError(
+                    f"op {name!r}: its member {member!r} is not in program {program.name!r}; "
+                    "profile this model anew"
+                )
+            if group.setdefault(member, g) != g:
+                raise MismatchError(f"op {name!r}: its member {member!r} is in another op, too")
+    missing = [op.name for op in program.ops if op.name not in group]
+    if missing:
+        raise MismatchError(
+            f"op {missing[0]!r} of program {program.name!r} is in no op of problem "
+            f"{problem.name!r} ({len(missing)} in all); profile this model anew"
+        )
+    return [group[op.name] for op in program.ops]
+
+
+def _members(group_of: list[int], problem: Problem) -> list[list[int]]:
+    members: list[list[int]] = [[] for _ in range(problem.num_ops)]
+    for i, g in enumerate(group_of):
+        members[g].append(i)
+    return members
+
+
+def _check_order_on_one_device(program: Program, op_device: tuple[int, ...]) -> None:
+    for i, op in enumerate(program.ops):
+        for name in op.after:
+            if op_device[program.op_index[name]] != op_device[i]:
+                raise MismatchError(
+                    f"op {op.name!r} changes what {name!r} reads but is on another device; "
+                    "ops that touch one parameter must be colocated"
+                )
+
+
+def _transfers(
+    program: Program, group_of: list[int], op_device: tuple[int, ...]
+) -> tuple[Transfer, ...]:
+    targets: dict[str, set[int]] = defaultdict(set)
+    for i, op in enumerate(program.ops):
+        for name in op.reads:
+            targets[name].add(op_device[i])
+    return tuple(
+        Transfer(value, group_of[i], op_device[i], target, program.values[value].bytes)
+        for i, op in enumerate(program.ops)
+        for value in op.results
+        if value is not None
+        for target in sorted(targets[value] - {op_device[i]})
+    )
+
+
+def _sequences(problem: Problem, placement: Placement, members: list[list[int]]) -> list[list[int]]:
+    if placement.sequence is not None:
+        sequences = [[int(g) for g in ops] for ops in placement.sequence]
+    else:
+        order = sorted(range(problem.num_ops), key=lambda g: members[g][-1])
+        sequences = [
+            [g for g in order if placement.device[g] == d] for d in range(problem.num_devices)
+        ]
+    placed = np.array(sorted(g for ops in sequences for g in ops))
+    if not np.array_equal(placed, np.arange(problem.num_ops)):
+        raise MismatchError("placement: sequence: must hold every op of the problem exactly once")
+    return sequences
+
+
+def _segments(
+    program: Program,
+    sequence: list[int],
+    members: list[list[int]],
+    transfers: tuple[Transfer, ...],
+    device: int,
+) -> tuple[Segment, ...]:
+    leaving: dict[int, list[int]] = defaultdict(list)
+    coming: dict[str, int] = {}
+    for k, transfer in enumerate(transfers):
+        if transfer.source == device:
+            leaving[transfer.producer].append(k)
+        if transfer.target == device:
+            coming[transfer.value] = k
+    segments = []
+    for g in sequence:
+        reads = dict.fromkeys(name for i in members[g] for name in program.ops[i].reads)
+        receives = tuple(coming.pop(name) for name in reads if name in coming)
+        segments.append(Segment(g, receives, tuple(members[g]), tuple(leaving[g])))
+    return tuple(segments)
+
+
+def check_order(plan: ExecutionPlan) -> None:
+    """Walks the plan as the devices will.
+
+    Raises:
+        DeadlockError: some op would wait for ever; names the ops where devices stop and for what.
+    """
+    sent: set[int] = set()
+    done = [False] * len(plan.program.ops)
+    position = [0] * len(plan.segments)
+    moved = True
+    while moved:
+        moved = False
+        for device, segments in enumerate(plan.segments):
+            while position[device] < len(segments):
+                segment = segments[position[device]]
+                if _waits_for(plan, segment, sent, done) is not None:
+                    break
+                for i in segment.ops:
+                    done[i] = True
+                sent.update(segment.sends)
+                position[device] += 1
+                moved = True
+    stuck = [s[p] for s, p in zip(plan.segments, position, strict=True) if p < len(s)]
+    if stuck:
+        raise DeadlockError(f"sequences contradict the graph: {_story(plan, stuck, sent, done)}")
+
+
+def _waits_for(
+    plan: ExecutionPlan, segment: Segment, sent: set[int], done: list[bool]
+) -> str | None:
+    """Name of a program op that must come before `segment` and has not, if any."""
+    program, inside = plan.program, set(segment.ops)
+    for message in segment.receives:
+        if message not in sent:
+            return program.ops[program.producer[plan.transfers[message].value]].name
+    for i in segment.ops:
+        before = [program.producer[r] for r in program.ops[i].reads if r in program.producer]
+        before += [program.op_index[name] for name in program.ops[i].after]
+        for j in before:
+            if not done[j] and j not in inside and plan.op_device[j] == plan.op_device[i]:
+                return program.ops[j].name
+    return None
+
+
+def _story(plan: ExecutionPlan, stuck: list[Segment], sent: set[int], done: list[bool]) -> str:
+    names, devices = plan.problem.graph.names, plan.problem.cluster.devices
+    return ", ".join(
+        f"op {names[s.op]!r} on {devices[plan.op_device[s.ops[0]]].name!r} waits for "
+        f"{_waits_for(plan, s, sent, done)!r}"
+        for s in stuck
+    )

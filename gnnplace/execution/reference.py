@@ -1,0 +1,55 @@
+"""One step of a program in one process, op by op: what every placed run must reproduce."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gnnplace.execution.result import StepValues
+from gnnplace.execution.saving import SavedValues, made_values, state_values
+from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.tracing.operations import set_step
+from gnnplace.tracing.program import Program, ProgramOp, map_refs
+
+
+def reference_step(program: Program, *, step: int = 0, timeout: float = 600.0) -> StepValues:
+    """Runs `program` as it was captured, in one worker with one thread.
+
+    Args:
+        program: With its initial tensors.
+        step: Number of the step; random ops depend on it.
+        timeout: Seconds until it is given up.
+
+    Raises:
+        ExecutionError: the program failed.
+    """
+    saved = SavedValues(program, [*made_values(program), *state_values(program)])
+    task = Task("reference", lambda: _run(program, step, saved), available_cores()[0])
+    run_tasks([task], timeout=timeout)
+    return saved.values()
+
+
+def _run(program: Program, step: int, saved: SavedValues) -> None:
+    set_step(step)
+    last_use = {name: i for i, op in enumerate(program.ops) for name in op.reads}
+    with torch.inference_mode():
+        values = {name: program.initial[name].detach().clone() for name in program.inputs}
+        for i, op in enumerate(program.ops):
+            for name, tensor in _results(op, values):
+                values[name] = tensor
+                saved.save(name, tensor)
+            for name in op.reads:
+                if last_use[name] == i and name not in program.inputs:
+                    del values[name]
+        for name in state_values(program):
+            saved.save(name, values[name])
+
+
+def _results(op: ProgramOp, values: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    args: Any = map_refs(op.args, lambda ref: values[ref.name])
+    kwargs: Any = map_refs(op.kwargs, lambda ref: values[ref.name])
+    result = op.target(*args, **kwargs)
+    results = [result] if len(op.results) == 1 else list(result or ())
+    pairs = zip(op.results, results, strict=True)
+    return [(name, tensor) for name, tensor in pairs if name is not None]

@@ -1,0 +1,170 @@
+"""Writes each device's part of a step as straight-line Python: nothing is decided while it runs.
+
+An op costs one call, a receive or send one call, a tick two reads of a clock. Values are freed
+after their last use. `LineMap` says which op a line of the generated source belongs to, so that a
+traceback names the op.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnnplace.execution.plan import ExecutionPlan, Segment
+from gnnplace.tracing.program import ProgramOp, Ref, iter_refs
+
+FILENAME = "<gnnplace device program>"
+PLAIN = (int, str, bool, type(None))
+TICKS = 2
+"""Clocks of a tick: wall and this thread's CPU time, both in nanoseconds."""
+
+
+@dataclass
+class DeviceProgram:
+    """A device's step as source, and what its names mean.
+
+    Attributes:
+        source: Defines `step(turn, ticks, base)`.
+        constants: Global names of the source: functions and constants.
+        inputs: Program input -> global name of its tensor.
+        lines: Line of the source -> name of its op.
+        num_ticks: Ticks of a step; tick t of the step is words `base + 2 t` (wall, CPU).
+        segment_ticks: Of every segment: ticks of its start, of its end and of its last send.
+        send_ticks: Of every message sent: ticks of its start and end.
+    """
+
+    source: str
+    constants: dict[str, Any]
+    inputs: dict[str, str]
+    lines: dict[int, str]
+    num_ticks: int
+    segment_ticks: list[tuple[int, int, int]] = field(default_factory=list)
+    send_ticks: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def bind(self, names: dict[str, Any]) -> Callable[[int, memoryview, int], None]:
+        """The step function, with `names` (tensors, senders, receivers) beside the constants."""
+        scope = {**self.constants, **names}
+        exec(compile(self.source, FILENAME, "exec"), scope)
+        function: Callable[[int, memoryview, int], None] = scope["step"]
+        return function
+
+
+def device_program(plan: ExecutionPlan, device: int, saved: Iterable[str] = ()) -> DeviceProgram:
+    """The step of `device`.
+
+    Args:
+        plan: What every device does.
+        device: Which one.
+        saved: Values that are handed to `save(name, tensor)` where they are made.
+    """
+    return _Writer(plan, device, frozenset(saved)).write()
+
+
+class _Writer:
+    def __init__(self, plan: ExecutionPlan, device: int, saved: frozenset[str]) -> None:
+        self.plan, self.saved = plan, saved
+        self.segments = plan.segments[device]
+        self.lines: list[str] = ["def step(turn, ticks, base):"]
+        self.names: dict[str, str] = {}
+        self.constants: dict[str, Any] = {
+            "wall": time.perf_counter_ns,
+            "cpu": time.thread_time_ns,
+        }
+        self.out = DeviceProgram("", self.constants, {}, {}, 0)
+        self.last_use = self._last_uses()
+
+    def write(self) -> DeviceProgram:
+        for number, segment in enumerate(self.segments):
+            self._segment(number, segment)
+        self.out.source = "\n".join(self.lines) + "\n"
+        return self.out
+
+    def _last_uses(self) -> dict[tuple[int, int], list[str]]:
+        """Values by the position (segment, op in it) of their last use; sends come last."""
+        last: dict[str, tuple[int, int]] = {}
+        for number, segment in enumerate(self.segments):
+            for k, i in enumerate(segment.ops):
+                op = self.plan.program.ops[i]
+                for name in (*op.reads, *(r for r in op.results if r is not None)):
+                    last[name] = (number, k)
+            for message in segment.sends:
+                last[self.plan.transfers[message].value] = max(
+                    last[self.plan.transfers[message].value], (number, len(segment.ops))
+                )
+        dying: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for name, position in last.items():
+            if name not in self.plan.program.inputs:
+                dying[position].append(name)
+        return dying
+
+    def _segment(self, number: int, segment: Segment) -> None:
+        self._add(f"seg[0] = {number}")
+        for message in segment.receives:
+            value = self.plan.transfers[message].value
+            self._add(f"{self._name(value)} = r{message}(turn)")
+        start = self._tick() if segment.receives or number == 0 else self.out.num_ticks - 1
+        for k, i in enumerate(segment.ops):
+            self._op(self.plan.program.ops[i])
+            self._free((number, k))
+        finish = end = self._tick()
+        for message in segment.sends:
+            self._add(f"s{message}({self._name(self.plan.transfers[message].value)}, turn)")
+            self.out.send_ticks[message] = (end, end := self._tick())
+        self._free((number, len(segment.ops)))
+        self.out.segment_ticks.append((start, finish, end))
+
+    def _op(self, op: ProgramOp) -> None:
+        arguments = [self._text(a) for a in op.args]
+        arguments += [f"{key}={self._text(a)}" for key, a in op.kwargs.items()]
+        call = f"{self._constant(op.target)}({', '.join(arguments)})"
+        targets = ["_" if r is None else self._name(r) for r in op.results]
+        left = ", ".join(targets)
+        self.out.lines[len(self.lines) + 1] = op.name
+        self._add(f"{left} = {call}" if targets else call)
+        if "_" in targets:
+            self._add("_ = None")
+        for result in op.results:
+            if result in self.saved:
+                self._add(f"save({result!r}, {self._name(result)})")
+
+    def _free(self, position: tuple[int, int]) -> None:
+        names = [self._name(value) for value in self.last_use.get(position, [])]
+        if names:
+            self._add("del " + ", ".join(names))
+
+    def _tick(self) -> int:
+        tick = self.out.num_ticks
+        self.out.num_ticks += 1
+        at = TICKS * tick
+        self._add(f"ticks[base + {at}] = wall(); ticks[base + {at + 1}] = cpu()")
+        return tick
+
+    def _add(self, line: str) -> None:
+        self.lines.append("    " + line)
+
+    def _name(self, value: str) -> str:
+        if value in self.plan.program.inputs:
+            return self.out.inputs.setdefault(value, f"i{len(self.out.inputs)}")
+        return self.names.setdefault(value, f"v{len(self.names)}")
+
+    def _text(self, value: Any) -> str:
+        if isinstance(value, Ref):
+            return self._name(value.name)
+        if type(value) in PLAIN:
+            return repr(value)
+        if type(value) is list and next(iter_refs(value), None) is not None:
+            return "[" + ", ".join(self._text(item) for item in value) + "]"
+        if type(value) is tuple and next(iter_refs(value), None) is not None:
+            return "(" + "".join(f"{self._text(item)}, " for item in value) + ")"
+        if type(value) is dict and next(iter_refs(value), None) is not None:
+            items = (f"{key!r}: {self._text(item)}" for key, item in value.items())
+            return "{" + ", ".join(items) + "}"
+        return self._constant(value)
+
+    def _constant(self, value: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value
+        return name

@@ -1,0 +1,163 @@
+"""What one worker does: makes its tensors, runs its part of every step, keeps the clocks."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnplace.execution.plan import ExecutionPlan
+from gnnplace.execution.saving import SavedValues
+from gnnplace.execution.source import FILENAME, TICKS, DeviceProgram
+from gnnplace.runtime.board import SEGMENT, STEP, STRIDE, Board
+from gnnplace.runtime.transport import Transport
+from gnnplace.runtime.workers import WorkerFailure, describe
+from gnnplace.tracing.operations import set_step
+
+
+@dataclass(frozen=True)
+class Records:
+    """Shared words where a worker notes its clocks: a row a step, two words a tick, then switches.
+
+    Attributes:
+        words: All rows.
+        num_ticks: Ticks of a step.
+    """
+
+    words: memoryview
+    num_ticks: int
+
+    @property
+    def row(self) -> int:
+        """Words of a step."""
+        return TICKS * self.num_ticks + 1
+
+    def tick(self, step: int, tick: int, clock: int) -> int:
+        """Nanoseconds of a tick by the wall clock (0) or this worker's CPU time (1)."""
+        return self.words[step * self.row + TICKS * tick + clock]
+
+    def switches(self, step: int) -> int:
+        """Involuntary context switches during a step."""
+        return self.words[step * self.row + self.row - 1]
+
+
+@dataclass(frozen=True)
+class DeviceWorker:
+    """One worker of a run; called in its process.
+
+    Attributes:
+        number: Of the worker.
+        device: Of the problem, by index.
+        plan: What every device does.
+        program: This device's step.
+        transport: How tensors travel.
+        board: Where it says what it does.
+        records: Where it notes its clocks.
+        saved: Room for the first step's numbers; None if nobody asked.
+        num_steps: Steps to run, the warm-up included.
+        torch_device: Where its tensors live.
+    """
+
+    number: int
+    device: int
+    plan: ExecutionPlan
+    program: DeviceProgram
+    transport: Transport
+    board: Board
+    records: Records
+    saved: SavedValues | None
+    num_steps: int
+    torch_device: torch.device
+
+    def __call__(self) -> dict[str, Any]:
+        """Runs all steps.
+
+        Raises:
+            WorkerFailure: an op raised; names it.
+        """
+        self.transport.open(self.number, self.torch_device)
+        try:
+            with torch.inference_mode():
+                tensors = self._tensors()
+                self._run(self._bind(tensors), tensors)
+            self.transport.close()
+        except Exception as error:
+            raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error
+        return {"peak_memory": self._peak_memory()}
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        initial = self.plan.program.initial
+        return {
+            name: initial[value].detach().to(self.torch_device, copy=True)
+            for value, name in self.program.inputs.items()
+        }
+
+    def _bind(self, tensors: dict[str, torch.Tensor]) -> Callable[[int, memoryview, int], None]:
+        at = self.number * STRIDE
+        names: dict[str, Any] = {"seg": self.board.words[at + SEGMENT : at + SEGMENT + 1]}
+        names |= tensors
+        names["save"] = lambda name, tensor: None
+        if self.saved is not None:
+            names["save"] = self._save
+        for key, value in self.program.constants.items():
+            if isinstance(value, torch.device):
+                names[key] = self.torch_device
+        for k, transfer in enumerate(self.plan.transfers):
+            if transfer.source == self.device:
+                names[f"s{k}"] = self.transport.sender(k)
+            if transfer.target == self.device:
+                names[f"r{k}"] = self.transport.receiver(k)
+        return self.program.bind(names)
+
+    def _save(self, name: str, tensor: torch.Tensor) -> None:
+        if self.board.get(self.number, STEP) == 1 and self.saved is not None:
+            self.saved.save(name, tensor)
+
+    def _run(
+        self,
+        step_function: Callable[[int, memoryview, int], None],
+        tensors: dict[str, torch.Tensor],
+    ) -> None:
+        words, row = self.records.words, self.records.row
+        for step in range(self.num_steps):
+            turn = step + 1
+            set_step(step)
+            self.board.put(self.number, STEP, turn)
+            self.board.barrier(self.number, turn)
+            switches = involuntary_switches()
+            step_function(turn, words, step * row)
+            self.transport.finish_round()
+            words[step * row + row - 1] = involuntary_switches() - switches
+            if step == 0 and self.saved is not None:
+                self._save_state(tensors)
+
+    def _save_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        holders = self.plan.holders
+        for value, name in self.program.inputs.items():
+            if holders[value][0] == self.device and self.saved is not None:
+                self.saved.save(value, tensors[name])
+
+    def _where(self, error: BaseException) -> str:
+        line = None
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == FILENAME:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        op = self.program.lines.get(line) if line is not None else None
+        return f"member {op!r}: " if op else ""
+
+    def _peak_memory(self) -> float | None:
+        if self.torch_device.type != "cuda":
+            return None
+        return float(torch.cuda.max_memory_allocated(self.torch_device))
+
+
+def involuntary_switches() -> int:
+    """How often this thread was moved off its core although it had work."""
+    who = resource.RUSAGE_THREAD if sys.platform == "linux" else resource.RUSAGE_SELF
+    return resource.getrusage(who).ru_nivcsw

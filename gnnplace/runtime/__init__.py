@@ -1,0 +1,8 @@
+"""The runtime room: worker processes under supervision, shared memory, transports, links."""
+
+from gnnplace.runtime.board import Board as Board
+from gnnplace.runtime.transport import Message as Message
+from gnnplace.runtime.transport import Transport as Transport
+from gnnplace.runtime.workers import Task as Task
+from gnnplace.runtime.workers import available_cores as available_cores
+from gnnplace.runtime.workers import run_tasks as run_tasks

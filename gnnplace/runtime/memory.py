@@ -1,0 +1,92 @@
+"""Memory that forked workers share: anonymous, so that nothing is left behind when they end.
+
+Every block is an anonymous shared mapping made before the workers are forked. It has no name in
+the file system; the kernel frees it with the last process that maps it, however that one ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+
+WORD = 8
+LINE = 64
+"""Bytes of a cache line; words that different workers write lie on lines of their own."""
+
+
+def shared_words(count: int) -> memoryview:
+    """Zeroed 64-bit signed integers that this process and its forks share.
+
+    Args:
+        count: Number of words.
+
+    Returns:
+        A view that indexes as integers.
+    """
+    return memoryview(mmap.mmap(-1, max(count, 1) * WORD)).cast("q")
+
+
+def shared_bytes(count: int) -> torch.Tensor:
+    """Zeroed bytes that this process and its forks share.
+
+    Args:
+        count: Number of bytes.
+
+    Returns:
+        A uint8 tensor of shape (count,); it keeps the mapping alive.
+    """
+    return torch.frombuffer(mmap.mmap(-1, max(count, 1)), dtype=torch.uint8)[:count]
+
+
+def aligned(count: int) -> int:
+    """`count` bytes rounded up to whole cache lines (torch aligns its own tensors so, too)."""
+    return -(-count // LINE) * LINE
+
+
+class Arena:
+    """One shared block cut into tensors: reserve all of them, then take views of the block."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._block: torch.Tensor | None = None
+
+    def reserve(self, count: int) -> int:
+        """Reserves `count` bytes and returns their offset; only before the first `view`."""
+        offset = self._bytes
+        self._bytes += aligned(count)
+        return offset
+
+    def view(
+        self,
+        offset: int,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...] | None,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        """A tensor on the reserved bytes at `offset`; without `stride` it is contiguous.
+
+        The first call maps the block, so make one before forking.
+        """
+        if self._block is None:
+            self._block = shared_bytes(self._bytes)
+        flat = self._block[offset:]
+        flat = flat[: flat.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+        stride = contiguous_stride(shape) if stride is None else stride
+        return flat.as_strided(shape, stride)
+
+
+def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a row-major tensor of `shape`."""
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))
+
+
+def span(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """Elements from the first to the last one of a strided tensor, both included."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))

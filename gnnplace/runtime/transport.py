@@ -1,0 +1,182 @@
+"""How tensors travel between workers: the interface, and the way by shared memory.
+
+A message is a tensor that one worker sends to another once a round. Its buffer is its own, so that
+rounds need only a barrier between them. Strides travel with the tensor: in the first round the
+sender publishes the strides it met, and both sides keep views with these strides from then on
+(a tensor sent as contiguous would make the receiver's kernels round differently).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from gnnplace.runtime.board import STRIDE, WAITING, Board
+from gnnplace.runtime.memory import Arena, contiguous_stride, shared_words, span
+
+MAX_DIMENSIONS = 24
+Send = Callable[[torch.Tensor, int], None]
+Receive = Callable[[int], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A tensor from one worker to another, once a round.
+
+    Attributes:
+        source: Sending worker.
+        target: Receiving worker.
+        shape: Sizes.
+        stride: Strides that are expected, in elements.
+        dtype: Element type.
+    """
+
+    source: int
+    target: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def capacity(self) -> int:
+        """Elements that the buffer holds: the expected layout, or any dense one."""
+        return max(span(self.shape, self.stride), span(self.shape, contiguous_stride(self.shape)))
+
+
+class Transport(ABC):
+    """Carries messages. Made before the workers are forked, opened in each of them."""
+
+    @abstractmethod
+    def open(self, worker: int, device: torch.device) -> None:
+        """Called once in each worker before any other call."""
+
+    @abstractmethod
+    def sender(self, message: int) -> Send:
+        """The function `send(tensor, round)` of a message, for its source."""
+
+    @abstractmethod
+    def receiver(self, message: int) -> Receive:
+        """The function `receive(round) -> tensor` of a message, for its target."""
+
+    def finish_round(self) -> None:  # noqa: B027 (most transports have nothing to do)
+        """Waits until what this worker sent may be changed."""
+
+    def close(self) -> None:  # noqa: B027
+        """Called in each worker after the last round."""
+
+    def dispose(self) -> None:  # noqa: B027
+        """Called in the parent when the workers have ended, however they did."""
+
+
+class Layouts:
+    """Strides of every message, published by its sender in the first round."""
+
+    def __init__(self, messages: tuple[Message, ...]) -> None:
+        self._messages = messages
+        self._words = shared_words(len(messages) * MAX_DIMENSIONS)
+
+    def publish(self, message: int, tensor: torch.Tensor) -> tuple[int, ...]:
+        """Says how `tensor` lies in the buffer: its own strides if they fit, else contiguous."""
+        form = self._messages[message]
+        stride = tensor.stride()
+        if span(form.shape, stride) > form.capacity:
+            stride = contiguous_stride(form.shape)
+        base = message * MAX_DIMENSIONS
+        for i, step in enumerate(stride):
+            self._words[base + i] = step
+        return stride
+
+    def read(self, message: int) -> tuple[int, ...]:
+        """The published strides of a message."""
+        base = message * MAX_DIMENSIONS
+        dimensions = len(self._messages[message].shape)
+        return tuple(self._words[base + i] for i in range(dimensions))
+
+
+def overlaps(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether two elements of a strided tensor may share their memory (expanded, unfolded)."""
+    reach = 0
+    for step, size in sorted(zip(stride, shape, strict=True)):
+        if size > 1 and step <= reach:
+            return True
+        reach += (size - 1) * step
+    return False
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory that a strided tensor spans, as a vector."""
+    size = span(tuple(tensor.shape), tensor.stride())
+    return tensor.as_strided((size,), (1,), tensor.storage_offset())
+
+
+class SharedMemoryTransport(Transport):
+    """Buffers and flags in shared memory: the sender copies, the receiver reads in place.
+
+    Args:
+        messages: All messages of the run.
+        board: For waiting, and to say what a worker waits for.
+    """
+
+    def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
+        self._messages = messages
+        self._board = board
+        self._layouts = Layouts(messages)
+        self._flags = shared_words(len(messages) * STRIDE)
+        self._arena = Arena()
+        self._offsets = [self._arena.reserve(m.capacity * m.dtype.itemsize) for m in messages]
+        for i in range(len(messages)):
+            self._buffer(i, messages[i].shape, contiguous_stride(messages[i].shape))
+        self._worker = -1
+        self._device = torch.device("cpu")
+
+    def _buffer(self, i: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+        return self._arena.view(self._offsets[i], shape, stride, self._messages[i].dtype)
+
+    def open(self, worker: int, device: torch.device) -> None:
+        """Notes who this is; called in the worker."""
+        self._worker, self._device = worker, device
+
+    def sender(self, message: int) -> Send:
+        """A function that copies the tensor into the message's buffer and raises its flag."""
+        flags, slot = self._flags, message * STRIDE
+        copy: Callable[[torch.Tensor], object] | None = None
+
+        def send(tensor: torch.Tensor, turn: int) -> None:
+            nonlocal copy
+            if copy is None:
+                copy = self._copier(message, tensor)
+            copy(tensor)
+            flags[slot] = turn
+
+        return send
+
+    def _copier(self, message: int, tensor: torch.Tensor) -> Callable[[torch.Tensor], object]:
+        shape = self._messages[message].shape
+        stride = self._layouts.publish(message, tensor)
+        if overlaps(shape, stride):
+            vector = self._buffer(message, (span(shape, stride),), (1,))
+            return lambda tensor: vector.copy_(flat(tensor))
+        return self._buffer(message, shape, stride).copy_
+
+    def receiver(self, message: int) -> Receive:
+        """A function that waits for the flag and returns the buffer itself, on the CPU."""
+        board, flags, slot = self._board, self._flags, message * STRIDE
+        state = self._worker * STRIDE + WAITING
+        there: torch.Tensor | None = None
+
+        def receive(turn: int) -> torch.Tensor:
+            nonlocal there
+            if flags[slot] < turn:
+                board.words[state] = message + 1
+                board.wait(flags, slot, turn)
+                board.words[state] = 0
+            if there is None:
+                there = self._buffer(
+                    message, self._messages[message].shape, self._layouts.read(message)
+                )
+            return there if there.device == self._device else there.to(self._device)
+
+        return receive
