@@ -1,0 +1,173 @@
+"""The graph of a program: ops, tensors between them, what they hold and where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.graph import ComputationGraph
+from gnnplace.problem import PHASES, UPDATE
+from gnnplace.tracing.builder import alias_roots
+from gnnplace.tracing.program import Program, ProgramOp
+
+OWNED = ("parameter", "optimizer")
+
+
+@dataclass(frozen=True)
+class ProgramGraph:
+    """A program as arrays.
+
+    Attributes:
+        graph: One op for each op of the program, in its order. A tensor for each value that an
+            op reads, and a tensor of no bytes where an op only has to come before another.
+        values: Value name of each tensor; empty for a tensor that is only an order. [num_tensors]
+        phase: As in a problem. [num_ops]
+        colocate: Class of the ops that touch the same parameter or changing buffer, named after
+            the first of them. [num_ops]
+        module: Of each op. [num_ops]
+        state: Bytes of parameters, optimizer state and buffers, each counted at one op. [num_ops]
+        attach: Op that this one should never be parted from, -1 if none: a view's producer, the
+            op that makes what is copied into a buffer. [num_ops]
+    """
+
+    graph: ComputationGraph
+    values: tuple[str, ...]
+    phase: NDArray[np.int8]
+    colocate: tuple[str | None, ...]
+    module: tuple[str | None, ...]
+    state: NDArray[np.float64]
+    attach: NDArray[np.int32]
+
+
+def program_graph(program: Program) -> ProgramGraph:
+    """The graph of a program."""
+    values, triples = _tensors(program)
+    return ProgramGraph(
+        graph=ComputationGraph.from_tensors([op.name for op in program.ops], triples),
+        values=values,
+        phase=np.array([PHASES.index(op.phase) for op in program.ops], dtype=np.int8),
+        colocate=_classes(program),
+        module=tuple(op.module for op in program.ops),
+        state=_state(program),
+        attach=_attach(program),
+    )
+
+
+def _tensors(program: Program) -> tuple[tuple[str, ...], list[tuple[int, float, list[int]]]]:
+    consumers: dict[str, list[int]] = {}
+    linked: set[tuple[int, int]] = set()
+    for i, op in enumerate(program.ops):
+        for read in op.reads:
+            if read in program.producer:
+                consumers.setdefault(read, []).append(i)
+                linked.add((program.producer[read], i))
+    names = [r for op in program.ops for r in op.results if r in consumers and r is not None]
+    triples = [
+        (program.producer[name], float(program.values[name].bytes), consumers[name])
+        for name in names
+    ]
+    orders = _orders(program, linked)
+    return (*names, *("" for _ in orders)), triples + orders
+
+
+def _orders(program: Program, linked: set[tuple[int, int]]) -> list[tuple[int, float, list[int]]]:
+    """A tensor of no bytes from each op that others come `after` and are not linked to."""
+    followers: dict[int, list[int]] = {}
+    for i, op in enumerate(program.ops):
+        for name in op.after:
+            before = program.op_index[name]
+            if (before, i) not in linked:
+                followers.setdefault(before, []).append(i)
+    return [(before, 0.0, followers[before]) for before in sorted(followers)]
+
+
+def touched(program: Program) -> dict[str, list[int]]:
+    """Ops that read or change each parameter, optimizer tensor and changing buffer, its views too.
+
+    A parameter's class also has the op that makes its gradient, and buffers that one module
+    changes share a class.
+    """
+    roots = alias_roots(program.ops)
+    keys = _state_keys(program)
+    result: dict[str, list[int]] = {}
+    for i, op in enumerate(program.ops):
+        for read in op.reads:
+            for root in roots.get(read, (read,)):
+                if root in keys:
+                    result.setdefault(keys[root], []).append(i)
+    for source, gradient in program.gradients.items():
+        if gradient in program.producer:
+            result.setdefault(f"parameter.{source}", []).append(program.producer[gradient])
+    return result
+
+
+def _state_keys(program: Program) -> Mapping[str, str]:
+    """Class name of each value that must not travel."""
+    keys = {}
+    for name, entry in program.inputs.items():
+        if entry.kind == "parameter":
+            keys[name] = name
+        elif entry.kind == "optimizer":
+            keys[name] = f"parameter.{entry.source.rpartition(':')[0]}"
+        elif entry.source in program.buffers:
+            keys[name] = f"buffer.{entry.source.rpartition('.')[0]}"
+    return keys
+
+
+def _classes(program: Program) -> tuple[str | None, ...]:
+    parent = list(range(len(program.ops)))
+    label: dict[int, str] = {}
+    for name, members in touched(program).items():
+        for op in members:
+            _unite(parent, members[0], op)
+        label.setdefault(members[0], name)
+    names: dict[int, str] = {}
+    for op in sorted(label):
+        names.setdefault(_find(parent, op), label[op].partition(".")[2])
+    return tuple(names.get(_find(parent, i)) for i in range(len(program.ops)))
+
+
+def _find(parent: list[int], item: int) -> int:
+    while parent[item] != item:
+        parent[item] = parent[parent[item]]
+        item = parent[item]
+    return item
+
+
+def _unite(parent: list[int], a: int, b: int) -> None:
+    a, b = _find(parent, a), _find(parent, b)
+    parent[max(a, b)] = min(a, b)
+
+
+def _state(program: Program) -> NDArray[np.float64]:
+    """Bytes at the op that changes a value in place, else at the first that reads it."""
+    state = np.zeros(len(program.ops))
+    owner = _first_readers(program.ops)
+    for i, op in enumerate(program.ops):
+        if not op.results or PHASES.index(op.phase) == UPDATE:
+            owner.update(dict.fromkeys(op.reads, i))
+    for name, entry in program.inputs.items():
+        if entry.kind != "input" and name in owner:
+            state[owner[name]] += entry.info.bytes
+    return state
+
+
+def _first_readers(ops: Iterable[ProgramOp]) -> dict[str, int]:
+    first: dict[str, int] = {}
+    for i, op in enumerate(ops):
+        for read in op.reads:
+            first.setdefault(read, i)
+    return first
+
+
+def _attach(program: Program) -> NDArray[np.int32]:
+    attach = np.full(len(program.ops), -1, dtype=np.int32)
+    for i, op in enumerate(program.ops):
+        made = [program.producer[read] for read in op.reads if read in program.producer]
+        copies = not op.results and op.phase != PHASES[UPDATE]
+        if (op.view or copies) and made:
+            attach[i] = made[0]
+    return attach
