@@ -1,0 +1,117 @@
+"""Coarsening: groups of ops that are placed and run as one, never making a cycle.
+
+The lightest group is merged first, into the neighbour where that delays others least:
+merging a before b delays the other successors of a by the cost of b, and b's own start waits for
+b's other predecessors while a could have run. `loss = cost(b) [a has other successors] +
+cost(a) [b has other predecessors]`. Chains merge at no loss; unlike the rule "only into an only
+neighbour" the grids of unrolled recurrent networks shrink too. A merge that would close a cycle
+is refused: an order of the groups is kept (Pearce and Kelly, "A dynamic topological sort
+algorithm", JEA 2006) and only the window between both groups is searched.
+
+A group has one phase. Ops of a unit share a device; two units merge into one only while the cost
+of the unit stays under a cap. Caps on the cost of a group, on the loss of a merge and on the cost
+of a unit begin low and double until the wished number of groups is reached.
+Complexity: O(rounds * (ops * window + edges)). Deterministic; ties go to the smaller index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InputError
+from gnnplace.graph.computation_graph import ComputationGraph
+from gnnplace.graph.contraction import Contraction
+
+ROUNDS = 24
+FIRST_CAP = 0.25  # of the mean cost of a wished group
+UNIT_SHARE = 3.0  # a unit has forward, backward and update groups
+
+
+def coarsen(
+    graph: ComputationGraph,
+    cost: NDArray[np.float64],
+    *,
+    target: int = 200,
+    unit: Sequence[str | None] | None = None,
+    phase: NDArray[np.int8] | None = None,
+    attach: NDArray[np.int32] | None = None,
+) -> NDArray[np.int32]:
+    """Group the ops of a graph.
+
+    Args:
+        graph: What to coarsen.
+        cost: Estimated seconds of each op; from structure alone, so that the groups are those of
+            every capture of the model. [num_ops]
+        target: Groups to aim at; more remain where merging would cost too much or make a cycle.
+        unit: Class of ops that share a device, or None. [num_ops]
+        phase: Ops of different phases stay in different groups. [num_ops]
+        attach: Op that an op should never be parted from, -1 if none; followed where no cycle
+            and no other phase forbids it. [num_ops]
+
+    Returns:
+        Group of each op, numbered in one topological order of the groups. [num_ops]
+
+    Raises:
+        InputError: a target below 1 or arrays of the wrong length.
+    """
+    n = graph.num_ops
+    if target < 1:
+        raise InputError(f"coarsening: target is {target}; give at least 1")
+    for what, array in (("cost", cost), ("unit", unit), ("phase", phase), ("attach", attach)):
+        if array is not None and len(array) != n:
+            raise InputError(f"coarsening: {what} has {len(array)} entries, not {n}")
+    groups = Contraction(graph, cost, unit or (None,) * n, _or_zero(phase, n))
+    _attach(groups, attach)
+    _shrink(groups, target, float(np.sum(cost)))
+    return groups.numbered()
+
+
+def _or_zero(phase: NDArray[np.int8] | None, n: int) -> NDArray[np.int8]:
+    return np.zeros(n, dtype=np.int8) if phase is None else phase
+
+
+def _attach(groups: Contraction, attach: NDArray[np.int32] | None) -> None:
+    for op, other in enumerate([] if attach is None else attach.tolist()):
+        a, b = groups.find(op), groups.find(other) if other >= 0 else -1
+        if b >= 0 and a != b and groups.compatible(a, b):
+            groups.merge(*groups.ordered(a, b))
+
+
+def _shrink(groups: Contraction, target: int, total: float) -> None:
+    cap = FIRST_CAP * total / target
+    for _ in range(ROUNDS):
+        groups.merge_ends()
+        while groups.count > target and _sweep(groups, target, cap):
+            groups.merge_ends()
+        if groups.count <= target:
+            return
+        cap *= 2
+
+
+def _sweep(groups: Contraction, target: int, cap: float) -> bool:
+    """Merge each group once at most, the lightest first; whether anything was merged."""
+    merged = False
+    for group in sorted(groups.alive(), key=lambda g: (groups.cost[g], g)):
+        if groups.count <= target:
+            return False
+        if groups.is_alive(group) and groups.cost[group] <= cap:
+            merged |= _merge_best(groups, group, cap)
+    return merged
+
+
+def _merge_best(groups: Contraction, group: int, cap: float) -> bool:
+    """Merge a group into the neighbour where that delays others least."""
+    options = []
+    for a, b in groups.edges_of(group):
+        other = a if b == group else b
+        loss = groups.loss(a, b)
+        if loss <= cap / 2 and groups.cost[group] + groups.cost[other] <= 2 * cap:
+            same = groups.unit[group] is None or groups.unit[group] == groups.unit[other]
+            options.append((loss, not same, groups.cost[other], other, a, b))
+    for *_, other, a, b in sorted(options):
+        if groups.compatible(group, other, UNIT_SHARE * 2 * cap) and groups.merge(a, b):
+            return True
+    return False

@@ -1,0 +1,199 @@
+"""`Contraction`: the quotient of a graph while groups are merged, kept acyclic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.graph.computation_graph import ComputationGraph
+
+WINDOW = 4096  # positions between two groups beyond which a merge is not tried
+
+
+class Contraction:
+    """Groups of ops; a group is known by one of its ops, its root.
+
+    Args:
+        graph: Its ops are the first groups.
+        cost: Seconds of each op. [num_ops]
+        unit: Class of ops that share a device, or None. [num_ops]
+        phase: Of each op. [num_ops]
+
+    Attributes:
+        count: Groups left.
+        cost: Seconds of each root's group.
+        unit: Unit of each root's group; two units that were merged have one name.
+    """
+
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        cost: NDArray[np.float64],
+        unit: Sequence[str | None],
+        phase: NDArray[np.int8],
+    ) -> None:
+        n = graph.num_ops
+        self.count = n
+        self.cost: list[float] = cost.tolist()
+        self._phase: list[int] = phase.tolist()
+        self._root = list(range(n))
+        self._after = [set(graph.successors(i).tolist()) for i in range(n)]
+        self._before = [set(graph.predecessors(i).tolist()) for i in range(n)]
+        self._at: list[int] = graph.topological_order.tolist()
+        self._position: list[int] = graph.position.tolist()
+        self._units = _Units(unit, self.cost)
+
+    @property
+    def unit(self) -> _Units:
+        """Unit of each root's group, by index."""
+        return self._units
+
+    def find(self, op: int) -> int:
+        """Root of the group of an op."""
+        while self._root[op] != op:
+            self._root[op] = self._root[self._root[op]]
+            op = self._root[op]
+        return op
+
+    def is_alive(self, op: int) -> bool:
+        """Whether the op is the root of a group."""
+        return self._root[op] == op
+
+    def alive(self) -> list[int]:
+        """Roots of all groups."""
+        return [op for op in range(len(self._root)) if self._root[op] == op]
+
+    def ordered(self, a: int, b: int) -> tuple[int, int]:
+        """Both groups, the one that comes first in the order first."""
+        return (a, b) if self._position[a] < self._position[b] else (b, a)
+
+    def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
+        """Edges to and from groups of the same phase, as (before, after)."""
+        phase = self._phase[group]
+        for other in self._before[group]:
+            if self._phase[other] == phase:
+                yield other, group
+        for other in self._after[group]:
+            if self._phase[other] == phase:
+                yield group, other
+
+    def loss(self, a: int, b: int) -> float:
+        """Seconds by which merging `a` before `b` may delay others."""
+        delayed = self.cost[b] if len(self._after[a]) > 1 else 0.0
+        return delayed + (self.cost[a] if len(self._before[b]) > 1 else 0.0)
+
+    def compatible(self, a: int, b: int, cap: float = 0.0) -> bool:
+        """Whether phases are equal and units are, or become one of at most `cap` seconds."""
+        return self._phase[a] == self._phase[b] and self._units.joined_cost(a, b) <= cap
+
+    def merge(self, a: int, b: int) -> bool:
+        """Merge two groups, `a` before `b` in the order, unless that would make a cycle."""
+        first, last = self._position[a], self._position[b]
+        if last - first > WINDOW or not self._reorder(a, b, first, last):
+            return False
+        self._join(a, b)
+        self._units.join(a, b)
+        self.count -= 1
+        return True
+
+    def _reorder(self, a: int, b: int, first: int, last: int) -> bool:
+        """Put all that `a` leads to behind `b`; false if it leads to `b` by another way."""
+        behind = self._reached(a, b, last)
+        if behind is None:
+            return False
+        window = [g for g in self._at[first + 1 : last] if g >= 0]
+        order = [g for g in window if g not in behind] + [a] + [g for g in window if g in behind]
+        padding = [-1] * (last - first + 1 - len(order))
+        self._at[first : last + 1] = order + padding
+        for i, group in enumerate(order, first):
+            self._position[group] = i
+        return True
+
+    def _reached(self, a: int, b: int, last: int) -> set[int] | None:
+        """Groups before `b` in the order that `a` leads to; None if one of them leads to `b`."""
+        seen: set[int] = set()
+        stack = [g for g in self._after[a] if g != b and self._position[g] < last]
+        while stack:
+            group = stack.pop()
+            if group in seen:
+                continue
+            seen.add(group)
+            if b in self._after[group]:
+                return None
+            stack += [g for g in self._after[group] if self._position[g] < last]
+        return seen
+
+    def _join(self, a: int, b: int) -> None:
+        self._root[b] = a
+        self.cost[a] += self.cost[b]
+        for other in self._after[b]:
+            self._before[other].discard(b)
+            self._before[other].add(a)
+        for other in self._before[b]:
+            self._after[other].discard(b)
+            self._after[other].add(a)
+        self._after[a] = (self._after[a] | self._after[b]) - {a, b}
+        self._before[a] = (self._before[a] | self._before[b]) - {a, b}
+        self._after[b], self._before[b] = set(), set()
+
+    def merge_ends(self) -> None:
+        """Merge groups of one unit and phase that lead nowhere, such as parameter updates."""
+        ends: dict[tuple[Hashable, int], int] = {}
+        for group in self.alive():
+            unit = self._units[group]
+            if self._after[group] or unit is None:
+                continue
+            key = (unit, self._phase[group])
+            if key in ends and self.merge(*self.ordered(ends[key], group)):
+                ends[key] = self.find(group)
+            else:
+                ends[key] = group
+
+    def numbered(self) -> NDArray[np.int32]:
+        """Group of each op, numbered by the order of the groups. [num_ops]"""
+        order = [g for g in self._at if g >= 0 and self.is_alive(g)]
+        number = {group: i for i, group in enumerate(order)}
+        return np.array([number[self.find(i)] for i in range(len(self._root))], dtype=np.int32)
+
+
+class _Units:
+    """Units of groups, and their cost over all phases."""
+
+    def __init__(self, unit: Sequence[str | None], cost: Sequence[float]) -> None:
+        self._of: list[str | None] = list(unit)
+        self._same: dict[str, str] = {name: name for name in unit if name is not None}
+        self._alone = list(cost)
+        self._cost: dict[str, float] = {}
+        for name, seconds in zip(unit, cost, strict=True):
+            if name is not None:
+                self._cost[name] = self._cost.get(name, 0.0) + seconds
+
+    def __getitem__(self, group: int) -> str | None:
+        name = self._of[group]
+        while name is not None and self._same[name] != name:
+            name = self._same[name]
+        return name
+
+    def joined_cost(self, a: int, b: int) -> float:
+        """Cost of the unit that joining two of them makes; 0 where no two units meet."""
+        x, y = self[a], self[b]
+        if x is None or y is None or x == y:
+            return 0.0
+        return min(self._cost[x] + self._cost[y], math.inf)
+
+    def join(self, a: int, b: int) -> None:
+        """Group `b` goes into group `a`."""
+        x, y = self[a], self[b]
+        alone = sum(self._alone[g] for g, u in ((a, x), (b, y)) if u is None)
+        self._alone[a] = alone
+        if x is not None and y is not None and x != y:
+            self._same[y] = x
+            self._cost[x] += self._cost.pop(y)
+        name = x if x is not None else y
+        self._of[a] = name
+        if name is not None:
+            self._cost[name] += alone
+            self._alone[a] = 0.0
