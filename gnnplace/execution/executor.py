@@ -18,7 +18,7 @@ from gnnplace.placement import Placement, faults
 from gnnplace.problem import Problem
 from gnnplace.runtime.board import ARRIVED, SEGMENT, STEP, WAITING, Board
 from gnnplace.runtime.memory import shared_words
-from gnnplace.runtime.transports import TRANSPORTS
+from gnnplace.runtime.transports import TRANSPORTS, make_transport
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.tracing.program import Program
@@ -121,7 +121,7 @@ class _Run:
             device_program(plan, device, made if outputs else ()) for device in plan.devices
         ]
         self.board = Board(len(plan.devices), crowded=len(set(self.cores)) < len(self.cores))
-        self.transport = TRANSPORTS[transport](plan.messages, self.board)
+        self.transport = make_transport(transport, plan.messages, self.board)
         self.records = [
             Records(shared_words(num_steps * (TICKS * p.num_ticks + 1)), p.num_ticks)
             for p in self.programs

@@ -17,7 +17,8 @@ import torch
 from gnnplace.runtime.board import STRIDE, WAITING, Board
 from gnnplace.runtime.memory import Arena, contiguous_stride, shared_words, span
 
-MAX_DIMENSIONS = 24
+ROW = 32
+"""Words of a message's layout: a flag, then its strides; torch ops know at most 25 dimensions."""
 Send = Callable[[torch.Tensor, int], None]
 Receive = Callable[[int], torch.Tensor]
 
@@ -47,7 +48,13 @@ class Message:
 
 
 class Transport(ABC):
-    """Carries messages. Made before the workers are forked, opened in each of them."""
+    """Carries messages. Made before the workers are forked, opened in each of them.
+
+    Attributes:
+        rereadable: Whether a message can be received again in the same round.
+    """
+
+    rereadable = True
 
     @abstractmethod
     def open(self, worker: int, device: torch.device) -> None:
@@ -76,7 +83,11 @@ class Layouts:
 
     def __init__(self, messages: tuple[Message, ...]) -> None:
         self._messages = messages
-        self._words = shared_words(len(messages) * MAX_DIMENSIONS)
+        self.words = shared_words(len(messages) * ROW)
+
+    def ready(self, message: int) -> int:
+        """Index in `words` of a message's flag: 1 once its strides are published."""
+        return message * ROW
 
     def publish(self, message: int, tensor: torch.Tensor) -> tuple[int, ...]:
         """Says how `tensor` lies in the buffer: its own strides if they fit, else contiguous."""
@@ -84,16 +95,17 @@ class Layouts:
         stride = tensor.stride()
         if span(form.shape, stride) > form.capacity:
             stride = contiguous_stride(form.shape)
-        base = message * MAX_DIMENSIONS
+        base = message * ROW + 1
         for i, step in enumerate(stride):
-            self._words[base + i] = step
+            self.words[base + i] = step
+        self.words[self.ready(message)] = 1
         return stride
 
     def read(self, message: int) -> tuple[int, ...]:
         """The published strides of a message."""
-        base = message * MAX_DIMENSIONS
+        base = message * ROW + 1
         dimensions = len(self._messages[message].shape)
-        return tuple(self._words[base + i] for i in range(dimensions))
+        return tuple(self.words[base + i] for i in range(dimensions))
 
 
 def overlaps(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:

@@ -29,6 +29,8 @@ PR_SET_PDEATHSIG = 1
 """From linux/prctl.h: the signal that a process gets when its parent dies."""
 POLL = 0.1
 """Seconds between two looks of the supervisor."""
+GRACE = 0.2
+"""Seconds in which a worker's death shows, when another one's failure may stem from it."""
 
 
 @dataclass(frozen=True)
@@ -161,23 +163,35 @@ def _supervise(
 def _collect(
     workers: list[_Worker], running: list[int], doing: Callable[[int], str]
 ) -> dict[int, Any]:
-    results: dict[int, Any] = {}
-    for i in running:
-        worker = workers[i]
-        ended = not worker.process.is_alive()  # asked first: what it sent is then in the pipe
-        try:
-            if worker.pipe.poll():
-                kind, content = worker.pipe.recv()
-                if kind == "failed":
-                    raise ExecutionError(f"worker {worker.task.name!r} failed{doing(i)}: {content}")
-                results[i] = content
-            elif ended:
-                raise EOFError
-        except EOFError:
-            worker.process.join(1.0)
-            what = _exit_text(worker.process.exitcode)
-            raise ExecutionError(f"worker {worker.task.name!r} {what}{doing(i)}") from None
-    return results
+    """Results of those that are done.
+
+    Raises:
+        ExecutionError: one died or failed; a death comes first, as others may fail from it.
+    """
+    ended = [i for i in running if not workers[i].process.is_alive()]  # before reading pipes
+    messages = {i: message for i in running if (message := _message(workers[i])) is not None}
+    failed = [i for i in messages if messages[i][0] == "failed"]
+    if failed:
+        wait([workers[i].process.sentinel for i in running if i not in messages], GRACE)
+    for i in ended if not failed else running:
+        if i not in messages and not workers[i].process.is_alive():
+            workers[i].process.join()
+            what = _exit_text(workers[i].process.exitcode)
+            raise ExecutionError(f"worker {workers[i].task.name!r} {what}{doing(i)}")
+    for i in failed:
+        raise ExecutionError(f"worker {workers[i].task.name!r} failed{doing(i)}: {messages[i][1]}")
+    return {i: content for i, (_, content) in messages.items()}
+
+
+def _message(worker: _Worker) -> tuple[str, Any] | None:
+    """What a worker has sent, if anything."""
+    try:
+        if worker.pipe.poll():
+            kind, content = worker.pipe.recv()
+            return kind, content
+    except EOFError:
+        pass
+    return None
 
 
 def _exit_text(code: int | None) -> str:

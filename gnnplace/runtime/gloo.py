@@ -1,0 +1,114 @@
+"""Messages through `torch.distributed` with gloo: between workers of one host here, over TCP.
+
+The sender copies a tensor (the program may change it later) and hands the copy to gloo's own
+thread; the round ends when all of its sends have completed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from gnnplace.runtime.board import STRIDE, WAITING, Board
+from gnnplace.runtime.memory import span
+from gnnplace.runtime.transport import Layouts, Message, Receive, Send, Transport, flat, overlaps
+
+SETUP_TIMEOUT = timedelta(seconds=60)
+"""For the first meeting; later waits are the supervisor's to end."""
+
+
+class GlooTransport(Transport):
+    """Point-to-point messages, tagged by their number.
+
+    Args:
+        messages: All messages of the run.
+        board: Says how many workers meet, and what each waits for.
+    """
+
+    rereadable = False
+
+    def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
+        self._messages = messages
+        self._board = board
+        self._layouts = Layouts(messages)
+        self._folder = Path(tempfile.mkdtemp(prefix="gnnplace-gloo-"))
+        self._pending: list[dist.Work] = []
+        self._worker = -1
+        self._device = torch.device("cpu")
+
+    def open(self, worker: int, device: torch.device) -> None:
+        """Meets the other workers through a file store."""
+        self._worker, self._device = worker, device
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{self._folder / 'store'}",
+            rank=worker,
+            world_size=self._board.num_workers,
+            timeout=SETUP_TIMEOUT,
+        )
+
+    def sender(self, message: int) -> Send:
+        """A function that copies the tensor and starts sending the copy."""
+        form = self._messages[message]
+        staged: torch.Tensor | None = None
+
+        def send(tensor: torch.Tensor, turn: int) -> None:
+            nonlocal staged
+            if staged is None:
+                stride = self._layouts.publish(message, tensor)
+                staged = torch.empty(span(form.shape, stride), dtype=form.dtype)
+            stage(staged, tensor, self._layouts.read(message))
+            work = dist.isend(staged.view(torch.uint8), form.target, tag=message)
+            if work is not None:
+                self._pending.append(work)
+
+        return send
+
+    def receiver(self, message: int) -> Receive:
+        """A function that waits for the message and returns its buffer, with its strides."""
+        form = self._messages[message]
+        room = torch.empty(form.capacity, dtype=form.dtype)
+        state = self._worker * STRIDE + WAITING
+
+        def receive(turn: int) -> torch.Tensor:
+            self._board.words[state] = message + 1
+            size = self._arriving(message)
+            dist.recv(room[:size].view(torch.uint8), form.source, tag=message)
+            self._board.words[state] = 0
+            tensor = room.as_strided(form.shape, self._layouts.read(message))
+            return tensor if self._device.type == "cpu" else tensor.to(self._device)
+
+        return receive
+
+    def _arriving(self, message: int) -> int:
+        """Elements on their way; waits in the first round until the sender has said so."""
+        self._board.wait(self._layouts.words, self._layouts.ready(message), 1)
+        return span(self._messages[message].shape, self._layouts.read(message))
+
+    def finish_round(self) -> None:
+        """Waits for the sends of this worker."""
+        for work in self._pending:
+            work.wait()
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Leaves the process group."""
+        dist.destroy_process_group()
+
+    def dispose(self) -> None:
+        """Removes the file store."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def stage(room: torch.Tensor, tensor: torch.Tensor, stride: tuple[int, ...]) -> None:
+    """Copies a tensor into a vector so that it lies there with `stride`."""
+    shape = tuple(tensor.shape)
+    if overlaps(shape, stride):
+        room.copy_(flat(tensor))
+    else:
+        room.as_strided(shape, stride).copy_(tensor)

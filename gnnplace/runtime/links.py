@@ -1,0 +1,209 @@
+"""Measures what a message between two workers costs, by ping-pong over the transport itself.
+
+Buffers rotate over tens of megabytes, as they do in a step, where every tensor has its own: a
+single buffer would stay in the cache and promise too much. From the medians of each size,
+
+    send(s) = send_overhead + s / bandwidth            (the sender makes the copy itself)
+    one_way(s) = send(s) + latency + receive_overhead  (half a round trip)
+
+are fitted by least squares of the relative error. Where the sender's own time does not grow with
+the size, somebody else copies, and the bandwidth is that of `one_way`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from statistics import median
+
+import numpy as np
+import torch
+
+from gnnplace.cluster import Link
+from gnnplace.errors import InputError
+from gnnplace.runtime.board import Board
+from gnnplace.runtime.transport import Message, Receive, Send, Transport
+from gnnplace.runtime.transports import TRANSPORTS, make_transport
+from gnnplace.runtime.workers import Task, available_cores, run_tasks
+
+SIZES = (4, 1024, 16384, 65536, 262144, 1 << 20, 4 << 20, 16 << 20)
+ROTATION = 32 << 20
+"""Bytes of the buffers of one size and direction."""
+MOST_BUFFERS = 32
+ROUNDS = 4
+"""The first is a warm-up: it maps the buffers."""
+SMALL = 4096
+"""Up to this many bytes a message is all latency."""
+LEAST_LATENCY = 1e-7
+"""Seconds: no flag crosses between cores faster."""
+
+
+@dataclass(frozen=True)
+class MessageTimes:
+    """Median seconds of messages between one pair of workers, by size.
+
+    Attributes:
+        sizes: Bytes.
+        send: The sender's own time a message.
+        one_way: Half a round trip.
+        receive: The receiver's own time for a message that is already there.
+    """
+
+    sizes: tuple[int, ...]
+    send: tuple[float, ...]
+    one_way: tuple[float, ...]
+    receive: float
+
+
+def measure_links(
+    num_workers: int = 2,
+    *,
+    transport: str = "shm",
+    names: Sequence[str] | None = None,
+    timeout: float = 60.0,
+) -> tuple[Link, ...]:
+    """Measures the links between CPU workers, in both directions of every pair.
+
+    Args:
+        num_workers: Workers. Pairs beyond the machine's cores get the figures of the first pair.
+        transport: "shm" or "gloo".
+        names: Names of the workers' devices; "cpu:0", "cpu:1", … by default.
+        timeout: Seconds without progress after which a measurement is given up.
+
+    Returns:
+        A link for every ordered pair, none of which share a channel.
+
+    Raises:
+        InputError: unknown transport, or names that do not fit.
+        ExecutionError: a worker failed.
+    """
+    names = [f"cpu:{w}" for w in range(num_workers)] if names is None else list(names)
+    if len(names) != num_workers or transport not in TRANSPORTS:
+        raise InputError(
+            f"links: {len(names)} names for {num_workers} workers, transport {transport!r}; "
+            f"one name a worker and a transport of {', '.join(TRANSPORTS)} are needed"
+        )
+    cores = available_cores()
+    found: dict[tuple[int, int], MessageTimes] = {}
+    links = []
+    for a, b in permutations(range(num_workers), 2):
+        pair = (min(a, b), max(a, b)) if max(a, b) < len(cores) else (0, 1)
+        if pair not in found:
+            ends = (cores[pair[0] % len(cores)], cores[pair[1] % len(cores)])
+            found[pair] = time_messages(ends, transport, timeout)
+        links.append(fit_link(names[a], names[b], found[pair]))
+    return tuple(links)
+
+
+def fit_link(source: str, target: str, times: MessageTimes) -> Link:
+    """The link that explains the times best (see the module)."""
+    size = np.array(times.sizes, dtype=float)
+    own, own_slope = fit_line(size, np.array(times.send))
+    _, slope = fit_line(size, np.array(times.one_way))
+    small = size <= SMALL
+    busy = own_slope > slope / 2
+    rest = np.array(times.one_way) - np.array(times.send) - times.receive
+    return Link(
+        source=source,
+        target=target,
+        latency=float(max(np.median(rest[small]), LEAST_LATENCY)),
+        bandwidth=float(1 / (own_slope if busy else slope)),
+        sender_busy=bool(busy),
+        send_overhead=float(own),
+        receive_overhead=times.receive,
+    )
+
+
+def fit_line(size: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
+    """Intercept and slope of `seconds` over `size`, least squares of the relative error.
+
+    Neither is below a positive minimum: no message is free.
+    """
+    columns = np.stack([np.ones_like(size), size], axis=1) / seconds[:, None]
+    (intercept, slope), *_ = np.linalg.lstsq(columns, np.ones(len(size)), rcond=None)
+    return max(float(intercept), 0.0), max(float(slope), 1e-13)
+
+
+def time_messages(cores: tuple[int, int], transport: str, timeout: float) -> MessageTimes:
+    """Ping-pong between two workers on `cores` over all `SIZES`."""
+    counts = [max(2, min(MOST_BUFFERS, ROTATION // size)) for size in SIZES]
+    messages = tuple(
+        Message(end, 1 - end, (size,), (1,), torch.uint8)
+        for size, count in zip(SIZES, counts, strict=True)
+        for _ in range(count)
+        for end in (0, 1)
+    )
+    board = Board(2, crowded=cores[0] == cores[1])
+    carrier = make_transport(transport, messages, board)
+    tasks = [
+        Task(f"link end {end}", _End(end, counts, carrier, board), core)
+        for end, core in enumerate(cores)
+    ]
+    try:
+        send, one_way, receive = run_tasks(tasks, timeout=timeout)[0]
+    finally:
+        carrier.dispose()
+    return MessageTimes(SIZES, tuple(send), tuple(one_way), receive)
+
+
+@dataclass(frozen=True)
+class _End:
+    """One end of the ping-pong; end 0 serves and keeps the clock."""
+
+    end: int
+    counts: list[int]
+    transport: Transport
+    board: Board
+
+    def __call__(self) -> tuple[list[float], list[float], float]:
+        self.transport.open(self.end, torch.device("cpu"))
+        send, one_way, first, receive = [], [], 0, float("inf")
+        with torch.inference_mode():
+            for size, count in zip(SIZES, self.counts, strict=True):
+                own, way, again = self._play(size, first, count)
+                receive = min(receive, again)
+                send.append(own)
+                one_way.append(way)
+                first += 2 * count
+        self.transport.close()
+        return send, one_way, receive
+
+    def _play(self, size: int, first: int, count: int) -> tuple[float, float, float]:
+        out = [self.transport.sender(first + 2 * k + self.end) for k in range(count)]
+        back = [self.transport.receiver(first + 2 * k + 1 - self.end) for k in range(count)]
+        source = torch.zeros(size, dtype=torch.uint8)
+        sends: list[float] = []
+        ways: list[float] = []
+        for turn in range(1, ROUNDS + 1):
+            self.board.barrier(self.end, first * ROUNDS + turn)
+            for k in range(count):
+                own, way = self._rally(out[k], back[k], source, turn)
+                if turn > 1:
+                    sends.append(own)
+                    ways.append(way)
+            self.transport.finish_round()
+        return median(sends), median(ways), self._receive_time(back, ROUNDS)
+
+    def _rally(
+        self, send: Send, receive: Receive, source: torch.Tensor, turn: int
+    ) -> tuple[float, float]:
+        source.fill_(turn)  # as warm in the cache as an op's result
+        if self.end == 1:
+            receive(turn)
+            send(source, turn)
+            return 0.0, 0.0
+        start = time.perf_counter()
+        send(source, turn)
+        sent = time.perf_counter()
+        receive(turn)
+        return sent - start, (time.perf_counter() - start) / 2
+
+    def _receive_time(self, receives: list[Receive], turn: int) -> float:
+        if not self.transport.rereadable:
+            return 0.0
+        start = time.perf_counter()
+        for receive in receives:
+            receive(turn)
+        return (time.perf_counter() - start) / len(receives)

@@ -1,0 +1,126 @@
+"""Tensors arrive as they left: numbers, types and strides; over several rounds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnnplace.errors import UnsupportedError
+from gnnplace.runtime import transports
+from gnnplace.runtime.board import Board
+from gnnplace.runtime.transport import Message, overlaps
+from gnnplace.runtime.transports import make_transport
+from gnnplace.runtime.workers import Task, run_tasks
+
+ROUNDS = 3
+
+
+def examples() -> dict[str, torch.Tensor]:
+    base = torch.arange(24.0).reshape(2, 3, 4)
+    return {
+        "scalar": torch.tensor(3.5),
+        "empty": torch.empty(0, 4),
+        "dense": base,
+        "transposed": base.permute(2, 0, 1),
+        "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "slice with gaps": torch.arange(60.0).reshape(6, 10)[:, 2:5],
+        "expanded": torch.arange(4.0).expand(3, 4),
+        "expanded inside": torch.arange(6.0).reshape(2, 1, 3).expand(2, 5, 3),
+        "unfolded": torch.arange(10.0).unfold(0, 4, 2),
+        "bool": torch.tensor([True, False]),
+        "int64": torch.arange(5),
+        "bfloat16": torch.randn(7).bfloat16(),
+    }
+
+
+def expected_in_round(tensor: torch.Tensor, turn: int) -> torch.Tensor:
+    return tensor if tensor.dtype == torch.bool else tensor + turn
+
+
+def in_round(tensor: torch.Tensor, turn: int) -> torch.Tensor:
+    """Other numbers each round, the same layout."""
+    if tensor.dtype == torch.bool:
+        return tensor.clone()
+    storage = torch.empty(tensor.untyped_storage().nbytes() // tensor.element_size())
+    storage = storage.to(tensor.dtype)
+    whole = tensor.as_strided((storage.numel(),), (1,), 0)
+    storage.copy_(whole + turn)
+    return storage.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def exchange(name: str, wrong_strides: bool = False) -> list[str]:
+    tensors = examples()
+    messages = tuple(
+        Message(
+            0,
+            1,
+            tuple(t.shape),
+            torch.empty(t.shape).stride() if wrong_strides else t.stride(),
+            t.dtype,
+        )
+        for t in tensors.values()
+    )
+    board = Board(2)
+    carrier = make_transport(name, messages, board)
+
+    def send() -> None:
+        carrier.open(0, torch.device("cpu"))
+        sends = [carrier.sender(i) for i in range(len(messages))]
+        for turn in range(1, ROUNDS + 1):
+            board.barrier(0, turn)
+            for function, tensor in zip(sends, tensors.values(), strict=True):
+                sent = in_round(tensor, turn)
+                function(sent, turn)
+                sent.zero_()  # what left is a copy
+            carrier.finish_round()
+        carrier.close()
+
+    def receive() -> list[str]:
+        carrier.open(1, torch.device("cpu"))
+        receives = [carrier.receiver(i) for i in range(len(messages))]
+        faults = []
+        for turn in range(1, ROUNDS + 1):
+            board.barrier(1, turn)
+            for function, (what, tensor) in zip(receives, tensors.items(), strict=True):
+                found = function(turn)
+                if not torch.equal(found, expected_in_round(tensor, turn)):
+                    faults.append(f"{what}: numbers in round {turn}")
+                if tensor.numel() and found.stride() != tensor.stride() and not wrong_strides:
+                    faults.append(f"{what}: strides {found.stride()}")
+        carrier.close()
+        return faults
+
+    try:
+        return run_tasks([Task("0", send, 0), Task("1", receive, 0)], timeout=20)[1]
+    finally:
+        carrier.dispose()
+
+
+@pytest.mark.parametrize("name", ["shm", "gloo"])
+def test_tensors_arrive_as_they_left(name):
+    assert exchange(name) == []
+
+
+def test_a_layout_other_than_expected_still_brings_the_numbers():
+    assert exchange("shm", wrong_strides=True) == []
+
+
+def test_shared_memory_is_refused_where_stores_are_seen_out_of_order(monkeypatch):
+    monkeypatch.setattr(transports, "ordered_stores", lambda: False)
+    with pytest.raises(UnsupportedError, match="transport='gloo'"):
+        make_transport("shm", (), Board(1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "expected"),
+    [
+        ((2, 3), (3, 1), False),
+        ((2, 3), (0, 1), True),
+        ((4, 4), (2, 1), True),
+        ((1, 4), (0, 1), False),
+        ((3, 4), (1, 3), False),
+        ((2, 2), (1, 1), True),
+    ],
+)
+def test_overlaps(shape, stride, expected):
+    assert overlaps(shape, stride) is expected
