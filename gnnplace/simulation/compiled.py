@@ -25,6 +25,8 @@ class Compiled(NamedTuple):
         size: bytes. [T]
         consumer_offset: where each tensor's consumers start in ``consumer``. [T + 1]
         consumer: consumers of all tensors.
+        input_offset: where each op's inputs start in ``input_tensor``. [n + 1]
+        input_tensor: tensors each op consumes, in listing order.
         tail: least seconds from an op's finish to the end of the step. [n]
         unit_of: placement unit of each op. [n]
         memory: bytes. [D]
@@ -46,6 +48,8 @@ class Compiled(NamedTuple):
     size: FloatArray
     consumer_offset: IntArray
     consumer: IntArray
+    input_offset: IntArray
+    input_tensor: IntArray
     tail: FloatArray
     unit_of: IntArray
     memory: FloatArray
@@ -79,15 +83,19 @@ def tails(problem: Problem) -> FloatArray:
 def compile_problem(problem: Problem) -> Compiled:
     """Bundles the arrays of ``problem``."""
     graph, cluster = problem.graph, problem.cluster
+    num_inputs = np.bincount(graph.consumer, minlength=graph.num_ops)
+    by_consumer = np.argsort(graph.consumer, kind="stable")
     return Compiled(
         times=problem.times,
         state=problem.state.astype(np.float64),
-        num_inputs=np.bincount(graph.consumer, minlength=graph.num_ops).astype(np.int32),
+        num_inputs=num_inputs.astype(np.int32),
         op_tensor_offset=graph.op_tensor_offset,
         op_tensor=graph.op_tensor,
         size=graph.size,
         consumer_offset=graph.consumer_offset,
         consumer=graph.consumer,
+        input_offset=np.concatenate(([0], np.cumsum(num_inputs))).astype(np.int32),
+        input_tensor=graph.consumption_tensor[by_consumer],
         tail=tails(problem),
         unit_of=problem.unit_of,
         memory=cluster.memory,

@@ -1,0 +1,277 @@
+"""``annealing``: simulated annealing on units and order (Kirkpatrick, Gelatt and Vecchi, 1983).
+
+Formulation: the state is a device for every unit and one order of all ops; the energy is the
+simulated step time, plus a penalty on bytes above the memory limits. Moves:
+
+* one unit to the device of a neighbour, or to any allowed device;
+* a patch: a unit and its neighbours in the graph to one device;
+* a range of units in coordinate order to the device before or after it (moves cuts and chunks);
+* an op to another place in the order between its inputs and its consumers.
+
+The temperature falls geometrically from 3 % to 0.01 % of the start's energy over the budget. The
+acceptance threshold is drawn first, so that a simulation stops as soon as it must be rejected.
+List scheduling renews the order of the best state between rounds. Starts from ``contiguous``,
+``interleaved``, ``heft-contention`` and ``single``, whichever is best.
+With budget 0: 2,000 moves. Complexity: O(moves) simulations.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.contiguous import Contiguous
+from gnnplace.placers.heft import HeftContention
+from gnnplace.placers.interleaved import Interleaved
+from gnnplace.placers.search_space import SearchSpace
+from gnnplace.placers.single import Single
+from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.kernels import step_time_kernel
+from gnnplace.simulation.memory import excess_kernel
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+HOT, COLD = 0.03, 0.0001
+MOVES_WITHOUT_BUDGET = 2_000
+ROUND_SECONDS = 0.02
+WINDOW = 60
+
+
+class Neighbourhood(NamedTuple):
+    """What moves look up: ops and neighbours of units, units by coordinate, allowed devices."""
+
+    op_offset: IntArray
+    ops: IntArray
+    edge_offset: IntArray
+    neighbour: IntArray
+    unit_order: IntArray
+    unit_rank: IntArray
+    allowed: NDArray[np.bool_]
+    producer: IntArray
+    penalty: float
+    memory_matters: bool
+
+
+@njit(cache=True)
+def seed_kernel(seed: int) -> None:
+    """Seeds the kernels' random numbers."""
+    np.random.seed(seed)
+
+
+@njit(cache=True, boundscheck=False)
+def energy(
+    c: Compiled, h: Neighbourhood, device: IntArray, order: IntArray, cutoff: float
+) -> float:
+    """Simulated seconds plus the penalty; inf above ``cutoff``."""
+    if not h.memory_matters:
+        return step_time_kernel(c, device, order, cutoff)
+    seconds, excess = excess_kernel(c, device, order, cutoff)
+    return seconds + h.penalty * excess / max(1.0, c.memory.sum())
+
+
+@njit(cache=True, boundscheck=False)
+def window_of(
+    c: Compiled, h: Neighbourhood, order: IntArray, position: IntArray, op: int
+) -> tuple[int, int]:
+    """First and last position that ``op`` may take between its inputs and its consumers."""
+    here = position[op]
+    low, high = max(0, here - WINDOW), min(len(order) - 1, here + WINDOW)
+    for j in range(c.input_offset[op], c.input_offset[op + 1]):
+        low = max(low, position[h.producer[c.input_tensor[j]]] + 1)
+    for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
+        tensor = c.op_tensor[j]
+        for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
+            high = min(high, position[c.consumer[k]] - 1)
+    return low, high
+
+
+@njit(cache=True, boundscheck=False)
+def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
+    """Moves the op at position ``origin`` to ``goal``, the ones between by one."""
+    op = order[origin]
+    step = 1 if goal > origin else -1
+    for k in range(origin, goal, step):
+        order[k] = order[k + step]
+        position[order[k]] = k
+    order[goal] = op
+    position[op] = goal
+
+
+@njit(cache=True, boundscheck=False)
+def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple[int, int]:
+    """Units of a random move and the device they go to: how many are ``touched``, the target."""
+    num_units, num_devices = h.allowed.shape
+    unit = np.random.randint(num_units)
+    kind = np.random.random()
+    target = np.random.randint(num_devices)
+    low, high = h.edge_offset[unit], h.edge_offset[unit + 1]
+    touched[0] = unit
+    if kind < 0.5:
+        if kind < 0.35 and high > low:
+            target = unit_device[h.neighbour[np.random.randint(low, high)]]
+        return 1, target
+    if kind < 0.7:
+        count = 1
+        for k in range(low, min(high, low + 12)):
+            touched[count] = h.neighbour[k]
+            count += 1
+        return count, target
+    first = h.unit_rank[unit]
+    longest = max(1, int(num_units * 2.0 ** (-1.0 - 6.0 * np.random.random())))
+    last = min(num_units, first + longest)
+    if kind < 0.9:
+        before = np.random.random() < 0.5
+        edge = max(0, first - 1) if before else min(num_units - 1, last)
+        target = unit_device[h.unit_order[edge]]
+    for k in range(first, last):
+        touched[k - first] = h.unit_order[k]
+    return last - first, target
+
+
+@njit(cache=True, boundscheck=False)
+def anneal_kernel(
+    c: Compiled,
+    h: Neighbourhood,
+    unit_device: IntArray,
+    device: IntArray,
+    order: IntArray,
+    now: float,
+    temperature: float,
+    moves: int,
+    best_device: IntArray,
+    best_order: IntArray,
+    best: float,
+) -> tuple[float, float]:
+    """``moves`` steps at one temperature; changes the state and the best state in place.
+
+    Returns:
+        Energy of the state and of the best state.
+    """
+    n, num_units = len(order), len(unit_device)
+    touched = np.empty(num_units + 16, np.int32)
+    former = np.empty(num_units + 16, np.int32)
+    position = np.empty(n, np.int32)
+    for k in range(n):
+        position[order[k]] = k
+    for _ in range(moves):
+        threshold = now - temperature * np.log(1.0 - np.random.random())
+        if np.random.random() < 0.3:
+            op = np.random.randint(n)
+            low, high = window_of(c, h, order, position, op)
+            if high <= low:
+                continue
+            origin, goal = position[op], np.random.randint(low, high + 1)
+            shift(order, position, origin, goal)
+            tried = energy(c, h, device, order, threshold)
+            if tried <= threshold:
+                now = tried
+            else:
+                shift(order, position, goal, origin)
+        else:
+            count, target = propose(h, unit_device, touched)
+            changed = 0
+            for i in range(count):
+                unit = touched[i]
+                former[i] = unit_device[unit]
+                if unit_device[unit] != target and h.allowed[unit, target]:
+                    changed += 1
+                    unit_device[unit] = target
+                    for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
+                        device[h.ops[k]] = target
+            if changed == 0:
+                continue
+            tried = energy(c, h, device, order, threshold)
+            if tried <= threshold:
+                now = tried
+            else:
+                for i in range(count - 1, -1, -1):
+                    unit = touched[i]
+                    unit_device[unit] = former[i]
+                    for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
+                        device[h.ops[k]] = former[i]
+        if now < best:
+            best = now
+            best_device[:] = device
+            best_order[:] = order
+    return now, best
+
+
+def neighbourhood(space: SearchSpace) -> Neighbourhood:
+    """The arrays that moves look up."""
+    edge_offset, neighbour = space.unit_edges
+    op_offset, ops = space.unit_ops
+    rank = np.empty_like(space.unit_order)
+    rank[space.unit_order] = np.arange(len(rank), dtype=np.int32)
+    return Neighbourhood(
+        op_offset,
+        ops,
+        edge_offset,
+        neighbour,
+        space.unit_order,
+        rank,
+        space.problem.unit_allowed,
+        space.problem.graph.producer,
+        space.penalty,
+        space.memory_matters,
+    )
+
+
+class Annealing(Placer):
+    """Simulated annealing with a time budget: the rival to fear."""
+
+    name = "annealing"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        start = best_start(space, rng)
+        return anneal(space, start, rng, deadline)
+
+
+def best_start(space: SearchSpace, rng: np.random.Generator) -> Found:
+    """The best of a few quick constructions."""
+    placers: list[Placer] = [Single(), HeftContention(), Contiguous()]
+    if space.problem.num_devices > 1:
+        placers.append(Interleaved())
+    found = [placer.search(space, rng, 0.0) for placer in placers]
+    return min(found, key=lambda f: space.score(f.device, f.order))
+
+
+def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
+    """Anneals from ``start`` until the deadline, or for 2,000 moves if it has passed."""
+    c, h = space.compiled, neighbourhood(space)
+    device, order = start.device.copy(), start.order.copy()
+    unit_device = device[h.ops[h.op_offset[:-1]]].copy()
+    now = first = space.score(device, order)
+    best_device, best_order, best = device.copy(), order.copy(), now
+    seed_kernel(int(rng.integers(2**31)))
+    begin = time.perf_counter()
+    timed, total, per_call = deadline > begin, 0, 50
+    while (time.perf_counter() < deadline) if timed else total < MOVES_WITHOUT_BUDGET:
+        called = time.perf_counter()
+        share = (called - begin) / (deadline - begin) if timed else total / MOVES_WITHOUT_BUDGET
+        temperature = first * HOT * (COLD / HOT) ** share
+        now, best = anneal_kernel(
+            c,
+            h,
+            unit_device,
+            device,
+            order,
+            now,
+            temperature,
+            per_call,
+            best_device,
+            best_order,
+            best,
+        )
+        total += per_call
+        if timed:
+            took = max(1e-6, time.perf_counter() - called)
+            per_call = int(np.clip(per_call * ROUND_SECONDS / took, 1, 20_000))
+    score, renewed = space.sequence(best_device)
+    if score < best:
+        best_order = renewed
+    return Found(best_device, best_order, f"{total} moves")

@@ -1,0 +1,145 @@
+"""The contract of every placer: ``Placer``, what it works with (``Context``), what comes out."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InfeasibleError, UnsupportedError
+from gnnplace.placement import Placement, faults
+from gnnplace.placers.repair import repair
+from gnnplace.placers.search_space import SearchSpace
+from gnnplace.problem import Problem
+from gnnplace.simulation import Simulation, finished_placement, lower_bound
+
+IntArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a placer found.
+
+    Attributes:
+        step_time: predicted seconds of the placement.
+        lower_bound: seconds no placement can be below.
+        seconds: what finding it took.
+        peak_memory: bytes of each device. [D]
+        note: who found it, or what was given up, in a few words.
+    """
+
+    placement: Placement
+    simulation: Simulation
+    step_time: float
+    lower_bound: float
+    seconds: float
+    placer: str
+    note: str = ""
+
+    @property
+    def gap(self) -> float:
+        """Step time over lower bound, minus one: at most so far from the best possible."""
+        return self.step_time / self.lower_bound - 1.0 if self.lower_bound > 0 else 0.0
+
+    @property
+    def peak_memory(self) -> NDArray[np.float64]:
+        """Bytes of each device at its peak. [D]"""
+        return self.simulation.peak_memory
+
+    def __str__(self) -> str:
+        return (
+            f"{self.placer}: predicted {self.step_time:.6g} s, lower bound "
+            f"{self.lower_bound:.6g} s (gap {self.gap:.1%}), found in {self.seconds:.3g} s"
+            + (f" ({self.note})" if self.note else "")
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What ``Placer.search`` hands back: a device for every op, an order of all ops, a remark."""
+
+    device: IntArray
+    order: IntArray
+    note: str = ""
+
+
+class Placer(ABC):
+    """Finds a placement of a problem.
+
+    A subclass names itself, says in ``supports`` what it cannot do, and writes ``search``.
+    ``place`` is what everybody calls: it checks, times, repairs memory and simulates; it never returns a
+    placement that does not run or does not fit.
+    """
+
+    name: ClassVar[str]
+
+    def supports(self, problem: Problem) -> str | None:
+        """Why this placer cannot place ``problem``; None if it can."""
+        return None
+
+    @abstractmethod
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        """Finds devices and an order. Called by ``place`` alone; must not change ``space``.
+
+        Args:
+            space: the problem, its simulator, its placement units and their positions.
+            rng: the only source of randomness.
+            deadline: ``time.perf_counter()`` at which to be back; in the past for budget 0, which
+                means: one construction, or a fixed small number of iterations.
+        """
+
+    def place(
+        self,
+        problem: Problem,
+        *,
+        budget: float = 0.0,
+        seed: int = 0,
+        space: SearchSpace | None = None,
+    ) -> Result:
+        """Places ``problem``.
+
+        Args:
+            problem: what to place.
+            budget: seconds to search; 0 means one construction.
+            seed: of all randomness; the same seed gives the same placement where time does not
+                decide how far the search gets.
+            space: the problem's search space, if the caller already has it.
+
+        Raises:
+            UnsupportedError: the placer cannot handle the problem; says why.
+            InfeasibleError: no placement that runs and fits was found; says what is in the way.
+        """
+        begin = time.perf_counter()
+        reason = self.supports(problem)
+        if reason is not None:
+            raise UnsupportedError(f"placer {self.name!r}: {reason}")
+        space = space or SearchSpace(problem)
+        space.check_possible()
+        found = self.search(space, np.random.default_rng(seed), begin + budget)
+        device, order = repair(space, found.device, found.order)
+        return self._result(space, Found(device, order, found.note), begin, seed)
+
+    def _result(self, space: SearchSpace, found: Found, begin: float, seed: int) -> Result:
+        simulation = space.simulator.run(found.device, found.order)
+        if not simulation.feasible:
+            why = (faults(space.problem, found.device) or list(simulation.faults))[0]
+            raise InfeasibleError(f"placer {self.name!r} found no feasible placement: {why}")
+        bound = min(lower_bound(space.problem), simulation.step_time)
+        seconds = time.perf_counter() - begin
+        placement = finished_placement(
+            space.problem,
+            found.device,
+            found.order,
+            predicted_step_time=simulation.step_time,
+            lower_bound=bound,
+            placer=self.name,
+            seconds=seconds,
+            seed=seed,
+        )
+        return Result(
+            placement, simulation, simulation.step_time, bound, seconds, self.name, found.note
+        )

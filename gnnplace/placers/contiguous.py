@@ -1,0 +1,96 @@
+"""``contiguous``: chunks of equal work of whole units, on the best number of devices.
+
+Formulation: units in the order of their coordinates are cut into k chunks of work proportional to
+the speeds of the k fastest devices; k from 1 to D. The best few k are then improved by moving one
+cut at a time by 1, 2, 4, ... units while the score falls. Sequences as ``SearchSpace.sequence``.
+This is the pipeline split of GPipe (Huang et al., 2019) made work-balanced as in PipeDream
+(Narayanan et al., 2019), with simulation instead of their closed forms.
+Complexity: O(D + k log U * passes) simulations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.chunks import chunk_of_unit, device_ranking, device_speeds, even_cuts
+from gnnplace.placers.search_space import SearchSpace
+
+IntArray = NDArray[np.int32]
+KEPT = 3
+PASSES = 4
+
+
+class Contiguous(Placer):
+    """Pipeline stages."""
+
+    name = "contiguous"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        ranking, speeds = device_ranking(space), device_speeds(space)
+        starts = []
+        for k in device_counts(len(ranking)):
+            devices = np.sort(ranking[:k])
+            cuts = even_cuts(space, speeds[devices])
+            score, device, order = evaluate_cuts(space, devices, cuts)
+            starts.append((score, k, devices, cuts, device, order))
+        starts.sort(key=lambda entry: entry[:2])
+        improved = [improve_cuts(space, entry[2], entry[3], entry) for entry in starts[:KEPT]]
+        score, k, device, order = min(improved, key=lambda entry: entry[:2])
+        return Found(device, order, f"{k} chunks")
+
+
+def device_counts(most: int) -> list[int]:
+    """Numbers of devices to try: all up to 8, then powers of two and the most."""
+    return sorted({k for k in range(1, most + 1) if k <= 8 or k & (k - 1) == 0} | {most})
+
+
+def evaluate_cuts(
+    space: SearchSpace, devices: IntArray, cuts: IntArray
+) -> tuple[float, IntArray, IntArray]:
+    """Score, device of each op and order, of chunks on ``devices`` one after the other."""
+    chosen = space.allow(devices[chunk_of_unit(space, cuts) % len(devices)])
+    device = space.spread(chosen)
+    score, order = space.sequence(device)
+    return score, device, order
+
+
+def improve_cuts(
+    space: SearchSpace,
+    devices: IntArray,
+    cuts: IntArray,
+    start: tuple[float, int, IntArray, IntArray, IntArray, IntArray],
+) -> tuple[float, int, IntArray, IntArray]:
+    """Moves one cut at a time while the score falls: score, chunks, device of ops, order."""
+    score, cuts, device, order = start[0], cuts.copy(), start[4], start[5]
+    widest = max(1, space.problem.num_units // (2 * len(devices)))
+    steps = [s for s in (2**e for e in range(20)) if s <= widest][::-1]
+    tries = max_tries(space)
+    for _ in range(PASSES):
+        before = score
+        for i, delta in [
+            (i, sign * s) for s in steps for i in range(len(cuts)) for sign in (-1, 1)
+        ]:
+            moved = move_cut(cuts, i, delta, space.problem.num_units)
+            if moved is None or tries == 0:
+                continue
+            tries -= 1
+            tried = evaluate_cuts(space, devices, moved)
+            if tried[0] < score:
+                (score, device, order), cuts = tried, moved
+        if score >= before * (1 - 1e-4):
+            break
+    return score, len(cuts) + 1, device, order
+
+
+def max_tries(space: SearchSpace) -> int:
+    """How many cut moves to try: about half a second of simulations, whatever the size."""
+    return int(np.clip(200_000 // space.problem.num_ops, 8, 200))
+
+
+def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | None:
+    """The cuts with cut ``i`` moved by ``delta`` units; None if it would pass another or stay."""
+    moved = cuts.copy()
+    moved[i] = np.clip(cuts[i] + delta, 0, num_units)
+    return moved if (np.diff(moved) >= 0).all() and moved[i] != cuts[i] else None

@@ -1,0 +1,88 @@
+"""``interleaved``: several chunks a device, dealt in rounds (Narayanan et al., 2021, Megatron).
+
+Formulation: units in coordinate order are cut into k * r chunks; chunk c goes to device c mod k
+in round c div k. Besides the usual sequences, devices run forward ops by (round, micro-batch, position)
+and backward ops by (last round first, micro-batch, position): a list schedule with that priority.
+Rounds 2 to 4, devices 2 to D; the best two are improved by moving cuts as ``contiguous`` does.
+Complexity: O(D * rounds) simulations, then as ``contiguous``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.chunks import chunk_of_unit, device_ranking, device_speeds, even_cuts
+from gnnplace.placers.contiguous import device_counts, max_tries, move_cut
+from gnnplace.placers.search_space import SearchSpace
+from gnnplace.problem import BACKWARD, Problem
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+ROUNDS = (2, 3, 4)
+
+
+class Interleaved(Placer):
+    """Pipeline stages in several rounds."""
+
+    name = "interleaved"
+
+    def supports(self, problem: Problem) -> str | None:
+        """Needs two devices to deal chunks to."""
+        return None if problem.num_devices > 1 else "chunks need at least two devices"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        ranking, speeds = device_ranking(space), device_speeds(space)
+        tried = []
+        for k in device_counts(len(ranking)):
+            devices = np.sort(ranking[:k])
+            for rounds in ROUNDS if k > 1 else (1,):
+                cuts = even_cuts(space, np.tile(speeds[devices], rounds))
+                score, device, order = _evaluate(space, devices, cuts)
+                tried.append((score, k, rounds, devices, cuts, device, order))
+        best = min(tried, key=lambda entry: entry[:3])
+        score, k, rounds, devices, cuts, device, order = best
+        device, order = _improve(space, devices, cuts, score, device, order)
+        return Found(device, order, f"{k} devices, {rounds} rounds")
+
+
+def _evaluate(
+    space: SearchSpace, devices: IntArray, cuts: IntArray
+) -> tuple[float, IntArray, IntArray]:
+    chunk = chunk_of_unit(space, cuts)
+    device = space.spread(space.allow(devices[chunk % len(devices)]))
+    rounds = (chunk // len(devices))[space.problem.unit_of]
+    score, order = space.sequence(device, [round_priority(space, rounds)])
+    return score, device, order
+
+
+def round_priority(space: SearchSpace, rounds: IntArray) -> FloatArray:
+    """Priority of ops by (phase, round in the phase's own direction, micro-batch, position). [n]"""
+    problem = space.problem
+    turn = np.where(problem.phase == BACKWARD, -rounds, rounds)
+    keys = (problem.graph.position, problem.microbatch, turn, problem.phase)
+    priority = np.empty(problem.num_ops)
+    priority[np.lexsort(keys)] = -np.arange(problem.num_ops, dtype=np.float64)
+    return priority
+
+
+def _improve(
+    space: SearchSpace,
+    devices: IntArray,
+    cuts: IntArray,
+    score: float,
+    device: IntArray,
+    order: IntArray,
+) -> tuple[IntArray, IntArray]:
+    """One pass over the cuts, each moved by a quarter and a sixteenth of a chunk either way."""
+    chunk = max(1, space.problem.num_units // (len(cuts) + 1))
+    steps = (max(1, chunk // 4), max(1, chunk // 16))
+    moves = [(i, sign * step) for step in steps for i in range(len(cuts)) for sign in (-1, 1)]
+    for i, delta in moves[: max_tries(space)]:
+        moved = move_cut(cuts, i, delta, space.problem.num_units)
+        if moved is not None:
+            tried = _evaluate(space, devices, moved)
+            if tried[0] < score:
+                (score, device, order), cuts = tried, moved
+    return device, order

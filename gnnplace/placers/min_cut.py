@@ -1,0 +1,82 @@
+"""``min-cut``: balanced parts with few bytes between them, by METIS (Karypis and Kumar, 1998).
+
+Formulation: units are vertices weighted by work, the bytes between two units weigh their edge; METIS
+cuts into k parts for k in 2 to D (shares by device speed); the best k by simulation is kept. It
+balances work and knows no order, so chains of dependent parts do not run side by side: that is the
+method, not a defect of this file. Complexity: O(D (U + edges)).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.chunks import device_ranking, device_speeds
+from gnnplace.placers.contiguous import device_counts
+from gnnplace.placers.search_space import SearchSpace
+from gnnplace.problem import Problem
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+WEIGHT_SCALE = 10_000  # METIS takes whole numbers; work and bytes are scaled to this maximum.
+
+
+class MinCut(Placer):
+    """Graph partitioning."""
+
+    name = "min-cut"
+
+    def supports(self, problem: Problem) -> str | None:
+        """Needs two devices and two units to cut anything."""
+        if problem.num_devices < 2 or problem.num_units < 2:
+            return "nothing to cut: it needs at least two devices and two units"
+        return None
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        ranking, seed = device_ranking(space), int(rng.integers(2**31))
+        tried = []
+        for k in device_counts(min(len(ranking), space.problem.num_units))[1:] or [1]:
+            devices = np.sort(ranking[:k])
+            device = space.spread(space.allow(devices[parts(space, devices, seed)]))
+            score, order = space.sequence(device)
+            tried.append((score, k, Found(device, order, f"{k} parts")))
+        return min(tried, key=lambda entry: entry[:2])[2]
+
+
+def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
+    """Part of each unit, an index into ``devices``. [U]"""
+    import pymetis
+
+    if len(devices) == 1:
+        return np.zeros(space.problem.num_units, dtype=np.int32)
+    offset, neighbour, weight = _weighted_edges(space)
+    speed = device_speeds(space)[devices]
+    _, part = pymetis.part_graph(
+        len(devices),
+        xadj=offset.tolist(),
+        adjncy=neighbour.tolist(),
+        vweights=_whole(space.mean_work).tolist(),
+        eweights=weight.tolist(),
+        tpwgts=(speed / speed.sum()).tolist(),
+        options=pymetis.Options(seed=seed),
+    )
+    return np.array(part, dtype=np.int32)
+
+
+def _whole(values: FloatArray) -> IntArray:
+    return np.maximum(1, values / max(values.max(), 1e-300) * WEIGHT_SCALE).astype(np.int32)
+
+
+def _weighted_edges(space: SearchSpace) -> tuple[IntArray, IntArray, IntArray]:
+    problem = space.problem
+    source, target, size = problem.graph.edges
+    a, b = problem.unit_of[source].astype(np.int64), problem.unit_of[target].astype(np.int64)
+    keep, n = a != b, problem.num_units
+    key = np.concatenate([a[keep] * n + b[keep], b[keep] * n + a[keep]])
+    unique, inverse = np.unique(key, return_inverse=True)
+    total = np.bincount(inverse, np.tile(size[keep], 2), len(unique)).astype(np.float64)
+    ends = np.divmod(unique, n)
+    offset = np.concatenate(([0], np.cumsum(np.bincount(ends[0], minlength=n))))
+    weight = _whole(total) if len(total) else np.zeros(0, dtype=np.int32)
+    return offset.astype(np.int32), ends[1].astype(np.int32), weight

@@ -1,0 +1,108 @@
+"""Memory repair: moves units off devices that exceed their memory until everything fits.
+
+No paper: our own step for algorithms that know no memory. Each round takes the device with the
+largest excess and moves one of its units to a device with room, choosing the move that leaves the
+least score (step time plus a penalty on bytes in excess) among the candidates that a cheap estimate
+(bytes freed, then step time) ranks first. When moves stop helping it starts over from a balanced
+packing. Complexity: O(rounds * candidates) simulations; rounds <= units.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.placers.search_space import SearchSpace
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+CANDIDATES = 12
+MAX_ROUNDS = 400
+
+
+def repair(space: SearchSpace, device: IntArray, order: IntArray) -> tuple[IntArray, IntArray]:
+    """Devices and an order that fit, found from the given ones; unchanged if they fit already.
+
+    What comes back may still not fit: the caller simulates and says so.
+    """
+    if not space.memory_matters or space.simulator.excess(device, order)[1] == 0:
+        return device, order
+    order = space.sequence(device)[1]
+    best = _move_units(space, device, order)
+    if space.simulator.excess(*best)[1] > 0:
+        packed = space.spread(pack(space))
+        best = min(
+            (best, _move_units(space, packed, space.sequence(packed)[1])),
+            key=lambda pair: space.score(*pair),
+        )
+    return best[0], best[1]
+
+
+def unit_bytes(space: SearchSpace) -> FloatArray:
+    """State of each unit plus the largest of: its tensors' bytes of one micro-batch. [U]"""
+    problem = space.problem
+    graph = problem.graph
+    unit = problem.unit_of[graph.producer]
+    alive = np.bincount(unit, graph.size, problem.num_units)
+    return problem.unit_state + alive
+
+
+def pack(space: SearchSpace) -> IntArray:
+    """Units in the order of their coordinates, cut where each device's share of bytes is full. [U]
+
+    Bytes are state and everything a unit produces; shares follow the devices' memory.
+    """
+    problem, size = space.problem, unit_bytes(space)
+    memory = np.minimum(problem.cluster.memory, size.sum())
+    limits = np.cumsum(memory) / memory.sum() * size.sum()
+    middle = np.cumsum(size[space.unit_order]) - size[space.unit_order] / 2
+    chosen = np.empty(problem.num_units, dtype=np.int32)
+    chosen[space.unit_order] = np.minimum(
+        np.searchsorted(limits, middle, side="right"), problem.num_devices - 1
+    )
+    return space.allow(chosen)
+
+
+def _move_units(space: SearchSpace, device: IntArray, order: IntArray) -> tuple[IntArray, IntArray]:
+    first_op = space.unit_ops[1][space.unit_ops[0][:-1]]
+    unit_device, score = device[first_op].copy(), space.score(device, order)
+    for _ in range(min(MAX_ROUNDS, 2 * space.problem.num_units)):
+        over = space.simulator.run(space.spread(unit_device), order).peak_memory
+        over = over - space.problem.cluster.memory
+        if over.max() <= 0:
+            break
+        moves = _candidates(space, unit_device, over)
+        tried = [(_moved_score(space, unit_device, order, move), move) for move in moves]
+        if not tried or min(tried)[0] >= score:
+            break
+        score, (unit, target) = min(tried)
+        unit_device[unit] = target
+    device = space.spread(unit_device)
+    return device, space.sequence(device)[1]
+
+
+def _candidates(
+    space: SearchSpace, unit_device: IntArray, over: FloatArray
+) -> list[tuple[int, int]]:
+    """Moves off the fullest device: units by bytes, and those at the chunk's ends, to others."""
+    full = int(over.argmax())
+    mine = space.unit_order[unit_device[space.unit_order] == full]
+    size = unit_bytes(space)[mine]
+    enough = np.flatnonzero(size >= over[full])
+    picks = [*mine[np.argsort(-size)[:CANDIDATES]], *mine[:3], *mine[-3:]]
+    picks += [*mine[enough[np.argsort(size[enough])][:CANDIDATES]]]
+    targets = np.argsort(over)[: max(2, CANDIDATES // 3)]
+    return [
+        (int(unit), int(target))
+        for unit in dict.fromkeys(picks)
+        for target in targets
+        if target != full and space.problem.unit_allowed[unit, target]
+    ]
+
+
+def _moved_score(
+    space: SearchSpace, unit_device: IntArray, order: IntArray, move: tuple[int, int]
+) -> float:
+    changed = unit_device.copy()
+    changed[move[0]] = move[1]
+    return space.score(space.spread(changed), order)

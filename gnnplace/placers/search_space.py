@@ -1,0 +1,171 @@
+"""``SearchSpace``: what placers share about one problem.
+
+Placement units (colocation classes) with what they cost, and a **coordinate** for every op, so that
+chunks of a training graph keep a layer's backward ops with its forward ops: a forward op's
+coordinate is its topological position; a backward or update op takes the largest coordinate of its
+forward inputs (the activations it differentiates), or the smallest of its other inputs (gradients
+flow from late layers to early ones). A unit's coordinate is the mean of its forward ops'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InfeasibleError
+from gnnplace.problem import FORWARD, Problem
+from gnnplace.simulation import Simulator
+from gnnplace.simulation.list_scheduling import list_schedule, priorities, turn_order
+from gnnplace.simulation.memory import most_memory
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+
+class SearchSpace:
+    """One problem with its simulator and everything that placers derive from it.
+
+    Args:
+        problem: the problem; it is not changed.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.simulator = Simulator(problem)
+        self.compiled = self.simulator.compiled
+
+    def check_possible(self) -> None:
+        """Checks that every unit has a device that its kind, pins and classmates allow.
+
+        Raises:
+            InfeasibleError: naming the op and what is in the way.
+        """
+        problem = self.problem
+        stuck = np.flatnonzero(~problem.unit_allowed.any(axis=1))
+        if stuck.size:
+            op = problem.graph.names[int(np.argmax(problem.unit_of == stuck[0]))]
+            raise InfeasibleError(
+                f"op {op!r}: no device can run it together with its colocation class and pins; "
+                "give it a time for a device kind of the cluster or loosen pin or colocate"
+            )
+
+    @cached_property
+    def work(self) -> FloatArray:
+        """Seconds of each unit on each device; inf where it is not allowed. [U, D]"""
+        problem = self.problem
+        work = np.zeros((problem.num_units, problem.num_devices))
+        np.add.at(work, problem.unit_of, problem.times)
+        return np.where(problem.unit_allowed, work, np.inf)
+
+    @cached_property
+    def mean_work(self) -> FloatArray:
+        """Mean seconds of each unit over the devices that may have it. [U]"""
+        allowed = self.problem.unit_allowed
+        return np.where(allowed, self.work, 0.0).sum(axis=1) / np.maximum(1, allowed.sum(axis=1))
+
+    @cached_property
+    def coordinate(self) -> FloatArray:
+        """Coordinate of each op, as the module's text says. [n]"""
+        graph, phase = self.problem.graph, self.problem.phase.tolist()
+        position, result = graph.position.tolist(), [0.0] * graph.num_ops
+        offset, before = graph.predecessor_offset.tolist(), graph.predecessor.tolist()
+        for op in graph.topological_order.tolist():
+            inputs = before[offset[op] : offset[op + 1]]
+            if phase[op] == FORWARD or not inputs:
+                result[op] = float(position[op])
+                continue
+            forward = [result[i] for i in inputs if phase[i] == FORWARD]
+            result[op] = max(forward) if forward else min(result[i] for i in inputs)
+        return np.array(result)
+
+    @cached_property
+    def unit_coordinate(self) -> FloatArray:
+        """Mean coordinate of each unit's forward ops, or of all its ops if it has none. [U]"""
+        problem = self.problem
+        forward = (problem.phase == FORWARD).astype(np.float64)
+        has_forward = np.bincount(problem.unit_of, forward, problem.num_units) > 0
+        weight = np.where(has_forward[problem.unit_of], forward, 1.0)
+        total = np.bincount(problem.unit_of, weight * self.coordinate, problem.num_units)
+        return total / np.bincount(problem.unit_of, weight, problem.num_units)
+
+    @cached_property
+    def unit_order(self) -> IntArray:
+        """Units by coordinate. [U]"""
+        return np.argsort(self.unit_coordinate, kind="stable").astype(np.int32)
+
+    @cached_property
+    def unit_edges(self) -> tuple[IntArray, IntArray]:
+        """Neighbours of units in the graph as a symmetric CSR. [U + 1], [2 E]"""
+        problem = self.problem
+        a, b = (problem.unit_of[ends].astype(np.int64) for ends in problem.graph.edges[:2])
+        keep = a != b
+        both = a[keep] * problem.num_units + b[keep]
+        mirrored = b[keep] * problem.num_units + a[keep]
+        source, target = np.divmod(np.unique(np.concatenate([both, mirrored])), problem.num_units)
+        offset = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=problem.num_units))))
+        return offset.astype(np.int32), target.astype(np.int32)
+
+    @cached_property
+    def unit_ops(self) -> tuple[IntArray, IntArray]:
+        """Ops of each unit as a CSR. [U + 1], [n]"""
+        counts = np.bincount(self.problem.unit_of, minlength=self.problem.num_units)
+        offset = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        return offset, np.argsort(self.problem.unit_of, kind="stable").astype(np.int32)
+
+    @cached_property
+    def memory_matters(self) -> bool:
+        """Whether some placement could exceed a device's memory."""
+        everything = np.zeros(self.problem.num_ops, dtype=np.int32)
+        return bool(most_memory(self.compiled, everything)[0] > self.problem.cluster.memory.min())
+
+    @cached_property
+    def penalty(self) -> float:
+        """Seconds that a whole cluster's memory in excess adds to a score."""
+        times = np.where(np.isfinite(self.problem.times), self.problem.times, 0.0)
+        return 100.0 * float(times.max(axis=1).sum() + 1e-9)
+
+    @cached_property
+    def priorities(self) -> list[FloatArray]:
+        """Priorities for list scheduling, as ``simulation.list_scheduling`` explains."""
+        return priorities(self.problem)
+
+    @cached_property
+    def turn_order(self) -> IntArray:
+        """Ops by (phase, micro-batch, topological position). [n]"""
+        return turn_order(self.problem)
+
+    def spread(self, unit_device: IntArray) -> IntArray:
+        """Device of each op from the device of each unit. [n]"""
+        return np.asarray(unit_device)[self.problem.unit_of].astype(np.int32)
+
+    def allow(self, unit_device: IntArray) -> IntArray:
+        """The same devices, but units that may not be there go where they take least time. [U]"""
+        unit_device = np.array(unit_device, dtype=np.int32)
+        wrong = ~self.problem.unit_allowed[np.arange(len(unit_device)), unit_device]
+        unit_device[wrong] = self.work[wrong].argmin(axis=1)
+        return unit_device
+
+    def score(self, device: IntArray, order: IntArray) -> float:
+        """Predicted seconds, plus a penalty for memory above the limits."""
+        if not self.memory_matters:
+            return self.simulator.step_time(device, order)
+        seconds, excess = self.simulator.excess(device, order)
+        return seconds + self.penalty * excess / max(1.0, float(self.compiled.memory.sum()))
+
+    def sequence(
+        self, device: IntArray, extra: Sequence[FloatArray] = ()
+    ) -> tuple[float, IntArray]:
+        """The best order found for given devices, and its score.
+
+        List scheduling by every known priority and those in ``extra``, and turns.
+        """
+        orders = [
+            list_schedule(self.compiled, device, priority)
+            for priority in (*extra, *self.priorities)
+        ]
+        scores = [self.score(device, order) for order in (*orders, self.turn_order)]
+        best = int(np.argmin(scores))
+        return scores[best], (*orders, self.turn_order)[best]
