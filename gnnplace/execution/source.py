@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnnplace.execution.plan import ExecutionPlan, Segment
-from gnnplace.tracing.program import ProgramOp, Ref, iter_refs
+from gnnplace.tracing.program import ProgramOp, Ref, iter_refs, map_refs
 
 FILENAME = "<gnnplace device program>"
 PLAIN = (int, str, bool, type(None))
@@ -155,14 +155,14 @@ class _Writer:
             return self._name(value.name)
         if type(value) in PLAIN:
             return repr(value)
-        if type(value) is list and next(iter_refs(value), None) is not None:
+        if isinstance(value, list) and next(iter_refs(value), None) is not None:
             return "[" + ", ".join(self._text(item) for item in value) + "]"
-        if type(value) is tuple and next(iter_refs(value), None) is not None:
+        if isinstance(value, tuple) and next(iter_refs(value), None) is not None:
             return "(" + "".join(f"{self._text(item)}, " for item in value) + ")"
-        if type(value) is dict and next(iter_refs(value), None) is not None:
+        if isinstance(value, dict) and next(iter_refs(value), None) is not None:
             items = (f"{key!r}: {self._text(item)}" for key, item in value.items())
             return "{" + ", ".join(items) + "}"
-        return self._constant(value)
+        return self._constant(map_refs(value, lambda ref: ref))  # plain lists, as ATen wants them
 
     def _constant(self, value: Any) -> str:
         name = f"c{len(self.constants)}"

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from gnnplace.cluster import Cluster, Device, Link
-from gnnplace.graph import ComputationGraph
 from gnnplace.placement import Placement, sequence_from_order
 from gnnplace.problem import Problem, build_problem
 from gnnplace.tracing.operations import sgd_update
 from gnnplace.tracing.program import Program, ProgramInput, ProgramOp, Ref, value_info
+from gnnplace.tracing.structure import program_graph
 
 aten = torch.ops.aten
 
@@ -132,35 +132,17 @@ def cpu_cluster(num_devices: int, latency: float = 5e-6, bandwidth: float = 5e9)
 
 
 def problem_of(program: Program, num_devices: int) -> Problem:
-    """Every program op an op of the problem; the readers of a parameter share its class."""
-    index = {op.name: i for i, op in enumerate(program.ops)}
-    consumers: dict[str, list[int]] = {}
-    colocate: list[str | None] = [None] * len(program.ops)
-    for i, op in enumerate(program.ops):
-        for name in op.reads:
-            consumers.setdefault(name, []).append(i)
-    changed = {op.args[0].name for op in program.ops if op.phase == "update"}
-    for name in changed:
-        for i in consumers[name]:
-            colocate[i] = name
-    tensors = [
-        (index[op.name], float(program.values[r].bytes), consumers[r])
-        for op in program.ops
-        for r in op.results
-        if r is not None and r in consumers
-    ]
-    tensors += [
-        (index[before], 0.0, [i]) for i, op in enumerate(program.ops) for before in op.after
-    ]
-    graph = ComputationGraph.from_tensors([op.name for op in program.ops], tensors)
-    phases = {"forward": 0, "backward": 1, "update": 2}
+    """Every program op an op of the problem, of 10 microseconds."""
+    about = program_graph(program)
     return build_problem(
         program.name,
-        graph,
+        about.graph,
         cpu_cluster(num_devices),
         {"cpu": np.full(len(program.ops), 1e-5)},
-        phase=np.array([phases[op.phase] for op in program.ops], dtype=np.int8),
-        colocate=tuple(colocate),
+        phase=about.phase,
+        colocate=about.colocate,
+        state=about.state,
+        microbatches=program.microbatches,
     )
 
 
