@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from gnnplace.errors import FormatError, InputError
 
-SchemaT = TypeVar("SchemaT", bound="Schema")
+ModelT = TypeVar("ModelT", bound=BaseModel)
 PLAIN_MESSAGES = {
     "extra_forbidden": "unknown key (keys of your own must begin with 'x-')",
     "missing": "required key is missing",
@@ -44,7 +44,7 @@ def key_path(location: tuple[int | str, ...]) -> str:
     return path or "top level"
 
 
-def parse(schema: type[SchemaT], data: Any, source: str) -> SchemaT:
+def parse(schema: type[ModelT], data: Any, source: str) -> ModelT:
     """Validates ``data`` against ``schema``.
 
     Raises:
