@@ -1,6 +1,7 @@
 """From `nn.Module` to a program and its graph."""
 
-from gnnplace.tracing.capture import capture
+from gnnplace.tracing.capturing import capture
+from gnnplace.tracing.loading import load
 from gnnplace.tracing.program import Program, ProgramInput, ProgramOp, Ref, ValueInfo
 from gnnplace.tracing.runner import StepResult, run_program
 
@@ -12,5 +13,6 @@ __all__ = [
     "StepResult",
     "ValueInfo",
     "capture",
+    "load",
     "run_program",
 ]

@@ -1,0 +1,8 @@
+"""Devices of this machine, measured and estimated times."""
+
+from gnnplace.profiling.detection import detect, is_spec
+from gnnplace.profiling.measurement import measure_ops
+from gnnplace.profiling.profiler import group_ops, op_times, profile
+from gnnplace.profiling.roofline import estimate_ops
+
+__all__ = ["detect", "estimate_ops", "group_ops", "is_spec", "measure_ops", "op_times", "profile"]

@@ -1,0 +1,125 @@
+"""The devices of this machine as a cluster: `auto`, `cpu:N`, `cuda:N`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from itertools import permutations
+from typing import Any
+
+import psutil
+
+from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.errors import InputError
+from gnnplace.profiling import cache as disk
+from gnnplace.runtime import measure_links
+from gnnplace.runtime.workers import available_cores
+
+SHARE = 0.8  # of the free memory that all workers together may take
+# Copies between GPUs of one server over PCIe 4.0, as `gnnplace.cluster.presets` has them; assumed
+# until they are measured.
+PCIE_LATENCY, PCIE_BANDWIDTH = 10e-6, 24e9
+
+
+def detect(spec: str, *, cached: bool = True) -> Cluster:
+    """The cluster of a spec.
+
+    Args:
+        spec: "cpu:N": N worker processes with a core each (more than there are cores can only be
+            emulated); "cuda:N": N GPUs; "auto": all GPUs, else a worker for each core.
+        cached: Take measured links from the cache on disk.
+
+    Returns:
+        The cluster; links between CPU workers are measured.
+
+    Raises:
+        InputError: no such spec, or more GPUs than there are.
+    """
+    match = re.fullmatch(r"(auto|cpu|cuda)(?::(\d+))?", spec)
+    if match is None or (match[1] == "auto" and match[2]):
+        raise InputError(f"cluster {spec!r}: use auto, cpu:N, cuda:N, a preset or a YAML file")
+    name, count = match[1], int(match[2]) if match[2] else 0
+    if name == "auto":
+        name = "cuda" if gpu_names() else "cpu"
+    return _cuda(count, spec) if name == "cuda" else _cpu(count, match[2], spec, cached)
+
+
+def is_spec(text: str) -> bool:
+    """Whether `detect` is what understands the text."""
+    return re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", text) is not None
+
+
+def _cpu(count: int, given: str | None, spec: str, cached: bool) -> Cluster:
+    count = count if given else len(available_cores())
+    if count < 1:
+        raise InputError(f"cluster {spec!r}: at least one worker is needed")
+    memory = float(int(SHARE * psutil.virtual_memory().available / count))
+    names = [f"cpu:{i}" for i in range(count)]
+    devices = tuple(Device(name=name, kind="cpu", memory=memory) for name in names)
+    return Cluster(devices, cpu_links(names, cached=cached), spec)
+
+
+def cpu_links(names: list[str], *, cached: bool = True) -> tuple[Link, ...]:
+    """Links between workers of these names; one pair is measured, the others are like it."""
+    if len(names) < 2:
+        return ()
+    key = disk.key("links", len(available_cores()))
+    entry = disk.load("links", key) if cached else None
+    if entry is None:
+        entry = _plain(measure_links(2)[0])
+        disk.store("links", key, entry)
+    return tuple(Link(source=a, target=b, **entry) for a, b in permutations(names, 2))
+
+
+def _plain(link: Link) -> dict[str, Any]:
+    return link.model_dump(exclude={"source", "target"})
+
+
+def _cuda(count: int, spec: str) -> Cluster:
+    found = gpu_names()
+    if not found or count > len(found):
+        raise InputError(
+            f"cluster {spec!r}: this machine has {len(found)} CUDA devices; use cpu:N or a preset"
+        )
+    chosen = found[: count or len(found)]
+    devices = tuple(
+        Device(name=f"cuda:{i}", kind=gpu_kind(name), memory=memory)
+        for i, (name, memory) in enumerate(chosen)
+    )
+    return Cluster(devices, _gpu_links(devices), spec)
+
+
+def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
+    return tuple(
+        Link(
+            source=a.name,
+            target=b.name,
+            latency=PCIE_LATENCY,
+            bandwidth=PCIE_BANDWIDTH,
+            channel="pcie",
+        )
+        for a, b in permutations(devices, 2)
+    )
+
+
+def gpu_kind(name: str) -> str:
+    """Kind of a GPU's product name: "NVIDIA H100 80GB HBM3" -> "h100"."""
+    words = re.findall(r"[a-z]*\d+[a-z]*", name.lower().replace("nvidia", "").replace("-", " "))
+    return words[0] if words else name.lower().replace(" ", "-")
+
+
+@cache
+def gpu_names() -> tuple[tuple[str, float], ...]:
+    """Product name and free bytes of each CUDA device.
+
+    The driver's tool is asked instead of torch: once this process has used CUDA it cannot be
+    forked into workers.
+    """
+    query = ["nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = [line.rpartition(",") for line in answer.stdout.splitlines() if "," in line]
+    return tuple((name.strip(), float(free) * 2**20) for name, _, free in rows)

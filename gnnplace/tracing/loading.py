@@ -1,0 +1,190 @@
+"""Finds the model that a command line names: a zoo name, `hf:CONFIG` or `module:callable`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from gnnplace import zoo
+from gnnplace.errors import InputError
+from gnnplace.zoo import Workload
+from gnnplace.zoo.hugging_face import BATCH
+
+ZOO, HUGGING_FACE = "zoo", "hf"
+
+
+def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
+    """Make the workload that a spec names.
+
+    Args:
+        spec: A zoo name (`inception`, `zoo:inception`), a configuration of Hugging Face
+            (`hf:gpt2`, `hf:path/config.json`) or `module:callable`, the module also in the
+            current directory; the callable returns `model, inputs` or `model, inputs, loss`.
+            Arguments may follow, as in `inception?batch=16` or `hf:gpt2?n_layer=4&batch=2`.
+        share: Micro-batches: the batch is divided by it. A zoo or Hugging Face workload is built
+            with the smaller batch, and so is that of a callable with a parameter `batch`;
+            otherwise the example tensors are cut along their first dimension.
+        fake: Make the model under `FakeTensorMode`: it takes no memory and can be captured, but
+            not run.
+
+    Returns:
+        The workload.
+
+    Raises:
+        InputError: nothing of that name, or what it returns is no workload; names the mistake.
+    """
+    path, _, query = spec.partition("?")
+    options = _options(query, spec)
+    with _fake_mode(fake):
+        workload = _build(path, options, share, spec)
+    return workload
+
+
+def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workload:
+    prefix, colon, name = path.partition(":")
+    if colon and prefix == HUGGING_FACE:
+        batch = _share(int(options.pop("batch", BATCH)), share, spec)
+        return _seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
+    if not colon or prefix == ZOO:
+        name = name if colon else path
+        if name not in zoo.names() and not colon:
+            raise InputError(
+                f"model {spec!r}: use a zoo name ({', '.join(zoo.names())}), hf:CONFIG or "
+                "module:callable"
+            )
+        batch = int(options.pop("batch", zoo.default_batch(name)))
+        return zoo.build(name, batch=_share(batch, share, spec), **options)
+    return _from_callable(prefix, name, options, share, spec)
+
+
+def _from_callable(
+    module: str, name: str, options: dict[str, Any], share: int, spec: str
+) -> Workload:
+    function = _find(module, name, spec)
+    sized = share > 1 and _default_batch(function, options) is not None
+    if sized:
+        options["batch"] = _share(int(_default_batch(function, options) or 0), share, spec)
+    workload = _workload(_seeded(lambda: function(**options)), name, spec)
+    return workload if sized or share == 1 else cut(workload, share)
+
+
+def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> int | None:
+    parameter = inspect.signature(function).parameters.get("batch")
+    default = None if parameter is None else parameter.default
+    value = options.get("batch", default)
+    return value if isinstance(value, int) else None
+
+
+def _find(module: str, name: str, spec: str) -> Callable[..., Any]:
+    with _current_directory():
+        try:
+            found = importlib.import_module(module)
+        except ImportError as error:
+            raise InputError(
+                f"model {spec!r}: module {module!r} cannot be imported: {error}"
+            ) from None
+    for part in name.split("."):
+        found = getattr(found, part, None)  # type: ignore[assignment]
+    if not callable(found):
+        raise InputError(f"model {spec!r}: module {module!r} has no callable {name!r}")
+    return found
+
+
+@contextmanager
+def _current_directory() -> Iterator[None]:
+    """A console script has its own folder on the path instead of the current one."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def _seeded(function: Callable[[], Any]) -> Any:
+    """Random parameters are the same in every process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return function()
+
+
+def _workload(result: Any, name: str, spec: str) -> Workload:
+    if isinstance(result, Workload):
+        return result
+    if isinstance(result, tuple | list) and len(result) in (2, 3):
+        model, inputs, *loss = result
+        if isinstance(model, nn.Module):
+            return Workload(name, model, _as_inputs(inputs), loss[0] if loss else None)
+    raise InputError(
+        f"model {spec!r}: must return (model, inputs) or (model, inputs, loss) with an nn.Module, "
+        f"not {type(result).__name__}"
+    )
+
+
+def _as_inputs(inputs: Any) -> tuple[Any, ...] | Mapping[str, Any]:
+    if isinstance(inputs, Mapping):
+        return inputs
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+
+
+def cut(workload: Workload, share: int) -> Workload:
+    """The workload with the first of `share` equal parts of its batch.
+
+    The batch is the first dimension of the first tensor; tensors of another first dimension stay
+    as they are.
+
+    Raises:
+        InputError: the batch cannot be divided.
+    """
+    leaves, spec = pytree.tree_flatten(workload.inputs)
+    tensors = [x for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
+    if not tensors:
+        raise InputError(f"{workload.name}: no input has a batch that could be cut")
+    batch = tensors[0].shape[0]
+    size = _share(batch, share, workload.name)
+    parts = [
+        x[:size].contiguous()
+        if isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == batch
+        else x
+        for x in leaves
+    ]
+    inputs = pytree.tree_unflatten(parts, spec)
+    return Workload(workload.name, workload.model, inputs, workload.loss)
+
+
+def _share(batch: int, share: int, what: str) -> int:
+    if share < 1 or batch % share:
+        raise InputError(
+            f"{what}: a batch of {batch} cannot be cut into {share} equal micro-batches; "
+            f"give a batch that is a multiple of {max(share, 1)}"
+        )
+    return batch // share
+
+
+def _options(query: str, spec: str) -> dict[str, Any]:
+    options = {}
+    for part in query.split("&") if query else []:
+        key, equals, text = part.partition("=")
+        if not key or not equals:
+            raise InputError(f"model {spec!r}: {part!r} is not NAME=VALUE")
+        options[key] = yaml.safe_load(text)
+    return options
+
+
+@contextmanager
+def _fake_mode(fake: bool) -> Iterator[None]:
+    if not fake:
+        yield
+        return
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield
