@@ -1,5 +1,7 @@
 """The execution room: placed programs run on workers, measured and verified."""
 
+from gnnplace.execution.eager import eager_step_time as eager_step_time
+from gnnplace.execution.eager import eager_step_times as eager_step_times
 from gnnplace.execution.executor import execute as execute
 from gnnplace.execution.reference import reference_step as reference_step
 from gnnplace.execution.result import Execution as Execution

@@ -172,7 +172,7 @@ def _collect(
     messages = {i: message for i in running if (message := _message(workers[i])) is not None}
     failed = [i for i in messages if messages[i][0] == "failed"]
     if failed:
-        wait([workers[i].process.sentinel for i in running if i not in messages], GRACE)
+        _let_die([workers[i].process for i in running if i not in messages])
     for i in ended if not failed else running:
         if i not in messages and not workers[i].process.is_alive():
             workers[i].process.join()
@@ -181,6 +181,14 @@ def _collect(
     for i in failed:
         raise ExecutionError(f"worker {workers[i].task.name!r} failed{doing(i)}: {messages[i][1]}")
     return {i: content for i, (_, content) in messages.items()}
+
+
+def _let_die(processes: list[BaseProcess]) -> None:
+    """Reaps those whose death shows within a moment."""
+    dying = wait([process.sentinel for process in processes], GRACE)
+    for process in processes:
+        if process.sentinel in dying:
+            process.join()
 
 
 def _message(worker: _Worker) -> tuple[str, Any] | None:

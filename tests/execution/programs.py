@@ -32,9 +32,11 @@ class ProgramBuilder:
         self.gradients: dict[str, str] = {}
         self.loss: str | None = None
 
-    def input(self, name: str, kind: str, *shape: int) -> str:
+    def input(self, source: str, kind: str, *shape: int) -> str:
+        """Its value name is its kind and source, as in captured programs."""
+        name = f"{kind}.{source}"
         tensor = torch.randn(*shape, generator=self.generator) / max(shape[-1], 1) ** 0.5
-        self.inputs[name] = ProgramInput(kind, name, value_info(tensor))
+        self.inputs[name] = ProgramInput(kind, source, value_info(tensor))
         self.tensors[name] = self.initial[name] = tensor
         return name
 
@@ -102,7 +104,7 @@ def two_towers(width: int = 8, batch: int = 4, layers: int = 2, towers: int = 2)
     b.phase = "update"
     for t in range(towers):
         for k in range(layers):
-            b.op(f"update{t}.{k}", sgd_update, f"w{t}.{k}", [f"gw{t}.{k}"], 0.1, 0.0)
+            b.op(f"update{t}.{k}", sgd_update, f"parameter.w{t}.{k}", [f"gw{t}.{k}"], 0.1, 0.0)
     return b.program()
 
 
@@ -115,7 +117,7 @@ def _backward(b: ProgramBuilder, names: dict, total: str, towers: int, layers: i
             h, w, z = names[t, k]
             g = b.op(f"grelu{t}.{k}", aten.threshold_backward.default, g, z, 0)
             gt = b.op(f"gt{t}.{k}", aten.t.default, g)
-            b.gradients[w] = b.op(f"gw{t}.{k}", aten.mm.default, gt, h)
+            b.gradients[f"w{t}.{k}"] = b.op(f"gw{t}.{k}", aten.mm.default, gt, h)
             if k:
                 g = b.op(f"gh{t}.{k}", aten.mm.default, g, w)
 
@@ -164,3 +166,35 @@ def random_placement(problem: Problem, seed: int, shuffle: bool = True) -> Place
     return Placement(
         device, sequence_from_order(device, np.array(order, np.int32), problem.num_devices)
     )
+
+
+def random_program(seed: int, num_ops: int = 25) -> Program:
+    """A random DAG of ops on square matrices, some transposed, with parameters that change."""
+    rng = np.random.default_rng(seed)
+    b = ProgramBuilder(f"random {seed}", seed)
+    values = [b.input(f"x{i}", "input", 6, 6) for i in range(2)]
+    parameters = [b.input(f"p{i}", "parameter", 6, 6) for i in range(3)]
+    for i in range(num_ops):
+        a, c = (values[int(rng.integers(len(values)))] for _ in range(2))
+        p = parameters[int(rng.integers(3))]
+        kind = int(rng.integers(6))
+        made = [
+            (aten.mm.default, a, c),
+            (aten.add.Tensor, a, c),
+            (aten.t.default, a),
+            (aten.tanh.default, a),
+            (aten.mm.default, a, p),
+            (aten.cat.default, [a, c]),
+        ][kind]
+        name = b.op(f"op{i}", *made)
+        if kind == 5:
+            name = b.op(f"half{i}", aten.slice.Tensor, name, 0, 3, 9)
+        values.append(name)
+    b.loss = b.op("loss", aten.mean.default, values[-1])
+    b.phase = "backward"
+    for i in range(3):
+        b.gradients[f"p{i}"] = b.op(f"g{i}", aten.mul.Tensor, values[-1 - i], 0.5)
+    b.phase = "update"
+    for i in range(3):
+        b.op(f"update{i}", sgd_update, f"parameter.p{i}", [f"g{i}"], 0.1, 0.0)
+    return b.program()

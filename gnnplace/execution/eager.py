@@ -1,0 +1,97 @@
+"""Eager PyTorch's step time, to stand beside a placed one: on one core, and on all of them."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import torch
+from torch import nn
+
+from gnnplace.errors import InputError
+from gnnplace.tracing.optimizers import Optimizer
+from gnnplace.tracing.optimizers import optimizer as find_optimizer
+from gnnplace.tracing.step import Inputs, StepModule
+
+
+def eager_step_time(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    optimizer: str | Optimizer = "sgd",
+    threads: int = 1,
+    steps: int = 5,
+    warmup: int = 2,
+) -> float:
+    """Median wall-clock seconds of a training step of eager PyTorch on the CPU.
+
+    Args:
+        model: A copy of it is trained.
+        inputs: As for `capture`.
+        loss: As for `capture`.
+        optimizer: As for `capture`.
+        threads: Threads that every op may use.
+        steps: Steps that are timed.
+        warmup: Steps before them.
+
+    Raises:
+        InputError: threads or steps below one.
+    """
+    if threads < 1 or steps < 1:
+        raise InputError(f"threads={threads}, steps={steps}: at least one of each is needed")
+    module = StepModule(copy.deepcopy(model), loss, inputs)
+    update = torch_optimizer(find_optimizer(optimizer), module)
+    with _threads(threads):
+        times = [_step(module, update) for _ in range(warmup + steps)]
+    return median(times[warmup:])
+
+
+def eager_step_times(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    optimizer: str | Optimizer = "sgd",
+    steps: int = 5,
+) -> dict[int, float]:
+    """Seconds of an eager step by number of threads: one, and one for each core."""
+    counts = sorted({1, len(os.sched_getaffinity(0))})
+    return {
+        threads: eager_step_time(
+            model, inputs, loss=loss, optimizer=optimizer, threads=threads, steps=steps
+        )
+        for threads in counts
+    }
+
+
+def torch_optimizer(method: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of `torch.optim` whose updates `method` captures."""
+    parameters = list(module.parameters())
+    if method.name == "adamw":
+        lr, betas, eps, weight_decay = method.constants
+        return torch.optim.AdamW(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    lr, *momentum, weight_decay = method.constants
+    return torch.optim.SGD(parameters, lr=lr, momentum=sum(momentum), weight_decay=weight_decay)
+
+
+def _step(module: StepModule, update: torch.optim.Optimizer) -> float:
+    start = time.perf_counter()
+    update.zero_grad(set_to_none=True)
+    module(*module.inputs()).backward()
+    update.step()
+    return time.perf_counter() - start
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

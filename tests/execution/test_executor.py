@@ -1,0 +1,248 @@
+"""Real processes: results equal one process's, failures are told, nothing is left behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnplace.cluster import Cluster, Device
+from gnnplace.errors import ExecutionError, InfeasibleError, InputError, UnsupportedError
+from gnnplace.execution import execute, verify
+from gnnplace.execution.executor import assign_cores, torch_device
+from gnnplace.placement import Placement
+from tests.execution.programs import (
+    ProgramBuilder,
+    problem_of,
+    random_placement,
+    random_program,
+    two_towers,
+)
+
+PROGRAM = two_towers(width=16, batch=8, layers=3)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    before = set(os.listdir("/dev/shm"))
+    yield
+    assert psutil.Process().children(recursive=True) == []
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+@pytest.mark.parametrize("transport", ["shm", "gloo"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_two_workers_equal_one_process_bit_for_bit(transport, seed):
+    problem = problem_of(PROGRAM, 2)
+    placement = random_placement(problem, seed)
+    execution = execute(PROGRAM, problem, placement, transport=transport, timeout=30)
+    assert verify(PROGRAM, execution).bitwise
+    assert len(execution.steps) == 5
+    assert 0 < execution.step_time < 5
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10**6), workers=st.integers(3, 4))
+def test_random_programs_never_deadlock_and_equal_one_process(seed, workers):
+    program = random_program(seed)
+    problem = problem_of(program, workers)
+    placement = random_placement(problem, seed)
+    execution = execute(program, problem, placement, steps=2, warmup=0, mode="emulated", timeout=20)
+    assert verify(program, execution).bitwise
+
+
+class Descending:
+    """The mean, checked to fall from call to call."""
+
+    def __init__(self):
+        self.losses = []
+
+    def __call__(self, tensor):
+        self.losses.append(float(tensor.mean()))
+        if self.losses != sorted(set(self.losses), reverse=True):
+            raise ValueError(f"no descent: {self.losses}")
+        return tensor.mean()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_updates_go_on_from_step_to_step(frozen):
+    ops = [replace(o, target=Descending()) if o.name == "loss" else o for o in PROGRAM.ops]
+    if frozen:
+        ops = [replace(o, target=lambda *_: None) if o.phase == "update" else o for o in ops]
+    program = replace(PROGRAM, ops=tuple(ops))
+    problem = problem_of(program, 2)
+    if frozen:
+        with pytest.raises(ExecutionError, match="step 1: member 'loss': ValueError: no descent"):
+            execute(program, problem, random_placement(problem, 0))
+    else:
+        execute(program, problem, random_placement(problem, 0), steps=4)
+
+
+def test_without_sequences_the_list_scheduler_gives_them():
+    problem = problem_of(PROGRAM, 2)
+    placement = Placement(random_placement(problem, 4).device)
+    assert verify(PROGRAM, execute(PROGRAM, problem, placement, steps=1)).bitwise
+
+
+def test_emulation_takes_more_devices_than_cores_and_says_so():
+    problem = problem_of(PROGRAM, 6)
+    placement = random_placement(problem, 0)
+    execution = execute(PROGRAM, problem, placement, mode="emulated", steps=3)
+    assert execution.mode == "emulated"
+    assert execution.step_time == execution.virtual_step_time
+    assert len(execution.timeline.ops) == problem.num_ops
+    with pytest.raises(UnsupportedError, match="mode='emulated'"):
+        assign_cores([torch.device("cpu")] * 1000, "measured")
+
+
+def test_the_timeline_obeys_the_order_of_devices_and_messages():
+    problem = problem_of(PROGRAM, 2)
+    placement = random_placement(problem, 1)
+    execution = execute(PROGRAM, problem, placement)
+    timeline = execution.timeline
+    start = {op.op: op.start for op in timeline.ops}
+    finish = {op.op: op.finish for op in timeline.ops}
+    assert min(start.values()) >= 0
+    for sequence in placement.sequence or ():
+        names = [problem.graph.names[i] for i in sequence]
+        assert all(finish[a] <= start[b] for a, b in itertools.pairwise(names))
+    for transfer in timeline.transfers:
+        assert finish[transfer.producer] <= transfer.start <= transfer.finish
+        op = PROGRAM.ops[PROGRAM.producer[transfer.value]]
+        readers = [o.name for o in PROGRAM.ops if set(o.reads) & set(op.results)]
+        there = [r for r in readers if _device(timeline, r) == transfer.target]
+        assert there
+        assert all(transfer.start <= start[r] for r in there)
+
+
+def _device(timeline, op):
+    return next(t.device for t in timeline.ops if t.op == op)
+
+
+def failing_program(target):
+    """Two towers whose second ends in `target`, in the middle of the run."""
+    ops = tuple(
+        replace(op, target=target, args=op.args[:1]) if op.name == "relu1.1" else op
+        for op in PROGRAM.ops
+    )
+    return replace(PROGRAM, ops=ops)
+
+
+def towers_apart(problem):
+    device = np.array(
+        [int("1." in name and name != "loss") for name in problem.graph.names], np.int32
+    )
+    return Placement(device)
+
+
+class InStep:
+    """Does something the `number`-th time it is called."""
+
+    def __init__(self, number, action):
+        self.number, self.action, self.calls = number, action, 0
+
+    def __call__(self, tensor):
+        self.calls += 1
+        if self.calls == self.number:
+            self.action()
+        return torch.relu(tensor)
+
+
+def kill_self():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def bad_shapes():
+    torch.zeros(2) + torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("action", "timeout", "message"),
+    [
+        (kill_self, 30, r"worker 'cpu:1' was killed by SIGKILL in op 'relu1.1', step 2"),
+        (
+            bad_shapes,
+            30,
+            r"worker 'cpu:1' failed in op 'relu1.1', step 2: member 'relu1.1': RuntimeError: The s",
+        ),
+        (
+            lambda: time.sleep(600),
+            1.0,
+            r"worker 'cpu:1' hangs in op 'relu1.1', step 2: no progress for 1 s",
+        ),
+    ],
+)
+@pytest.mark.parametrize("transport", ["shm", "gloo"])
+def test_a_worker_that_fails_ends_the_run_and_is_named(action, timeout, message, transport):
+    program = failing_program(InStep(3, action))
+    problem = problem_of(program, 2)
+    start = time.monotonic()
+    with pytest.raises(ExecutionError, match=message) as error:
+        execute(program, problem, towers_apart(problem), timeout=timeout, transport=transport)
+    assert "\n" not in str(error.value)
+    assert time.monotonic() - start < 15
+
+
+def test_a_worker_killed_from_outside_ends_the_run():
+    problem = problem_of(PROGRAM, 2)
+
+    def kill_one() -> None:
+        while not (children := psutil.Process().children()):
+            time.sleep(0.01)
+        time.sleep(0.5)
+        children[-1].kill()
+
+    threading.Thread(target=kill_one).start()
+    with pytest.raises(ExecutionError, match=r"worker 'cpu:\d' was killed by SIGKILL"):
+        execute(PROGRAM, problem, towers_apart(problem), steps=100_000, timeout=30)
+
+
+def test_bad_arguments_are_named():
+    problem = problem_of(PROGRAM, 2)
+    placement = random_placement(problem, 0)
+    with pytest.raises(InputError, match="steps=0"):
+        execute(PROGRAM, problem, placement, steps=0)
+    with pytest.raises(InputError, match="mode 'guessed'"):
+        execute(PROGRAM, problem, placement, mode="guessed")
+    with pytest.raises(InputError, match="transport 'pigeon'"):
+        execute(PROGRAM, problem, placement, transport="pigeon")
+    with pytest.raises(InputError, match="has no tensor"):
+        execute(replace(PROGRAM, initial={}), problem, placement)
+    split = placement.device.copy()
+    split[problem.graph.names.index("update0.0")] ^= 1
+    with pytest.raises(InfeasibleError, match="colocated"):
+        execute(PROGRAM, problem, Placement(split))
+
+
+def test_cuda_devices_need_their_gpu():
+    cluster = Cluster((Device(name="cuda:99", kind="h200", memory=1e11),))
+    problem = replace(
+        problem_of(PROGRAM, 1), cluster=cluster, time={"h200": np.ones(len(PROGRAM.ops))}
+    )
+    assert torch_device(problem, 0, "emulated") == torch.device("cpu")
+    with pytest.raises(UnsupportedError, match="'cuda:99': this machine has"):
+        torch_device(problem, 0, "measured")
+
+
+def test_an_op_without_readers_and_an_unused_parameter_are_no_trouble():
+    b = ProgramBuilder()
+    x = b.input("x", "input", 3, 3)
+    b.input("unused", "parameter", 2)
+    b.op("nobody", torch.ops.aten.neg.default, x)
+    b.loss = b.op("loss", torch.ops.aten.sum.default, x)
+    program = b.program()
+    problem = problem_of(program, 1)
+    execution = execute(program, problem, Placement(np.zeros(2, np.int32)), steps=1, warmup=0)
+    assert verify(program, execution).bitwise
+    assert execution.first is not None
+    assert torch.equal(execution.first.parameters["unused"], program.initial["parameter.unused"])

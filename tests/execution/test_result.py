@@ -1,0 +1,33 @@
+"""Step times are medians of the right clock over the right steps."""
+
+from __future__ import annotations
+
+from gnnplace.execution import Execution, StepTiming
+
+
+def steps(*triples: tuple[float, float, bool]) -> tuple[StepTiming, ...]:
+    return tuple(StepTiming(*triple) for triple in triples)
+
+
+def test_measured_steps_without_a_switch_count():
+    run = Execution(
+        "measured",
+        "shm",
+        (),
+        steps((9, 1, True), (2, 1, False), (4, 3, False), (3, 2, False)),
+        None,
+    )
+    assert run.step_time == run.wall_step_time == 3
+    assert run.virtual_step_time == 1.5
+    assert run.num_interrupted == 1
+    assert run.timeline.wall == 3
+
+
+def test_if_all_were_disturbed_all_count():
+    run = Execution("measured", "shm", (), steps((9, 1, True), (5, 1, True), (7, 1, True)), None)
+    assert run.step_time == 7
+
+
+def test_emulated_steps_go_by_the_virtual_clock():
+    run = Execution("emulated", "shm", (), steps((9, 1, True), (5, 3, True), (7, 2, False)), None)
+    assert run.step_time == run.timeline.virtual == 2
