@@ -1,0 +1,156 @@
+"""Traversal orders: pure functions from a graph to a permutation of its ops.
+
+All are deterministic (``random`` in its seed) and take O((n + edges) log n) or less. Ties go to the
+op that comes first in the stable topological order, but for ``lexicographic``, which goes by name.
+
+* ``topological``, ``breadth-first`` (Kahn, 1962, with a queue), ``lexicographic`` (of the ready ops
+  the least name), ``upward-rank`` (Topcuoglu et al., 2002) and ``random`` list producers before
+  consumers.
+* ``reverse-topological`` and ``depth-first-post`` (an op after all its successors) list consumers
+  before producers.
+* ``depth-first-pre`` lists an op when a depth-first search from the sources first meets it; it does
+  neither.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InputError
+from gnnplace.graph.computation_graph import ComputationGraph
+from gnnplace.graph.ranks import upward_rank
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+FORWARD_ORDERS = ("topological", "breadth-first", "lexicographic", "upward-rank", "random")
+BACKWARD_ORDERS = ("reverse-topological", "depth-first-post")
+
+
+def topological(graph: ComputationGraph) -> IntArray:
+    """Producers first, among the ready ops the smallest index. [n]"""
+    return graph.topological_order
+
+
+def reverse_topological(graph: ComputationGraph) -> IntArray:
+    """``topological`` from its end. [n]"""
+    return np.ascontiguousarray(graph.topological_order[::-1])
+
+
+def breadth_first(graph: ComputationGraph) -> IntArray:
+    """Producers first; ops become ready into a queue. [n]"""
+    waiting = np.diff(graph.predecessor_offset).tolist()
+    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
+    queue = deque(op for op in range(graph.num_ops) if waiting[op] == 0)
+    order = []
+    while queue:
+        op = queue.popleft()
+        order.append(op)
+        for other in successor[offset[op] : offset[op + 1]]:
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                queue.append(other)
+    return np.array(order, dtype=np.int32)
+
+
+def depth_first_pre(graph: ComputationGraph) -> IntArray:
+    """Depth-first search from each source in turn, an op when it is first met. [n]"""
+    return _depth_first(graph)[0]
+
+
+def depth_first_post(graph: ComputationGraph) -> IntArray:
+    """Depth-first search from each source in turn, an op after all its successors. [n]"""
+    return _depth_first(graph)[1]
+
+
+def _depth_first(graph: ComputationGraph) -> tuple[IntArray, IntArray]:
+    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
+    sources = np.flatnonzero(np.diff(graph.predecessor_offset) == 0).tolist()
+    following = offset[:-1].copy()
+    met = [False] * graph.num_ops
+    pre: list[int] = []
+    post: list[int] = []
+    stack = sources[::-1]
+    while stack:
+        op = stack[-1]
+        if not met[op]:
+            met[op] = True
+            pre.append(op)
+        while following[op] < offset[op + 1] and met[successor[following[op]]]:
+            following[op] += 1
+        if following[op] < offset[op + 1]:
+            stack.append(successor[following[op]])
+        else:
+            post.append(stack.pop())
+    return np.array(pre, dtype=np.int32), np.array(post, dtype=np.int32)
+
+
+def lexicographic(graph: ComputationGraph) -> IntArray:
+    """Producers first, among the ready ops the least name. [n]"""
+    return _least_first(graph, np.argsort(np.argsort(np.array(graph.names))).tolist())
+
+
+def upward_rank_order(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> IntArray:
+    """Ops by falling upward rank; costs in seconds. [n]"""
+    rank = upward_rank(graph, cost, edge_cost)
+    return np.lexsort((graph.position, -rank)).astype(np.int32)
+
+
+def random_order(graph: ComputationGraph, seed: int) -> IntArray:
+    """Producers first, among the ready ops the one with the least random number. [n]"""
+    return _least_first(graph, np.random.default_rng(seed).random(graph.num_ops).tolist())
+
+
+def _least_first(graph: ComputationGraph, key: Sequence[Any]) -> IntArray:
+    waiting = np.diff(graph.predecessor_offset).tolist()
+    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
+    ready = [(key[op], op) for op in range(graph.num_ops) if waiting[op] == 0]
+    heapify(ready)
+    order = []
+    while ready:
+        _, op = heappop(ready)
+        order.append(op)
+        for other in successor[offset[op] : offset[op + 1]]:
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                heappush(ready, (key[other], other))
+    return np.array(order, dtype=np.int32)
+
+
+Order = Callable[[ComputationGraph, FloatArray, FloatArray, int], IntArray]
+ORDERS: dict[str, Order] = {
+    "topological": lambda graph, cost, edge_cost, seed: topological(graph),
+    "reverse-topological": lambda graph, cost, edge_cost, seed: reverse_topological(graph),
+    "breadth-first": lambda graph, cost, edge_cost, seed: breadth_first(graph),
+    "depth-first-pre": lambda graph, cost, edge_cost, seed: depth_first_pre(graph),
+    "depth-first-post": lambda graph, cost, edge_cost, seed: depth_first_post(graph),
+    "lexicographic": lambda graph, cost, edge_cost, seed: lexicographic(graph),
+    "upward-rank": lambda graph, cost, edge_cost, seed: upward_rank_order(graph, cost, edge_cost),
+    "random": lambda graph, cost, edge_cost, seed: random_order(graph, seed),
+}
+
+
+def traversal(
+    name: str, graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, seed: int
+) -> IntArray:
+    """Ops of ``graph`` in the traversal order ``name``. [n]
+
+    Args:
+        name: a key of ``ORDERS``.
+        graph: the graph.
+        cost: seconds of each op. [n]
+        edge_cost: seconds of each of ``graph.edges``.
+        seed: of the ``random`` order.
+
+    Raises:
+        InputError: there is no such order; the names are listed.
+    """
+    if name not in ORDERS:
+        raise InputError(f"order {name!r}: unknown; orders: {', '.join(ORDERS)}")
+    return ORDERS[name](graph, cost, edge_cost, seed)

@@ -1,0 +1,117 @@
+"""The decoder in torch: scores of candidate devices, and the walk that takes the best of them.
+
+The score of a candidate is a small network on what the encoder says of the op and on the
+candidate's features, with the mean over all candidates as context, plus a weighted sum of the
+features. That sum begins as a prior (earliest finish, and no more load than the ideal share) and
+the network at zero, so an untrained policy already is a list scheduler.
+
+``kernels.decode`` is the same in numba, for inference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gnnplace.policy import kernels
+from gnnplace.policy.features import DYNAMIC
+from gnnplace.policy.kernels import Weights
+from gnnplace.policy.walk import Walk
+
+IntArray = NDArray[np.int32]
+SingleArray = NDArray[np.float32]
+
+PRIOR = {
+    "earliest finish above the best": -4.0,
+    "load after, above the ideal share": -30.0,
+    "the same above a round's share, there": -10.0,
+}
+
+
+class Decoder(nn.Module):
+    """Scores candidate devices; H hidden, F features of a candidate.
+
+    Args:
+        state: size of the encoder's states.
+        hidden: H.
+    """
+
+    def __init__(self, state: int, hidden: int) -> None:
+        super().__init__()
+        features = len(DYNAMIC)
+        self.context = nn.Linear(state, 2 * hidden)
+        self.first = nn.Parameter(torch.randn(features, hidden) / features**0.5)
+        self.second = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)
+        self.pooled = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.last = nn.Parameter(torch.zeros(hidden))
+        self.skip = nn.Parameter(torch.tensor([PRIOR.get(name, 0.0) for name in DYNAMIC]))
+
+    def contexts(self, state: Tensor) -> Tensor:
+        """What the decoder takes from the encoder's states, forward and backward. [m, 2, H]"""
+        return self.context(state).view(len(state), 2, -1)
+
+    def forward(self, context: Tensor, features: Tensor, allowed: Tensor) -> Tensor:
+        """Scores, -inf where not allowed. [S, D]
+
+        Args:
+            context: of the op of each decision. [S, H]
+            features: of each decision's devices. [S, D, F]
+            allowed: the candidates of each decision. [S, D]
+        """
+        hidden = torch.relu(context[:, None] + features @ self.first)
+        share = allowed / allowed.sum(dim=1, keepdim=True).clamp(min=1)
+        mean = (hidden * share[..., None]).sum(dim=1, keepdim=True)
+        second = torch.relu(hidden @ self.second + mean @ self.pooled + self.bias)
+        score = second @ self.last + features @ self.skip
+        return score.masked_fill(~allowed, -torch.inf)
+
+    def weights(self) -> Weights:
+        """The parameters as arrays for the numba decoder."""
+        names = ("skip", "first", "second", "pooled", "bias", "last")
+        return Weights(*(_array(getattr(self, name)) for name in names))
+
+
+def _array(parameter: Tensor) -> SingleArray:
+    return np.ascontiguousarray(parameter.detach().cpu().numpy(), dtype=np.float32)
+
+
+def decode(
+    decoder: Decoder,
+    walk: Walk,
+    context: Tensor,
+    order: IntArray,
+    limit: int,
+    rounds: int = 1,
+    spread: float = 0.0,
+) -> IntArray:
+    """Device of each unit, the best-scored candidate each time. [U]
+
+    Args:
+        decoder: the scores.
+        walk: the problem.
+        context: of each visited op in the walk's direction. [m, H]
+        order: visited ops. [m]
+        limit: number of devices aimed at.
+        rounds: number of runs of work aimed at on each device.
+        spread: share of made tensors taken to be alive at once, for the memory mask.
+    """
+    num_devices = walk.time.shape[1]
+    state = kernels.start_state(walk)
+    features = np.zeros((num_devices, len(DYNAMIC)), dtype=np.float32)
+    allowed = np.zeros(num_devices, dtype=np.bool_)
+    for i in order:
+        unit = walk.unit[i]
+        if state.device[unit] < 0:
+            kernels.candidates(walk, state, unit, limit, spread, allowed)
+            kernels.observe(walk, state, i, limit, rounds, allowed, features)
+            scores = decoder(
+                context[i : i + 1],
+                torch.from_numpy(features[None]),
+                torch.from_numpy(allowed[None]),
+            )
+            kernels.decide(walk, state, unit, int(scores[0].argmax()))
+        kernels.book(walk, state, i)
+    return state.device

@@ -1,0 +1,88 @@
+"""The encoder: message passing over the graph in both directions, with long-range pooling.
+
+Each layer adds to an op's state what a small network makes of it, of the mean of its producers'
+messages, of the maximum of its consumers' messages, of the mean of the ops at about the same place
+in the graph (a bucket of the work before it) and its neighbouring buckets, and of the whole.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import scatter
+
+NUM_BUCKETS = 16
+
+
+class Messages(MessagePassing):
+    """Messages along edges with features. ``aggregation`` as in PyG."""
+
+    def __init__(self, hidden: int, aggregation: str) -> None:
+        super().__init__(aggr=aggregation)
+        self.other = nn.Linear(hidden, hidden)
+        self.edge = nn.Linear(1, hidden)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        """Aggregated messages of each node. [nodes, hidden]"""
+        return self.propagate(edge_index, x=self.other(x), edge_attr=self.edge(edge_attr))
+
+    def message(self, x_j: Tensor, edge_attr: Tensor) -> Tensor:
+        """Message of one edge."""
+        return torch.relu(x_j + edge_attr)
+
+
+class Layer(nn.Module):
+    """One round of messages and pooling."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(hidden)
+        self.producers = Messages(hidden, "mean")
+        self.consumers = Messages(hidden, "max")
+        self.along = nn.Conv1d(hidden, hidden, kernel_size=5, padding=2)
+        self.update = nn.Sequential(
+            nn.Linear(5 * hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden)
+        )
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, place: Tensor, of: Tensor) -> Tensor:
+        """New states. ``place``: bucket of each node over all graphs; ``of``: its graph."""
+        y = self.norm(x)
+        graphs = int(of.max()) + 1
+        pooled = scatter(y, place, dim=0, dim_size=graphs * NUM_BUCKETS, reduce="mean")
+        whole = scatter(y, of, dim=0, dim_size=graphs, reduce="mean")
+        lanes = pooled.view(graphs, NUM_BUCKETS, -1).transpose(1, 2)
+        along = torch.relu(self.along(lanes)).transpose(1, 2).reshape(pooled.shape)
+        before = self.producers(y, edges, attr)
+        behind = self.consumers(y, edges.flip(0), attr)
+        return x + self.update(torch.cat([y, before, behind, along[place], whole[of]], dim=1))
+
+
+class Encoder(nn.Module):
+    """Embeds every visited op of a batch of graphs.
+
+    Args:
+        inputs: number of features of a node, the graph's own included.
+        hidden: size of a node's state.
+        layers: rounds of messages; 0 leaves the graph out.
+    """
+
+    def __init__(self, inputs: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.enter = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+        self.layers = nn.ModuleList(Layer(hidden) for _ in range(layers))
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, place: Tensor, of: Tensor) -> Tensor:
+        """States of all nodes. [nodes, hidden]
+
+        Args:
+            x: features. [nodes, inputs]
+            edges: producer and consumer. [2, edges]
+            attr: features of edges. [edges, 1]
+            place: bucket of each node's place, 0..NUM_BUCKETS-1, plus NUM_BUCKETS times its graph.
+            of: graph of each node. [nodes]
+        """
+        state = self.enter(x)
+        for layer in self.layers:
+            state = layer(state, edges, attr, place, of)
+        return state

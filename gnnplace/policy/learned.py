@@ -1,0 +1,51 @@
+"""``learned``: the policy as a placer, and nothing else: no other placer's placements in it.
+
+With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``) and the best by
+simulation stays; a budget adds samples. Complexity: near-linear in the graph for each decode.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from gnnplace.placers import Found, Placer, SearchSpace
+from gnnplace.policy.model import CHECKPOINT, PlacementPolicy, read_policy
+from gnnplace.policy.rollouts import Rollouts
+
+
+@lru_cache(maxsize=2)
+def load_policy(folder: str | Path = CHECKPOINT) -> PlacementPolicy:
+    """The policy saved in ``folder``, by default the one that comes with the package.
+
+    Raises:
+        FormatError: a file is missing or malformed.
+        MismatchError: it was trained on other features than this package computes.
+    """
+    return read_policy(folder)
+
+
+class LearnedPlacer(Placer):
+    """The trained policy.
+
+    Args:
+        policy: a policy, or None for the one that comes with the package.
+        orders: traversal orders to decode under, or None for the policy's choice.
+    """
+
+    name = "learned"
+
+    def __init__(
+        self, policy: PlacementPolicy | None = None, orders: tuple[str, ...] | None = None
+    ) -> None:
+        self.policy = policy
+        self.orders = orders
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        policy = self.policy or load_policy()
+        given = {} if self.orders is None else {"orders": self.orders}
+        best, count = Rollouts(space, policy, **given).search(rng, deadline)
+        note = f"{best.aim}; best of {count} decodes"
+        return Found(space.spread(best.unit_device), best.order, note)

@@ -1,0 +1,239 @@
+"""Decoding a problem with a policy: what to aim at, one decode, its sequence, many samples.
+
+An **aim** is a traversal order, a number of devices and a number of rounds (runs of consecutive
+work a device). One placement decodes under a few aims and keeps the best by simulation; aiming at
+one device is among them. Samples add Gumbel noise to the scores, which draws from the softmax;
+half of them keep the best placement so far outside of a random stretch of the graph.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.placers import SearchSpace
+from gnnplace.placers.interleaved import round_priority
+from gnnplace.policy import kernels
+from gnnplace.policy.features import DYNAMIC
+from gnnplace.policy.model import PlacementPolicy
+from gnnplace.policy.walk import COORDINATE, WalkGraph
+
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+
+ORDERS = ("upward-rank", "depth-first-post", COORDINATE)
+ROUNDS = (1, 2, 3)
+SPREADS = (0.0, 0.3, 0.6, 1.0)
+TEMPERATURES = (0.2, 0.5, 1.0)
+BEST_AIMS = 4
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a decode aims at: the order of the walk, the number of devices, of rounds."""
+
+    order: str
+    limit: int
+    rounds: int = 1
+
+    def __str__(self) -> str:
+        rounds = f", {self.rounds} rounds" if self.rounds > 1 else ""
+        return f"{self.order}, {self.limit} devices{rounds}"
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """A placement by the policy.
+
+    Attributes:
+        score: predicted seconds, plus the penalty for memory above the limits.
+        unit_device: device of each unit. [U]
+        order: order of all ops. [n]
+        aim: what it was decoded under.
+    """
+
+    score: float
+    unit_device: IntArray
+    order: IntArray
+    aim: Aim
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What the decoder saw at each decision of one decode, for learning. S decisions.
+
+    Attributes:
+        features: of each candidate. [S, D, F]
+        allowed: the candidates. [S, D]
+        step: visited op of each decision. [S]
+        unit: unit of each decision. [S]
+        chosen: device of each decision. [S]
+    """
+
+    features: SingleArray
+    allowed: NDArray[np.bool_]
+    step: IntArray
+    unit: IntArray
+    chosen: IntArray
+
+
+def device_limits(num_devices: int) -> list[int]:
+    """Numbers of devices to aim at: powers of two, and all. Ascending."""
+    return sorted(
+        {2**e for e in range(num_devices.bit_length()) if 2**e <= num_devices} | {num_devices}
+    )
+
+
+class Rollouts:
+    """Decodes one problem with one policy.
+
+    Args:
+        space: the problem.
+        policy: the policy.
+        orders: traversal orders to decode under.
+    """
+
+    def __init__(
+        self, space: SearchSpace, policy: PlacementPolicy, orders: tuple[str, ...] = ORDERS
+    ) -> None:
+        self.space, self.orders = space, orders
+        self.graph = WalkGraph(space)
+        self.contexts = policy.contexts(self.graph)
+        self.weights = policy.decoder.weights()
+        self.orders_made: dict[str, IntArray] = {}
+
+    @cached_property
+    def aims(self) -> list[Aim]:
+        """All aims; one device needs one order, rounds need micro-batches and chunks."""
+        problem = self.space.problem
+        result = [Aim(self.orders[0], 1)]
+        for limit in device_limits(problem.num_devices)[1:]:
+            result += [Aim(order, limit) for order in self.orders]
+            if problem.microbatches > 1 and COORDINATE in self.orders:
+                result += [Aim(COORDINATE, limit, rounds) for rounds in ROUNDS[1:]]
+        return result
+
+    def order(self, name: str) -> IntArray:
+        """Visited ops in a traversal order, made once. [m]"""
+        if name not in self.orders_made:
+            self.orders_made[name] = self.graph.order(name)
+        return self.orders_made[name]
+
+    def walk(
+        self,
+        aim: Aim,
+        *,
+        noise: SingleArray | None = None,
+        forced: IntArray | None = None,
+        spread: float = 0.0,
+    ) -> IntArray:
+        """Device of each unit by one decode. [U]
+
+        Args:
+            aim: what to aim at.
+            noise: added to the scores. [U, D]
+            forced: device of each unit, -1 where the policy decides. [U]
+            spread: share of made tensors taken to be alive at once, for the memory mask.
+        """
+        return self._decode(aim, noise, forced, spread, 0)[0]
+
+    def watch(self, aim: Aim, forced: IntArray) -> Decisions:
+        """What the decoder sees while it follows (or, where -1, makes) the decisions ``forced``."""
+        device, seen, masks, step, count = self._decode(
+            aim, None, forced, 0.0, self.space.problem.num_units
+        )
+        unit = self.graph.unit[step[:count]]
+        return Decisions(seen[:count], masks[:count], step[:count], unit, device[unit])
+
+    def _decode(
+        self,
+        aim: Aim,
+        noise: SingleArray | None,
+        forced: IntArray | None,
+        spread: float,
+        rows: int,
+    ) -> tuple[IntArray, SingleArray, NDArray[np.bool_], IntArray, int]:
+        walk = self.graph.walk(aim.order)
+        num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
+        seen = np.zeros((rows, num_devices, len(DYNAMIC)), np.float32)
+        masks, step = np.zeros((rows, num_devices), np.bool_), np.zeros(rows, np.int32)
+        state, count = kernels.decode(
+            walk,
+            self.weights,
+            self.contexts[int(walk is not self.graph.forward)],
+            self.order(aim.order),
+            aim.limit,
+            aim.rounds,
+            spread,
+            np.zeros((0, num_devices), np.float32) if noise is None else noise,
+            np.full(num_units, -1, np.int32) if forced is None else forced,
+            seen,
+            masks,
+            step,
+        )
+        return state.device, seen, masks, step, count
+
+    def finish(self, aim: Aim, unit_device: IntArray) -> Decoded:
+        """Simulates devices with the best order found for them."""
+        extra = [self.round_priority(aim.rounds)] if aim.rounds > 1 else []
+        score, order = self.space.sequence(self.space.spread(unit_device), extra)
+        return Decoded(score, unit_device, order, aim)
+
+    def round_priority(self, rounds: int) -> FloatArray:
+        """Priority of ops by the round that their place in the graph belongs to. [n]"""
+        of_unit = np.minimum((self.graph.place * rounds).astype(np.int32), rounds - 1)
+        return round_priority(self.space, of_unit[self.space.problem.unit_of])
+
+    def decode(self, aim: Aim, spread: float = 0.0) -> Decoded:
+        """The policy's first choice under one aim, simulated."""
+        return self.finish(aim, self.walk(aim, spread=spread))
+
+    def sample(self, aim: Aim, rng: np.random.Generator, temperature: float) -> Decoded:
+        """A placement drawn from the policy under one aim, simulated."""
+        return self.finish(aim, self.walk(aim, noise=self.noise(rng, temperature)))
+
+    def noise(self, rng: np.random.Generator, temperature: float) -> SingleArray:
+        """Gumbel noise that makes the best score a draw from the softmax. [U, D]"""
+        shape = (self.space.problem.num_units, self.space.problem.num_devices)
+        return (temperature * rng.gumbel(size=shape)).astype(np.float32)
+
+    def greedy(self) -> list[Decoded]:
+        """First choices under all aims, the best first; with less memory each if none fits."""
+        found: list[Decoded] = []
+        for spread in SPREADS if self.space.memory_matters else SPREADS[:1]:
+            found += [self.decode(aim, spread) for aim in self.aims]
+            found.sort(key=lambda decoded: decoded.score)
+            if self.fits(found[0]):
+                break
+        return found
+
+    def fits(self, decoded: Decoded) -> bool:
+        """Whether no device's memory is exceeded."""
+        device = self.space.spread(decoded.unit_device)
+        return self.space.simulator.excess(device, decoded.order)[1] == 0
+
+    def search(self, rng: np.random.Generator, deadline: float) -> tuple[Decoded, int]:
+        """The best of the first choices and of samples until ``deadline``; number of decodes."""
+        ranked = self.greedy()
+        best, count = ranked[0], len(ranked)
+        aims = list(dict.fromkeys(decoded.aim for decoded in ranked))[:BEST_AIMS]
+        while time.perf_counter() < deadline:
+            aim = aims[int(rng.integers(len(aims)))]
+            noise = self.noise(rng, float(rng.choice(TEMPERATURES)))
+            forced = self.stretch(rng, best.unit_device) if count % 2 else None
+            drawn = self.finish(aim, self.walk(aim, noise=noise, forced=forced))
+            best, count = min(best, drawn, key=lambda decoded: decoded.score), count + 1
+        return best, count
+
+    def stretch(self, rng: np.random.Generator, unit_device: IntArray) -> IntArray:
+        """``unit_device`` but -1 in a random stretch of the units by coordinate. [U]"""
+        forced = unit_device.copy()
+        length = max(1, int(len(forced) * 2.0 ** -rng.uniform(1.0, 6.0)))
+        start = int(rng.integers(max(1, len(forced) - length + 1)))
+        forced[self.space.unit_order[start : start + length]] = -1
+        return forced

@@ -1,0 +1,290 @@
+"""``Walk``: what the decoder walks, a problem as flat arrays in one of two directions.
+
+The decoder decides one device for each placement unit. It visits ops; where an op's unit has no
+device yet, that is a decision; the op is then booked on its device, so that the next decision sees
+the partial schedule. With micro-batches all copies of an op share a device, so only the ops of the
+first micro-batch are visited, and loads, memory and traffic of units count all copies.
+
+A walk backwards is the same on the reversed graph: producers and consumers change places, and so
+do the two ends of every link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.graph import ComputationGraph
+from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
+from gnnplace.graph.ranks import downward_rank, upward_rank
+from gnnplace.placers import SearchSpace
+from gnnplace.problem import Problem
+from gnnplace.simulation.list_scheduling import mean_transfer_times
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+COORDINATE = "coordinate"
+
+
+class Walk(NamedTuple):
+    """Arrays of one problem in one direction; m visited ops, U units, D devices, T tensors.
+
+    Attributes:
+        unit: placement unit of each visited op. [m]
+        time: seconds on each device, inf where it cannot run. [m, D]
+        before_offset: where each op's inputs (in walking direction) start. [m + 1]
+        before: the visited op at the other end of each input.
+        before_tensor: tensor of each input, 0..T-1.
+        before_size: bytes of each input.
+        num_tensors: T.
+        after: longest path after each op in walking direction, in seconds. [m]
+        unit_time: seconds of all ops of a unit on each device, inf where not allowed. [U, D]
+        unit_work: seconds of all ops of a unit, mean over its devices. [U]
+        unit_state: bytes that stay. [U]
+        unit_bytes: bytes of all tensors that the unit's ops make. [U]
+        flow_offset: where each unit's neighbours start. [U + 1]
+        flow_unit: neighbouring units.
+        flow_in: bytes from the neighbour, -1 without any tensor.
+        flow_out: bytes to the neighbour, -1 without any tensor.
+        device_time: seconds of all units on each device, for those it can run. [D]
+        memory: bytes, at least 1. [D]
+        latency: seconds from row to column. [D, D]
+        per_byte: seconds a byte. [D, D]
+        channel: channel of each pair, -1 without a link. [D, D]
+        num_channels: number of channels.
+        scale: mean seconds of a visited op.
+        work: seconds of all units.
+        bound: longest path or work on all devices, whichever is more, in seconds.
+        mean_bytes: mean bytes of a tensor.
+    """
+
+    unit: IntArray
+    time: FloatArray
+    before_offset: IntArray
+    before: IntArray
+    before_tensor: IntArray
+    before_size: FloatArray
+    num_tensors: int
+    after: FloatArray
+    unit_time: FloatArray
+    unit_work: FloatArray
+    unit_state: FloatArray
+    unit_bytes: FloatArray
+    flow_offset: IntArray
+    flow_unit: IntArray
+    flow_in: FloatArray
+    flow_out: FloatArray
+    device_time: FloatArray
+    memory: FloatArray
+    latency: FloatArray
+    per_byte: FloatArray
+    channel: IntArray
+    num_channels: int
+    scale: float
+    work: float
+    bound: float
+    mean_bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class WalkGraph:
+    """The visited part of a problem and what both directions share. m visited ops."""
+
+    space: SearchSpace
+
+    @property
+    def problem(self) -> Problem:
+        """The whole problem."""
+        return self.space.problem
+
+    @cached_property
+    def ops(self) -> IntArray:
+        """Visited ops, as indices of the problem. [m]"""
+        problem = self.problem
+        first = problem.microbatch == 0
+        seen = np.zeros(problem.num_units, dtype=bool)
+        seen[problem.unit_of[first]] = True
+        return np.flatnonzero(first | ~seen[problem.unit_of]).astype(np.int32)
+
+    @cached_property
+    def graph(self) -> ComputationGraph:
+        """The graph of visited ops, with the tensors between them."""
+        whole = self.problem.graph
+        if len(self.ops) == whole.num_ops:
+            return whole
+        local = np.full(whole.num_ops, -1, dtype=np.int32)
+        local[self.ops] = np.arange(len(self.ops), dtype=np.int32)
+        kept = np.flatnonzero(local[whole.producer] >= 0)
+        tensor, consumer = whole.consumption_tensor, local[whole.consumer]
+        inside = (consumer >= 0) & (local[whole.producer][tensor] >= 0)
+        counts = np.bincount(tensor[inside], minlength=whole.num_tensors)[kept]
+        return ComputationGraph(
+            names=tuple(whole.names[i] for i in self.ops),
+            producer=local[whole.producer[kept]],
+            size=whole.size[kept],
+            consumer_offset=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+            consumer=consumer[inside].astype(np.int32),
+        )
+
+    @cached_property
+    def unit(self) -> IntArray:
+        """Placement unit of each visited op. [m]"""
+        return self.problem.unit_of[self.ops]
+
+    @cached_property
+    def cost(self) -> FloatArray:
+        """Mean seconds of each visited op over the devices that can run it. [m]"""
+        return mean_times(self.problem.times[self.ops])
+
+    @cached_property
+    def edge_cost(self) -> FloatArray:
+        """Mean seconds of each edge's transfer over the cluster. [edges]"""
+        return mean_transfer_times(self.problem, self.graph.edges[2])
+
+    @cached_property
+    def up(self) -> FloatArray:
+        """Upward rank in seconds. [m]"""
+        return upward_rank(self.graph, self.cost, self.edge_cost)
+
+    @cached_property
+    def down(self) -> FloatArray:
+        """Downward rank in seconds. [m]"""
+        return downward_rank(self.graph, self.cost, self.edge_cost)
+
+    @cached_property
+    def forward(self) -> Walk:
+        """The walk from producers to consumers."""
+        return _build(self)
+
+    @cached_property
+    def backward(self) -> Walk:
+        """The walk from consumers to producers."""
+        return _reversed(self, self.forward)
+
+    def walk(self, order: str) -> Walk:
+        """The walk in the direction of the traversal order of that name."""
+        return self.backward if order in BACKWARD_ORDERS else self.forward
+
+    @cached_property
+    def place(self) -> FloatArray:
+        """Share of the work in units of lesser coordinate than each unit, half its own too. [U]"""
+        work = self.forward.unit_work
+        place = np.empty(len(work))
+        sorted_work = work[self.space.unit_order]
+        place[self.space.unit_order] = np.cumsum(sorted_work) - sorted_work / 2
+        return place / max(float(work.sum()), 1e-300)
+
+    def order(self, name: str, seed: int = 0) -> IntArray:
+        """Visited ops in a traversal order; ``coordinate`` visits a layer's ops together. [m]
+
+        Raises:
+            InputError: there is no such order.
+        """
+        if name == COORDINATE:
+            keys = (self.graph.position, self.space.unit_coordinate[self.unit])
+            return np.lexsort(keys).astype(np.int32)
+        return traversal(name, self.graph, self.cost, self.edge_cost, seed)
+
+
+def mean_times(times: FloatArray) -> FloatArray:
+    """Mean seconds over the devices that can run an op, 0 where none can. [n, D] to [n]"""
+    able = np.isfinite(times)
+    count = able.sum(axis=1)
+    return np.asarray(np.where(able, times, 0.0).sum(axis=1) / np.maximum(count, 1))
+
+
+def _build(graph: WalkGraph) -> Walk:
+    problem, cluster = graph.problem, graph.problem.cluster
+    cost, unit_time = graph.cost, _unit_time(problem)
+    unit_work = mean_times(unit_time)
+    work = max(float(unit_work.sum()), 1e-300)
+    finite = np.where(np.isfinite(unit_time), unit_time, 0.0)
+    flow = _flows(problem)
+    with np.errstate(divide="ignore"):
+        per_byte = np.where(cluster.channel >= 0, 1.0 / cluster.bandwidth, 0.0)
+    return Walk(
+        unit=graph.unit,
+        time=np.ascontiguousarray(problem.times[graph.ops]),
+        **_inputs(graph.graph, backwards=False),
+        after=graph.up - cost,
+        unit_time=unit_time,
+        unit_work=unit_work,
+        unit_state=problem.unit_state,
+        unit_bytes=_unit_bytes(problem),
+        flow_offset=flow[0],
+        flow_unit=flow[1],
+        flow_in=flow[2],
+        flow_out=flow[3],
+        device_time=finite.sum(axis=0),
+        memory=np.maximum(cluster.memory, 1.0),
+        latency=np.where(cluster.channel >= 0, cluster.latency, 0.0),
+        per_byte=per_byte,
+        channel=cluster.channel,
+        num_channels=cluster.num_channels,
+        scale=float(cost.mean()) or 1.0,
+        work=work,
+        bound=max(float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300),
+        mean_bytes=float(graph.graph.size.mean()) if graph.graph.num_tensors else 0.0,
+    )
+
+
+def _reversed(graph: WalkGraph, walk: Walk) -> Walk:
+    return walk._replace(
+        **_inputs(graph.graph, backwards=True),
+        after=graph.down,
+        flow_in=walk.flow_out,
+        flow_out=walk.flow_in,
+        latency=np.ascontiguousarray(walk.latency.T),
+        per_byte=np.ascontiguousarray(walk.per_byte.T),
+        channel=np.ascontiguousarray(walk.channel.T),
+    )
+
+
+def _inputs(graph: ComputationGraph, *, backwards: bool) -> dict[str, Any]:
+    tensor = graph.consumption_tensor
+    ends = (graph.producer[tensor], graph.consumer)
+    other, mine = ends[::-1] if backwards else ends
+    by_op = np.argsort(mine, kind="stable")
+    counts = np.bincount(mine, minlength=graph.num_ops)
+    return {
+        "before_offset": np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+        "before": other[by_op].astype(np.int32),
+        "before_tensor": tensor[by_op].astype(np.int32),
+        "before_size": graph.size[tensor[by_op]],
+        "num_tensors": graph.num_tensors,
+    }
+
+
+def _unit_time(problem: Problem) -> FloatArray:
+    """Seconds of all ops of a unit on each device, inf where it may not be. [U, D]"""
+    total = np.zeros((problem.num_units, problem.num_devices))
+    np.add.at(total, problem.unit_of, problem.times)
+    return np.where(problem.unit_allowed, total, np.inf)
+
+
+def _unit_bytes(problem: Problem) -> FloatArray:
+    units = problem.unit_of[problem.graph.producer]
+    return np.bincount(units, problem.graph.size, problem.num_units).astype(np.float64)
+
+
+def _flows(problem: Problem) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """Bytes between units, both ways: offset, neighbour, bytes in, bytes out."""
+    source, target, size = problem.graph.edges
+    count = problem.num_units
+    a, b = problem.unit_of[source].astype(np.int64), problem.unit_of[target].astype(np.int64)
+    apart = a != b
+    a, b, size = a[apart], b[apart], size[apart]
+    key, index = np.unique(np.concatenate([a * count + b, b * count + a]), return_inverse=True)
+    out_index, in_index = index[: len(a)], index[len(a) :]
+    out, into = np.full(len(key), -1.0), np.full(len(key), -1.0)
+    out[out_index] = 0.0
+    into[in_index] = 0.0
+    np.add.at(out, out_index, size)
+    np.add.at(into, in_index, size)
+    mine, other = np.divmod(key, max(count, 1))
+    offset = np.concatenate(([0], np.cumsum(np.bincount(mine, minlength=count))))
+    return offset.astype(np.int32), other.astype(np.int32), into, out
