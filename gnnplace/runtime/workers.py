@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,6 +50,12 @@ class Task:
 
 class WorkerFailure(Exception):
     """Raised inside a worker to say in one line what failed where."""
+
+
+class _Message(NamedTuple):
+    failed: bool
+    content: Any
+    time: float
 
 
 @dataclass
@@ -113,11 +119,12 @@ def _start(task: Task) -> _Worker:
 def _work(task: Task, pipe: Connection, parent: int) -> None:
     _prepare(task, parent)
     try:
-        pipe.send(("done", task.run()))
+        message = _Message(False, task.run(), time.monotonic())
     except WorkerFailure as failure:
-        pipe.send(("failed", str(failure)))
+        message = _Message(True, str(failure), time.monotonic())
     except BaseException as error:
-        pipe.send(("failed", describe(error)))
+        message = _Message(True, describe(error), time.monotonic())
+    pipe.send(message)
 
 
 def describe(error: BaseException) -> str:
@@ -166,40 +173,49 @@ def _collect(
     """Results of those that are done.
 
     Raises:
-        ExecutionError: one died or failed; a death comes first, as others may fail from it.
+        ExecutionError: one died or failed. A death is told first, then the earliest failure, as
+            the others may fail because of it.
     """
     ended = [i for i in running if not workers[i].process.is_alive()]  # before reading pipes
-    messages = {i: message for i in running if (message := _message(workers[i])) is not None}
-    failed = [i for i in messages if messages[i][0] == "failed"]
-    if failed:
-        _let_die([workers[i].process for i in running if i not in messages])
-    for i in ended if not failed else running:
-        if i not in messages and not workers[i].process.is_alive():
+    messages = _messages(workers, running)
+    if any(message.failed for message in messages.values()):
+        silent = [i for i in running if i not in messages]
+        ended = _let_die(workers, silent)
+        messages |= _messages(workers, silent)
+    for i in ended:
+        if i not in messages:
             workers[i].process.join()
             what = _exit_text(workers[i].process.exitcode)
             raise ExecutionError(f"worker {workers[i].task.name!r} {what}{doing(i)}")
-    for i in failed:
-        raise ExecutionError(f"worker {workers[i].task.name!r} failed{doing(i)}: {messages[i][1]}")
-    return {i: content for i, (_, content) in messages.items()}
+    failures = [(m.time, i) for i, m in messages.items() if m.failed]
+    if failures:
+        _, i = min(failures)
+        raise ExecutionError(
+            f"worker {workers[i].task.name!r} failed{doing(i)}: {messages[i].content}"
+        )
+    return {i: message.content for i, message in messages.items()}
 
 
-def _let_die(processes: list[BaseProcess]) -> None:
-    """Reaps those whose death shows within a moment."""
-    dying = wait([process.sentinel for process in processes], GRACE)
-    for process in processes:
-        if process.sentinel in dying:
-            process.join()
+def _messages(workers: list[_Worker], running: list[int]) -> dict[int, _Message]:
+    """What workers have sent, if anything."""
+    found: dict[int, _Message] = {}
+    for i in running:
+        try:
+            if workers[i].pipe.poll():
+                found[i] = workers[i].pipe.recv()
+        except EOFError:
+            pass
+    return found
 
 
-def _message(worker: _Worker) -> tuple[str, Any] | None:
-    """What a worker has sent, if anything."""
-    try:
-        if worker.pipe.poll():
-            kind, content = worker.pipe.recv()
-            return kind, content
-    except EOFError:
-        pass
-    return None
+def _let_die(workers: list[_Worker], silent: list[int]) -> list[int]:
+    """Reaps those whose death shows within a moment, and returns them."""
+    sentinels = {i: workers[i].process.sentinel for i in silent}
+    dying = wait(list(sentinels.values()), GRACE)
+    dead = [i for i in silent if sentinels[i] in dying]
+    for i in dead:
+        workers[i].process.join()
+    return dead
 
 
 def _exit_text(code: int | None) -> str:
