@@ -104,11 +104,11 @@ def test_progress_postpones_the_timeout():
     ]
 
 
-SCRIPT = """
-    import os, sys, time
+SCRIPT = r"""
+    import os, time
     from gnnplace.runtime.workers import Task, run_tasks
     def report():
-        print(os.getpid(), flush=True)
+        os.write(1, b"%d\n" % os.getpid())
         time.sleep(600)
     run_tasks([Task("a", report), Task("b", report)])
 """
