@@ -9,8 +9,9 @@ is refused: an order of the groups is kept (Pearce and Kelly, "A dynamic topolog
 algorithm", JEA 2006) and only the window between both groups is searched.
 
 A group has one phase. Ops of a unit share a device; two units merge into one only while the cost
-of the unit stays under a cap. Caps on the cost of a group, on the loss of a merge and on the cost
-of a unit begin low and double until the wished number of groups is reached.
+of the unit stays under a cap. Caps on the cost of a group and on the loss of a merge begin low and
+double until the wished number of groups is reached; the cap of a unit, that of a few groups,
+follows late, for what is united can't be placed apart.
 Complexity: O(rounds * (ops * window + edges)). Deterministic; ties go to the smaller index.
 """
 
@@ -27,7 +28,7 @@ from gnnplace.graph.contraction import Contraction
 
 ROUNDS = 24
 FIRST_CAP = 0.25  # of the mean cost of a wished group
-UNIT_SHARE = 3.0  # a unit has forward, backward and update groups
+UNIT_GROUPS = 4.0  # a unit should be worth so many groups: forward, backward, update
 
 
 def coarsen(
@@ -81,28 +82,30 @@ def _attach(groups: Contraction, attach: NDArray[np.int32] | None) -> None:
 
 
 def _shrink(groups: Contraction, target: int, total: float) -> None:
-    cap = FIRST_CAP * total / target
+    mean = total / target
+    cap = FIRST_CAP * mean
     for _ in range(ROUNDS):
         groups.merge_ends()
-        while groups.count > target and _sweep(groups, target, cap):
+        unit_cap = max(UNIT_GROUPS * mean, cap / 2)
+        while groups.count > target and _sweep(groups, target, cap, unit_cap):
             groups.merge_ends()
         if groups.count <= target:
             return
         cap *= 2
 
 
-def _sweep(groups: Contraction, target: int, cap: float) -> bool:
+def _sweep(groups: Contraction, target: int, cap: float, unit_cap: float) -> bool:
     """Merge each group once at most, the lightest first; whether anything was merged."""
     merged = False
     for group in sorted(groups.alive(), key=lambda g: (groups.cost[g], g)):
         if groups.count <= target:
             return False
         if groups.is_alive(group) and groups.cost[group] <= cap:
-            merged |= _merge_best(groups, group, cap)
+            merged |= _merge_best(groups, group, cap, unit_cap)
     return merged
 
 
-def _merge_best(groups: Contraction, group: int, cap: float) -> bool:
+def _merge_best(groups: Contraction, group: int, cap: float, unit_cap: float) -> bool:
     """Merge a group into the neighbour where that delays others least."""
     options = []
     for a, b in groups.edges_of(group):
@@ -112,6 +115,6 @@ def _merge_best(groups: Contraction, group: int, cap: float) -> bool:
             same = groups.unit[group] is None or groups.unit[group] == groups.unit[other]
             options.append((loss, not same, groups.cost[other], other, a, b))
     for *_, other, a, b in sorted(options):
-        if groups.compatible(group, other, UNIT_SHARE * 2 * cap) and groups.merge(a, b):
+        if groups.compatible(group, other, unit_cap) and groups.merge(a, b):
             return True
     return False
