@@ -1,7 +1,7 @@
 """Measures what a message between two workers costs, by ping-pong over the transport itself.
 
-Buffers rotate over tens of megabytes, as they do in a step, where every tensor has its own: a
-single buffer would stay in the cache and promise too much. From the medians of each size,
+Tensors and buffers rotate over tens of megabytes, as they do in a step, where every tensor has its
+own: a single one would stay in the cache and promise twice as much. From the medians of each size,
 
     send(s) = send_overhead + s / bandwidth            (the sender makes the copy itself)
     one_way(s) = send(s) + latency + receive_overhead  (half a round trip)
@@ -173,13 +173,15 @@ class _End:
     def _play(self, size: int, first: int, count: int) -> tuple[float, float, float]:
         out = [self.transport.sender(first + 2 * k + self.end) for k in range(count)]
         back = [self.transport.receiver(first + 2 * k + 1 - self.end) for k in range(count)]
-        source = torch.zeros(size, dtype=torch.uint8)
+        sources = [torch.zeros(size, dtype=torch.uint8) for _ in range(count)]
         sends: list[float] = []
         ways: list[float] = []
         for turn in range(1, ROUNDS + 1):
             self.board.barrier(self.end, first * ROUNDS + turn)
+            for source in sources:
+                source.fill_(turn)
             for k in range(count):
-                own, way = self._rally(out[k], back[k], source, turn)
+                own, way = self._rally(out[k], back[k], sources[k], turn)
                 if turn > 1:
                     sends.append(own)
                     ways.append(way)
@@ -189,7 +191,6 @@ class _End:
     def _rally(
         self, send: Send, receive: Receive, source: torch.Tensor, turn: int
     ) -> tuple[float, float]:
-        source.fill_(turn)  # as warm in the cache as an op's result
         if self.end == 1:
             receive(turn)
             send(source, turn)
