@@ -1,0 +1,424 @@
+"""Random graph families: generated problems, reproducible by seed, for learning and for tests.
+
+A family draws the forward graph: ops, what they take as inputs, which share weights. Costs and
+sizes are then drawn for it, it becomes a training step (backward and update ops) or stays forward
+only, is cut into micro-batches, and gets a cluster whose links match a drawn ratio of communication
+to computation. The shapes follow the networks the families are named after; all distributions are
+our own choice, wide enough to cover the published profiles (PipeDream, 2019).
+
+Split: a learner trains on ``TRAIN`` families and ``TRAIN_CLUSTERS``; it is validated on
+``VALIDATION`` families and tested on ``TEST`` families, the ``two-tier`` cluster kept for the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.errors import InputError
+from gnnplace.graph import ComputationGraph
+from gnnplace.microbatching import with_microbatches
+from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
+
+FloatArray = NDArray[np.float64]
+Generator = np.random.Generator
+
+TRAIN = ("layered", "erdos-renyi", "inception", "transformer", "chain", "mixture", "grid")
+VALIDATION = ("nas", "two-tower")
+TEST = ("seq2seq", "series-parallel")
+TRAIN_CLUSTERS = ("shared", "own", "mixed")
+CLUSTERS = (*TRAIN_CLUSTERS, "two-tier")
+MICROBATCHES = (1, 1, 1, 2, 4, 8)
+MOST_OPS = 2_000
+
+
+@dataclass
+class Sketch:
+    """A forward graph being drawn: inputs and weight class of each op, in topological order."""
+
+    inputs: list[list[int]] = field(default_factory=list)
+    weight: list[str | None] = field(default_factory=list)
+    heavy: list[float] = field(default_factory=list)
+
+    def add(self, inputs: list[int], *, heavy: float = 1.0, weight: str | None = None) -> int:
+        """Adds an op; ``heavy`` scales its cost, ``weight`` names parameters that it shares."""
+        self.inputs.append(sorted(set(inputs)))
+        self.heavy.append(heavy)
+        self.weight.append(weight)
+        return len(self.inputs) - 1
+
+    def layer(self, inputs: list[int], heavy: float = 4.0) -> int:
+        """Adds an op with parameters of its own."""
+        return self.add(inputs, heavy=heavy, weight=f"w{len(self.inputs)}")
+
+    def block(self, start: int, length: int) -> int:
+        """Adds layers, each with a light op after it, one after the other."""
+        for _ in range(length):
+            start = self.add([self.layer([start])], heavy=0.5)
+        return start
+
+
+def layered(rng: Generator, size: int) -> Sketch:
+    """Layers of random width; each op takes one to three ops of the layer before, or skips."""
+    sketch, before, width = Sketch(), [-1], int(rng.integers(2, 10))
+    before = [sketch.add([]) for _ in range(width)]
+    while len(sketch.inputs) < size:
+        now = [
+            sketch.layer(rng.choice(before, min(len(before), int(rng.integers(1, 4)))).tolist())
+            for _ in range(int(rng.integers(1, width + 1)))
+        ]
+        before = now if rng.random() < 0.8 else before + now
+    return sketch
+
+
+def erdos_renyi(rng: Generator, size: int) -> Sketch:
+    """Every earlier op of a window is an input with the same probability."""
+    sketch, window = Sketch(), int(rng.integers(5, 40))
+    share = rng.uniform(1.0, 3.0) / window
+    for i in range(size):
+        low = max(0, i - window)
+        inputs = (low + np.flatnonzero(rng.random(i - low) < share)).tolist()
+        sketch.add(
+            inputs, weight=f"w{i}" if rng.random() < 0.5 else None, heavy=rng.uniform(0.5, 4)
+        )
+    return sketch
+
+
+def inception(rng: Generator, size: int) -> Sketch:
+    """Blocks of parallel branches of different lengths, joined again."""
+    sketch = Sketch()
+    join = sketch.block(sketch.add([]), 2)
+    while len(sketch.inputs) < size:
+        branches = int(rng.integers(2, 7))
+        ends = [sketch.block(join, int(rng.integers(1, 5))) for _ in range(branches)]
+        join = sketch.add(ends, heavy=0.5)
+    return sketch
+
+
+def transformer(rng: Generator, size: int) -> Sketch:
+    """Layers of attention (in heads or whole) and a feed-forward block, with residuals."""
+    sketch = Sketch()
+    x, heads = sketch.layer([sketch.add([])]), int(rng.integers(1, 7))
+    while len(sketch.inputs) < size:
+        parts = []
+        for _ in range(heads):
+            q, k, v = (sketch.layer([x], heavy=4 / heads) for _ in range(3))
+            weights = sketch.add([sketch.add([q, k], heavy=2 / heads)], heavy=0.3)
+            parts.append(sketch.add([weights, v], heavy=2 / heads))
+        x = sketch.add([sketch.layer(parts), x], heavy=0.3)
+        x = sketch.add([sketch.layer([sketch.layer([x], heavy=8)], heavy=8), x], heavy=0.3)
+    return sketch
+
+
+def chain(rng: Generator, size: int) -> Sketch:
+    """Layers one after the other, some with residuals over a few of them."""
+    sketch = Sketch()
+    x, residual = sketch.add([]), rng.random() < 0.5
+    while len(sketch.inputs) < size:
+        y = sketch.block(x, int(rng.integers(1, 4)))
+        x = sketch.add([x, y], heavy=0.3) if residual else y
+    return sketch
+
+
+def mixture(rng: Generator, size: int) -> Sketch:
+    """Layers whose tokens go through parallel experts."""
+    sketch, experts = Sketch(), int(rng.integers(2, 9))
+    x = sketch.layer([sketch.add([])])
+    while len(sketch.inputs) < size:
+        x = sketch.block(x, int(rng.integers(1, 3)))
+        router = sketch.layer([x], heavy=0.5)
+        ends = [sketch.block(sketch.add([x, router], heavy=0.2), 2) for _ in range(experts)]
+        x = sketch.add([*ends, x], heavy=0.5)
+    return sketch
+
+
+def grid(rng: Generator, size: int) -> Sketch:
+    """A recurrent network unrolled: ops of a layer share weights over time."""
+    sketch, layers = Sketch(), int(rng.integers(2, 7))
+    _cells(sketch, layers, max(2, size // (2 * layers)), "cell", [])
+    return sketch
+
+
+def _cells(sketch: Sketch, layers: int, steps: int, name: str, start: list[int]) -> list[list[int]]:
+    """Cells over time: outputs of each layer's steps. ``start`` goes into every first cell."""
+    outputs: list[list[int]] = [[] for _ in range(layers)]
+    for _ in range(steps):
+        below = sketch.add(start, heavy=0.5)
+        for layer in range(layers):
+            mixed = sketch.add([below, *outputs[layer][-1:]], heavy=4, weight=f"{name}{layer}")
+            below = sketch.add([mixed], heavy=0.5)
+            outputs[layer].append(below)
+    return outputs
+
+
+def seq2seq(rng: Generator, size: int) -> Sketch:
+    """Encoder and decoder unrolled over time, attention, an output layer for each step."""
+    sketch, layers = Sketch(), int(rng.integers(1, 5))
+    steps = max(2, size // (4 * layers + 4))
+    encoder = _cells(sketch, layers, steps, "encoder", [])
+    decoder = _cells(sketch, layers, steps, "decoder", [encoder[-1][-1]])
+    memory = sketch.add(encoder[-1], heavy=1)
+    for top in decoder[-1]:
+        attended = sketch.add([top, memory], heavy=1, weight="attention")
+        sketch.add([attended], heavy=6, weight="output")
+    return sketch
+
+
+def nas(rng: Generator, size: int) -> Sketch:
+    """Cells of random pairwise ops over the two cells before, as in searched architectures."""
+    sketch = Sketch()
+    before = [sketch.layer([sketch.add([])])] * 2
+    while len(sketch.inputs) < size:
+        made = list(before)
+        for _ in range(int(rng.integers(3, 7))):
+            a, b = rng.choice(made, 2).tolist()
+            made.append(sketch.add([sketch.block(a, 1), sketch.layer([b])], heavy=0.3))
+        before = [before[1], sketch.add(made[2:], heavy=0.5)]
+    return sketch
+
+
+def two_tower(rng: Generator, size: int) -> Sketch:
+    """Two to four chains that meet at the end."""
+    sketch, towers = Sketch(), int(rng.integers(2, 5))
+    shares = rng.dirichlet(np.full(towers, 4.0))
+    lengths = [max(1, int(share * size / 2)) for share in shares]
+    ends = [sketch.block(sketch.add([]), length) for length in lengths]
+    sketch.layer([sketch.add(ends)])
+    return sketch
+
+
+def series_parallel(rng: Generator, size: int) -> Sketch:
+    """Series and parallel compositions, drawn recursively."""
+    sketch = Sketch()
+    _compose(sketch, rng, sketch.add([]), size)
+    return sketch
+
+
+def _compose(sketch: Sketch, rng: Generator, start: int, size: int) -> int:
+    if size <= 3:
+        return sketch.layer([start], heavy=float(rng.uniform(0.5, 4)))
+    if rng.random() < 0.5:
+        first = int(rng.integers(1, size))
+        return _compose(sketch, rng, _compose(sketch, rng, start, first), size - first)
+    parts = int(rng.integers(2, 5))
+    ends = [_compose(sketch, rng, start, (size - 1) // parts) for _ in range(parts)]
+    return sketch.add(ends, heavy=0.5)
+
+
+FAMILIES: dict[str, Callable[[Generator, int], Sketch]] = {
+    "layered": layered,
+    "erdos-renyi": erdos_renyi,
+    "inception": inception,
+    "transformer": transformer,
+    "chain": chain,
+    "mixture": mixture,
+    "grid": grid,
+    "nas": nas,
+    "two-tower": two_tower,
+    "seq2seq": seq2seq,
+    "series-parallel": series_parallel,
+}
+
+
+def random_problem(
+    family: str,
+    seed: int,
+    *,
+    ops: tuple[int, int] = (40, 260),
+    devices: tuple[int, int] = (2, 8),
+    clusters: tuple[str, ...] = CLUSTERS,
+    microbatches: tuple[int, ...] = MICROBATCHES,
+) -> Problem:
+    """A problem of ``family``; the same arguments give the same problem.
+
+    Args:
+        family: a key of ``FAMILIES``.
+        seed: of everything that is drawn.
+        ops: least and most ops before micro-batches; the most is met roughly.
+        devices: least and most devices.
+        clusters: types of clusters to draw from; of ``CLUSTERS``.
+        microbatches: numbers of micro-batches to draw from; forward-only graphs have one.
+
+    Raises:
+        InputError: there is no such family or cluster; the names are listed.
+    """
+    if family not in FAMILIES:
+        raise InputError(f"family {family!r}: unknown; families: {', '.join(FAMILIES)}")
+    rng = np.random.default_rng([seed, list(FAMILIES).index(family)])
+    wanted = int(np.exp(rng.uniform(*np.log(ops))))
+    training = rng.random() < 0.6
+    sketch = FAMILIES[family](rng, max(4, int(wanted / 2.6) if training else wanted))
+    draft = _draw_costs(sketch, rng)
+    graph = _training_graph(draft) if training else _forward_graph(draft)
+    cluster_type = str(rng.choice(clusters))
+    if cluster_type not in CLUSTERS:
+        raise InputError(f"cluster {cluster_type!r}: unknown; clusters: {', '.join(CLUSTERS)}")
+    problem = _on_cluster(graph, f"{family}-{seed}", cluster_type, devices, rng)
+    fitting = [m for m in microbatches if training and m * problem.num_ops <= MOST_OPS]
+    return with_microbatches(problem, int(rng.choice(fitting or [1])))
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A sketch with costs: seconds, output bytes and parameter bytes of each forward op."""
+
+    sketch: Sketch
+    seconds: FloatArray
+    size: FloatArray
+    parameters: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A graph with what a problem needs beside its cluster."""
+
+    graph: ComputationGraph
+    seconds: FloatArray
+    state: FloatArray
+    phase: NDArray[np.int8]
+    colocate: tuple[str | None, ...]
+
+
+def _draw_costs(sketch: Sketch, rng: Generator) -> Draft:
+    n = len(sketch.inputs)
+    spread = rng.uniform(0.2, 1.0)
+    seconds = np.array(sketch.heavy) * 1e-4 * rng.lognormal(0.0, spread, n)
+    size = (
+        1e6 * rng.lognormal(0.0, rng.uniform(0.2, 1.2), n) * np.linspace(1, rng.uniform(0.2, 1), n)
+    )
+    has = np.array([weight is not None for weight in sketch.weight])
+    return Draft(sketch, seconds, size, has * 2e6 * rng.lognormal(0.0, 1.0, n))
+
+
+def _forward_graph(draft: Draft) -> Parts:
+    sketch, n = draft.sketch, len(draft.seconds)
+    consumers = _consumers(sketch)
+    tensors = [(i, draft.size[i], consumers[i]) for i in range(n) if consumers[i]]
+    graph = ComputationGraph.from_tensors([f"op{i}" for i in range(n)], tensors)
+    state, colocate = _state(draft, 1.0), tuple(sketch.weight)
+    return Parts(graph, draft.seconds, state, np.zeros(n, np.int8), colocate)
+
+
+def _state(draft: Draft, times: float) -> FloatArray:
+    """Bytes of parameters, on the first op that has them."""
+    first = {w: i for i, w in reversed(list(enumerate(draft.sketch.weight))) if w is not None}
+    state = np.zeros(len(draft.seconds))
+    for i in first.values():
+        state[i] = times * draft.parameters[i]
+    return state
+
+
+def _consumers(sketch: Sketch) -> list[list[int]]:
+    consumers: list[list[int]] = [[] for _ in sketch.inputs]
+    for i, inputs in enumerate(sketch.inputs):
+        for other in inputs:
+            consumers[other].append(i)
+    return consumers
+
+
+def _training_graph(draft: Draft) -> Parts:
+    """Forward ops, then their backward ops in reverse, then one update for each weight.
+
+    A backward op costs twice its forward op; it takes the gradients of its op's consumers and the
+    activations that its op took (or made, where it took none).
+    """
+    sketch, n = draft.sketch, len(draft.seconds)
+    consumers = _consumers(sketch)
+    backward = {i: 2 * n - 1 - i for i in range(n)}
+    weights = list(dict.fromkeys(w for w in sketch.weight if w is not None))
+    update = {w: 2 * n + k for k, w in enumerate(weights)}
+    takers = [consumers[i] + [backward[c] for c in consumers[i]] for i in range(n)]
+    for i in range(n):
+        if not sketch.inputs[i] or not consumers[i]:
+            takers[i].append(backward[i])
+    tensors: list[tuple[int, float, list[int]]] = [
+        (i, float(draft.size[i]), takers[i]) for i in range(n)
+    ]
+    for i in range(n):
+        tensors += [(backward[i], float(draft.size[j]), [backward[j]]) for j in sketch.inputs[i]]
+        weight = sketch.weight[i]
+        if weight is not None:
+            tensors.append((backward[i], float(draft.parameters[i]), [update[weight]]))
+    names = [f"op{i}" for i in range(n)] + [f"grad{i}" for i in reversed(range(n))]
+    graph = ComputationGraph.from_tensors([*names, *(f"update {w}" for w in weights)], tensors)
+    seconds = np.concatenate([draft.seconds, 2 * draft.seconds[::-1], np.full(len(weights), 1e-5)])
+    phase = np.repeat([FORWARD, BACKWARD, UPDATE], [n, n, len(weights)]).astype(np.int8)
+    state = np.concatenate([_state(draft, 3.0), np.zeros(n + len(weights))])
+    return Parts(graph, seconds, state, phase, (*sketch.weight, *sketch.weight[::-1], *weights))
+
+
+def _on_cluster(
+    parts: Parts, name: str, cluster_type: str, devices: tuple[int, int], rng: Generator
+) -> Problem:
+    count = int(rng.integers(devices[0], devices[1] + 1))
+    ratio = float(np.exp(rng.uniform(np.log(0.02), np.log(4.0))))
+    moved = float(parts.graph.size[parts.graph.consumption_tensor].sum())
+    bandwidth = max(moved, 1.0) / (ratio * float(parts.seconds.sum()))
+    latency = float(parts.seconds.mean() * np.exp(rng.uniform(np.log(1e-3), np.log(0.3))))
+    memory = _memory(parts, count, rng)
+    cluster = _cluster(cluster_type, count, bandwidth, latency, memory, rng)
+    slower = float(np.exp(rng.uniform(0.0, np.log(5.0))))
+    noise = rng.lognormal(0.0, rng.uniform(0.0, 0.5), len(parts.seconds))
+    time = {"fast": parts.seconds, "slow": parts.seconds * slower * noise}
+    return build_problem(
+        name,
+        parts.graph,
+        cluster,
+        {kind: time[kind] for kind in cluster.kinds},
+        state=parts.state,
+        phase=parts.phase,
+        colocate=parts.colocate,
+    )
+
+
+def _memory(parts: Parts, count: int, rng: Generator) -> float:
+    """Bytes of each device: ample, or one and a half to three fair shares of everything."""
+    everything = float(parts.state.sum() + parts.graph.size.sum())
+    largest = float(parts.state.max() + 4 * parts.graph.size.max(initial=0.0))
+    if rng.random() < 0.7:
+        return 4.0 * everything + largest
+    return max(3.0 * largest, everything * rng.uniform(1.5, 3.0) / count)
+
+
+def _cluster(
+    cluster_type: str,
+    count: int,
+    bandwidth: float,
+    latency: float,
+    memory: float,
+    rng: Generator,
+) -> Cluster:
+    slow = int(rng.integers(1, count)) if cluster_type == "mixed" and count > 1 else 0
+    kinds = ["fast"] * (count - slow) + ["slow"] * slow
+    devices = tuple(
+        Device(name=f"device:{i}", kind=kind, memory=memory) for i, kind in enumerate(kinds)
+    )
+    each = max(1, (count + 1) // 2)
+    links = []
+    for i in range(count):
+        for j in range(count):
+            if i != j:
+                channel, factor = _channel(cluster_type, i // each, j // each)
+                links.append(
+                    Link(
+                        source=devices[i].name,
+                        target=devices[j].name,
+                        latency=latency,
+                        bandwidth=bandwidth * factor,
+                        channel=channel,
+                    )
+                )
+    return Cluster(devices, tuple(links), cluster_type)
+
+
+def _channel(cluster_type: str, here: int, there: int) -> tuple[str | None, float]:
+    """Channel of a link and how much faster than the drawn bandwidth it is."""
+    if cluster_type == "shared":
+        return "bus", 2.0
+    if cluster_type == "two-tier" and here != there:
+        return f"network {here}", 0.5
+    return None, 4.0 if cluster_type == "two-tier" else 1.0
