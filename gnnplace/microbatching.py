@@ -53,7 +53,8 @@ class _Copies:
         cut = np.flatnonzero(~self.single)
         updates = np.flatnonzero(self.single)
         self.origin = np.concatenate([np.tile(cut, count), updates])
-        self.share = np.concatenate([np.repeat(np.arange(count), len(cut)), np.full(len(updates), -1)])
+        shares = np.repeat(np.arange(count), len(cut))
+        self.share = np.concatenate([shares, np.full(len(updates), -1)])
         self.copy = np.empty((count, problem.num_ops), dtype=np.int64)
         self.copy[:, cut] = np.arange(count * len(cut)).reshape(count, -1)
         self.copy[:, updates] = count * len(cut) + np.arange(len(updates))
@@ -104,15 +105,12 @@ class _Copies:
             self._suffixed(old.names[i], share)
             for i, share in zip(self.origin, self.share, strict=True)
         ]
-        tensors: list[tuple[int, float, NDArray[Any]]] = []
-        for m in range(self.count):
-            tensors += [
-                (int(self.copy[m, old.producer[k]]), old.size[k] / scale, targets)
-                for k, targets in enumerate(
-                    np.split(self.copy[m, old.consumer], old.consumer_offset[1:-1])
-                )
-                if not self.single[old.producer[k]]
-            ]
+        cut = np.flatnonzero(~self.single[old.producer])
+        tensors = [
+            (int(copy[old.producer[k]]), float(old.size[k]) / scale, copy[old.consumers(int(k))])
+            for copy in self.copy
+            for k in cut
+        ]
         return ComputationGraph.from_tensors(names, tensors + self._update_tensors())
 
     def _update_tensors(self) -> list[tuple[int, float, NDArray[Any]]]:

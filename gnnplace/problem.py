@@ -253,8 +253,17 @@ def _pin(op: OpEntry, i: int, cluster: Cluster) -> int:
     return cluster.device_index[op.pin]
 
 
+def _op_index(file: ProblemFile) -> dict[str, int]:
+    index: dict[str, int] = {}
+    for i, op in enumerate(file.ops):
+        if op.name in index:
+            raise InputError(f"ops[{i}].name: {op.name!r} is repeated")
+        index[op.name] = i
+    return index
+
+
 def _tensor_triples(file: ProblemFile) -> list[tuple[int, float, list[int]]]:
-    index = {op.name: i for i, op in enumerate(file.ops)}
+    index = _op_index(file)
     triples = []
     for k, tensor in enumerate(file.tensors):
         if tensor.producer not in index:

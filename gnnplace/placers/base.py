@@ -71,8 +71,8 @@ class Placer(ABC):
     """Finds a placement of a problem.
 
     A subclass names itself, says in ``supports`` what it cannot do, and writes ``search``.
-    ``place`` is what everybody calls: it checks, times, repairs memory and simulates; it never returns a
-    placement that does not run or does not fit.
+    ``place`` is what everybody calls: it checks, times, repairs memory and simulates; it never
+    returns a placement that does not run or does not fit.
     """
 
     name: ClassVar[str]

@@ -1,9 +1,9 @@
 """``etf``: earliest task first (Hwang, Chow, Anger and Lee, 1989).
 
 Formulation: among all ready ops and all devices the pair with the earliest possible start is
-taken next; ties go to the higher upward rank. Tensors take latency + bytes / bandwidth on links that are
-never busy. Deviations as in ``heft``: classes, pins, kinds, memory, sequence. With ``favourite`` the
-kernel is ``m-sct``'s as well (see there).
+taken next; ties go to the higher upward rank. Tensors take latency + bytes / bandwidth on links
+that are never busy. Deviations as in ``heft``: classes, pins, kinds, memory, sequence. With
+``favourite`` the kernel is ``m-sct``'s as well (see there).
 Complexity: O(n R D), R = ready ops at once; at most 20,000 ops are taken.
 """
 

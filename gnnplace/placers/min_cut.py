@@ -1,9 +1,9 @@
 """``min-cut``: balanced parts with few bytes between them, by METIS (Karypis and Kumar, 1998).
 
-Formulation: units are vertices weighted by work, the bytes between two units weigh their edge; METIS
-cuts into k parts for k in 2 to D (shares by device speed); the best k by simulation is kept. It
-balances work and knows no order, so chains of dependent parts do not run side by side: that is the
-method, not a defect of this file. Complexity: O(D (U + edges)).
+Formulation: units are vertices weighted by work, the bytes between two units weigh their edge;
+METIS cuts into k parts for k in 2 to D (shares by device speed); the best k by simulation is kept.
+It balances work and knows no order, so chains of dependent parts do not run side by side: that is
+the method, not a defect of this file. Complexity: O(D (U + edges)).
 """
 
 from __future__ import annotations

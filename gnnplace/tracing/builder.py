@@ -51,7 +51,8 @@ class Builder:
         for node in traced.graph.nodes:
             self._add_node(node)
         for slot, node in traced.outputs:
-            self._add_output(slot, self._translator.value_name(node))
+            if slot.kind != "ignored":
+                self._add_output(slot, self._translator.value_name(node))
 
     @property
     def _ops(self) -> list[ProgramOp]:
@@ -72,10 +73,12 @@ class Builder:
             else:
                 self._translator.rename(node.name, self._add_slot(slot, value))
         elif node.op == "get_attr":
-            constant = getattr(self._traced.graph.owning_module, str(node.target), None)
+            owner = self._traced.graph.owning_module
+            constant = getattr(owner, str(node.target), None)
             if isinstance(constant, torch.Tensor):
-                name = self._add_input("constant", str(node.target), constant)
-                self._translator.rename(node.name, name)
+                self._translator.rename(
+                    node.name, self._add_input("constant", str(node.target), constant)
+                )
         elif node.op == "call_function":
             self._translator.add(node)
 
@@ -87,8 +90,7 @@ class Builder:
         name = slot.name.removeprefix("model.")
         if id(tensor) in self._owner:
             return self._owner[id(tensor)]
-        lifted = slot.kind == "buffer" and name.startswith("lifted_tensor")
-        return self._add_input("constant" if lifted else slot.kind, name, tensor)
+        return self._add_input(slot.kind, name, tensor)
 
     def _add_input(self, kind: str, source: str, tensor: torch.Tensor) -> str:
         name = f"{kind}.{source}"

@@ -8,8 +8,10 @@ other file depends on them.
 
 from __future__ import annotations
 
+import logging
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing.blame import blame
+from gnnplace.tracing.recurrent import recurrent_layers
 from gnnplace.tracing.step import StepModule
 
 
@@ -30,7 +33,7 @@ class Slot:
 
     Attributes:
         kind: Of a placeholder "parameter", "buffer", "constant", "input" or "tangent"; of an
-            output "loss", "output", "gradient" or "buffer".
+            output "loss", "output", "gradient", "buffer" or "ignored".
         name: Qualified name in `StepModule` (of a gradient: its parameter's; of an input: its
             position; of the rest: empty).
     """
@@ -56,6 +59,23 @@ class Traced:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch from logging pages about an error that is about to be said in one line."""
+    loggers = [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.startswith("torch") and isinstance(logger, logging.Logger) and not logger.disabled
+    ]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.disabled = False
+
+
 def trace(step: StepModule, inputs: tuple[torch.Tensor, ...], *, backward: bool) -> Traced:
     """Trace a step.
 
@@ -70,25 +90,42 @@ def trace(step: StepModule, inputs: tuple[torch.Tensor, ...], *, backward: bool)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            exported = torch.export.export(step, inputs, strict=False)
-            if backward:
-                return _joint(exported.module(check_guards=False), inputs)
-            return _inference(exported.run_decompositions({}))
+            with quiet(), recurrent_layers(training=backward):
+                exported = torch.export.export(step, inputs, strict=False)
+                if backward:
+                    return _joint(exported.module(check_guards=False), inputs, step)
+                return _inference(exported.run_decompositions(_composite_decompositions()))
         except CaptureError:
             raise
         except Exception as error:
             raise CaptureError(blame(error, step)) from error
 
 
-def _joint(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Traced:
+def _joint(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: StepModule) -> Traced:
+    _register_constants(module)
     with ExitStack() as stack:
         joint = aot_export_joint_with_descriptors(stack, module, inputs)
         graph = joint.graph_module.graph
+    own = dict(step.named_buffers(remove_duplicate=False))
     placeholders = graph.find_nodes(op="placeholder")
-    slots = {node.name: _input_slot(node.meta["desc"]) for node in placeholders}
+    slots = {node.name: _input_slot(node.meta["desc"], own) for node in placeholders}
     tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     tensors.update(module.named_buffers(remove_duplicate=False))
     return Traced(graph, slots, _joint_outputs(graph), tensors)
+
+
+def _register_constants(module: torch.nn.Module) -> None:
+    """Make buffers of the plain tensors that the exported graph refers to."""
+    assert isinstance(module, fx.GraphModule)
+    known = {*dict(module.named_parameters()), *dict(module.named_buffers())}
+    for node in module.graph.find_nodes(op="get_attr"):
+        path, _, name = str(node.target).rpartition(".")
+        owner = module.get_submodule(path)
+        tensor = getattr(owner, name, None)
+        if isinstance(tensor, torch.Tensor) and node.target not in known:
+            delattr(owner, name)
+            owner.register_buffer(name, tensor, persistent=False)
+            known.add(str(node.target))
 
 
 def _joint_outputs(graph: fx.Graph) -> tuple[tuple[Slot, fx.Node], ...]:
@@ -97,11 +134,11 @@ def _joint_outputs(graph: fx.Graph) -> tuple[tuple[Slot, fx.Node], ...]:
     return tuple((_output_slot(d), n) for d, n in pairs if isinstance(n, fx.Node))
 
 
-def _input_slot(desc: Any) -> Slot:
+def _input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
     if isinstance(desc, descriptors.ParamAOTInput):
         return Slot("parameter", desc.target)
     if isinstance(desc, descriptors.BufferAOTInput):
-        return Slot("buffer", desc.target)
+        return Slot("buffer" if desc.target in buffers else "constant", desc.target)
     if isinstance(desc, descriptors.PlainAOTInput):
         return Slot("input", str(desc.idx))
     if isinstance(desc, descriptors.TangentAOTInput):
@@ -116,8 +153,21 @@ def _output_slot(desc: Any) -> Slot:
         source = desc.mutated_input
         if isinstance(source, descriptors.BufferAOTInput):
             return Slot("buffer", source.target)
-        raise CaptureError(f"the model changes {source} in place; only buffers may change")
+        if isinstance(source, descriptors.PlainAOTInput):
+            return Slot("ignored", "")  # the next step gets inputs of its own
+        name = getattr(source, "target", source)
+        raise CaptureError(f"the model changes {name} in place; only its buffers may change")
     return Slot("loss", "")
+
+
+def _composite_decompositions() -> dict[Any, Any]:
+    """Decompositions of composite ops, such as `linear`, into what autograd's trace has too."""
+    composite = "CompositeImplicitAutograd"
+    return {
+        op: function
+        for op, function in torch.export.default_decompositions().items()
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
+    }
 
 
 _INPUTS = {

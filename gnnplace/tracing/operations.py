@@ -56,6 +56,12 @@ def seeded(name: str, target: str, *args: Any, **options: Any) -> Any:
         return overload(target)(*args, **options)
 
 
+def only(target: str, *args: Any, **options: Any) -> torch.Tensor:
+    """The one element of what an ATen op returns as a list, so that one result is a tensor."""
+    element: torch.Tensor = overload(target)(*args, **options)[0]
+    return element
+
+
 def mean_gradient(gradients: list[torch.Tensor]) -> torch.Tensor:
     """The gradient of the batch from those of its micro-batches, each a share 1/M of it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -68,12 +68,14 @@ class Translator:
 
     def _op(self, node: fx.Node, target: torch._ops.OpOverload) -> ProgramOp:
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)
-        random = torch.Tag.nondeterministic_seeded in target.tags
-        if random:
-            args = (node.name, str(target), *args)
+        function: Callable[..., Any] = target
+        if torch.Tag.nondeterministic_seeded in target.tags:
+            function, args = operations.seeded, (node.name, str(target), *args)
+        elif isinstance(node.meta["val"], list | tuple) and len(node.meta["val"]) == 1:
+            function, args = operations.only, (str(target), *args)
         return ProgramOp(
             name=node.name,
-            target=operations.seeded if random else target,
+            target=function,
             args=args,
             kwargs=kwargs,
             results=self._results(node),

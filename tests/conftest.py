@@ -1,0 +1,17 @@
+"""Options and settings of the whole test suite."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--placers", default="", help="comma-separated placers for contract tests")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "placer_name" in metafunc.fixturenames:
+        from gnnplace.placers import PLACERS
+
+        chosen = [name for name in metafunc.config.getoption("--placers").split(",") if name]
+        metafunc.parametrize("placer_name", chosen or list(PLACERS))

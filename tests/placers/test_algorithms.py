@@ -1,0 +1,116 @@
+"""What each algorithm is for, on cases where the right answer is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gnnplace.placers import contract, placer
+from gnnplace.placers.chunks import chunk_of_unit, even_cuts
+from gnnplace.placers.m_sct import favourite_children
+from gnnplace.placers.min_cut import parts
+from gnnplace.placers.repair import pack, repair
+from gnnplace.placers.search_space import SearchSpace
+from gnnplace.problem import build_problem
+
+
+def brute_force(problem) -> float:
+    """Least step time over all devices of all units and all of our orders; tiny problems only."""
+    space = SearchSpace(problem)
+    choices = itertools.product(range(problem.num_devices), repeat=problem.num_units)
+    return min(space.sequence(space.spread(np.array(c, dtype=np.int32)))[0] for c in choices)
+
+
+@pytest.mark.parametrize("name", ["annealing", "portfolio"])
+def test_small_problems_are_solved(name):
+    problem = contract.training_chain(num_layers=4, num_devices=2)
+    best = brute_force(problem)
+    assert placer(name).place(problem, budget=0.3).step_time <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["heft", "heft-contention", "etf", "m-sct", "min-cut", "expert"])
+def test_independent_branches_are_spread(name):
+    result = placer(name).place(contract.branches(num_branches=4, num_devices=4))
+    assert result.step_time < 0.6 * placer("single").place(contract.branches()).step_time
+
+
+def test_even_cuts_balance_work():
+    space = SearchSpace(contract.training_chain(num_layers=40, num_devices=4))
+    chunk = chunk_of_unit(space, even_cuts(space, np.ones(4)))
+    load = np.bincount(chunk, space.mean_work, 4)
+    assert load.max() - load.min() <= 2 * space.mean_work.max()
+    assert (np.diff(chunk[space.unit_order]) >= 0).all()
+
+
+def test_min_cut_cuts_the_thin_edge():
+    """Two cliques of heavy edges with one light edge between: the light one is cut."""
+    from gnnplace.graph import ComputationGraph
+
+    tensors = [(a, 100.0, [b]) for base in (0, 4) for a, b in itertools.combinations(
+        range(base, base + 4), 2)] + [(3, 1.0, [4])]  # fmt: skip
+    graph = ComputationGraph.from_tensors([f"o{i}" for i in range(8)], tensors)
+    cluster = contract.branches(num_devices=2).cluster
+    problem = build_problem("cliques", graph, cluster, {"fast": np.ones(8), "slow": np.ones(8)})
+    part = parts(SearchSpace(problem), np.array([0, 1], dtype=np.int32), 0)
+    assert part.tolist() in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)
+
+
+def test_favourite_children_are_on_the_longest_path():
+    """A fork: the child with the long tail is the favourite."""
+    from gnnplace.graph import ComputationGraph
+
+    graph = ComputationGraph.from_tensors(
+        ["root", "short", "long", "tail"], [(0, 50.0, [1]), (0, 50.0, [2]), (2, 50.0, [3])]
+    )
+    cluster = contract.branches(num_devices=2).cluster
+    cost = np.array([1.0, 1.0, 5.0, 5.0])
+    problem = build_problem("fork", graph, cluster, {"fast": cost, "slow": cost})
+    favourite = favourite_children(problem)
+    assert favourite[0] == 2
+    assert favourite[2] == 3
+
+
+def test_expert_keeps_encoder_and_decoder_apart():
+    chain = contract.training_chain(num_layers=8, num_devices=4)
+    sides = ["encoder" if i < 4 else "decoder" for i in range(8)] * 3
+    modules = tuple(f"{side}.{i % 8}" for i, side in enumerate(sides))
+    from dataclasses import replace
+
+    problem = replace(chain, module=modules)
+    result = placer("expert").place(problem)
+    device = result.placement.device
+    encoder = {int(d) for d, m in zip(device, modules, strict=True) if m.startswith("encoder")}
+    decoder = {int(d) for d, m in zip(device, modules, strict=True) if m.startswith("decoder")}
+    assert not encoder & decoder
+    assert "encoder and decoder" in result.note
+
+
+def test_repair_moves_what_does_not_fit():
+    problem = contract.training_chain(num_layers=9, num_devices=3, memory=75.0)
+    space = SearchSpace(problem)
+    everything = np.zeros(problem.num_ops, dtype=np.int32)
+    order = space.sequence(everything)[1]
+    assert space.simulator.excess(everything, order)[1] > 0
+    device, order = repair(space, everything, order)
+    assert space.simulator.excess(device, order)[1] == 0
+    assert len(set(pack(space).tolist())) == 3
+
+
+def test_interleaving_beats_plain_chunks_with_fast_links():
+    from gnnplace.microbatching import with_microbatches
+
+    chain = contract.training_chain(num_layers=16, num_devices=2, seed=3)
+    cluster = contract._cluster(4, 1e6)
+    fast = tuple(
+        link.model_copy(update={"bandwidth": 1e6, "latency": 0.0}) for link in cluster.links
+    )
+    equal = tuple(device.model_copy(update={"kind": "fast"}) for device in cluster.devices)
+    from dataclasses import replace
+
+    from gnnplace.cluster import Cluster
+
+    problem = with_microbatches(replace(chain, cluster=Cluster(equal, fast)), 4)
+    interleaved = placer("interleaved").place(problem).step_time
+    assert interleaved < 0.97 * placer("contiguous").place(problem).step_time

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import numpy as np
+
+from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.graph import ComputationGraph
+from gnnplace.placers.heft import earliest_gap, heft_kernel, rank_order
+from gnnplace.placers.search_space import SearchSpace
+from gnnplace.problem import build_problem
+from tests.graph.test_ranks import COSTS, EDGES
+
+
+def published():
+    """The ten tasks on three processors of Topcuoglu et al. (2002), figure 2."""
+    names = [str(i + 1) for i in range(10)]
+    tensors = [(a - 1, float(c), [b - 1]) for (a, b), c in EDGES.items()]
+    devices = tuple(Device(name=f"P{i}", kind=f"p{i}", memory=1e9) for i in range(3))
+    links = tuple(
+        Link(source=a.name, target=b.name, latency=0.0, bandwidth=1.0)
+        for a in devices
+        for b in devices
+        if a != b
+    )
+    time = {f"p{i}": [row[i] for row in COSTS] for i in range(3)}
+    graph = ComputationGraph.from_tensors(names, tensors)
+    return build_problem("topcuoglu", graph, Cluster(devices, links), time)
+
+
+def test_the_published_example_takes_80():
+    """The paper's schedule: makespan 80, tasks by rank 1 3 4 2 5 6 9 7 8 10."""
+    space = SearchSpace(published())
+    # The paper's ranks average transfers over distinct processors: order as published.
+    order = np.array([1, 3, 4, 2, 5, 6, 9, 7, 8, 10], dtype=np.int32) - 1
+    problem = space.problem
+    device, start = heft_kernel(
+        space.compiled, order, problem.graph.producer, problem.unit_allowed, False
+    )
+    finish = start + problem.times[np.arange(10), device]
+    assert finish.max() == 80.0
+    assert device.tolist() == [2, 0, 2, 1, 2, 1, 2, 0, 1, 1]
+
+
+def test_the_order_is_topological():
+    space = SearchSpace(published())
+    order = rank_order(space)
+    position = np.argsort(order)
+    source, target, _ = space.problem.graph.edges
+    assert (position[source] < position[target]).all()
+
+
+def test_gaps():
+    begins, ends = np.array([2.0, 10.0]), np.array([4.0, 12.0])
+    assert earliest_gap(begins, ends, 2, 0.0, 2.0) == (0.0, 0)
+    assert earliest_gap(begins, ends, 2, 0.0, 3.0) == (4.0, 1)
+    assert earliest_gap(begins, ends, 2, 5.0, 6.0) == (12.0, 2)
+    assert earliest_gap(begins, ends, 0, 5.0, 6.0) == (5.0, 0)
