@@ -8,10 +8,11 @@ other file depends on them.
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +62,10 @@ class Traced:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch from logging pages about an error that is about to be said in one line."""
+    """Keep torch from writing pages about an error that is about to be said in one line.
+
+    It logs them and prints a part of the graph to standard error.
+    """
     loggers = [
         logger
         for name, logger in logging.root.manager.loggerDict.items()
@@ -70,7 +74,8 @@ def quiet() -> Iterator[None]:
     for logger in loggers:
         logger.disabled = True
     try:
-        yield
+        with redirect_stderr(io.StringIO()):
+            yield
     finally:
         for logger in loggers:
             logger.disabled = False

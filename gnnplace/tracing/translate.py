@@ -69,7 +69,7 @@ class Translator:
     def _op(self, node: fx.Node, target: torch._ops.OpOverload) -> ProgramOp:
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)
         function: Callable[..., Any] = target
-        if torch.Tag.nondeterministic_seeded in target.tags:
+        if is_random(target, node):
             function, args = operations.seeded, (node.name, str(target), *args)
         elif isinstance(node.meta["val"], list | tuple) and len(node.meta["val"]) == 1:
             function, args = operations.only, (str(target), *args)
@@ -121,6 +121,16 @@ def _is_check(node: fx.Node) -> bool:
 def is_view(target: torch._ops.OpOverload) -> bool:
     """Whether the overload returns memory of an argument."""
     return any(r.alias_info is not None for r in target._schema.returns)
+
+
+def is_random(target: torch._ops.OpOverload, node: fx.Node) -> bool:
+    """Whether the op draws random numbers; attention and others do only if they drop some."""
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False))
+    given.update(node.kwargs)
+    drops = [a for a in target._schema.arguments if a.name in ("dropout_p", "dropout")]
+    return not drops or any(given.get(a.name, a.default_value) != 0 for a in drops)
 
 
 def phase_of(node: fx.Node) -> str:
