@@ -69,12 +69,14 @@ class Portfolio(Placer):
         return min(tried, key=lambda entry: entry[:2])[2]
 
 
-def run_member(placer: Placer, space: SearchSpace, rng: np.random.Generator) -> Found | None:
-    """A member's repaired placement, named; None where it does not support the problem."""
+def run_member(
+    placer: Placer, space: SearchSpace, rng: np.random.Generator, deadline: float = 0.0
+) -> Found | None:
+    """A member's repaired placement, named; None where it cannot or finds nothing that runs."""
     if placer.supports(space.problem) is not None:
         return None
     try:
-        found = placer.search(space, rng, 0.0)
+        found = placer.search(space, rng, deadline)
     except GnnplaceError:
         return None
     device, order = repair(space, found.device, found.order)

@@ -1,7 +1,7 @@
 """From `nn.Module` to a program and its graph."""
 
 from gnnplace.tracing.capturing import capture
-from gnnplace.tracing.loading import load
+from gnnplace.tracing.loading import cut, load
 from gnnplace.tracing.program import Program, ProgramInput, ProgramOp, Ref, ValueInfo
 from gnnplace.tracing.runner import StepResult, run_program
 
@@ -13,6 +13,7 @@ __all__ = [
     "StepResult",
     "ValueInfo",
     "capture",
+    "cut",
     "load",
     "run_program",
 ]

@@ -1,0 +1,306 @@
+"""The verbs as functions: ``capture, profile, place, simulate, execute, compare, convert``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gnnplace import execution, profiling, tracing
+from gnnplace.best import make_placer, placer_names
+from gnnplace.cluster import Cluster, load_cluster
+from gnnplace.errors import GnnplaceError, InputError, UnsupportedError
+from gnnplace.execution import Execution, Verification
+from gnnplace.files import read_json
+from gnnplace.formats import convert as convert
+from gnnplace.microbatching import with_microbatches
+from gnnplace.placement import Placement, placement_from_data
+from gnnplace.placers import Result, SearchSpace
+from gnnplace.problem import Problem, read_problem
+from gnnplace.simulation import simulate as simulate
+from gnnplace.tracing import Program
+from gnnplace.tracing.microbatching import microbatched
+from gnnplace.zoo import Workload
+
+Progress = Callable[[str], None]
+DEFAULT_BUDGET = 2.0
+TIME, THROUGHPUT = "time", "throughput"
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How a model is captured and grouped; a placement is valid for the same options alone.
+
+    Attributes:
+        optimizer: ``sgd`` or ``adamw``.
+        dtype: ``float32`` or ``bfloat16``.
+        forward_only: inference instead of a training step.
+        groups: ops of the problem to aim at.
+        microbatches: shares that the batch is cut into.
+    """
+
+    optimizer: str = "sgd"
+    dtype: str = "float32"
+    forward_only: bool = False
+    groups: int = 200
+    microbatches: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Executed:
+    """A placement that was run, and whether it computed what one device computes."""
+
+    execution: Execution
+    verification: Verification
+
+
+def capture(
+    model: str | nn.Module,
+    inputs: Any = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    options: CaptureOptions | None = None,
+    fake: bool = False,
+) -> Program:
+    """Captures a model's training step (or inference) at 1/M of its batch.
+
+    Args:
+        model: ``module:callable``, ``hf:CONFIG``, a zoo name, or a module with ``inputs``.
+        inputs: example inputs of a module.
+        loss: as ``gnnplace.tracing.capture`` takes it; for a module.
+        options: optimizer, precision, micro-batches.
+        fake: never allocate the model's tensors; the program cannot be executed then.
+
+    Raises:
+        InputError: there is no such model, or its batch cannot be cut.
+        CaptureError: naming the module and the line that cannot be captured.
+    """
+    options = options or CaptureOptions()
+    workload = _workload(model, inputs, loss, options.microbatches, fake)
+    return tracing.capture(
+        workload.model,
+        workload.inputs,
+        loss=workload.loss,
+        optimizer=options.optimizer,
+        dtype=options.dtype,
+        forward_only=options.forward_only,
+        name=workload.name,
+    )
+
+
+def _workload(model: str | nn.Module, inputs: Any, loss: Any, share: int, fake: bool) -> Workload:
+    if isinstance(model, str):
+        return tracing.load(model, share=share, fake=fake)
+    if inputs is None:
+        raise InputError("capture: example inputs are needed with a module")
+    given = inputs if isinstance(inputs, dict | tuple) else (inputs,)
+    workload = Workload(type(model).__name__, model, given, loss)
+    return tracing.cut(workload, share) if share > 1 else workload
+
+
+def resolve_cluster(cluster: str | Cluster) -> Cluster:
+    """A cluster by ``cpu:N``, ``cuda:N``, ``auto``, a preset's name or a YAML file.
+
+    Raises:
+        InputError: none of these; says what there is.
+    """
+    if isinstance(cluster, Cluster):
+        return cluster
+    return profiling.detect(cluster) if profiling.is_spec(cluster) else load_cluster(cluster)
+
+
+def profile(
+    model: str | Program,
+    cluster: str | Cluster = "auto",
+    *,
+    options: CaptureOptions | None = None,
+    progress: Progress | None = None,
+) -> Problem:
+    """A model on a cluster as a problem, with measured op times where the devices are here.
+
+    Args:
+        model: as ``capture`` takes it, or a program captured at 1/M of the batch.
+        cluster: as ``resolve_cluster`` takes it.
+        options: as for ``capture``.
+        progress: called with a line when something begins that takes seconds.
+    """
+    options = options or CaptureOptions()
+    program = capture(model, options=options) if isinstance(model, str) else model
+    return profiling.profile(
+        program,
+        resolve_cluster(cluster),
+        groups=options.groups,
+        microbatches=options.microbatches,
+        progress=progress,
+    )
+
+
+def place(
+    problem: Problem,
+    *,
+    placer: str = "best",
+    budget: float = DEFAULT_BUDGET,
+    seed: int = 0,
+    order: str | None = None,
+    objective: str = TIME,
+    space: SearchSpace | None = None,
+) -> Result:
+    """Finds devices and sequences for a problem.
+
+    Args:
+        problem: what to place; cut it with ``with_microbatches`` for pipelines.
+        placer: one of ``placer_names()``.
+        budget: seconds to search, from here on.
+        seed: of all randomness.
+        order: traversal order of the policy.
+        objective: ``time``: seconds of one step.
+        space: the problem's search space, if there is one already.
+
+    Raises:
+        InputError: an unknown placer, order or objective.
+        UnsupportedError, InfeasibleError: see ``Placer.place``.
+    """
+    if budget < 0:
+        raise InputError(f"budget {budget}: must not be negative")
+    if objective == THROUGHPUT:
+        raise UnsupportedError("objective 'throughput': no placer optimises it yet; use 'time'")
+    if objective != TIME:
+        raise InputError(f"objective {objective!r}: must be 'time' or 'throughput'")
+    return make_placer(placer, order).place(problem, budget=budget, seed=seed, space=space)
+
+
+def place_all(
+    problem: Problem,
+    names: Iterable[str] | None = None,
+    *,
+    budget: float = DEFAULT_BUDGET,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[Result | tuple[str, GnnplaceError]]:
+    """Results of many placers on one problem; a placer that cannot stands with its error."""
+    space = SearchSpace(problem)
+    results: list[Result | tuple[str, GnnplaceError]] = []
+    for name in names or placer_names():
+        if progress is not None:
+            progress(f"placing with {name}")
+        try:
+            results.append(place(problem, placer=name, budget=budget, seed=seed, space=space))
+        except GnnplaceError as error:
+            results.append((name, error))
+    return results
+
+
+def execute(
+    model: str | Program,
+    problem: Problem,
+    placement: Placement,
+    *,
+    options: CaptureOptions | None = None,
+    steps: int = 10,
+    mode: str = "auto",
+    transport: str = "shm",
+    timeout: float = 120.0,
+) -> Executed:
+    """Runs a placement for real and checks it against one process.
+
+    Args:
+        model: the captured model at 1/M of the batch, or its name.
+        problem: what the placement is of.
+        placement: devices and sequences.
+        options: as the model was captured.
+        steps: steps to time.
+        mode: ``measured`` (a core a device), ``emulated`` (virtual clock), or ``auto``: measured
+            where there are enough cores.
+        transport: ``shm`` or ``gloo``.
+        timeout: seconds without progress after which the run is given up.
+
+    Raises:
+        ExecutionError: a worker died, hung or failed.
+    """
+    options = options or CaptureOptions()
+    program = capture(model, options=options) if isinstance(model, str) else model
+    if problem.microbatches > 1 and program.microbatches == 1:
+        program = microbatched(program, problem.microbatches)
+    run = execution.execute(
+        program,
+        problem,
+        placement,
+        steps=steps,
+        mode=execution_mode(placement, problem) if mode == "auto" else mode,
+        transport=transport,
+        timeout=timeout,
+    )
+    return Executed(run, execution.verify(program, run))
+
+
+def execution_mode(placement: Placement, problem: Problem) -> str:
+    """``measured`` where every device in use has a core or GPU of this machine to itself."""
+    from gnnplace.runtime.workers import available_cores
+
+    used = [problem.cluster.devices[d] for d in sorted(set(placement.device.tolist()))]
+    cores = sum(device.kind == "cpu" for device in used)
+    here = all(device.name.startswith(("cpu:", "cuda:")) for device in used)
+    return "measured" if here and cores <= len(available_cores()) else "emulated"
+
+
+def read_placement_for(path: str | Path, problem: Problem) -> tuple[Placement, Problem]:
+    """A placement and the problem it is of: cut into micro-batches if the placement's ops are.
+
+    Raises:
+        FormatError, MismatchError: see ``gnnplace.placement.read_placement``.
+    """
+    data = read_json(path)
+    count = placed_microbatches(data)
+    if count > 1 and problem.microbatches == 1:
+        problem = with_microbatches(problem, count)
+    return placement_from_data(data, problem, str(path)), problem
+
+
+def placed_microbatches(data: Any) -> int:
+    """Micro-batches that the op names of a placement file speak of."""
+    devices = data.get("device") if isinstance(data, dict) else None
+    names = devices if isinstance(devices, dict) else {}
+    suffixes = [str(name).rpartition("#")[2] for name in names if "#" in str(name)]
+    return 1 + max((int(s) for s in suffixes if s.isdecimal()), default=0)
+
+
+def read_or_profile(
+    what: str,
+    cluster: str | None,
+    options: CaptureOptions,
+    progress: Progress | None = None,
+) -> Problem:
+    """The problem of a problem file or of a model on a cluster.
+
+    Raises:
+        InputError: neither a file nor a model.
+    """
+    if not (what.endswith(".json") or Path(what).is_file()):
+        return profile(what, cluster or "auto", options=options, progress=progress)
+    problem = read_problem(what)
+    if cluster is not None:
+        problem = on_cluster(problem, resolve_cluster(cluster))
+    if options.microbatches > 1:
+        problem = with_microbatches(problem, options.microbatches)
+    return problem
+
+
+def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
+    """The same graph and times on another cluster.
+
+    Raises:
+        InputError: a pin, or a kind that no op has a time for.
+    """
+    missing = [kind for kind in cluster.kinds if kind not in problem.time]
+    if missing:
+        raise InputError(
+            f"problem {problem.name!r}: no op has a time for device kind {missing[0]!r}; "
+            "profile the model on that cluster instead"
+        )
+    if (problem.pin >= 0).any():
+        raise InputError(f"problem {problem.name!r}: ops are pinned to devices of its own cluster")
+    return replace(problem, cluster=cluster)
