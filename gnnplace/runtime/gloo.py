@@ -31,6 +31,7 @@ class GlooTransport(Transport):
     """
 
     rereadable = False
+    sender_copies = False
 
     def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
         self._messages = messages

@@ -1,13 +1,15 @@
-"""Measures what a message between two workers costs, by ping-pong over the transport itself.
+"""Measures what a message between two workers costs, over the transport itself.
 
-Tensors and buffers rotate over tens of megabytes, as they do in a step, where every tensor has its
-own: a single one would stay in the cache and promise twice as much. From the medians of each size,
+Two games: in the first, end 0 sends with its caches cold, as it does in a step, where code and
+tensors of an op have passed since the last message; that gives the sender's own time. In the
+second, a ping-pong with warm caches, half a round trip shows what is left: the way. Tensors and
+buffers rotate over tens of megabytes; a single one would stay in the cache. From the medians,
 
-    send(s) = send_overhead + s / bandwidth            (the sender makes the copy itself)
-    one_way(s) = send(s) + latency + receive_overhead  (half a round trip)
+    send(s) = send_overhead + s / bandwidth                 (the sender makes the copy itself)
+    one_way(s) = warm_send(s) + latency + receive_overhead  (half a round trip)
 
-are fitted by least squares of the relative error. Where the sender's own time does not grow with
-the size, somebody else copies, and the bandwidth is that of `one_way`.
+are fitted by least squares of the relative error. Where a helper of the transport copies, not the
+sender, the bandwidth is that of `one_way`.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ SIZES = (4, 1024, 16384, 65536, 262144, 1 << 20, 4 << 20, 16 << 20)
 ROTATION = 32 << 20
 """Bytes of the buffers of one size and direction."""
 MOST_BUFFERS = 32
-ROUNDS = 4
-"""The first is a warm-up: it maps the buffers."""
+TURNS = 7
+"""Odd ones are cold sends, the first of them a warm-up that maps the buffers; even ones rallies."""
+FORGET = 4 << 20
+"""Bytes that an op between two messages touches: more than a core's own caches hold."""
 SMALL = 4096
 """Up to this many bytes a message is all latency."""
 LEAST_LATENCY = 1e-7
@@ -46,13 +50,15 @@ class MessageTimes:
 
     Attributes:
         sizes: Bytes.
-        send: The sender's own time a message.
-        one_way: Half a round trip.
+        send: The sender's own time a message, its caches cold.
+        warm_send: The same with warm caches.
+        one_way: Half a round trip with warm caches.
         receive: The receiver's own time for a message that is already there.
     """
 
     sizes: tuple[int, ...]
     send: tuple[float, ...]
+    warm_send: tuple[float, ...]
     one_way: tuple[float, ...]
     receive: float
 
@@ -93,24 +99,22 @@ def measure_links(
         if pair not in found:
             ends = (cores[pair[0] % len(cores)], cores[pair[1] % len(cores)])
             found[pair] = time_messages(ends, transport, timeout)
-        links.append(fit_link(names[a], names[b], found[pair]))
+        links.append(fit_link(names[a], names[b], found[pair], TRANSPORTS[transport].sender_copies))
     return tuple(links)
 
 
-def fit_link(source: str, target: str, times: MessageTimes) -> Link:
+def fit_link(source: str, target: str, times: MessageTimes, sender_busy: bool) -> Link:
     """The link that explains the times best (see the module)."""
     size = np.array(times.sizes, dtype=float)
     own, own_slope = fit_line(size, np.array(times.send))
     _, slope = fit_line(size, np.array(times.one_way))
-    small = size <= SMALL
-    busy = own_slope > slope / 2
-    rest = np.array(times.one_way) - np.array(times.send) - times.receive
+    rest = np.array(times.one_way) - np.array(times.warm_send) - times.receive
     return Link(
         source=source,
         target=target,
-        latency=float(max(np.median(rest[small]), LEAST_LATENCY)),
-        bandwidth=float(1 / (own_slope if busy else slope)),
-        sender_busy=bool(busy),
+        latency=float(max(np.median(rest[size <= SMALL]), LEAST_LATENCY)),
+        bandwidth=float(1 / (own_slope if sender_busy else slope)),
+        sender_busy=sender_busy,
         send_overhead=float(own),
         receive_overhead=times.receive,
     )
@@ -142,51 +146,63 @@ def time_messages(cores: tuple[int, int], transport: str, timeout: float) -> Mes
         for end, core in enumerate(cores)
     ]
     try:
-        send, one_way, receive = run_tasks(tasks, timeout=timeout)[0]
+        rows, receive = run_tasks(tasks, timeout=timeout)[0]
     finally:
         carrier.dispose()
-    return MessageTimes(SIZES, tuple(send), tuple(one_way), receive)
+    cold, warm, way = zip(*rows, strict=True)
+    return MessageTimes(SIZES, cold, warm, way, receive)
 
 
 @dataclass(frozen=True)
 class _End:
-    """One end of the ping-pong; end 0 serves and keeps the clock."""
+    """One end; end 0 keeps the clock. Odd turns are cold sends, even ones ping-pong."""
 
     end: int
     counts: list[int]
     transport: Transport
     board: Board
 
-    def __call__(self) -> tuple[list[float], list[float], float]:
+    def __call__(self) -> tuple[list[tuple[float, float, float]], float]:
         self.transport.open(self.end, torch.device("cpu"))
-        send, one_way, first, receive = [], [], 0, float("inf")
+        rows, first, receive = [], 0, float("inf")
         with torch.inference_mode():
             for size, count in zip(SIZES, self.counts, strict=True):
-                own, way, again = self._play(size, first, count)
-                receive = min(receive, again)
-                send.append(own)
-                one_way.append(way)
+                out = [self.transport.sender(first + 2 * k + self.end) for k in range(count)]
+                back = [self.transport.receiver(first + 2 * k + 1 - self.end) for k in range(count)]
+                rows.append(self._play(size, first, out, back))
+                receive = min(receive, self._receive_time(back))
                 first += 2 * count
         self.transport.close()
-        return send, one_way, receive
+        return rows, receive
 
-    def _play(self, size: int, first: int, count: int) -> tuple[float, float, float]:
-        out = [self.transport.sender(first + 2 * k + self.end) for k in range(count)]
-        back = [self.transport.receiver(first + 2 * k + 1 - self.end) for k in range(count)]
-        sources = [torch.zeros(size, dtype=torch.uint8) for _ in range(count)]
-        sends: list[float] = []
-        ways: list[float] = []
-        for turn in range(1, ROUNDS + 1):
-            self.board.barrier(self.end, first * ROUNDS + turn)
+    def _play(
+        self, size: int, first: int, out: list[Send], back: list[Receive]
+    ) -> tuple[float, float, float]:
+        sources = [torch.zeros(size, dtype=torch.uint8) for _ in out]
+        cold: list[float] = []
+        rallies: list[tuple[float, float]] = []
+        for turn in range(1, TURNS + 1):
+            self.board.barrier(self.end, first * TURNS + turn)
             for source in sources:
                 source.fill_(turn)
-            for k in range(count):
-                own, way = self._rally(out[k], back[k], sources[k], turn)
-                if turn > 1:
-                    sends.append(own)
-                    ways.append(way)
+            if turn % 2:
+                cold += [self._serve(*ball, turn) for ball in zip(out, back, sources, strict=True)]
+            else:
+                rallies += [
+                    self._rally(*ball, turn) for ball in zip(out, back, sources, strict=True)
+                ]
             self.transport.finish_round()
-        return median(sends), median(ways), self._receive_time(back, ROUNDS)
+        warm, way = zip(*rallies, strict=True)
+        return median(cold[len(out) :]), median(warm), median(way)
+
+    def _serve(self, send: Send, receive: Receive, source: torch.Tensor, turn: int) -> float:
+        if self.end == 1:
+            receive(turn)
+            return 0.0
+        self._forget()
+        start = time.perf_counter()
+        send(source, turn)
+        return time.perf_counter() - start
 
     def _rally(
         self, send: Send, receive: Receive, source: torch.Tensor, turn: int
@@ -201,10 +217,15 @@ class _End:
         receive(turn)
         return sent - start, (time.perf_counter() - start) / 2
 
-    def _receive_time(self, receives: list[Receive], turn: int) -> float:
+    def _forget(self) -> None:
+        """Does what an op between two messages does to the caches."""
+        torch.zeros(FORGET, dtype=torch.uint8).add_(1)
+        torch.ones(64, 64).mm(torch.ones(64, 64)).relu().sum()
+
+    def _receive_time(self, receives: list[Receive]) -> float:
         if not self.transport.rereadable:
             return 0.0
         start = time.perf_counter()
         for receive in receives:
-            receive(turn)
+            receive(TURNS - 1)  # the last that was answered
         return (time.perf_counter() - start) / len(receives)

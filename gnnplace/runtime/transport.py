@@ -52,9 +52,11 @@ class Transport(ABC):
 
     Attributes:
         rereadable: Whether a message can be received again in the same round.
+        sender_copies: Whether the sender is busy until a message has left.
     """
 
     rereadable = True
+    sender_copies = True
 
     @abstractmethod
     def open(self, worker: int, device: torch.device) -> None:

@@ -12,16 +12,16 @@ from gnnplace.runtime.links import SIZES, MessageTimes, fit_line, fit_link, meas
 def test_the_fit_finds_the_figures_it_was_made_from():
     send = tuple(2e-6 + s / 8e9 for s in SIZES)
     way = tuple(t + 5e-6 + 1e-6 for t in send)
-    link = fit_link("a", "b", MessageTimes(SIZES, send, way, 1e-6))
+    link = fit_link("a", "b", MessageTimes(SIZES, send, send, way, 1e-6), True)
     assert (link.source, link.target, link.sender_busy) == ("a", "b", True)
     found = (link.latency, link.bandwidth, link.send_overhead, link.receive_overhead)
     assert found == pytest.approx((5e-6, 8e9, 2e-6, 1e-6), rel=1e-6)
 
 
-def test_a_sender_whose_time_does_not_grow_is_not_busy():
+def test_where_a_helper_copies_the_way_has_the_bandwidth():
     send = tuple(3e-6 for _ in SIZES)
     way = tuple(20e-6 + s / 2e9 for s in SIZES)
-    link = fit_link("a", "b", MessageTimes(SIZES, send, way, 0.0))
+    link = fit_link("a", "b", MessageTimes(SIZES, send, send, way, 0.0), False)
     assert not link.sender_busy
     assert link.bandwidth == pytest.approx(2e9, rel=1e-6)
 
@@ -44,7 +44,8 @@ def test_measured_links_are_plausible(transport):
 
 def test_pairs_beyond_the_cores_share_one_measurement(monkeypatch):
     asked = []
-    times = MessageTimes(SIZES, (1e-6,) * len(SIZES), (2e-6,) * len(SIZES), 0.0)
+    same = (1e-6,) * len(SIZES)
+    times = MessageTimes(SIZES, same, same, same, 0.0)
     monkeypatch.setattr("gnnplace.runtime.links.available_cores", lambda: [0])
     monkeypatch.setattr(
         "gnnplace.runtime.links.time_messages", lambda ends, *_: asked.append(ends) or times
