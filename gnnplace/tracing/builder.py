@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -25,6 +26,7 @@ from gnnplace.tracing.program import (
 from gnnplace.tracing.translate import Translator
 
 TANGENT = "tangent"
+PHASES = (FORWARD, BACKWARD, UPDATE)
 
 
 class Builder:
@@ -173,7 +175,8 @@ class Builder:
         keep = [] if forward_only else self._outputs[:1]
         gradients = {self._inputs[p].source: g[0] for p, g in self._gradients.items()}
         needed = {*(keep or self._outputs), *gradients.values()}
-        ops = with_order(live(self._ops, needed))
+        ops = live(self._ops, needed)
+        ops = with_order(sorted(ops, key=lambda op: PHASES.index(op.phase)))
         read = {r for op in ops for r in op.reads} | needed
         inputs = {n: i for n, i in self._inputs.items() if n in read or i.kind == "parameter"}
         made = {r for op in ops for r in op.results}
@@ -223,7 +226,4 @@ def with_order(ops: list[ProgramOp]) -> list[ProgramOp]:
 
 def _after(op: ProgramOp, readers: Mapping[str, Mapping[str, None]]) -> ProgramOp:
     changed = op.args[0].name
-    after = tuple(name for name in readers[changed] if name != op.name)
-    return ProgramOp(
-        op.name, op.target, op.args, op.kwargs, op.results, op.phase, op.module, after, op.view
-    )
+    return replace(op, after=tuple(name for name in readers[changed] if name != op.name))
