@@ -1,1 +1,5 @@
-"""The train room."""
+"""The train room: how the policy learns. Importing it imports Lightning."""
+
+from gnnplace.train.cost_to_go import CostToGo as CostToGo
+from gnnplace.train.data import ProblemDataModule as ProblemDataModule
+from gnnplace.train.imitation import Imitation as Imitation

@@ -1,0 +1,192 @@
+"""``ProblemDataModule``: generated problems on the fly, the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from gnnplace.errors import GnnplaceError, InfeasibleError
+from gnnplace.placers import Portfolio, SearchSpace
+from gnnplace.zoo import random_families
+
+TRAIN_SEEDS, VALIDATION_SEEDS, TEST_SEEDS = 1_000_000, 0, 500_000
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A problem to learn from, and what tells it apart.
+
+    Attributes:
+        space: the problem with its simulator.
+        index: number of the problem; seeds what a learner draws on it.
+        reference: seconds of the best heuristic construction; nan where it is not needed.
+    """
+
+    space: SearchSpace
+    index: int
+    reference: float = float("nan")
+
+
+class Problems(Dataset[Sample]):
+    """Problem ``i`` is drawn from family ``i mod number of families`` with a seed of its own.
+
+    Args:
+        families: names of random families.
+        seed: of all problems.
+        ops: least and most ops before micro-batches.
+        devices: least and most devices.
+        clusters: types of clusters.
+        microbatches: numbers of micro-batches to draw from.
+        reference: whether to run the heuristics.
+    """
+
+    def __init__(
+        self,
+        families: tuple[str, ...],
+        seed: int,
+        ops: tuple[int, int],
+        devices: tuple[int, int],
+        clusters: tuple[str, ...],
+        microbatches: tuple[int, ...],
+        *,
+        reference: bool,
+    ) -> None:
+        self.families, self.seed, self.ops, self.devices = families, seed, ops, devices
+        self.clusters, self.microbatches, self.reference = clusters, microbatches, reference
+        self.made: dict[int, Sample] = {}
+
+    def __getitem__(self, index: int) -> Sample:
+        if index in self.made:
+            return self.made[index]
+        problem = random_families.random_problem(
+            self.families[index % len(self.families)],
+            self.seed + index,
+            ops=self.ops,
+            devices=self.devices,
+            clusters=self.clusters,
+            microbatches=self.microbatches,
+        )
+        space = SearchSpace(problem)
+        if not self.reference:
+            return Sample(space, index)
+        self.made[index] = Sample(space, index, reference_seconds(space))
+        return self.made[index]
+
+
+def reference_seconds(space: SearchSpace) -> float:
+    """Seconds of the best heuristic construction, nan where none fits."""
+    try:
+        return Portfolio().place(space.problem, space=space).step_time
+    except (GnnplaceError, InfeasibleError):
+        return float("nan")
+
+
+class EpochSampler(Sampler[int]):
+    """``count`` new problems each epoch; Lightning calls ``set_epoch``."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.epoch = count, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Moves on to the problems of ``epoch``."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.epoch * self.count, (self.epoch + 1) * self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def as_list(samples: list[Sample]) -> list[Sample]:
+    """A batch is a list of samples."""
+    return samples
+
+
+class ProblemDataModule(LightningDataModule):
+    """Problems for learning; families and clusters kept for validation and test.
+
+    Args:
+        families: families to train on.
+        validation_families: families to validate on.
+        test_families: families to test on.
+        clusters: types of clusters to train and validate on; the test adds ``two-tier``.
+        ops: least and most ops before micro-batches.
+        devices: least and most devices.
+        microbatches: numbers of micro-batches to draw from.
+        problems: training problems an epoch.
+        validation_problems: number of validation problems.
+        test_problems: number of test problems.
+        batch_size: problems a step.
+        seed: of the training problems; validation and test problems are always the same.
+    """
+
+    def __init__(
+        self,
+        families: tuple[str, ...] = random_families.TRAIN,
+        validation_families: tuple[str, ...] = random_families.VALIDATION,
+        test_families: tuple[str, ...] = random_families.TEST,
+        clusters: tuple[str, ...] = random_families.TRAIN_CLUSTERS,
+        ops: tuple[int, int] = (40, 260),
+        devices: tuple[int, int] = (2, 8),
+        microbatches: tuple[int, ...] = random_families.MICROBATCHES,
+        problems: int = 1000,
+        validation_problems: int = 64,
+        test_problems: int = 100,
+        batch_size: int = 8,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.batch_size, self.problems = batch_size, problems
+        self.counts = {"validation": validation_problems, "test": test_problems}
+        start = TRAIN_SEEDS * (seed + 1)
+        self.train = Problems(
+            families, start, ops, devices, clusters, microbatches, reference=False
+        )
+        held_out = {
+            "validation": (validation_families, VALIDATION_SEEDS, clusters),
+            "test": (test_families, TEST_SEEDS, (*clusters, "two-tier")),
+        }
+        self.held_out = {
+            part: Problems(names, first, ops, devices, types, microbatches, reference=True)
+            for part, (names, first, types) in held_out.items()
+        }
+
+    def train_dataloader(self) -> DataLoader[Sample]:
+        """New problems each epoch."""
+        return DataLoader(
+            self.train,
+            batch_size=self.batch_size,
+            sampler=EpochSampler(self.problems),
+            collate_fn=as_list,
+        )
+
+    def val_dataloader(self) -> DataLoader[Sample]:
+        """The same problems each time."""
+        return self._held_out("validation")
+
+    def test_dataloader(self) -> DataLoader[Sample]:
+        """The same problems each time."""
+        return self._held_out("test")
+
+    def predict_dataloader(self) -> DataLoader[Sample]:
+        """The test problems."""
+        return self._held_out("test")
+
+    def transfer_batch_to_device(
+        self, batch: list[Sample], device: torch.device, dataloader_idx: int
+    ) -> list[Sample]:
+        """Problems stay where they are; what is learned from them is made on the CPU."""
+        return batch
+
+    def _held_out(self, part: str) -> DataLoader[Sample]:
+        return DataLoader(
+            self.held_out[part],
+            batch_size=self.batch_size,
+            sampler=range(self.counts[part]),
+            collate_fn=as_list,
+        )

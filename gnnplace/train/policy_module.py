@@ -1,0 +1,206 @@
+"""``PolicyModule``: what all training algorithms share: the policy, its optimizer, its validation.
+
+Validation places held-out problems as ``LearnedPlacer`` does with budget 0. ``val/ratio`` is the
+geometric mean of its step time over that of the best heuristic construction: the lower the better.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnnplace.policy.model import PlacementPolicy, read_policy
+from gnnplace.policy.rollouts import ORDERS, Aim, Decisions, Rollouts
+from gnnplace.policy.walk import WalkGraph
+from gnnplace.train.data import Sample
+
+
+class PolicyModule(LightningModule):
+    """A policy in training.
+
+    Args:
+        hidden: size of the encoder's states.
+        layers: rounds of messages; 0 leaves the graph out.
+        decoder_hidden: size of the decoder's layers.
+        learning_rate: of Adam, at its highest.
+        steps: training steps over which the learning rate falls to a tenth.
+        orders: traversal orders to decode under.
+        start: folder of a policy to start from; its sizes must be those given here.
+        export: folder that the policy is saved to whenever the validation improves.
+    """
+
+    policy: PlacementPolicy
+    best: Tensor
+
+    def __init__(
+        self,
+        hidden: int = 64,
+        layers: int = 3,
+        decoder_hidden: int = 32,
+        learning_rate: float = 1e-3,
+        steps: int = 3000,
+        orders: tuple[str, ...] = ORDERS,
+        start: str | None = None,
+        export: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.policy = PlacementPolicy(hidden, layers, decoder_hidden)
+        if start is not None:
+            self.policy.load_state_dict(read_policy(start).state_dict())
+        self.learning_rate, self.steps, self.orders = learning_rate, steps, orders
+        self.export = export
+        self.register_buffer("best", torch.tensor(float("inf")))
+        self.ratios: list[float] = []
+
+    def configure_optimizers(self) -> Any:
+        """Adam with a cosine schedule down to a tenth."""
+        optimizer = torch.optim.Adam(self.policy.parameters(), lr=self.learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def _share(self, step: int) -> float:
+        """Share of the highest learning rate at ``step``."""
+        return 0.1 + 0.45 * (1.0 + float(np.cos(np.pi * min(1.0, step / self.steps))))
+
+    def rollouts(self, sample: Sample) -> Rollouts:
+        """The current policy on a problem."""
+        return Rollouts(sample.space, self.policy, self.orders)
+
+    def rng(self, sample: Sample) -> np.random.Generator:
+        """Randomness of one problem, the same whenever it is met."""
+        return np.random.default_rng([17, sample.index])
+
+    @abstractmethod
+    def lessons(self, batch: list[Sample]) -> list[Lesson]:
+        """What to learn from a batch of problems."""
+
+    @abstractmethod
+    def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Loss of each decision. [S]
+
+        Args:
+            scores: of the candidates, -inf where not allowed. [S, D]
+            values: the lesson's. [S, D]
+        """
+
+    def training_step(self, batch: list[Sample], batch_index: int) -> Tensor | None:
+        """The loss of a batch's lessons."""
+        lessons = [lesson for lesson in self.lessons(batch) if len(lesson.values)]
+        if not lessons:
+            return None
+        loss = self.loss(lessons)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(lessons))
+        return loss
+
+    def loss(self, lessons: list[Lesson]) -> Tensor:
+        """Mean loss of all decisions."""
+        graphs = [lesson.graph for lesson in lessons]
+        contexts = self.policy(graphs).split([len(graph.ops) for graph in graphs])
+        losses = []
+        for lesson, context in zip(lessons, contexts, strict=True):
+            seen = lesson.decisions
+            scores = self.policy.decoder(
+                context[torch.from_numpy(seen.step).long(), int(lesson.backward)],
+                torch.from_numpy(seen.features),
+                torch.from_numpy(seen.allowed),
+            )
+            losses.append(self.decision_loss(scores, torch.from_numpy(lesson.values)))
+        return torch.cat(losses).mean()
+
+    def on_validation_epoch_start(self) -> None:
+        """Forgets the ratios of the last validation."""
+        self.ratios = []
+
+    def validation_step(self, batch: list[Sample], batch_index: int) -> None:
+        """Places each problem with one decode an aim."""
+        self.ratios += [self._log_ratio(sample) for sample in batch]
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the ratio and saves the policy where it is the best so far."""
+        ratio = float(np.exp(np.nanmean(self.ratios)))
+        self.log("val/ratio", ratio, prog_bar=True)
+        self.log("val/better", float(np.nanmean(np.array(self.ratios) < -1e-3)))
+        if ratio < float(self.best) and not self.trainer.sanity_checking:
+            self.best.fill_(ratio)
+            if self.export is not None and self.trainer.is_global_zero:
+                Path(self.export).mkdir(parents=True, exist_ok=True)
+                self.policy.save_pretrained(self.export)  # type: ignore[operator]
+
+    def on_test_epoch_start(self) -> None:
+        """Forgets the ratios of the validation."""
+        self.ratios = []
+
+    def test_step(self, batch: list[Sample], batch_index: int) -> None:
+        """As in validation."""
+        self.ratios += [self._log_ratio(sample) for sample in batch]
+
+    def on_test_epoch_end(self) -> None:
+        """Logs the ratio on the test families."""
+        self.log("test/ratio", float(np.exp(np.nanmean(self.ratios))))
+        self.log("test/better", float(np.nanmean(np.array(self.ratios) < -1e-3)))
+
+    def predict_step(self, batch: list[Sample], batch_index: int) -> list[dict[str, Any]]:
+        """Name, predicted seconds and those of the best heuristic of each problem."""
+        return [
+            {
+                "problem": sample.space.problem.name,
+                "step_time": self.rollouts(sample).greedy()[0].score,
+                "reference": sample.reference,
+            }
+            for sample in batch
+        ]
+
+    def _log_ratio(self, sample: Sample) -> float:
+        best = self.rollouts(sample).greedy()[0]
+        return float(np.log(best.score / sample.reference))
+
+
+class Lesson:
+    """Decisions on one problem and what there is to learn about each candidate.
+
+    Args:
+        rollouts: the problem.
+        aim: what the decisions were made under.
+        decisions: what the decoder saw. S decisions
+        values: of each candidate; the algorithm says what they mean. [S, D]
+    """
+
+    def __init__(
+        self, rollouts: Rollouts, aim: Aim, decisions: Decisions, values: NDArray[np.float32]
+    ) -> None:
+        self.graph: WalkGraph = rollouts.graph
+        self.backward = rollouts.graph.walk(aim.order) is not rollouts.graph.forward
+        self.decisions, self.values = decisions, values
+
+
+def take(decisions: Decisions, which: NDArray[Any]) -> Decisions:
+    """Some of the decisions."""
+    return Decisions(
+        decisions.features[which],
+        decisions.allowed[which],
+        decisions.step[which],
+        decisions.unit[which],
+        decisions.chosen[which],
+    )
+
+
+def alike(decisions: Decisions) -> NDArray[np.int64]:
+    """For each candidate the first device that looks the same; -1 where not allowed. [S, D]"""
+    result = np.full(decisions.allowed.shape, -1, dtype=np.int64)
+    for s, (features, allowed) in enumerate(
+        zip(decisions.features, decisions.allowed, strict=True)
+    ):
+        devices = np.flatnonzero(allowed)
+        same = (features[devices][:, None] == features[devices][None]).all(axis=2)
+        result[s, devices] = devices[same.argmax(axis=1)]
+    return result

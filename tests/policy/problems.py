@@ -1,0 +1,54 @@
+"""Problems and policies for the tests of this room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from gnnplace.cluster import Cluster
+from gnnplace.graph import ComputationGraph
+from gnnplace.policy.model import PlacementPolicy
+from gnnplace.problem import Problem
+
+
+def trained_like(seed: int = 0) -> PlacementPolicy:
+    """A small policy whose network matters: random where an untrained one is zero."""
+    torch.manual_seed(seed)
+    policy = PlacementPolicy(hidden=16, layers=2, decoder_hidden=16)
+    with torch.no_grad():
+        policy.decoder.last.normal_()
+        policy.decoder.skip.add_(torch.randn_like(policy.decoder.skip))
+    return policy.eval()
+
+
+def permuted_devices(problem: Problem, permutation: np.ndarray) -> Problem:
+    """The same problem with its devices listed in another order."""
+    cluster = problem.cluster
+    devices = tuple(cluster.devices[d] for d in permutation)
+    index = {device.name: i for i, device in enumerate(devices)}
+    pin = np.array([-1 if d < 0 else index[cluster.devices[d].name] for d in problem.pin], np.int32)
+    return replace(problem, cluster=Cluster(devices, cluster.links), pin=pin)
+
+
+def permuted_ops(problem: Problem, permutation: np.ndarray) -> Problem:
+    """The same problem with its ops listed in another order."""
+    graph = problem.graph
+    place = np.argsort(permutation)
+    tensors = [
+        (int(place[graph.producer[k]]), float(graph.size[k]), place[graph.consumers(k)].tolist())
+        for k in range(graph.num_tensors)
+    ]
+    return replace(
+        problem,
+        graph=ComputationGraph.from_tensors([graph.names[i] for i in permutation], tensors),
+        time={kind: seconds[permutation] for kind, seconds in problem.time.items()},
+        state=problem.state[permutation],
+        phase=problem.phase[permutation],
+        colocate=tuple(problem.colocate[i] for i in permutation),
+        pin=problem.pin[permutation],
+        module=tuple(problem.module[i] for i in permutation),
+        members=tuple(problem.members[i] for i in permutation),
+        estimated=problem.estimated[permutation],
+    )

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from gnnplace.cluster import Cluster, preset
+from gnnplace.errors import InfeasibleError
+from gnnplace.graph import ComputationGraph
+from gnnplace.placement import faults
+from gnnplace.placers import SearchSpace, Single, contract
+from gnnplace.policy import LearnedPlacer, Rollouts
+from gnnplace.policy.rollouts import device_limits
+from gnnplace.problem import build_problem
+from gnnplace.simulation import simulate
+from gnnplace.zoo import random_families
+from tests.policy.problems import permuted_devices, permuted_ops, trained_like
+from tests.random_problems import random_problem, seeds
+
+torch.set_num_threads(1)
+POLICY = trained_like()
+
+
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+def test_contract(check):
+    check(LearnedPlacer(POLICY))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds)
+def test_every_decode_respects_kinds_pins_and_colocation(seed):
+    rng = np.random.default_rng(seed)
+    shape = int(rng.integers(1, 30)), int(rng.integers(1, 5))
+    problem = random_problem(rng, *shape, constrained=True, microbatches=int(rng.integers(1, 3)))
+    cannot = rng.random(problem.num_ops) < 0.1
+    problem = replace(
+        problem, time=problem.time | {"slow": np.where(cannot, np.inf, problem.time["slow"])}
+    )
+    if not problem.unit_allowed.any(axis=1).all():
+        return
+    rollouts = Rollouts(SearchSpace(problem), POLICY)
+    for aim in rollouts.aims:
+        drawn = rollouts.walk(aim, noise=rollouts.noise(rng, 3.0))
+        assert faults(problem, rollouts.space.spread(drawn)) == []
+        if (problem.unit_allowed.all(axis=1)).all():
+            assert len(np.unique(drawn)) <= aim.limit
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds)
+def test_memory_masks_keep_states_within_the_limits(seed):
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, 25, 4, plain=True)
+    room = problem.state.sum() / 4 + problem.state.max()
+    devices = tuple(d.model_copy(update={"memory": room}) for d in problem.cluster.devices)
+    problem = replace(problem, cluster=Cluster(devices, problem.cluster.links))
+    rollouts = Rollouts(SearchSpace(problem), POLICY)
+    for aim in rollouts.aims:
+        drawn = rollouts.walk(aim, noise=rollouts.noise(rng, 3.0))
+        assert np.bincount(drawn, problem.unit_state, 4).max() <= room
+
+
+@pytest.mark.parametrize("family", ["inception", "seq2seq", "chain"])
+def test_tight_memory_is_met(family):
+    for seed in range(30):
+        problem = random_families.random_problem(family, seed)
+        if not SearchSpace(problem).memory_matters:
+            continue
+        try:
+            result = LearnedPlacer(POLICY).place(problem)
+        except InfeasibleError:
+            continue
+        assert simulate(problem, result.placement).feasible
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=seeds)
+def test_listing_devices_in_another_order_changes_nothing(seed):
+    rng = np.random.default_rng(seed)
+    problem = random_families.random_problem("inception", seed % 1000, ops=(20, 60))
+    other = permuted_devices(problem, rng.permutation(problem.num_devices))
+    step_time = LearnedPlacer(POLICY).place(problem).step_time
+    assert LearnedPlacer(POLICY).place(other).step_time == pytest.approx(step_time, rel=0.02)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=seeds)
+def test_listing_ops_in_another_order_changes_nothing_but_ties(seed):
+    rng = np.random.default_rng(seed)
+    problem = random_families.random_problem("layered", seed % 1000, ops=(20, 60))
+    other = permuted_ops(problem, rng.permutation(problem.num_ops))
+    step_time = LearnedPlacer(POLICY).place(problem).step_time
+    assert LearnedPlacer(POLICY).place(other).step_time == pytest.approx(step_time, rel=0.1)
+
+
+def test_the_same_seed_gives_the_same_placement():
+    problem = random_families.random_problem("nas", 3)
+    a, b = (LearnedPlacer(POLICY).place(problem, seed=1).placement for _ in range(2))
+    np.testing.assert_array_equal(a.device, b.device)
+
+
+def test_a_budget_never_makes_it_worse():
+    problem = random_families.random_problem("inception", 5)
+    one = LearnedPlacer(POLICY).place(problem).step_time
+    more = LearnedPlacer(POLICY).place(problem, budget=0.3)
+    assert more.step_time <= one
+    assert more.seconds < 1.5
+
+
+def test_one_op_and_two_ops_on_one_device():
+    graph = ComputationGraph.from_tensors(["a"], [])
+    problem = build_problem("one", graph, preset("pcie-t4-2"), {"t4": [1.0]})
+    assert LearnedPlacer(POLICY).place(problem).step_time == 1.0
+    graph = ComputationGraph.from_tensors(["a", "b"], [(0, 0.0, [1])])
+    zero = build_problem("two", graph, preset("pcie-t4-2"), {"t4": [0.0, 0.0]})
+    assert LearnedPlacer(POLICY).place(zero).step_time == 0.0
+
+
+def test_it_is_never_worse_than_the_best_single_device_of_equal_ones():
+    for seed in range(5):
+        problem = random_families.random_problem("transformer", seed, clusters=("shared",))
+        single = Single().place(problem).step_time
+        assert LearnedPlacer(POLICY).place(problem).step_time <= single * (1 + 1e-9)
+
+
+def test_many_devices_and_ops_take_near_linear_time():
+    for family, ops, most in (("grid", 1000, 0.4), ("grid", 4000, 1.6)):
+        problem = random_families.random_problem(
+            family, 3, ops=(ops, ops), devices=(8, 8), microbatches=(1,)
+        )
+        LearnedPlacer().place(random_families.random_problem(family, 1))
+        seconds = LearnedPlacer(POLICY).place(problem).seconds
+        assert seconds < 4 * most * problem.num_ops / ops
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 64])
+def test_device_limits_end_with_all(count):
+    limits = device_limits(count)
+    assert limits[0] == 1
+    assert limits[-1] == count
+    assert limits == sorted(set(limits))
