@@ -8,34 +8,41 @@ import torch
 
 from gnnplace.execution.result import StepValues
 from gnnplace.execution.saving import SavedValues, made_values, state_values
+from gnnplace.runtime.board import SEGMENT, Board
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.tracing.operations import set_step
 from gnnplace.tracing.program import Program, ProgramOp, map_refs
 
 
-def reference_step(program: Program, *, step: int = 0, timeout: float = 600.0) -> StepValues:
+def reference_step(program: Program, *, step: int = 0, timeout: float = 120.0) -> StepValues:
     """Runs `program` as it was captured, in one worker with one thread.
 
     Args:
         program: With its initial tensors.
         step: Number of the step; random ops depend on it.
-        timeout: Seconds until it is given up.
+        timeout: Seconds that one op may take.
 
     Raises:
         ExecutionError: the program failed.
     """
     saved = SavedValues(program, [*made_values(program), *state_values(program)])
-    task = Task("reference", lambda: _run(program, step, saved), available_cores()[0])
-    run_tasks([task], timeout=timeout)
+    board = Board(1)
+    task = Task("reference", lambda: _run(program, step, saved, board), available_cores()[0])
+
+    def doing(worker: int) -> str:
+        return f" in op {program.ops[board.get(worker, SEGMENT)].name!r}"
+
+    run_tasks([task], timeout=timeout, progress=board.snapshot, doing=doing)
     return saved.values()
 
 
-def _run(program: Program, step: int, saved: SavedValues) -> None:
+def _run(program: Program, step: int, saved: SavedValues, board: Board) -> None:
     set_step(step)
     last_use = {name: i for i, op in enumerate(program.ops) for name in op.reads}
     with torch.inference_mode():
         values = {name: program.initial[name].detach().clone() for name in program.inputs}
         for i, op in enumerate(program.ops):
+            board.put(0, SEGMENT, i)
             for name, tensor in _results(op, values):
                 values[name] = tensor
                 saved.save(name, tensor)

@@ -7,7 +7,6 @@ traceback names the op.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ FILENAME = "<gnnplace device program>"
 PLAIN = (int, str, bool, type(None))
 TICKS = 2
 """Clocks of a tick: wall and this thread's CPU time, both in nanoseconds."""
+StepFunction = Callable[[int, memoryview, int], None]
+"""`step(turn, ticks, base)`: runs a step, whose ticks are the words of `ticks` from `base` on."""
 
 
 @dataclass
@@ -44,11 +45,11 @@ class DeviceProgram:
     segment_ticks: list[tuple[int, int, int]] = field(default_factory=list)
     send_ticks: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def bind(self, names: dict[str, Any]) -> Callable[[int, memoryview, int], None]:
+    def bind(self, names: dict[str, Any]) -> StepFunction:
         """The step function, with `names` (tensors, senders, receivers) beside the constants."""
         scope = {**self.constants, **names}
         exec(compile(self.source, FILENAME, "exec"), scope)
-        function: Callable[[int, memoryview, int], None] = scope["step"]
+        function: StepFunction = scope["step"]
         return function
 
 
@@ -69,10 +70,7 @@ class _Writer:
         self.segments = plan.segments[device]
         self.lines: list[str] = ["def step(turn, ticks, base):"]
         self.names: dict[str, str] = {}
-        self.constants: dict[str, Any] = {
-            "wall": time.perf_counter_ns,
-            "cpu": time.thread_time_ns,
-        }
+        self.constants: dict[str, Any] = {}
         self.out = DeviceProgram("", self.constants, {}, {}, 0)
         self.last_use = self._last_uses()
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gnnplace.execution.device_clock import DeviceClock, device_clock
 from gnnplace.execution.plan import ExecutionPlan
 from gnnplace.execution.saving import SavedValues
-from gnnplace.execution.source import FILENAME, TICKS, DeviceProgram
+from gnnplace.execution.source import FILENAME, TICKS, DeviceProgram, StepFunction
 from gnnplace.runtime.board import SEGMENT, STEP, STRIDE, Board
 from gnnplace.runtime.transport import Transport
 from gnnplace.runtime.workers import WorkerFailure, describe
@@ -82,8 +82,8 @@ class DeviceWorker:
         self.transport.open(self.number, self.torch_device)
         try:
             with torch.inference_mode():
-                tensors = self._tensors()
-                self._run(self._bind(tensors), tensors)
+                clock, tensors = device_clock(self.torch_device), self._tensors()
+                self._run(self._bind(tensors, clock), tensors, clock)
             self.transport.close()
         except Exception as error:
             raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error
@@ -96,10 +96,10 @@ class DeviceWorker:
             for value, name in self.program.inputs.items()
         }
 
-    def _bind(self, tensors: dict[str, torch.Tensor]) -> Callable[[int, memoryview, int], None]:
+    def _bind(self, tensors: dict[str, torch.Tensor], clock: DeviceClock) -> StepFunction:
         at = self.number * STRIDE
         names: dict[str, Any] = {"seg": self.board.words[at + SEGMENT : at + SEGMENT + 1]}
-        names |= tensors
+        names |= tensors | clock.functions()
         names["save"] = lambda name, tensor: None
         if self.saved is not None:
             names["save"] = self._save
@@ -119,8 +119,9 @@ class DeviceWorker:
 
     def _run(
         self,
-        step_function: Callable[[int, memoryview, int], None],
+        step_function: StepFunction,
         tensors: dict[str, torch.Tensor],
+        clock: DeviceClock,
     ) -> None:
         words, row = self.records.words, self.records.row
         for step in range(self.num_steps):
@@ -129,7 +130,9 @@ class DeviceWorker:
             self.board.put(self.number, STEP, turn)
             self.board.barrier(self.number, turn)
             switches = involuntary_switches()
+            clock.begin()
             step_function(turn, words, step * row)
+            clock.finish(words, step * row, self.records.num_ticks)
             self.transport.finish_round()
             words[step * row + row - 1] = involuntary_switches() - switches
             if step == 0 and self.saved is not None:

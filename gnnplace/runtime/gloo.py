@@ -6,10 +6,8 @@ thread; the round ends when all of its sends have completed.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import os
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -37,17 +35,17 @@ class GlooTransport(Transport):
         self._messages = messages
         self._board = board
         self._layouts = Layouts(messages)
-        self._folder = Path(tempfile.mkdtemp(prefix="gnnplace-gloo-"))
+        self._meeting = os.memfd_create("gnnplace gloo store")
         self._pending: list[dist.Work] = []
         self._worker = -1
         self._device = torch.device("cpu")
 
     def open(self, worker: int, device: torch.device) -> None:
-        """Meets the other workers through a file store."""
+        """Meets the other workers through a file store, in memory that has no name."""
         self._worker, self._device = worker, device
         dist.init_process_group(
             "gloo",
-            init_method=f"file://{self._folder / 'store'}",
+            init_method=f"file:///proc/self/fd/{self._meeting}",
             rank=worker,
             world_size=self._board.num_workers,
             timeout=SETUP_TIMEOUT,
@@ -102,8 +100,8 @@ class GlooTransport(Transport):
         dist.destroy_process_group()
 
     def dispose(self) -> None:
-        """Removes the file store."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Closes the file store."""
+        os.close(self._meeting)
 
 
 def stage(room: torch.Tensor, tensor: torch.Tensor, stride: tuple[int, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gnnplace.execution.device_clock import DeviceClock
 from gnnplace.execution.plan import plan_execution
 from gnnplace.execution.source import TICKS, device_program
 from tests.execution.programs import ProgramBuilder, problem_of, random_placement, two_towers
@@ -18,6 +19,7 @@ def run_alone(program, saved):
     found = {}
     tensors = {name: program.initial[value].clone() for value, name in written.inputs.items()}
     names = {"save": lambda name, tensor: found.update({name: tensor.clone()}), "seg": [0]}
+    names |= DeviceClock().functions()
     ticks = [0] * (TICKS * written.num_ticks)
     written.bind({**tensors, **names})(1, ticks, 0)
     return written, found, ticks
