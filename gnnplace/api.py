@@ -12,7 +12,7 @@ from torch import nn
 
 from gnnplace import execution, profiling, tracing
 from gnnplace.best import make_placer, placer_names
-from gnnplace.cluster import Cluster, load_cluster
+from gnnplace.cluster import Cluster, Device, load_cluster
 from gnnplace.errors import GnnplaceError, InputError, UnsupportedError
 from gnnplace.execution import Execution, Verification
 from gnnplace.files import read_json
@@ -23,11 +23,13 @@ from gnnplace.placers import Result, SearchSpace
 from gnnplace.problem import Problem, read_problem
 from gnnplace.simulation import simulate as simulate
 from gnnplace.tracing import Program
+from gnnplace.tracing import load as load_workload
 from gnnplace.tracing.microbatching import microbatched
 from gnnplace.zoo import Workload
 
 Progress = Callable[[str], None]
 DEFAULT_BUDGET = 2.0
+HOST_MEMORY = 1e12  # Bytes: a captured graph is not yet meant for any machine.
 TIME, THROUGHPUT = "time", "throughput"
 
 
@@ -94,7 +96,7 @@ def capture(
 
 def _workload(model: str | nn.Module, inputs: Any, loss: Any, share: int, fake: bool) -> Workload:
     if isinstance(model, str):
-        return tracing.load(model, share=share, fake=fake)
+        return load_workload(model, share=share, fake=fake)
     if inputs is None:
         raise InputError("capture: example inputs are needed with a module")
     given = inputs if isinstance(inputs, dict | tuple) else (inputs,)
@@ -304,3 +306,15 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     if (problem.pin >= 0).any():
         raise InputError(f"problem {problem.name!r}: ops are pinned to devices of its own cluster")
     return replace(problem, cluster=cluster)
+
+
+def estimated_problem(program: Program, options: CaptureOptions) -> Problem:
+    """A captured model as a problem on one CPU, with estimated times; nothing is measured."""
+    host = Device(name="cpu:0", kind="cpu", memory=HOST_MEMORY)
+    bare = replace(program, initial={})
+    return profiling.profile(
+        bare,
+        Cluster((host,), (), "host"),
+        groups=options.groups,
+        microbatches=options.microbatches,
+    )

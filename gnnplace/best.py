@@ -32,8 +32,7 @@ class Best(Placer):
     def __init__(self, learned: LearnedPlacer | None = None) -> None:
         self.learned = learned or LearnedPlacer()
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:  #
-    noqa: D102
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         begin = time.perf_counter()
         found = self._constructions(space, rng)
         middle = begin + max(0.0, deadline - begin) / 2

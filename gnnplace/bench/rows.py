@@ -1,0 +1,116 @@
+"""Rows of results: append-only JSON Lines, one a cell, each with where it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gnnplace.errors import FormatError, InputError
+
+IDENTITY = ("problem", "placer", "seed", "budget")
+PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")
+
+
+@cache
+def provenance() -> dict[str, Any]:
+    """Commit, versions and machine that a row is from."""
+    return {
+        "commit": _commit(),
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        "machine": {
+            "processor": _processor(),
+            "cores": len(os.sched_getaffinity(0)),
+            "memory": psutil.virtual_memory().total,
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+    }
+
+
+def _commit() -> str:
+    """The checkout's commit, with ``+`` if it was changed since; ``unknown`` outside one."""
+    folder = Path(__file__).parent
+    try:
+        ask = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+        commit = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+        ask = ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"]
+        changed = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+" if changed else "")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown"
+
+
+def now() -> str:
+    """UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def append(path: Path, row: dict[str, Any]) -> None:
+    """Appends one row and makes sure that it is on disk."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a file; a last line that a kill cut short is dropped from the file.
+
+    Raises:
+        FormatError: a line elsewhere that is not a row; names it.
+    """
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    if lines[-1]:
+        _keep(path, lines[:-1])
+    rows = []
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or any(key not in row for key in IDENTITY):
+            raise FormatError(f"{path}: line {number}: not a result row; mend or remove it")
+        rows.append(row)
+    return rows
+
+
+def _keep(path: Path, lines: list[bytes]) -> None:
+    with path.open("rb+") as file:
+        file.truncate(sum(len(line) + 1 for line in lines))
+
+
+def identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a row's cell from all others."""
+    return tuple(row[key] for key in IDENTITY)
+
+
+def results_file(folder: str | Path, suite: str) -> Path:
+    """The rows' file of a suite; makes the folder.
+
+    Raises:
+        InputError: the folder cannot be made.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"results folder {str(folder)!r}: {error.strerror}") from None
+    return Path(folder) / f"{suite}.jsonl"

@@ -1,0 +1,211 @@
+"""The command line: parses, calls, prints. Exit 0 done, 2 bad input (one line), 3 infeasible."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+
+from gnnplace.errors import GnnplaceError, InputError
+
+USAGE = """gnnplace: finds which device should run each operation of a PyTorch training step.
+
+  gnnplace demo                                     the main job on a built-in model
+  gnnplace capture MODEL -o graph.json              a model's training step as a graph
+  gnnplace profile MODEL --cluster C -o problem.json
+  gnnplace place PROBLEM|MODEL [--cluster C] -o placement.json
+  gnnplace simulate PROBLEM PLACEMENT [--json]      predicted step time and memory
+  gnnplace execute MODEL PLACEMENT                  runs it, checks it, measures it
+  gnnplace compare MODEL|PROBLEM [--cluster C]      every placer side by side
+  gnnplace convert FILE --from FORMAT -o problem.json
+  gnnplace report PROBLEM PLACEMENT... -o report.html
+  gnnplace bench SUITE.yaml -o results/
+  gnnplace train fit|validate|test|predict --config trainers/NAME.yaml
+
+gnnplace COMMAND --help says more. MODEL is a zoo name, hf:CONFIG or module:callable; C is cpu:N,
+cuda:N, auto, a preset or a YAML file.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits.
+
+    Args:
+        arguments: those of the process by default.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(run(given))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command; returns its exit code. Errors of ours become one line on stderr."""
+    try:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            sys.stdout.write(USAGE)
+            return 0 if arguments else 2
+        if arguments[0] == "train":
+            return _train(arguments[1:])
+        return _command(arguments)
+    except GnnplaceError as error:
+        return _fail(str(error), error.exit_code)
+    except ArgumentError as error:
+        return _fail(str(error), 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted; nothing half-written is left", 130)
+    except BrokenPipeError:
+        return 141
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(part.strip() for part in message.splitlines() if part.strip())
+    sys.stderr.write(f"gnnplace: {line}\n")
+    return code
+
+
+def _train(arguments: list[str]) -> int:
+    from gnnplace.train.cli import main as train
+
+    train(arguments)
+    return 0
+
+
+def _command(arguments: list[str]) -> int:
+    name = arguments[0]
+    if name not in COMMANDS:
+        known = ", ".join([*COMMANDS, "train"])
+        raise InputError(f"command {name!r}: unknown; commands: {known}")
+    build, module = COMMANDS[name]
+    parser = ArgumentParser(prog=f"gnnplace {name}", exit_on_error=False)
+    build(parser)
+    parsed = parser.parse_args(arguments[1:])
+    # Imported late: help and bad arguments should not wait for torch.
+    function: Callable[[Namespace], int] = getattr(import_module(module), name)
+    return function(parsed)
+
+
+def _capture_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--optimizer", default="sgd", help="sgd or adamw")
+    parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    parser.add_argument("--forward-only", action="store_true", help="inference, no training step")
+    parser.add_argument("--groups", type=int, default=200, help="ops of the problem to aim at")
+    parser.add_argument("--microbatches", type=int, default=1, help="shares of the batch, M")
+
+
+def _search_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds to search a placer")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _run_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, default=10, help="steps to time")
+    parser.add_argument("--mode", default="auto", help="auto, measured or emulated")
+    parser.add_argument("--transport", default="shm", help="shm or gloo")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds without progress")
+
+
+def _output(parser: ArgumentParser, what: str, *, required: bool = True) -> None:
+    parser.add_argument("-o", "--output", required=required, default=None, help=what)
+
+
+def _demo(parser: ArgumentParser) -> None:
+    parser.description = "Captures, profiles, places, executes, verifies and reports one model."
+    parser.add_argument("--model", default="two_tower", help="a model, as everywhere")
+    parser.add_argument("--cluster", default="cpu:2")
+    parser.add_argument("--output", default="demo-output", help="folder of report and trace")
+    _search_options(parser)
+    _capture_options(parser)
+    _run_options(parser)
+
+
+def _capture(parser: ArgumentParser) -> None:
+    parser.description = "Writes a model's step as a graph: a problem with estimated times."
+    parser.add_argument("model")
+    _output(parser, "graph.json")
+    parser.add_argument("--fake", action="store_true", help="never allocate the model's tensors")
+    _capture_options(parser)
+
+
+def _profile(parser: ArgumentParser) -> None:
+    parser.description = "Measures a model's ops and writes the problem of placing it."
+    parser.add_argument("model")
+    parser.add_argument("--cluster", required=True)
+    _output(parser, "problem.json")
+    _capture_options(parser)
+
+
+def _place(parser: ArgumentParser) -> None:
+    parser.description = "Finds a device for every op and a sequence for every device."
+    parser.add_argument("what", help="a problem file or a model")
+    parser.add_argument("--cluster", default=None)
+    parser.add_argument("--placer", default="best")
+    parser.add_argument("--order", default=None, help="traversal order of the policy")
+    parser.add_argument("--objective", default="time")
+    _output(parser, "placement.json")
+    _search_options(parser)
+    _capture_options(parser)
+
+
+def _simulate(parser: ArgumentParser) -> None:
+    parser.description = "Predicts step time and memory of a placement."
+    parser.add_argument("problem")
+    parser.add_argument("placement")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _execute(parser: ArgumentParser) -> None:
+    parser.description = "Runs a placement for real, checks it against one device, measures it."
+    parser.add_argument("model")
+    parser.add_argument("placement")
+    parser.add_argument("--cluster", default=None, help="default: the placement's cpu or cuda")
+    parser.add_argument("--trace", default=None, help="write a trace that Perfetto opens")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    _run_options(parser)
+    _capture_options(parser)
+
+
+def _compare(parser: ArgumentParser) -> None:
+    parser.description = "Every placer side by side, with best, bound and gap."
+    parser.add_argument("what", help="a problem file or a model")
+    parser.add_argument("--cluster", default=None)
+    parser.add_argument("--placers", default="", help="comma-separated; all by default")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    _search_options(parser)
+    _capture_options(parser)
+
+
+def _convert(parser: ArgumentParser) -> None:
+    parser.description = "Reads a public format as a problem."
+    parser.add_argument("file")
+    parser.add_argument("--from", dest="format", required=True, help="pipedream, dnn-partitioning")
+    parser.add_argument("--cluster", default=None)
+    _output(parser, "problem.json")
+
+
+def _report(parser: ArgumentParser) -> None:
+    parser.description = "A self-contained page with timeline, memory, graph and table."
+    parser.add_argument("problem")
+    parser.add_argument("placements", nargs="+")
+    _output(parser, "report.html")
+    parser.add_argument("--trace", default=None, help="write a trace that Perfetto opens")
+
+
+def _bench(parser: ArgumentParser) -> None:
+    parser.description = "Runs a suite; resumable, one JSON line a cell."
+    parser.add_argument("suite")
+    _output(parser, "folder of results")
+
+
+COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
+    "demo": (_demo, "gnnplace.demo"),
+    "capture": (_capture, "gnnplace.commands"),
+    "profile": (_profile, "gnnplace.commands"),
+    "place": (_place, "gnnplace.commands"),
+    "simulate": (_simulate, "gnnplace.commands"),
+    "execute": (_execute, "gnnplace.commands"),
+    "compare": (_compare, "gnnplace.commands"),
+    "convert": (_convert, "gnnplace.commands"),
+    "report": (_report, "gnnplace.commands"),
+    "bench": (_bench, "gnnplace.commands"),
+}

@@ -1,0 +1,309 @@
+"""What each command does: calls the api, prints, writes files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jsonargparse import Namespace
+from rich.console import Console
+
+from gnnplace import api
+from gnnplace.cluster import Cluster
+from gnnplace.errors import InputError, MismatchError
+from gnnplace.files import read_json, write_json
+from gnnplace.placement import Placement, placement_to_data
+from gnnplace.problem import Problem, read_problem, write_problem
+from gnnplace.report import (
+    Row,
+    bytes_text,
+    comparison_table,
+    from_execution,
+    from_simulation,
+    make_row,
+    seconds_text,
+    simulation_table,
+    write_page,
+    write_trace,
+)
+
+OPTIONS_KEY = "x-capture"
+OPTIONS = ("optimizer", "dtype", "forward_only", "groups", "microbatches")
+
+
+def console() -> Console:
+    """Where tables go; wide when it is not a terminal, so that nothing is cut."""
+    return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+
+
+def say(line: str) -> None:
+    """Progress, on stderr so that stdout stays clean."""
+    sys.stderr.write(f"  {line}\n")
+    sys.stderr.flush()
+
+
+def options_of(args: Namespace) -> api.CaptureOptions:
+    """The capture options among a command's arguments."""
+    return api.CaptureOptions(**{key: getattr(args, key) for key in OPTIONS})
+
+
+def check_output(path: str) -> None:
+    """Complains before the work, not after it, when the output's folder does not exist.
+
+    Raises:
+        InputError: naming the folder.
+    """
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise InputError(f"output {path!r}: the folder {str(folder)!r} does not exist")
+    if Path(path).is_dir():
+        raise InputError(f"output {path!r}: is a folder; name a file")
+
+
+def capture(args: Namespace) -> int:
+    """Writes a captured graph as a problem with estimated CPU times on one device."""
+    check_output(args.output)
+    options = options_of(args)
+    program = api.capture(args.model, options=options, fake=args.fake)
+    problem = api.estimated_problem(program, options)
+    write_problem(args.output, problem)
+    console().print(
+        f"{program.name}: {len(program.ops)} ops captured, {problem.num_ops} after grouping, "
+        f"{bytes_text(problem.state.sum())} of state; written to {args.output}"
+    )
+    return 0
+
+
+def profile(args: Namespace) -> int:
+    """Writes a profiled problem."""
+    check_output(args.output)
+    problem = api.profile(args.model, args.cluster, options=options_of(args), progress=say)
+    write_problem(args.output, problem)
+    share = float(problem.estimated.mean())
+    origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"
+    single = np.where(np.isfinite(problem.times), problem.times, 0).sum(axis=0).min()
+    console().print(
+        f"{problem.name}: {problem.num_ops} ops, {seconds_text(float(single))} of work on one "
+        f"device ({origin} times), {problem.num_devices} devices; written to {args.output}"
+    )
+    return 0
+
+
+def place(args: Namespace) -> int:
+    """Places a problem or a model and writes the placement."""
+    check_output(args.output)
+    options = options_of(args)
+    problem = api.read_or_profile(args.what, args.cluster, options, say)
+    result = api.place(
+        problem,
+        placer=args.placer,
+        budget=args.budget,
+        seed=args.seed,
+        order=args.order,
+        objective=args.objective,
+    )
+    data = placement_to_data(result.placement, problem)
+    data[OPTIONS_KEY] = {key: getattr(options, key) for key in OPTIONS}
+    write_json(args.output, data)
+    console().print(f"{result}; written to {args.output}", soft_wrap=True)
+    return 0
+
+
+def simulate(args: Namespace) -> int:
+    """Predicts a placement's step; infeasible is an answer."""
+    placement, problem = api.read_placement_for(args.placement, read_problem(args.problem))
+    simulation = api.simulate(problem, placement)
+    finite = np.isfinite(simulation.step_time)
+    if args.json:
+        names = [device.name for device in problem.cluster.devices]
+        answer = {
+            "step_time": simulation.step_time if finite else None,
+            "peak_memory": dict(zip(names, simulation.peak_memory.tolist(), strict=True)),
+            "feasible": simulation.feasible,
+        }
+        sys.stdout.write(json.dumps(answer) + "\n")
+        return 0
+    out = console()
+    out.print(simulation_table(problem, simulation))
+    out.print(f"predicted step time: {seconds_text(simulation.step_time) if finite else 'none'}")
+    for fault in simulation.faults:
+        out.print(f"infeasible: {fault}", soft_wrap=True)
+    return 0
+
+
+def execute(args: Namespace) -> int:
+    """Runs a placement on workers, verifies and measures it."""
+    data = read_json(args.placement)
+    options = _placed_options(args, data)
+    program = api.capture(args.model, options=options)
+    cluster = api.resolve_cluster(args.cluster or _cluster_of(data))
+    problem = api.profile(program, cluster, options=options, progress=say)
+    placement, problem = api.read_placement_for(args.placement, problem)
+    run = api.execute(
+        program,
+        problem,
+        placement,
+        options=options,
+        steps=args.steps,
+        mode=args.mode,
+        transport=args.transport,
+        timeout=args.timeout,
+    )
+    predicted = api.simulate(problem, placement)
+    if args.trace:
+        timelines = [
+            from_simulation(problem, predicted, placement.placer or "placement"),
+            from_execution(problem, run.execution, placement.placer or "placement"),
+        ]
+        write_trace(args.trace, timelines)
+    _print_run(args, run, predicted.step_time)
+    return 0 if run.verification.passed else 1
+
+
+def _print_run(args: Namespace, run: api.Executed, predicted: float) -> None:
+    execution = run.execution
+    if args.json:
+        answer = {
+            "mode": execution.mode,
+            "step_time": execution.step_time,
+            "wall_step_time": execution.wall_step_time,
+            "virtual_step_time": execution.virtual_step_time,
+            "predicted_step_time": predicted,
+            "verified": run.verification.passed,
+            "bitwise": run.verification.bitwise,
+            "loss": execution.first.loss if execution.first else None,
+        }
+        sys.stdout.write(json.dumps(answer) + "\n")
+        return
+    out = console()
+    out.print(
+        f"{execution.mode} step time: {seconds_text(execution.step_time)} "
+        f"(predicted {seconds_text(predicted)}; median of {len(execution.steps)} steps, "
+        f"{execution.num_interrupted} interrupted; wall {seconds_text(execution.wall_step_time)}, "
+        f"virtual {seconds_text(execution.virtual_step_time)})",
+        soft_wrap=True,
+    )
+    out.print(run.verification.summary(), soft_wrap=True)
+
+
+def _placed_options(args: Namespace, data: Any) -> api.CaptureOptions:
+    """The options that the placement was made with; a placement from elsewhere has none."""
+    stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    given = {key: getattr(args, key) for key in OPTIONS}
+    if isinstance(stored, dict):
+        given.update({key: stored[key] for key in OPTIONS if key in stored})
+    given["microbatches"] = max(given["microbatches"], api.placed_microbatches(data))
+    return api.CaptureOptions(**given)
+
+
+def _cluster_of(data: Any) -> str:
+    """``cpu:N`` or ``cuda:N`` for a placement whose devices are called so."""
+    sequence = data.get("sequence") if isinstance(data, dict) else None
+    devices = data.get("device") if isinstance(data, dict) else None
+    names = list(sequence) if isinstance(sequence, dict) else []
+    names = names or sorted(set(devices.values())) if isinstance(devices, dict) else names
+    kinds = {str(name).partition(":")[0] for name in names}
+    if len(kinds) != 1 or not kinds <= {"cpu", "cuda"}:
+        raise MismatchError(
+            "placement: its devices are not those of this machine (cpu:N or cuda:N); give the "
+            "cluster it was made for with --cluster and --mode emulated"
+        )
+    return f"{kinds.pop()}:{len(names)}"
+
+
+def compare(args: Namespace) -> int:
+    """Every placer on one problem."""
+    problem = api.read_or_profile(args.what, args.cluster, options_of(args), say)
+    names = [name for name in args.placers.split(",") if name] or None
+    results = api.place_all(problem, names, budget=args.budget, seed=args.seed, progress=say)
+    rows = [make_row(result) for result in results]
+    if args.json:
+        answer = {"problem": problem.name, "rows": [row.data() for row in rows]}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        return 0
+    out = console()
+    out.print(comparison_table(rows, f"{problem.name} on {problem.num_devices} devices"))
+    for line in summary_lines(rows):
+        out.print(line, soft_wrap=True)
+    return 0
+
+
+def summary_lines(rows: Sequence[Row]) -> list[str]:
+    """Lower bound, and what the best placement leaves open."""
+    placed = [row for row in rows if row.predicted is not None]
+    if not placed:
+        return ["no placer found a feasible placement"]
+    best = min(placed, key=lambda row: row.predicted or 0.0)
+    lines = [
+        f"lower bound {seconds_text(best.lower_bound)}: no placement of this problem can be "
+        f"faster; the best here, {best.placer}, is within {best.gap or 0.0:.1%} of it"
+    ]
+    single = next((row for row in placed if row.placer == "single"), None)
+    if single and single.predicted and best.predicted and best.predicted > 0.97 * single.predicted:
+        lines.append("one device is best here: splitting gains less than 3 % (predicted)")
+    return lines
+
+
+def convert(args: Namespace) -> int:
+    """Reads a public format."""
+    check_output(args.output)
+    cluster: Cluster | None = api.resolve_cluster(args.cluster) if args.cluster else None
+    problem = api.convert(args.file, args.format, cluster)
+    write_problem(args.output, problem)
+    console().print(
+        f"{problem.name}: {problem.num_ops} ops, {problem.graph.num_tensors} tensors, "
+        f"{problem.num_devices} devices; written to {args.output}"
+    )
+    return 0
+
+
+def report(args: Namespace) -> int:
+    """A page about placements of one problem."""
+    check_output(args.output)
+    problem: Problem = read_problem(args.problem)
+    base, placements = problem, []
+    for path in args.placements:
+        placement, problem = api.read_placement_for(path, base)
+        placements.append(placement)
+    simulations = [api.simulate(problem, placement) for placement in placements]
+    names = _unique(
+        [p.placer or Path(f).stem for p, f in zip(placements, args.placements, strict=True)]
+    )
+    timelines = [
+        from_simulation(problem, s, name) for s, name in zip(simulations, names, strict=True)
+    ]
+    rows = [_row(p, s, n) for p, s, n in zip(placements, simulations, names, strict=True)]
+    write_page(args.output, problem, rows, timelines, placements[0].device)
+    if args.trace:
+        write_trace(args.trace, timelines)
+    console().print(f"written to {args.output}")
+    return 0
+
+
+def _unique(names: list[str]) -> list[str]:
+    return [name if names.count(name) == 1 else f"{name} {i}" for i, name in enumerate(names, 1)]
+
+
+def _row(placement: Placement, simulation: Any, name: str) -> Row:
+    bound = placement.lower_bound
+    gap = simulation.step_time / bound - 1 if bound else None
+    return Row(
+        placer=name,
+        predicted=simulation.step_time if np.isfinite(simulation.step_time) else None,
+        peak_memory=tuple(simulation.peak_memory.tolist()),
+        lower_bound=bound,
+        gap=gap,
+        seconds=placement.seconds,
+        error="; ".join(simulation.faults),
+    )
+
+
+def bench(args: Namespace) -> int:
+    """Runs a benchmark suite."""
+    from gnnplace.bench import run_suite
+
+    return run_suite(args.suite, args.output, console(), say)

@@ -1,0 +1,82 @@
+"""Tables for people: comparison of placers, and one simulated placement, with rich."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from gnnplace.problem import Problem
+from gnnplace.report.rows import Row
+from gnnplace.simulation import Simulation
+
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def seconds_text(value: float | None) -> str:
+    """Seconds with a unit that suits, e.g. ``12.3 ms``."""
+    if value is None:
+        return "-"
+    if value == 0 or value != value or value == float("inf"):
+        return "0 s" if value == 0 else str(value)
+    scale, unit = next(((s, u) for s, u in UNITS if abs(value) >= s), UNITS[-1])
+    return f"{value / scale:.3g} {unit}"
+
+
+def bytes_text(value: float) -> str:
+    """Bytes with a unit that suits, e.g. ``1.5 MB``."""
+    scale, unit = next(((s, u) for s, u in BYTES if abs(value) >= s), BYTES[-1])
+    return f"{value / scale:.3g} {unit}"
+
+
+def comparison_table(rows: Sequence[Row], title: str) -> Table:
+    """Placers side by side, the best predicted first; speed-ups are over placer ``single``."""
+    mode = next((row.mode for row in rows if row.mode), "measured")
+    base = next((row for row in rows if row.placer == "single"), None)
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("placer", no_wrap=True)
+    headings = ["predicted", mode, "speed-up", "peak memory", "gap to bound", "to place"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("remarks", overflow="fold")
+    for row in sorted(rows, key=lambda row: (row.predicted is None, row.predicted)):
+        table.add_row(*_cells(row, base), style="bold green" if row.placer == "best" else None)
+    return table
+
+
+def _cells(row: Row, base: Row | None) -> list[str]:
+    if row.error:
+        return [row.placer, "-", "-", "-", "-", "-", "-", row.error]
+    peak = bytes_text(max(row.peak_memory)) if row.peak_memory else "-"
+    gap = "-" if row.gap is None else f"{row.gap:.1%}"
+    remarks = "; ".join(part for part in (row.note, row.verified) if part)
+    times = [seconds_text(row.predicted), seconds_text(row.executed)]
+    return [row.placer, *times, _speedup(row, base), peak, gap, seconds_text(row.seconds), remarks]
+
+
+def _speedup(row: Row, base: Row | None) -> str:
+    """Of executed times where both were run, else of predicted ones, marked ``p``."""
+    if base is None or base.predicted is None or not row.predicted:
+        return "-"
+    if row.executed and base.executed:
+        return f"{base.executed / row.executed:.2f}x"
+    return f"{base.predicted / row.predicted:.2f}x p"
+
+
+def simulation_table(problem: Problem, simulation: Simulation) -> Table:
+    """Busy share and peak memory of every device."""
+    table = Table(title=f"{problem.name}: predicted step", title_justify="left")
+    for heading in ("device", "kind", "ops", "busy", "peak memory", "of"):
+        table.add_column(heading, justify="left" if heading in ("device", "kind") else "right")
+    busy = simulation.busy_share(problem.num_devices)
+    for d, device in enumerate(problem.cluster.devices):
+        table.add_row(
+            device.name,
+            device.kind,
+            str(int((simulation.device == d).sum())),
+            f"{busy[d]:.1%}",
+            bytes_text(simulation.peak_memory[d]),
+            bytes_text(device.memory),
+        )
+    return table
