@@ -21,14 +21,15 @@ def blame(error: BaseException, root: nn.Module) -> str:
         root: A module that holds the model as its submodule `model`.
     """
     names = {id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()}
-    module, inner, line = "", "", ""
+    module, inner, line, inside = "", "", "", False
     for frame, number in _frames(error):
         owner = frame.f_locals.get("self")
+        inside = inside or owner is root
         if isinstance(owner, nn.Module) and id(owner) in names and owner is not root:
             module = f" in module {names[id(owner)] or 'model'!r} ({type(owner).__name__})"
             inner = f" at {frame.f_code.co_filename}:{number}"
         path = frame.f_code.co_filename
-        if not path.startswith((_TORCH, _OWN, "<")):
+        if inside and not path.startswith((_TORCH, _OWN, "<")):
             line = f" at {path}:{number}"
     return f"capture failed{module}{line or inner}: {_first_line(error)}"
 

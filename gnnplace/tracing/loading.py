@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -75,7 +76,15 @@ def _from_callable(
     sized = share > 1 and _default_batch(function, options) is not None
     if sized:
         options["batch"] = _share(int(_default_batch(function, options) or 0), share, spec)
-    workload = _workload(_seeded(lambda: function(**options)), name, spec)
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise InputError(f"model {spec!r}: {name}: {error}") from None
+    try:
+        result = _seeded(lambda: function(**options))
+    except Exception as error:
+        raise InputError(f"model {spec!r}: {name} failed: {_said(error)}") from error
+    workload = _workload(result, name, spec)
     return workload if sized or share == 1 else cut(workload, share)
 
 
@@ -90,15 +99,22 @@ def _find(module: str, name: str, spec: str) -> Callable[..., Any]:
     with _current_directory():
         try:
             found = importlib.import_module(module)
-        except ImportError as error:
-            raise InputError(
-                f"model {spec!r}: module {module!r} cannot be imported: {error}"
-            ) from None
+        except Exception as error:
+            raise InputError(f"model {spec!r}: cannot import {module!r}: {_said(error)}") from None
     for part in name.split("."):
         found = getattr(found, part, None)  # type: ignore[assignment]
     if not callable(found):
         raise InputError(f"model {spec!r}: module {module!r} has no callable {name!r}")
     return found
+
+
+def _said(error: Exception) -> str:
+    """What an error of the user's code says, and the last line of that code."""
+    lines = str(error).splitlines() or ["no message"]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<")]
+    place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    return f"{type(error).__name__}: {lines[0]}{place}"
 
 
 @contextmanager

@@ -1,0 +1,113 @@
+"""Models by name, from modules and configurations."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnnplace import zoo
+from gnnplace.errors import InputError
+from gnnplace.tracing import load
+from gnnplace.tracing.loading import cut
+
+SOURCE = """
+import torch
+from torch import nn
+
+def plain():
+    return nn.Linear(4, 2), torch.ones(6, 4)
+
+def sized(batch=8, width=4):
+    return nn.Linear(width, 2), (torch.ones(batch, width), torch.zeros(batch, 2)), nn.MSELoss()
+
+def wrong():
+    return 3
+
+class Holder:
+    @staticmethod
+    def make():
+        return nn.Linear(1, 1), {"input": torch.ones(2, 1)}
+
+def failing():
+    raise ValueError("no data")
+
+number = 7
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that is only in the current directory."""
+    (tmp_path / "own_models.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_models", raising=False)
+    return "own_models"
+
+
+def test_zoo_names_with_and_without_prefix() -> None:
+    a, b = load("mlp?width=16&depth=1"), load("zoo:mlp?width=16&depth=1")
+    assert a.name == b.name == "mlp"
+    assert all(
+        torch.equal(x, y) for x, y in zip(a.model.parameters(), b.model.parameters(), strict=True)
+    )
+    assert load("mlp?width=16&depth=1", share=4).inputs[0].shape[0] == zoo.default_batch("mlp") // 4
+
+
+def test_callables(module: str) -> None:
+    path = list(sys.path)
+    work = load(f"{module}:plain")
+    assert work.inputs[0].shape == (6, 4)
+    assert load(f"{module}:plain", share=3).inputs[0].shape == (2, 4)
+    sized = load(f"{module}:sized?width=5", share=2)
+    assert sized.inputs[0].shape == (4, 5)
+    assert sized.loss is not None
+    assert load(f"{module}:sized?batch=6", share=2).inputs[0].shape == (3, 4)
+    assert load(f"{module}:Holder.make").inputs["input"].shape == (2, 1)
+    assert sys.path == path
+
+
+def test_hugging_face(tmp_path: Path) -> None:
+    work = load("hf:gpt2?n_layer=1&n_embd=32&n_head=2&vocab_size=50&batch=4&length=8", share=2)
+    assert work.inputs["input_ids"].shape == (2, 8)
+    fields = {"model_type": "bert", "num_hidden_layers": 1, "hidden_size": 32}
+    fields |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 50}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields))
+    assert type(load(f"hf:{path}").model).__name__ == "BertForMaskedLM"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("nothing", "use a zoo name"),
+        ("zoo:nothing", "no such workload"),
+        ("mlp?depht=3", "no size 'depht'"),
+        ("mlp?depth", "is not NAME=VALUE"),
+        ("hf:nothing", "no such configuration"),
+        ("hf:gpt2?n_layers=3", "no field 'n_layers'"),
+        ("no_such_module:f", "cannot import 'no_such_module'"),
+        ("own_models:nothing", "no callable 'nothing'"),
+        ("own_models:number", "no callable 'number'"),
+        ("own_models:wrong", "must return"),
+        ("own_models:sized?heigth=3", "unexpected keyword argument 'heigth'"),
+        ("own_models:failing", r"failing failed: ValueError: no data at .*own_models.py:20"),
+    ],
+)
+def test_mistakes_are_named(module: str, spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load(spec)
+
+
+def test_a_batch_that_cannot_be_divided_is_refused(module: str) -> None:
+    with pytest.raises(InputError, match="a batch of 6 cannot be cut into 4"):
+        load(f"{module}:plain", share=4)
+
+
+def test_cutting_leaves_tensors_without_the_batch_alone() -> None:
+    work = zoo.Workload("w", torch.nn.Identity(), (torch.ones(4, 2), torch.ones(3), 7))
+    x, table, number = cut(work, 2).inputs
+    assert (x.shape, table.shape, number) == ((2, 2), (3,), 7)
