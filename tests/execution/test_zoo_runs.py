@@ -1,0 +1,92 @@
+"""Captured models, grouped, micro-batched, placed at random: equal to one process, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gnnplace import zoo
+from gnnplace.execution import execute, verify
+from gnnplace.execution.reference import reference_step
+from gnnplace.microbatching import with_microbatches
+from gnnplace.placement import Placement
+from gnnplace.problem import Problem, build_problem
+from gnnplace.profiling import group_ops
+from gnnplace.profiling.grouping import group_graph
+from gnnplace.tracing import Program, capture
+from gnnplace.tracing.microbatching import microbatched
+from gnnplace.tracing.structure import program_graph
+from tests.execution.programs import cpu_cluster, random_placement
+
+
+def grouped(program: Program, num_devices: int, microbatches: int = 1) -> Problem:
+    """Coarsened as `profile` does it, with made-up times."""
+    group = group_ops(program, 60)
+    cost = np.full(len(program.ops), 1e-5)
+    coarse = group_graph(program, program_graph(program), group, cost)
+    problem = build_problem(
+        program.name,
+        coarse.graph,
+        cpu_cluster(num_devices),
+        {"cpu": np.bincount(group, cost, coarse.graph.num_ops)},
+        state=coarse.state,
+        phase=coarse.phase,
+        colocate=coarse.colocate,
+        members=coarse.members,
+    )
+    return with_microbatches(problem, microbatches, profiled=True)
+
+
+def workload(name: str, microbatches: int) -> Program:
+    load = zoo.build(name, batch=8 // microbatches)
+    return capture(load.model, load.inputs, loss=load.loss, optimizer="adamw", name=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "microbatches"),
+    [("mlp", 1), ("two_tower", 2), ("small_resnet", 1), ("small_resnet", 4), ("gpt2", 2)],
+)
+def test_a_captured_model_equals_one_process(name, microbatches):
+    program = workload(name, microbatches)
+    problem = grouped(program, 2, microbatches)
+    whole = microbatched(program, microbatches)
+    execution = execute(whole, problem, random_placement(problem, 3), steps=1, warmup=0)
+    result = verify(whole, execution)
+    assert result.bitwise, result.summary()
+    assert result.tensors > 10
+
+
+class Noisy(nn.Module):
+    """Dropout twice, and one layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(self.layer(self.drop(self.layer(x)))).square().mean()
+
+
+def test_dropout_draws_the_same_numbers_anywhere_and_others_each_step():
+    program = capture(Noisy(), torch.randn(16, 8))
+    problem = grouped(program, 2)
+    for seed in range(2):
+        execution = execute(program, problem, random_placement(problem, seed), steps=1)
+        assert verify(program, execution).bitwise
+    assert reference_step(program).loss != reference_step(program, step=1).loss
+
+
+def test_inference_brings_its_outputs_back():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    x = torch.randn(5, 8)
+    program = capture(model, x, forward_only=True)
+    problem = grouped(program, 2)
+    device = np.arange(problem.num_units, dtype=np.int32)[problem.unit_of] % 2
+    execution = execute(program, problem, Placement(device), steps=1)
+    assert verify(program, execution).bitwise
+    assert execution.first is not None
+    (output,) = execution.first.outputs.values()
+    torch.testing.assert_close(output, model(x).detach())
