@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -134,3 +135,13 @@ def test_workers_end_with_their_parent(how, tmp_path: Path):
         time.sleep(0.05)
     assert not any(psutil.pid_exists(pid) for pid in workers)
     parent.stdout.close()
+
+
+def test_a_worker_keeps_the_memory_it_frees():
+    def faults_of_a_new_tensor() -> int:
+        torch.ones(1 << 22).add_(1)  # 16 MiB: from the kernel, this once
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(1 << 22).add_(1)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    assert run_tasks([Task("w", faults_of_a_new_tensor)])[0] < 100
