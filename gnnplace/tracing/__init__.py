@@ -2,6 +2,7 @@
 
 from gnnplace.tracing.capturing import capture
 from gnnplace.tracing.loading import cut, load
+from gnnplace.tracing.microbatching import microbatched
 from gnnplace.tracing.program import Program, ProgramInput, ProgramOp, Ref, ValueInfo
 from gnnplace.tracing.runner import StepResult, run_program
 
@@ -15,5 +16,6 @@ __all__ = [
     "capture",
     "cut",
     "load",
+    "microbatched",
     "run_program",
 ]

@@ -1,0 +1,47 @@
+"""Configurations of Hugging Face, offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnnplace.errors import FormatError, InputError
+from gnnplace.zoo import hugging_face
+from gnnplace.zoo.hugging_face import KNOWN
+
+TINY = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "fields"),
+    [
+        ("gpt2", "GPT2LMHeadModel", {"n_layer": 1, "n_embd": 32, "n_head": 2}),
+        ("bert", "BertForMaskedLM", {**TINY, "intermediate_size": 64}),
+        ("llama", "LlamaForCausalLM", {**TINY, "intermediate_size": 64, "vocab_size": 100}),
+        ("vit", "ViTForImageClassification", {**TINY, "image_size": 32, "intermediate_size": 64}),
+    ],
+)
+def test_a_model_has_a_loss_of_its_own(name: str, head: str, fields: dict[str, int]) -> None:
+    work = hugging_face(name, batch=2, length=8, **fields)
+    assert type(work.model).__name__ == head
+    assert work.model.training
+    with torch.no_grad():
+        assert torch.isfinite(work.model(**work.inputs).loss)
+
+
+def test_sizes_of_known_models() -> None:
+    with torch.device("meta"):
+        count = sum(p.numel() for p in hugging_face("gpt2-xl", batch=1).model.parameters())
+    assert count == 1_557_611_200  # the published 1.5 B, tied embedding counted once
+    assert all(name for name in KNOWN)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="hf:gpt5: no such configuration"):
+        hugging_face("gpt5")
+    with pytest.raises(InputError, match="no field 'layers'"):
+        hugging_face("gpt2", layers=3)
+    with pytest.raises(FormatError, match="cannot be read"):
+        hugging_face(str(tmp_path / "config.json"))
