@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-from gnnplace import execution, profiling, tracing
 from gnnplace.best import make_placer, placer_names
-from gnnplace.cluster import Cluster, Device, load_cluster
+from gnnplace.cluster import Cluster, Device, load_cluster, preset_names
 from gnnplace.errors import GnnplaceError, InputError, UnsupportedError
-from gnnplace.execution import Execution, Verification
 from gnnplace.files import read_json
 from gnnplace.formats import convert as convert
 from gnnplace.microbatching import with_microbatches
@@ -22,10 +17,16 @@ from gnnplace.placement import Placement, placement_from_data
 from gnnplace.placers import Result, SearchSpace
 from gnnplace.problem import Problem, read_problem
 from gnnplace.simulation import simulate as simulate
-from gnnplace.tracing import Program
-from gnnplace.tracing import load as load_workload
-from gnnplace.tracing.microbatching import microbatched
-from gnnplace.zoo import Workload
+
+# The rooms that need torch are imported where they are used: simulating, converting and placing
+# with classical placers should not wait for it.
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from gnnplace.execution import Execution, Verification
+    from gnnplace.tracing import Program
+    from gnnplace.zoo import Workload
 
 Progress = Callable[[str], None]
 DEFAULT_BUDGET = 2.0
@@ -81,6 +82,8 @@ def capture(
         InputError: there is no such model, or its batch cannot be cut.
         CaptureError: naming the module and the line that cannot be captured.
     """
+    from gnnplace import tracing
+
     options = options or CaptureOptions()
     workload = _workload(model, inputs, loss, options.microbatches, fake)
     return tracing.capture(
@@ -95,8 +98,11 @@ def capture(
 
 
 def _workload(model: str | nn.Module, inputs: Any, loss: Any, share: int, fake: bool) -> Workload:
+    from gnnplace import tracing
+    from gnnplace.zoo import Workload
+
     if isinstance(model, str):
-        return load_workload(model, share=share, fake=fake)
+        return tracing.load(model, share=share, fake=fake)
     if inputs is None:
         raise InputError("capture: example inputs are needed with a module")
     given = inputs if isinstance(inputs, dict | tuple) else (inputs,)
@@ -112,6 +118,10 @@ def resolve_cluster(cluster: str | Cluster) -> Cluster:
     """
     if isinstance(cluster, Cluster):
         return cluster
+    if cluster in preset_names():
+        return load_cluster(cluster)
+    from gnnplace import profiling
+
     return profiling.detect(cluster) if profiling.is_spec(cluster) else load_cluster(cluster)
 
 
@@ -130,6 +140,8 @@ def profile(
         options: as for ``capture``.
         progress: called with a line when something begins that takes seconds.
     """
+    from gnnplace import profiling
+
     options = options or CaptureOptions()
     program = capture(model, options=options) if isinstance(model, str) else model
     return profiling.profile(
@@ -223,6 +235,9 @@ def execute(
     Raises:
         ExecutionError: a worker died, hung or failed.
     """
+    from gnnplace import execution
+    from gnnplace.tracing.microbatching import microbatched
+
     options = options or CaptureOptions()
     program = capture(model, options=options) if isinstance(model, str) else model
     if problem.microbatches > 1 and program.microbatches == 1:
@@ -310,6 +325,8 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
 
 def estimated_problem(program: Program, options: CaptureOptions) -> Problem:
     """A captured model as a problem on one CPU, with estimated times; nothing is measured."""
+    from gnnplace import profiling
+
     host = Device(name="cpu:0", kind="cpu", memory=HOST_MEMORY)
     bare = replace(program, initial={})
     return profiling.profile(

@@ -9,6 +9,7 @@ who found it; ``single`` is among the constructions, so nobody gets worse than o
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from gnnplace.graph.orders import ORDERS
 from gnnplace.placers import PLACERS, Found, Placer, SearchSpace
 from gnnplace.placers.annealing import anneal
 from gnnplace.placers.portfolio import Portfolio, run_member
-from gnnplace.policy import LearnedPlacer
+
+if TYPE_CHECKING:
+    from gnnplace.policy import LearnedPlacer
 
 
 class Best(Placer):
@@ -29,8 +32,8 @@ class Best(Placer):
 
     name = "best"
 
-    def __init__(self, learned: LearnedPlacer | None = None) -> None:
-        self.learned = learned or LearnedPlacer()
+    def __init__(self, learned: LearnedPlacer) -> None:
+        self.learned = learned
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         begin = time.perf_counter()
@@ -76,6 +79,9 @@ def make_placer(name: str, order: str | None = None) -> Placer:
     else:
         raise InputError(f"order {order!r}: unknown; orders: auto, {', '.join(ORDERS)}")
     if name in ("learned", "best"):
+        # Imported late: other placers need no torch.
+        from gnnplace.policy import LearnedPlacer
+
         learned = LearnedPlacer(orders=orders)
         return learned if name == "learned" else Best(learned)
     if orders is not None:

@@ -27,6 +27,7 @@ from gnnplace.report import (
     write_trace,
 )
 from gnnplace.tracing import Program
+from gnnplace.tracing import load as load_workload
 
 EXECUTED = ("single", "expert", "contiguous", "heft-contention", "learned", "best")
 
@@ -116,7 +117,7 @@ def _row(result: Result | tuple[str, GnnplaceError], runs: dict[str, api.Execute
 def _eager_lines(road: Road) -> list[str]:
     """Eager PyTorch on one and on all cores, timed beside."""
     say("timing eager PyTorch on one core and on all")
-    load = api.load_workload(road.args.model)
+    load = load_workload(road.args.model)
     times = eager_step_times(
         load.model, load.inputs, loss=load.loss, optimizer=road.options.optimizer
     )

@@ -93,7 +93,8 @@ def _facts(problem: Problem) -> str:
 def _cards(placed: list[Row]) -> list[tuple[str, str]]:
     if not placed:
         return [("none", "no feasible placement was found")]
-    best = min(placed, key=lambda row: row.predicted or np.inf)
+    run = [row for row in placed if row.executed] or placed
+    best = min(run, key=lambda row: row.predicted or np.inf)
     single = next((row for row in placed if row.placer == "single"), None)
     cards = [(seconds_text(best.predicted), f"predicted step time, {best.placer}")]
     if best.executed:

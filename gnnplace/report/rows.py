@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.execution.result import Execution
-from gnnplace.execution.verification import Verification
 from gnnplace.placers import Result
+
+if TYPE_CHECKING:
+    from gnnplace.execution.result import Execution
+    from gnnplace.execution.verification import Verification
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace.execution.result import Execution
 from gnnplace.problem import PHASES, Problem
 from gnnplace.simulation import Simulation
+
+if TYPE_CHECKING:
+    from gnnplace.execution.result import Execution
 
 
 @dataclass(frozen=True)
