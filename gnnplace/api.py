@@ -52,6 +52,12 @@ class CaptureOptions:
     groups: int = 200
     microbatches: int = 1
 
+    def __post_init__(self) -> None:
+        if self.groups < 1:
+            raise InputError(f"groups {self.groups}: must be a positive number")
+        if self.microbatches < 1:
+            raise InputError(f"microbatches {self.microbatches}: must be a positive number")
+
 
 @dataclass(frozen=True, eq=False)
 class Executed:

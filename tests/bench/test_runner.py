@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import io
+import json
+import time
+
+import pytest
+from rich.console import Console
+
+from gnnplace.bench import run_suite
+from gnnplace.bench.rows import IDENTITY, read_rows
+from gnnplace.bench.runner import CellTimeoutError, time_limit
+from gnnplace.bench.summary import ratios
+from gnnplace.cli import run
+from gnnplace.errors import FormatError
+from gnnplace.placers import contract
+from gnnplace.problem import write_problem
+
+SUITE = """
+name: tiny
+problems:
+  - {file: chain.json}
+  - {file: chain.json, microbatches: 2}
+  - {family: layered, seed: 3}
+  - {file: missing.json}
+placers: [single, heft]
+seeds: [0, 1]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    write_problem(tmp_path / "chain.json", contract.training_chain())
+    (tmp_path / "tiny.yaml").write_text(SUITE)
+    return tmp_path
+
+
+def start(suite):
+    out = Console(file=io.StringIO(), width=160)
+    lines: list[str] = []
+    assert run_suite(str(suite / "tiny.yaml"), str(suite / "results"), out, lines.append) == 0
+    return read_rows(suite / "results" / "tiny.jsonl"), out.file.getvalue(), lines
+
+
+def test_every_cell_is_a_row_with_its_origin(suite):
+    rows, summary, _ = start(suite)
+    assert len(rows) == 4 * 2 * 2
+    assert len({tuple(row[key] for key in IDENTITY) for row in rows}) == len(rows)
+    failed = [row for row in rows if not row["feasible"]]
+    assert {row["problem"] for row in failed} == {"file=missing.json"}
+    assert all("missing.json" in row["error"] for row in failed)
+    for row in rows:
+        assert row["commit"]
+        assert row["versions"]["torch"]
+        assert row["machine"]["cores"] >= 1
+        assert row["seconds"] >= 0
+        if row["feasible"]:
+            assert 0 < row["lower_bound"] <= row["step_time"]
+    assert "heft" in summary
+    assert min(min(values) for values in ratios(rows).values()) == 1.0
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(suite):
+    rows, _, _ = start(suite)
+    path = suite / "results" / "tiny.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:5], lines[5][:40]]))
+    again, _, said = start(suite)
+    assert len(again) == len(rows)
+    assert "11 cells to run, 5 rows" in said[0]
+    assert [json.loads(line) for line in lines[:5]] == again[:5]
+    _, _, said = start(suite)
+    assert "0 cells to run" in said[0]
+
+
+def test_a_row_that_is_none_is_named(suite):
+    start(suite)
+    path = suite / "results" / "tiny.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], "nonsense", *lines[1:]]) + "\n")
+    with pytest.raises(FormatError, match="line 2"):
+        read_rows(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SUITE.replace("family: layered", "family: layered, model: mlp"), "exactly one"),
+        (SUITE.replace("placers: [single, heft]", "placers: [magic]"), "'magic'"),
+        (SUITE + "budgets: [-1.0]\n", "budgets[0]"),
+        (SUITE + "colour: blue\n", "colour: unknown key"),
+        ("name: [", "not YAML"),
+    ],
+)
+def test_malformed_suites_are_one_line(suite, text, message, capsys):
+    (suite / "tiny.yaml").write_text(text)
+    assert run(["bench", str(suite / "tiny.yaml"), "-o", str(suite / "r")]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+
+
+def test_a_cell_that_takes_too_long_is_stopped():
+    begin = time.perf_counter()
+    with pytest.raises(CellTimeoutError, match="timed out after 0.1 s"), time_limit(0.1):
+        time.sleep(5)
+    assert time.perf_counter() - begin < 1

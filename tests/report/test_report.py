@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from gnnplace.errors import InfeasibleError
+from gnnplace.placers import contract, placer
+from gnnplace.report import (
+    bytes_text,
+    chrome_trace,
+    comparison_table,
+    from_simulation,
+    make_row,
+    seconds_text,
+    simulation_table,
+    write_page,
+)
+from gnnplace.report.page import graph_data, page_data
+
+
+@pytest.fixture(scope="module")
+def placed():
+    problem = contract.branches()
+    return problem, placer("heft").place(problem), placer("single").place(problem)
+
+
+def test_the_timeline_has_every_op_and_transfer(placed):
+    problem, result, _ = placed
+    timeline = from_simulation(problem, result.simulation, "heft")
+    assert {op.name for op in timeline.ops} == set(problem.graph.names)
+    assert max(op.finish for op in timeline.ops) == result.step_time
+    assert len(timeline.transfers) == len(result.simulation.transfers.tensor)
+    assert all(t.source != t.target and t.finish >= t.start for t in timeline.transfers)
+    assert timeline.label.startswith("predicted")
+
+
+def test_the_trace_is_what_perfetto_reads(placed):
+    problem, result, _ = placed
+    timeline = from_simulation(problem, result.simulation, "heft")
+    events = json.loads(json.dumps(chrome_trace([timeline])))["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(spans) == problem.num_ops
+    assert max(e["ts"] + e["dur"] for e in spans) == pytest.approx(result.step_time * 1e6)
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    assert len(starts) == len(timeline.transfers)
+    assert all(ends[k]["ts"] >= starts[k]["ts"] for k in starts)
+    threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert threads == dict(enumerate(timeline.devices))
+    for lane in threads:
+        mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == lane)
+        assert all(a[1] <= b[0] + 1e-6 for a, b in zip(mine, mine[1:], strict=False))
+
+
+def test_the_page_is_whole_and_fetches_nothing(placed, tmp_path):
+    problem, result, single = placed
+    rows = [make_row(result), make_row(single), make_row(("exact", InfeasibleError("</script>")))]
+    timelines = [from_simulation(problem, result.simulation, "heft")]
+    path = tmp_path / "r.html"
+    write_page(path, problem, rows, timelines, result.placement.device)
+    text = path.read_text()
+    assert "http://" not in text
+    assert "https://" not in text
+    data = text.split('id="data">')[1].split("</script>")[0]
+    assert json.loads(data) == json.loads(
+        json.dumps(page_data(problem, rows, timelines, result.placement.device))
+    )
+
+
+def test_graph_layout_is_inside_and_levels_go_right(placed):
+    problem, result, _ = placed
+    drawn = graph_data(problem, result.placement.device)
+    xy = np.array([[node[1], node[2]] for node in drawn["nodes"]])
+    assert xy.min() >= 0
+    assert xy.max() <= 1
+    assert all(xy[a, 0] < xy[b, 0] for a, b in drawn["edges"])
+    assert len({(x, y) for x, y in xy.tolist()}) == problem.num_ops
+
+
+def test_tables_name_speed_ups_and_failures(placed):
+    problem, result, single = placed
+    rows = [make_row(result), make_row(single), make_row(("exact", InfeasibleError("no room")))]
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))
+    console.print(comparison_table(rows, "title"))
+    console.print(simulation_table(problem, result.simulation))
+    text = console.export_text()
+    assert f"{single.step_time / result.step_time:.2f}x p" in text
+    assert "no room" in text
+    assert "d3" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0123, "12.3 ms"), (1.5, "1.5 s"), (2e-6, "2 us"), (0.0, "0 s"), (None, "-")],
+)
+def test_seconds(value, text):
+    assert seconds_text(value) == text
+
+
+def test_bytes():
+    assert bytes_text(1.5e9) == "1.5 GB"
+    assert bytes_text(0) == "0 B"
