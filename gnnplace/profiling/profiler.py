@@ -16,7 +16,8 @@ from gnnplace.profiling.detection import gpu_kind, gpu_names
 from gnnplace.profiling.grouping import group_graph
 from gnnplace.profiling.measurement import measure_ops
 from gnnplace.profiling.roofline import estimate_ops
-from gnnplace.tracing.program import Program
+from gnnplace.tracing.microbatching import microbatched
+from gnnplace.tracing.program import Program, base_name
 from gnnplace.tracing.structure import program_graph
 
 Progress = Callable[[str], None]
@@ -59,9 +60,10 @@ def profile(
     coarse = group_graph(program, fine, group, cost)
     count = coarse.graph.num_ops
     time, estimated = {}, np.zeros(count, dtype=bool)
+    whole = microbatched(program, microbatches)  # updates of M gradients cost more than of one
     for kind in cluster.kinds:
-        seconds, measured = op_times(program, kind, cache=cache, progress=progress)
-        time[kind] = np.bincount(group, seconds, count)
+        seconds, measured = op_times(whole, kind, cache=cache, progress=progress)
+        time[kind] = np.bincount(group, mean_over_copies(whole, program, seconds), count)
         estimated |= not measured
     problem = build_problem(
         program.name,
@@ -76,6 +78,15 @@ def profile(
         estimated=estimated,
     )
     return with_microbatches(problem, microbatches, profiled=True)
+
+
+def mean_over_copies(
+    whole: Program, program: Program, seconds: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Mean seconds of every op of `program` over its copies in the micro-batched `whole`."""
+    origin = [program.op_index[base_name(op.name)] for op in whole.ops]
+    total = np.bincount(origin, seconds, len(program.ops))
+    return np.asarray(total / np.bincount(origin, minlength=len(program.ops)))
 
 
 def group_ops(program: Program, groups: int) -> NDArray[np.int32]:

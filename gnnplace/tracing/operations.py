@@ -76,7 +76,7 @@ def mean_gradient(gradients: list[torch.Tensor]) -> torch.Tensor:
         return gradients[0]
     total = gradients[0] / len(gradients)
     for gradient in gradients[1:]:
-        total += gradient / len(gradients)
+        total.add_(gradient, alpha=1 / len(gradients))  # one pass over memory, no temporary
     return total
 
 

@@ -98,3 +98,18 @@ def test_micro_batches_are_copies_of_groups() -> None:
     )
     names = {name for members in four.members for name in members}
     assert names == {op.name for op in microbatched(program, 4).ops}
+
+
+def test_updates_of_micro_batches_are_measured_with_all_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measure(program: Program, device: str) -> np.ndarray:
+        return np.array([len(op.reads) if op.phase == "update" else 1.0 for op in program.ops])
+
+    monkeypatch.setattr(profiler, "measure_ops", measure)
+    program = small("mlp", width=8, depth=1)
+    updates = [op for op in microbatched(program, 4).ops if op.phase == "update"]
+    problem = profile(program, cluster("cpu"), microbatches=4, cache=False)
+    expected = sum(len(op.reads) for op in updates)
+    assert problem.time["cpu"][problem.phase == UPDATE].sum() == expected
+    assert problem.time["cpu"].sum() == expected + 4 * (len(program.ops) - len(updates))
