@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_a_placement_of_micro_batches_simulates_against_the_whole_problem(
     capsys.readouterr()
     assert run(["simulate", problem_path, output, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["step_time"] == json.loads(open(output).read())["predicted_step_time"]
+    assert answer["step_time"] == json.loads(Path(output).read_text())["predicted_step_time"]
 
 
 def test_infeasible_is_an_answer_of_simulate_and_exit_3_of_place(tmp_path, capsys):

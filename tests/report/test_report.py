@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -53,7 +55,7 @@ def test_the_trace_is_what_perfetto_reads(placed):
     assert threads == dict(enumerate(timeline.devices))
     for lane in threads:
         mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == lane)
-        assert all(a[1] <= b[0] + 1e-6 for a, b in zip(mine, mine[1:], strict=False))
+        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(mine))
 
 
 def test_the_page_is_whole_and_fetches_nothing(placed, tmp_path):
@@ -84,7 +86,7 @@ def test_graph_layout_is_inside_and_levels_go_right(placed):
 def test_tables_name_speed_ups_and_failures(placed):
     problem, result, single = placed
     rows = [make_row(result), make_row(single), make_row(("exact", InfeasibleError("no room")))]
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))
+    console = Console(width=200, record=True, file=io.StringIO())
     console.print(comparison_table(rows, "title"))
     console.print(simulation_table(problem, result.simulation))
     text = console.export_text()
