@@ -184,21 +184,22 @@ def with_sequences(problem: Problem, placement: Placement) -> Placement:
 
 
 def torch_device(problem: Problem, device: int, mode: str) -> torch.device:
-    """Where the tensors of a device live: a device named "cuda:N" is that GPU, others the CPU.
+    """Where the tensors of a device live: "cuda:N" is that GPU, devices of kind "cpu" the CPU.
 
     Emulated devices all live on the CPU.
 
     Raises:
-        UnsupportedError: there is no such GPU here.
+        UnsupportedError: there is no such device here.
     """
-    name = problem.cluster.devices[device].name
-    if mode == "emulated" or not name.startswith("cuda:"):
+    about = problem.cluster.devices[device]
+    if mode == "emulated" or about.kind == "cpu":
         return torch.device("cpu")
-    number = name.removeprefix("cuda:")
-    if not number.isdecimal() or int(number) >= torch.cuda.device_count():
+    kind, _, number = about.name.partition(":")
+    here = torch.cuda.device_count()
+    if kind != "cuda" or not number.isdecimal() or int(number) >= here:
         raise UnsupportedError(
-            f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices; "
-            "profile the model for a cluster that is here, or execute with mode='emulated'"
+            f"device {about.name!r} ({about.kind}) is not on this machine, which has {here} CUDA "
+            "devices: profile the model for a cluster that is, or execute with mode='emulated'"
         )
     return torch.device("cuda", int(number))
 
@@ -212,7 +213,7 @@ def assign_cores(devices: list[torch.device], mode: str) -> list[int]:
     cores = available_cores()
     if len(devices) > len(cores) and mode != "emulated":
         raise UnsupportedError(
-            f"{len(devices)} devices are in use but {len(cores)} cores are free: place on fewer "
+            f"{len(devices)} devices are in use but there are {len(cores)} cores: place on fewer "
             "devices, or execute with mode='emulated'"
         )
     return [cores[w % len(cores)] for w in range(len(devices))]

@@ -14,12 +14,15 @@ from gnnplace.tracing.operations import set_step
 from gnnplace.tracing.program import Program, ProgramOp, map_refs
 
 
-def reference_step(program: Program, *, step: int = 0, timeout: float = 120.0) -> StepValues:
+def reference_step(
+    program: Program, *, step: int = 0, device: str = "cpu", timeout: float = 120.0
+) -> StepValues:
     """Runs `program` as it was captured, in one worker with one thread.
 
     Args:
         program: With its initial tensors.
         step: Number of the step; random ops depend on it.
+        device: Where, as torch names it.
         timeout: Seconds that one op may take.
 
     Raises:
@@ -27,7 +30,11 @@ def reference_step(program: Program, *, step: int = 0, timeout: float = 120.0) -
     """
     saved = SavedValues(program, [*made_values(program), *state_values(program)])
     board = Board(1)
-    task = Task("reference", lambda: _run(program, step, saved, board), available_cores()[0])
+    task = Task(
+        "reference",
+        lambda: _run(program, step, torch.device(device), saved, board),
+        available_cores()[0],
+    )
 
     def doing(worker: int) -> str:
         return f" in op {program.ops[board.get(worker, SEGMENT)].name!r}"
@@ -36,14 +43,16 @@ def reference_step(program: Program, *, step: int = 0, timeout: float = 120.0) -
     return saved.values()
 
 
-def _run(program: Program, step: int, saved: SavedValues, board: Board) -> None:
+def _run(
+    program: Program, step: int, device: torch.device, saved: SavedValues, board: Board
+) -> None:
     set_step(step)
     last_use = {name: i for i, op in enumerate(program.ops) for name in op.reads}
     with torch.inference_mode():
-        values = {name: program.initial[name].detach().clone() for name in program.inputs}
+        values = {name: _copy(program, name, device) for name in program.inputs}
         for i, op in enumerate(program.ops):
             board.put(0, SEGMENT, i)
-            for name, tensor in _results(op, values):
+            for name, tensor in _results(op, values, device):
                 values[name] = tensor
                 saved.save(name, tensor)
             for name in op.reads:
@@ -53,9 +62,20 @@ def _run(program: Program, step: int, saved: SavedValues, board: Board) -> None:
             saved.save(name, values[name])
 
 
-def _results(op: ProgramOp, values: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
-    args: Any = map_refs(op.args, lambda ref: values[ref.name])
-    kwargs: Any = map_refs(op.kwargs, lambda ref: values[ref.name])
+def _copy(program: Program, name: str, device: torch.device) -> torch.Tensor:
+    return program.initial[name].detach().to(device, copy=True)
+
+
+def _results(
+    op: ProgramOp, values: dict[str, torch.Tensor], device: torch.device
+) -> list[tuple[str, torch.Tensor]]:
+    def there(item: Any) -> Any:
+        if isinstance(item, torch.device):
+            return device
+        return map_refs(item, lambda ref: values[ref.name])
+
+    args = [there(item) for item in op.args]
+    kwargs = {key: there(item) for key, item in op.kwargs.items()}
     result = op.target(*args, **kwargs)
     results = [result] if len(op.results) == 1 else list(result or ())
     pairs = zip(op.results, results, strict=True)

@@ -76,7 +76,9 @@ class Verification:
 
 
 def verify(program: Program, execution: Execution) -> Verification:
-    """Compares a run's first step with the same program in one process.
+    """Compares a run's first step with the same program in one process, on one device.
+
+    A run on GPUs is compared with one GPU, any other with the CPU.
 
     Args:
         program: The program that was executed.
@@ -88,7 +90,9 @@ def verify(program: Program, execution: Execution) -> Verification:
     """
     if execution.first is None:
         raise InputError("execution: it has no outputs; run execute(..., outputs=True)")
-    return compare(execution.first, reference_step(program))
+    gpus = execution.mode == "measured" and all(d.startswith("cuda:") for d in execution.devices)
+    device = execution.devices[0] if gpus else "cpu"
+    return compare(execution.first, reference_step(program, device=device))
 
 
 def compare(run: StepValues, reference: StepValues) -> Verification:

@@ -230,7 +230,7 @@ def test_cuda_devices_need_their_gpu():
         problem_of(PROGRAM, 1), cluster=cluster, time={"h200": np.ones(len(PROGRAM.ops))}
     )
     assert torch_device(problem, 0, "emulated") == torch.device("cpu")
-    with pytest.raises(UnsupportedError, match="'cuda:99': this machine has"):
+    with pytest.raises(UnsupportedError, match=r"'cuda:99' \(h200\) is not on this machine"):
         torch_device(problem, 0, "measured")
 
 
