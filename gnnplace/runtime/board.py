@@ -15,8 +15,9 @@ from gnnplace.runtime.memory import LINE, WORD, shared_words
 
 STRIDE = LINE // WORD
 ARRIVED, SEGMENT, STEP, WAITING = range(4)
-SPINS = 2000
-"""Polls before the first yield: about 0.1 ms, longer than a context switch takes."""
+SPINS = 400_000
+"""Polls before the first yield, about 20 ms: a worker with a core of its own that yields while it
+waits for another one loses the core for a whole time slice, if anybody else wants it."""
 YIELDS = 20
 """Yields before workers that share cores sleep between polls."""
 NAP = 5e-5
