@@ -4,10 +4,11 @@ All are deterministic (``random`` in its seed) and take O((n + edges) log n) or 
 op that comes first in the stable topological order, but for ``lexicographic``, which goes by name.
 
 * ``topological``, ``breadth-first`` (Kahn, 1962, with a queue), ``lexicographic`` (of the ready ops
-  the least name), ``upward-rank`` (Topcuoglu et al., 2002) and ``random`` list producers before
-  consumers.
-* ``reverse-topological`` and ``depth-first-post`` (an op after all its successors) list consumers
-  before producers.
+  the least name), ``upward-rank`` and ``downward-rank`` (Topcuoglu et al., 2002),
+  ``depth-first-rank`` (branches one by one, the longest first) and ``random`` list producers
+  before consumers.
+* ``reverse-topological``, ``depth-first-post`` (an op after all its successors) and
+  ``reverse-upward-rank`` (upward rank in the reversed graph) list consumers before producers.
 * ``depth-first-pre`` lists an op when a depth-first search from the sources first meets it; it does
   neither.
 """
@@ -24,13 +25,21 @@ from numpy.typing import NDArray
 
 from gnnplace.errors import InputError
 from gnnplace.graph.computation_graph import ComputationGraph
-from gnnplace.graph.ranks import upward_rank
+from gnnplace.graph.ranks import downward_rank, upward_rank
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
-FORWARD_ORDERS = ("topological", "breadth-first", "lexicographic", "upward-rank", "random")
-BACKWARD_ORDERS = ("reverse-topological", "depth-first-post")
+FORWARD_ORDERS = (
+    "topological",
+    "breadth-first",
+    "lexicographic",
+    "upward-rank",
+    "downward-rank",
+    "depth-first-rank",
+    "random",
+)
+BACKWARD_ORDERS = ("reverse-topological", "depth-first-post", "reverse-upward-rank")
 
 
 def topological(graph: ComputationGraph) -> IntArray:
@@ -61,17 +70,31 @@ def breadth_first(graph: ComputationGraph) -> IntArray:
 
 def depth_first_pre(graph: ComputationGraph) -> IntArray:
     """Depth-first search from each source in turn, an op when it is first met. [n]"""
-    return _depth_first(graph)[0]
+    return _depth_first(graph, np.arange(graph.num_ops))[0]
 
 
 def depth_first_post(graph: ComputationGraph) -> IntArray:
     """Depth-first search from each source in turn, an op after all its successors. [n]"""
-    return _depth_first(graph)[1]
+    return _depth_first(graph, np.arange(graph.num_ops))[1]
 
 
-def _depth_first(graph: ComputationGraph) -> tuple[IntArray, IntArray]:
-    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
-    sources = np.flatnonzero(np.diff(graph.predecessor_offset) == 0).tolist()
+def depth_first_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> IntArray:
+    """Reverse of a depth-first post-order that leaves the longest branch to the last. [n]
+
+    A producers-first order that goes down one branch before it starts the next, and that depends
+    on the listing of ops for ties in upward rank alone.
+    """
+    key = upward_rank(graph, cost, edge_cost)
+    return np.ascontiguousarray(_depth_first(graph, key)[1][::-1])
+
+
+def _depth_first(graph: ComputationGraph, key: NDArray[Any]) -> tuple[IntArray, IntArray]:
+    """Pre- and post-order; of sources and of an op's successors the least key first."""
+    owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.successor_offset))
+    by_key = np.lexsort((key[graph.successor], owner))
+    offset, successor = graph.successor_offset.tolist(), graph.successor[by_key].tolist()
+    sources = np.flatnonzero(np.diff(graph.predecessor_offset) == 0)
+    sources = sources[np.argsort(key[sources], kind="stable")].tolist()
     following = offset[:-1].copy()
     met = [False] * graph.num_ops
     pre: list[int] = []
@@ -100,6 +123,22 @@ def upward_rank_order(graph: ComputationGraph, cost: FloatArray, edge_cost: Floa
     """Ops by falling upward rank; costs in seconds. [n]"""
     rank = upward_rank(graph, cost, edge_cost)
     return np.lexsort((graph.position, -rank)).astype(np.int32)
+
+
+def downward_rank_order(
+    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
+) -> IntArray:
+    """Ops by rising downward rank, their earliest start; costs in seconds. [n]"""
+    rank = downward_rank(graph, cost, edge_cost)
+    return np.lexsort((graph.position, rank)).astype(np.int32)
+
+
+def reverse_upward_rank_order(
+    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
+) -> IntArray:
+    """Ops by falling earliest finish: upward rank in the reversed graph. [n]"""
+    finish = downward_rank(graph, cost, edge_cost) + cost
+    return np.lexsort((-graph.position, -finish)).astype(np.int32)
 
 
 def random_order(graph: ComputationGraph, seed: int) -> IntArray:
@@ -132,6 +171,15 @@ ORDERS: dict[str, Order] = {
     "depth-first-post": lambda graph, cost, edge_cost, seed: depth_first_post(graph),
     "lexicographic": lambda graph, cost, edge_cost, seed: lexicographic(graph),
     "upward-rank": lambda graph, cost, edge_cost, seed: upward_rank_order(graph, cost, edge_cost),
+    "downward-rank": lambda graph, cost, edge_cost, seed: downward_rank_order(
+        graph, cost, edge_cost
+    ),
+    "depth-first-rank": lambda graph, cost, edge_cost, seed: depth_first_rank(
+        graph, cost, edge_cost
+    ),
+    "reverse-upward-rank": lambda graph, cost, edge_cost, seed: reverse_upward_rank_order(
+        graph, cost, edge_cost
+    ),
     "random": lambda graph, cost, edge_cost, seed: random_order(graph, seed),
 }
 

@@ -25,7 +25,7 @@ SingleArray = NDArray[np.float32]
 
 PRIOR = {
     "earliest finish above the best": -4.0,
-    "load after, above the ideal share": -30.0,
+    "load after, above the ideal share": -3.0,
     "the same above a round's share, there": -10.0,
 }
 

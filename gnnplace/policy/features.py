@@ -102,7 +102,8 @@ def static_features(graph: WalkGraph) -> SingleArray:
     m, edge = g.num_ops, graph.edge_cost
     longest = max(float((graph.up + graph.down).max()), 1e-300)
     ahead = np.empty(m)
-    ahead[g.topological_order] = np.cumsum(graph.cost[g.topological_order])
+    by_start = np.lexsort((g.position, graph.down))
+    ahead[by_start] = np.cumsum(graph.cost[by_start])
     sinkward = _levels_from_sinks(graph)
     memory, unit = float(walk.memory.mean()), walk.unit
     columns = [

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.interleaved import round_priority
 from gnnplace.policy import kernels
@@ -26,7 +27,7 @@ FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 
-ORDERS = ("upward-rank", "depth-first-post", COORDINATE)
+ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", COORDINATE)
 ROUNDS = (1, 2, 3)
 SPREADS = (0.0, 0.3, 0.6, 1.0)
 TEMPERATURES = (0.2, 0.5, 1.0)
@@ -44,6 +45,20 @@ class Aim:
     def __str__(self) -> str:
         rounds = f", {self.rounds} rounds" if self.rounds > 1 else ""
         return f"{self.order}, {self.limit} devices{rounds}"
+
+
+@dataclass(frozen=True, eq=False)
+class Walked:
+    """What one decode decides.
+
+    Attributes:
+        unit_device: device of each unit. [U]
+        order: all ops as the decoder booked them in time; None where it did not visit them all,
+            or not along the edges. [n]
+    """
+
+    unit_device: IntArray
+    order: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +146,8 @@ class Rollouts:
         noise: SingleArray | None = None,
         forced: IntArray | None = None,
         spread: float = 0.0,
-    ) -> IntArray:
-        """Device of each unit by one decode. [U]
+    ) -> Walked:
+        """One decode.
 
         Args:
             aim: what to aim at.
@@ -140,15 +155,26 @@ class Rollouts:
             forced: device of each unit, -1 where the policy decides. [U]
             spread: share of made tensors taken to be alive at once, for the memory mask.
         """
-        return self._decode(aim, noise, forced, spread, 0)[0]
+        state = self._decode(aim, noise, forced, spread, 0)[0]
+        return Walked(state.device, self._booked(aim, state.finish))
+
+    def _booked(self, aim: Aim, finish: FloatArray) -> IntArray | None:
+        """Ops in the order of their booked times, if that is an order of the whole graph. [n]"""
+        if len(finish) < self.space.problem.num_ops:
+            return None
+        if aim.order in BACKWARD_ORDERS:
+            finish = -finish
+        elif aim.order not in FORWARD_ORDERS:
+            return None
+        return np.lexsort((self.graph.graph.position, finish)).astype(np.int32)
 
     def watch(self, aim: Aim, forced: IntArray) -> Decisions:
         """What the decoder sees while it follows (or, where -1, makes) the decisions ``forced``."""
-        device, seen, masks, step, count = self._decode(
+        state, seen, masks, step, count = self._decode(
             aim, None, forced, 0.0, self.space.problem.num_units
         )
         unit = self.graph.unit[step[:count]]
-        return Decisions(seen[:count], masks[:count], step[:count], unit, device[unit])
+        return Decisions(seen[:count], masks[:count], step[:count], unit, state.device[unit])
 
     def _decode(
         self,
@@ -157,7 +183,7 @@ class Rollouts:
         forced: IntArray | None,
         spread: float,
         rows: int,
-    ) -> tuple[IntArray, SingleArray, NDArray[np.bool_], IntArray, int]:
+    ) -> tuple[kernels.State, SingleArray, NDArray[np.bool_], IntArray, int]:
         walk = self.graph.walk(aim.order)
         num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
         seen = np.zeros((rows, num_devices, len(DYNAMIC)), np.float32)
@@ -176,13 +202,18 @@ class Rollouts:
             masks,
             step,
         )
-        return state.device, seen, masks, step, count
+        return state, seen, masks, step, count
 
-    def finish(self, aim: Aim, unit_device: IntArray) -> Decoded:
-        """Simulates devices with the best order found for them."""
+    def finish(self, aim: Aim, walked: Walked) -> Decoded:
+        """Simulates devices with the best order known for them."""
+        device = self.space.spread(walked.unit_device)
         extra = [self.round_priority(aim.rounds)] if aim.rounds > 1 else []
-        score, order = self.space.sequence(self.space.spread(unit_device), extra)
-        return Decoded(score, unit_device, order, aim)
+        score, order = self.space.sequence(device, extra)
+        if walked.order is not None:
+            booked = self.space.score(device, walked.order)
+            if booked < score:
+                score, order = booked, walked.order
+        return Decoded(score, walked.unit_device, order, aim)
 
     def round_priority(self, rounds: int) -> FloatArray:
         """Priority of ops by the round that their place in the graph belongs to. [n]"""
@@ -235,5 +266,5 @@ class Rollouts:
         forced = unit_device.copy()
         length = max(1, int(len(forced) * 2.0 ** -rng.uniform(1.0, 6.0)))
         start = int(rng.integers(max(1, len(forced) - length + 1)))
-        forced[self.space.unit_order[start : start + length]] = -1
+        forced[self.graph.unit_order[start : start + length]] = -1
         return forced

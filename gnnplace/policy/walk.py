@@ -22,7 +22,7 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
 from gnnplace.graph.ranks import downward_rank, upward_rank
 from gnnplace.placers import SearchSpace
-from gnnplace.problem import Problem
+from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 
 FloatArray = NDArray[np.float64]
@@ -170,13 +170,47 @@ class WalkGraph:
         return self.backward if order in BACKWARD_ORDERS else self.forward
 
     @cached_property
+    def unit_coordinate(self) -> FloatArray:
+        """Where each unit is along the graph: mean coordinate of its forward ops. [U]
+
+        As in ``SearchSpace``, but from ``depth-first-rank`` in place of the listing: a forward op's
+        coordinate is its position there; another op has the largest of its forward inputs', or
+        the smallest of its other inputs'.
+        """
+        coordinate = self._coordinates()
+        forward = (self.problem.phase[self.ops] == FORWARD).astype(np.float64)
+        count = self.problem.num_units
+        has_forward = np.bincount(self.unit, forward, count) > 0
+        weight = np.where(has_forward[self.unit], forward, 1.0)
+        total = np.bincount(self.unit, weight * coordinate, count)
+        return np.asarray(total / np.bincount(self.unit, weight, count))
+
+    def _coordinates(self) -> FloatArray:
+        graph, phase = self.graph, self.problem.phase[self.ops].tolist()
+        result = np.empty(graph.num_ops)
+        result[self.order("depth-first-rank")] = np.arange(graph.num_ops)
+        values = result.tolist()
+        offset, before = graph.predecessor_offset.tolist(), graph.predecessor.tolist()
+        for op in graph.topological_order.tolist():
+            inputs = before[offset[op] : offset[op + 1]]
+            if phase[op] != FORWARD and inputs:
+                forward = [values[i] for i in inputs if phase[i] == FORWARD]
+                values[op] = max(forward) if forward else min(values[i] for i in inputs)
+        return np.array(values)
+
+    @cached_property
+    def unit_order(self) -> IntArray:
+        """Units by coordinate. [U]"""
+        return np.argsort(self.unit_coordinate, kind="stable").astype(np.int32)
+
+    @cached_property
     def place(self) -> FloatArray:
         """Share of the work in units of lesser coordinate than each unit, half its own too. [U]"""
         work = self.forward.unit_work
         place = np.empty(len(work))
-        sorted_work = work[self.space.unit_order]
-        place[self.space.unit_order] = np.cumsum(sorted_work) - sorted_work / 2
-        return place / max(float(work.sum()), 1e-300)
+        sorted_work = work[self.unit_order]
+        place[self.unit_order] = np.cumsum(sorted_work) - sorted_work / 2
+        return np.asarray(place / max(float(work.sum()), 1e-300))
 
     def order(self, name: str, seed: int = 0) -> IntArray:
         """Visited ops in a traversal order; ``coordinate`` visits a layer's ops together. [m]
@@ -185,7 +219,7 @@ class WalkGraph:
             InputError: there is no such order.
         """
         if name == COORDINATE:
-            keys = (self.graph.position, self.space.unit_coordinate[self.unit])
+            keys = (self.graph.position, self.unit_coordinate[self.unit])
             return np.lexsort(keys).astype(np.int32)
         return traversal(name, self.graph, self.cost, self.edge_cost, seed)
 

@@ -85,7 +85,7 @@ class CostToGo(PolicyModule):
 
     def _under(self, rollouts: Rollouts, aim: Aim, rng: np.random.Generator) -> Lesson:
         base = rollouts.walk(aim, noise=rollouts.noise(rng, self.noise * rng.random()))
-        seen = rollouts.watch(aim, base)
+        seen = rollouts.watch(aim, base.unit_device)
         open_ = np.flatnonzero(seen.allowed.sum(axis=1) > 1)
         picked = np.sort(rng.permutation(open_)[: self.decisions])
         same = alike(take(seen, picked))

@@ -11,6 +11,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Portfolio, SearchSpace
+from gnnplace.policy.model import PlacementPolicy
+from gnnplace.train.labels import Label, build_labels, read_labels
 from gnnplace.zoo import random_families
 
 TRAIN_SEEDS, VALIDATION_SEEDS, TEST_SEEDS = 1_000_000, 0, 500_000
@@ -24,11 +26,13 @@ class Sample:
         space: the problem with its simulator.
         index: number of the problem; seeds what a learner draws on it.
         reference: seconds of the best heuristic construction; nan where it is not needed.
+        label: a good placement to imitate, if there is one.
     """
 
     space: SearchSpace
     index: int
     reference: float = float("nan")
+    label: Label | None = None
 
 
 class Problems(Dataset[Sample]):
@@ -85,6 +89,22 @@ def reference_seconds(space: SearchSpace) -> float:
         return float("nan")
 
 
+class LabelledProblems(Dataset[Sample]):
+    """The first problems of ``problems``, with labels, over and over.
+
+    Args:
+        problems: where they come from.
+        labels: by the number of the problem, from 0.
+    """
+
+    def __init__(self, problems: Problems, labels: dict[int, Label]) -> None:
+        self.problems, self.labels = problems, labels
+
+    def __getitem__(self, index: int) -> Sample:
+        number = index % len(self.labels)
+        return Sample(self.problems[number].space, index, label=self.labels[number])
+
+
 class EpochSampler(Sampler[int]):
     """``count`` new problems each epoch; Lightning calls ``set_epoch``."""
 
@@ -122,6 +142,8 @@ class ProblemDataModule(LightningDataModule):
         validation_problems: number of validation problems.
         test_problems: number of test problems.
         batch_size: problems a step.
+        labels: number of training problems with labels to imitate; 0 for new problems all along.
+        label_folder: where labels are kept, made on first use.
         seed: of the training problems; validation and test problems are always the same.
     """
 
@@ -138,10 +160,13 @@ class ProblemDataModule(LightningDataModule):
         validation_problems: int = 64,
         test_problems: int = 100,
         batch_size: int = 8,
+        labels: int = 0,
+        label_folder: str = "runs/labels",
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.batch_size, self.problems = batch_size, problems
+        self.labels, self.label_folder = labels, label_folder
         self.counts = {"validation": validation_problems, "test": test_problems}
         start = TRAIN_SEEDS * (seed + 1)
         self.train = Problems(
@@ -156,10 +181,25 @@ class ProblemDataModule(LightningDataModule):
             for part, (names, first, types) in held_out.items()
         }
 
+    def prepare_data(self) -> None:
+        """Makes the labels that are missing, with an untrained policy."""
+        if self.labels:
+            torch.manual_seed(0)
+            build_labels(
+                self.label_folder,
+                self.labels,
+                lambda index: self.train[index].space,
+                PlacementPolicy().eval(),
+            )
+
     def train_dataloader(self) -> DataLoader[Sample]:
-        """New problems each epoch."""
+        """New problems each epoch, or problems with labels in turn."""
+        problems: Dataset[Sample] = self.train
+        if self.labels:
+            known = read_labels(self.label_folder)
+            problems = LabelledProblems(self.train, {i: known[i] for i in range(self.labels)})
         return DataLoader(
-            self.train,
+            problems,
             batch_size=self.batch_size,
             sampler=EpochSampler(self.problems),
             collate_fn=as_list,

@@ -21,6 +21,8 @@ from gnnplace.policy.rollouts import ORDERS, Aim, Decisions, Rollouts
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.train.data import Sample
 
+SKIP = 15.0  # the weights of the prior are that much larger than those of the network
+
 
 class PolicyModule(LightningModule):
     """A policy in training.
@@ -61,7 +63,13 @@ class PolicyModule(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Adam with a cosine schedule down to a tenth."""
-        optimizer = torch.optim.Adam(self.policy.parameters(), lr=self.learning_rate)
+        skip = self.policy.decoder.skip
+        others = [p for p in self.policy.parameters() if p is not skip]
+        groups = [
+            {"params": others, "lr": self.learning_rate},
+            {"params": [skip], "lr": SKIP * self.learning_rate},
+        ]
+        optimizer = torch.optim.Adam(groups)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
         return {
             "optimizer": optimizer,
@@ -104,13 +112,16 @@ class PolicyModule(LightningModule):
 
     def loss(self, lessons: list[Lesson]) -> Tensor:
         """Mean loss of all decisions."""
-        graphs = [lesson.graph for lesson in lessons]
-        contexts = self.policy(graphs).split([len(graph.ops) for graph in graphs])
+        graphs = list({id(lesson.graph): lesson.graph for lesson in lessons}.values())
+        parts = self.policy(graphs).split([len(graph.ops) for graph in graphs])
+        contexts = {id(graph): part for graph, part in zip(graphs, parts, strict=True)}
         losses = []
-        for lesson, context in zip(lessons, contexts, strict=True):
+        for lesson in lessons:
             seen = lesson.decisions
             scores = self.policy.decoder(
-                context[torch.from_numpy(seen.step).long(), int(lesson.backward)],
+                contexts[id(lesson.graph)][
+                    torch.from_numpy(seen.step).long(), int(lesson.backward)
+                ],
                 torch.from_numpy(seen.features),
                 torch.from_numpy(seen.allowed),
             )

@@ -43,7 +43,7 @@ def test_every_decode_respects_kinds_pins_and_colocation(seed):
         return
     rollouts = Rollouts(SearchSpace(problem), POLICY)
     for aim in rollouts.aims:
-        drawn = rollouts.walk(aim, noise=rollouts.noise(rng, 3.0))
+        drawn = rollouts.walk(aim, noise=rollouts.noise(rng, 3.0)).unit_device
         assert faults(problem, rollouts.space.spread(drawn)) == []
         if (problem.unit_allowed.all(axis=1)).all():
             assert len(np.unique(drawn)) <= aim.limit
@@ -59,7 +59,7 @@ def test_memory_masks_keep_states_within_the_limits(seed):
     problem = replace(problem, cluster=Cluster(devices, problem.cluster.links))
     rollouts = Rollouts(SearchSpace(problem), POLICY)
     for aim in rollouts.aims:
-        drawn = rollouts.walk(aim, noise=rollouts.noise(rng, 3.0))
+        drawn = rollouts.walk(aim, noise=rollouts.noise(rng, 3.0)).unit_device
         assert np.bincount(drawn, problem.unit_state, 4).max() <= room
 
 

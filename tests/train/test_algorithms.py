@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gnnplace.errors import InputError
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.rollouts import Aim, Decisions, Rollouts
+from gnnplace.train import CostToGo, Imitation
+from gnnplace.train.data import EpochSampler, ProblemDataModule, Sample
+from gnnplace.train.labels import Label
+from gnnplace.train.policy_module import alike
+from gnnplace.zoo.random_families import random_problem
+
+torch.set_num_threads(1)
+SIZES = {"hidden": 8, "layers": 1, "decoder_hidden": 8}
+
+
+def sample(index=1, label=None):
+    problem = random_problem("inception", index, ops=(30, 50), devices=(3, 3), microbatches=(1,))
+    return Sample(SearchSpace(problem), index, label=label)
+
+
+def test_regrets_are_what_finishing_after_each_candidate_costs():
+    torch.manual_seed(0)
+    module = CostToGo(decisions=4, aims=1, **SIZES)
+    [lesson] = module.lessons([sample()])
+    assert lesson.values.shape == (4, 3)
+    assert (lesson.values >= 0).all()
+    assert (lesson.values.min(axis=1) == 0).all()
+    assert lesson.values.max() > 0
+    assert (lesson.values[~lesson.decisions.allowed] == 0).all()
+
+
+@pytest.mark.parametrize("kind", [CostToGo, Imitation])
+def test_steps_on_one_batch_lower_its_loss(kind):
+    torch.manual_seed(0)
+    module = kind(learning_rate=3e-3, **SIZES)
+    device = np.arange(sample().space.problem.num_units, dtype=np.int32) % 3
+    batch = [sample(label=Label(1, Aim("upward-rank", 2), device, 0.1))]
+    lessons = module.lessons(batch)
+    optimizer = torch.optim.Adam(module.policy.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(40):
+        loss = module.loss(lessons)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_imitation_says_when_there_are_no_labels():
+    with pytest.raises(InputError, match=r"data\.labels"):
+        Imitation(**SIZES).lessons([sample()])
+
+
+def test_candidates_that_look_alike_share_the_first_of_them():
+    features = np.zeros((1, 4, 2), np.float32)
+    features[0, 2] = 1.0
+    allowed = np.array([[True, True, True, False]])
+    nothing = np.zeros(1, np.int32)
+    seen = Decisions(features, allowed, nothing, nothing, nothing)
+    assert alike(seen).tolist() == [[0, 0, 2, -1]]
+
+
+def test_epochs_bring_new_problems_and_the_same_seed_the_same_ones():
+    sampler = EpochSampler(3)
+    assert list(sampler) == [0, 1, 2]
+    sampler.set_epoch(2)
+    assert list(sampler) == [6, 7, 8]
+    names = [
+        [s.space.problem.name for batch in module.train_dataloader() for s in batch]
+        for module in (ProblemDataModule(problems=6), ProblemDataModule(problems=6))
+    ]
+    assert names[0] == names[1]
+    assert len(set(names[0])) == 6
+
+
+def test_training_validation_and_test_problems_are_apart():
+    module = ProblemDataModule(validation_problems=4, test_problems=4, problems=14, ops=(20, 30))
+    names = [
+        {s.space.problem.name.rsplit("-", 1)[0] for batch in loader for s in batch}
+        for loader in (
+            module.train_dataloader(),
+            module.val_dataloader(),
+            module.test_dataloader(),
+        )
+    ]
+    assert not names[0] & names[1]
+    assert not (names[0] | names[1]) & names[2]
+
+
+def test_validation_is_the_policy_over_the_heuristics():
+    torch.manual_seed(0)
+    module = CostToGo(**SIZES)
+    one = sample()
+    step_time = Rollouts(one.space, module.policy).greedy()[0].score
+    ratio = module._log_ratio(Sample(one.space, 1, reference=2 * step_time))
+    assert ratio == pytest.approx(np.log(0.5))

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnnplace.policy.model import read_policy
+from gnnplace.train.cli import main
+
+torch.set_num_threads(1)
+SMALL = [
+    "--data=ProblemDataModule",
+    "--data.ops=[12,24]",
+    "--data.devices=[2,3]",
+    "--data.problems=4",
+    "--data.validation_problems=2",
+    "--data.test_problems=2",
+    "--data.batch_size=2",
+    "--model.hidden=8",
+    "--model.layers=1",
+    "--model.decoder_hidden=8",
+    "--trainer.accelerator=cpu",
+    "--trainer.num_sanity_val_steps=0",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--trainer.log_every_n_steps=1",
+    "--trainer.logger=CSVLogger",
+]
+
+
+def run(command: str, folder: Path, *more: str, model: str = "CostToGo") -> None:
+    places = [f"--trainer.logger.save_dir={folder}", f"--trainer.default_root_dir={folder}"]
+    main([command, f"--model={model}", *SMALL, *places, *more])
+
+
+def last_checkpoint(folder: Path) -> Path:
+    return max(folder.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+
+
+def parameters(path: Path) -> dict[str, torch.Tensor]:
+    """Parameters of a Lightning checkpoint, which must load without unpickling objects."""
+    return torch.load(path, weights_only=True)["state_dict"]
+
+
+def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path):
+    run("fit", tmp_path / "whole", "--trainer.max_epochs=2")
+    run("fit", tmp_path / "part", "--trainer.max_epochs=1")
+    begun = last_checkpoint(tmp_path / "part")
+    run("fit", tmp_path / "rest", "--trainer.max_epochs=2", f"--ckpt_path={begun}")
+    whole = parameters(last_checkpoint(tmp_path / "whole"))
+    rest = parameters(last_checkpoint(tmp_path / "rest"))
+    early = parameters(begun)
+    assert all(torch.equal(whole[name], rest[name]) for name in whole)
+    assert any(not torch.equal(whole[name], early[name]) for name in whole)
+
+
+def test_fit_logs_the_validation_and_exports_the_policy(tmp_path):
+    run("fit", tmp_path, "--trainer.max_epochs=1", f"--model.export={tmp_path / 'policy'}")
+    with open(next(tmp_path.rglob("metrics.csv")), newline="") as file:
+        ratios = [row["val/ratio"] for row in csv.DictReader(file) if row["val/ratio"]]
+    assert len(ratios) == 1
+    assert 0.5 < float(ratios[0]) < 5
+    assert read_policy(tmp_path / "policy").encoder.layers
+
+
+def test_imitation_makes_its_labels_once_and_learns_from_them(tmp_path):
+    labels = ["--data.labels=4", f"--data.label_folder={tmp_path / 'labels'}"]
+    run("fit", tmp_path / "a", "--trainer.max_epochs=1", *labels, model="Imitation")
+    made = (tmp_path / "labels" / "0.npz").stat().st_mtime_ns
+    run("fit", tmp_path / "b", "--trainer.max_epochs=1", *labels, model="Imitation")
+    assert (tmp_path / "labels" / "0.npz").stat().st_mtime_ns == made
+    a, b = (parameters(last_checkpoint(tmp_path / part)) for part in "ab")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_other_commands_run(tmp_path, command):
+    run(command, tmp_path)
+
+
+def test_recipes_parse(capsys):
+    for recipe in sorted((Path(__file__).parents[2] / "trainers").glob("*.yaml")):
+        with pytest.raises(SystemExit) as done:
+            main(["fit", f"--config={recipe}", "--print_config"])
+        assert done.value.code == 0
+        assert "class_path: gnnplace.train" in capsys.readouterr().out
