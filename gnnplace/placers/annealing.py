@@ -12,7 +12,7 @@ The temperature falls geometrically from 3 % to 0.01 % of the start's energy ove
 acceptance threshold is drawn first, so that a simulation stops as soon as it must be rejected.
 List scheduling renews the order of the best state between rounds. Starts from ``contiguous``,
 ``interleaved``, ``heft-contention`` and ``single``, whichever is best.
-With budget 0: 2,000 moves. Complexity: O(moves) simulations.
+With budget 0: 2,000 moves, fewer above 2,000 ops. Complexity: O(moves) simulations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gnnplace.simulation.memory import excess_kernel
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 HOT, COLD = 0.03, 0.0001
-MOVES_WITHOUT_BUDGET = 2_000
+MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
 ROUND_SECONDS = 0.02
 WINDOW = 60
 
@@ -241,7 +241,7 @@ def best_start(space: SearchSpace, rng: np.random.Generator) -> Found:
 
 
 def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
-    """Anneals from ``start`` until the deadline, or for 2,000 moves if it has passed."""
+    """Anneals from ``start`` until the deadline, or for a fixed number of moves if it has passed."""
     c, h = space.compiled, neighbourhood(space)
     device, order = start.device.copy(), start.order.copy()
     unit_device = device[h.ops[h.op_offset[:-1]]].copy()
@@ -250,9 +250,10 @@ def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline:
     seed_kernel(int(rng.integers(2**31)))
     begin = time.perf_counter()
     timed, total, per_call = deadline > begin, 0, 50
-    while (time.perf_counter() < deadline) if timed else total < MOVES_WITHOUT_BUDGET:
+    most = max(per_call, min(MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET // len(order)))
+    while (time.perf_counter() < deadline) if timed else total < most:
         called = time.perf_counter()
-        share = (called - begin) / (deadline - begin) if timed else total / MOVES_WITHOUT_BUDGET
+        share = (called - begin) / (deadline - begin) if timed else total / most
         temperature = first * HOT * (COLD / HOT) ** share
         now, best = anneal_kernel(
             c,

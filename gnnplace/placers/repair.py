@@ -1,10 +1,10 @@
 """Memory repair: moves units off devices that exceed their memory until everything fits.
 
 No paper: our own step for algorithms that know no memory. Each round takes the device with the
-largest excess and moves one of its units to a device with room, choosing the move that leaves the
-least score (step time plus a penalty on bytes in excess) among the candidates that a cheap estimate
-(bytes freed, then step time) ranks first. When moves stop helping it starts over from a balanced
-packing. Complexity: O(rounds * candidates) simulations; rounds <= units.
+largest excess and moves one of its units, or a block of them at an end of its chunk, to one of the
+three devices with most room; the move that leaves the least score (step time plus a penalty on
+bytes in excess) is kept. When moves stop helping it starts over from a balanced packing.
+Complexity: a bounded number of simulations, fewer for larger graphs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from gnnplace.placers.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
-CANDIDATES = 12
-MAX_ROUNDS = 400
+Move = tuple[IntArray, int]  # Units, and the device they go to.
+MOST_OPS_SIMULATED = 1_000_000  # Simulations times ops that a repair may take.
 
 
 def repair(space: SearchSpace, device: IntArray, order: IntArray) -> tuple[IntArray, IntArray]:
@@ -66,43 +66,40 @@ def pack(space: SearchSpace) -> IntArray:
 def _move_units(space: SearchSpace, device: IntArray, order: IntArray) -> tuple[IntArray, IntArray]:
     first_op = space.unit_ops[1][space.unit_ops[0][:-1]]
     unit_device, score = device[first_op].copy(), space.score(device, order)
-    for _ in range(min(MAX_ROUNDS, 2 * space.problem.num_units)):
+    tries = int(np.clip(MOST_OPS_SIMULATED // space.problem.num_ops, 30, 3_000))
+    while tries > 0:
         over = space.simulator.run(space.spread(unit_device), order).peak_memory
         over = over - space.problem.cluster.memory
-        if over.max() <= 0:
-            break
-        moves = _candidates(space, unit_device, over)
-        tried = [(_moved_score(space, unit_device, order, move), move) for move in moves]
+        moves = _candidates(space, unit_device, over) if over.max() > 0 else []
+        tries -= len(moves) + 1
+        tried = [(_moved_score(space, unit_device, order, m), k) for k, m in enumerate(moves)]
         if not tried or min(tried)[0] >= score:
             break
-        score, (unit, target) = min(tried)
-        unit_device[unit] = target
+        score, best = min(tried)
+        unit_device[moves[best][0]] = moves[best][1]
     device = space.spread(unit_device)
     return device, space.sequence(device)[1]
 
 
-def _candidates(
-    space: SearchSpace, unit_device: IntArray, over: FloatArray
-) -> list[tuple[int, int]]:
-    """Moves off the fullest device: units by bytes, and those at the chunk's ends, to others."""
+def _candidates(space: SearchSpace, unit_device: IntArray, over: FloatArray) -> list[Move]:
+    """Moves off the fullest device: single units by bytes, and blocks at its chunk's two ends."""
     full = int(over.argmax())
     mine = space.unit_order[unit_device[space.unit_order] == full]
     size = unit_bytes(space)[mine]
     enough = np.flatnonzero(size >= over[full])
-    picks = [*mine[np.argsort(-size)[:CANDIDATES]], *mine[:3], *mine[-3:]]
-    picks += [*mine[enough[np.argsort(size[enough])][:CANDIDATES]]]
-    targets = np.argsort(over)[: max(2, CANDIDATES // 3)]
-    return [
-        (int(unit), int(target))
-        for unit in dict.fromkeys(picks)
-        for target in targets
-        if target != full and space.problem.unit_allowed[unit, target]
-    ]
+    largest, just_enough = np.argsort(-size)[:3], enough[np.argsort(size[enough])][:3]
+    parts = [mine[k : k + 1] for k in dict.fromkeys([*largest, *just_enough])]
+    for share in (0.25, 1.0):
+        front = int(np.searchsorted(size.cumsum(), share * over[full])) + 1
+        back = int(np.searchsorted(size[::-1].cumsum(), share * over[full])) + 1
+        parts += [mine[:front], mine[-back:]]
+    targets = [int(target) for target in np.argsort(over)[:3] if target != full]
+    allowed = space.problem.unit_allowed
+    moves = [(part[allowed[part, target]], target) for part in parts for target in targets]
+    return [move for move in moves if len(move[0])]
 
 
-def _moved_score(
-    space: SearchSpace, unit_device: IntArray, order: IntArray, move: tuple[int, int]
-) -> float:
+def _moved_score(space: SearchSpace, unit_device: IntArray, order: IntArray, move: Move) -> float:
     changed = unit_device.copy()
     changed[move[0]] = move[1]
     return space.score(space.spread(changed), order)
