@@ -241,7 +241,7 @@ def best_start(space: SearchSpace, rng: np.random.Generator) -> Found:
 
 
 def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
-    """Anneals from ``start`` until the deadline, or for a fixed number of moves if it has passed."""
+    """Anneals from ``start`` until the deadline; a fixed number of moves if it has passed."""
     c, h = space.compiled, neighbourhood(space)
     device, order = start.device.copy(), start.order.copy()
     unit_device = device[h.ops[h.op_offset[:-1]]].copy()

@@ -19,6 +19,7 @@ class Row:
 
     Attributes:
         executed: step time of a run, None if it was not run.
+        virtual: step time of that run by the virtual clock, which other processes do not disturb.
         mode: ``measured`` or ``emulated`` if it was run.
         verified: whether the run computed what one device computes, and how exactly.
         error: why there is no placement.
@@ -27,6 +28,7 @@ class Row:
     placer: str
     predicted: float | None = None
     executed: float | None = None
+    virtual: float | None = None
     mode: str | None = None
     peak_memory: tuple[float, ...] = ()
     lower_bound: float | None = None
@@ -57,6 +59,7 @@ def make_row(
         placer=result.placer,
         predicted=result.step_time,
         executed=execution.step_time if execution else None,
+        virtual=execution.virtual_step_time if execution else None,
         mode=execution.mode if execution else None,
         peak_memory=tuple(result.peak_memory.tolist()),
         lower_bound=result.lower_bound,

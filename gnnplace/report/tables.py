@@ -31,28 +31,42 @@ def bytes_text(value: float) -> str:
 
 
 def comparison_table(rows: Sequence[Row], title: str) -> Table:
-    """Placers side by side, the best predicted first; speed-ups are over placer ``single``."""
+    """Placers side by side, the best predicted first; speed-ups are over placer ``single``.
+
+    ``measured`` is wall clock, ``virtual`` the same run by the workers' own CPU time and stamps.
+    """
     mode = next((row.mode for row in rows if row.mode), "measured")
     base = next((row for row in rows if row.placer == "single"), None)
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("placer", no_wrap=True)
-    headings = ["predicted", mode, "speed-up", "peak memory", "gap to bound", "to place"]
-    for heading in headings:
+    headings = ["predicted", mode, "virtual", "speed-up", "peak memory", "gap", "to place"]
+    shown = [h for h in headings if h != "virtual" or mode == "measured"]
+    if not any(row.executed for row in rows):
+        shown = [h for h in shown if h not in (mode, "virtual")]
+    for heading in shown:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("remarks", overflow="fold")
     for row in sorted(rows, key=lambda row: (row.predicted is None, row.predicted)):
-        table.add_row(*_cells(row, base), style="bold green" if row.placer == "best" else None)
+        cells = _cells(row, base, mode)
+        style = "bold green" if row.placer == "best" else None
+        table.add_row(row.placer, *(cells[h] for h in shown), _remarks(row), style=style)
     return table
 
 
-def _cells(row: Row, base: Row | None) -> list[str]:
-    if row.error:
-        return [row.placer, "-", "-", "-", "-", "-", "-", row.error]
-    peak = bytes_text(max(row.peak_memory)) if row.peak_memory else "-"
-    gap = "-" if row.gap is None else f"{row.gap:.1%}"
-    remarks = "; ".join(part for part in (row.note, row.verified) if part)
-    times = [seconds_text(row.predicted), seconds_text(row.executed)]
-    return [row.placer, *times, _speedup(row, base), peak, gap, seconds_text(row.seconds), remarks]
+def _cells(row: Row, base: Row | None, mode: str) -> dict[str, str]:
+    return {
+        "predicted": seconds_text(row.predicted),
+        mode: seconds_text(row.executed),
+        "virtual": seconds_text(row.virtual),
+        "speed-up": _speedup(row, base),
+        "peak memory": bytes_text(max(row.peak_memory)) if row.peak_memory else "-",
+        "gap": "-" if row.gap is None else f"{row.gap:.1%}",
+        "to place": seconds_text(row.seconds),
+    }
+
+
+def _remarks(row: Row) -> str:
+    return row.error or "; ".join(part for part in (row.note, row.verified) if part)
 
 
 def _speedup(row: Row, base: Row | None) -> str:
