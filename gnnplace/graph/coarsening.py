@@ -28,6 +28,8 @@ from gnnplace.graph.contraction import Contraction
 
 ROUNDS = 24
 FIRST_CAP = 0.25  # of the mean cost of a wished group
+RIDERS = 1.3  # of its costliest op's cost: a group of one costly op and light ones
+UNITING = 1 / 64  # of the cap: the most loss at which two units are united; tuned on the zoo
 UNIT_GROUPS = 4.0  # a unit should be worth so many groups: forward, backward, update
 
 
@@ -111,10 +113,24 @@ def _merge_best(groups: Contraction, group: int, cap: float, unit_cap: float) ->
     for a, b in groups.edges_of(group):
         other = a if b == group else b
         loss = groups.loss(a, b)
-        if loss <= cap / 2 and groups.cost[group] + groups.cost[other] <= 2 * cap:
-            same = groups.unit[group] is None or groups.unit[group] == groups.unit[other]
-            options.append((loss, not same, groups.cost[other], other, a, b))
+        if _worth(groups, group, other, loss, cap):
+            options.append((loss, not _same(groups, group, other), groups.cost[other], other, a, b))
     for *_, other, a, b in sorted(options):
         if groups.compatible(group, other, unit_cap) and groups.merge(a, b):
             return True
     return False
+
+
+def _worth(groups: Contraction, group: int, other: int, loss: float, cap: float) -> bool:
+    """Whether loss and cost stay low; what is light beside a costly op may always join it."""
+    most = 2 * cap
+    if loss > (cap / 2 if _same(groups, group, other) else cap * UNITING):
+        return False
+    peak = max(groups.peak[group], groups.peak[other])
+    return groups.cost[group] + groups.cost[other] <= max(most, RIDERS * peak)
+
+
+def _same(groups: Contraction, a: int, b: int) -> bool:
+    """Whether no two units would be united."""
+    x, y = groups.unit[a], groups.unit[b]
+    return x is None or y is None or x == y

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.computation_graph import ComputationGraph
 
+FAR = 0.05  # weight of a delay in another phase; tuned on the zoo
 WINDOW = 4096  # positions between two groups beyond which a merge is not tried
 
 
@@ -25,6 +26,7 @@ class Contraction:
     Attributes:
         count: Groups left.
         cost: Seconds of each root's group.
+        peak: Seconds of the costliest op in it.
         unit: Unit of each root's group; two units that were merged have one name.
     """
 
@@ -38,6 +40,7 @@ class Contraction:
         n = graph.num_ops
         self.count = n
         self.cost: list[float] = cost.tolist()
+        self.peak: list[float] = cost.tolist()
         self._phase: list[int] = phase.tolist()
         self._root = list(range(n))
         self._after = [set(graph.successors(i).tolist()) for i in range(n)]
@@ -82,8 +85,18 @@ class Contraction:
 
     def loss(self, a: int, b: int) -> float:
         """Seconds by which merging `a` before `b` may delay others."""
-        delayed = self.cost[b] if len(self._after[a]) > 1 else 0.0
-        return delayed + (self.cost[a] if len(self._before[b]) > 1 else 0.0)
+        delayed = self.cost[b] * self._waiting(self._after[a], b)
+        return delayed + self.cost[a] * self._waiting(self._before[b], a)
+
+    def _waiting(self, neighbours: set[int], one: int) -> float:
+        """Weight of other neighbours: 1 of the same phase, little of others, far off in time."""
+        phase, weight = self._phase[one], 0.0
+        for group in neighbours:
+            if group != one:
+                if self._phase[group] == phase:
+                    return 1.0
+                weight = FAR
+        return weight
 
     def compatible(self, a: int, b: int, cap: float = 0.0) -> bool:
         """Whether phases are equal and units are, or become one of at most `cap` seconds."""
@@ -129,6 +142,7 @@ class Contraction:
     def _join(self, a: int, b: int) -> None:
         self._root[b] = a
         self.cost[a] += self.cost[b]
+        self.peak[a] = max(self.peak[a], self.peak[b])
         for other in self._after[b]:
             self._before[other].discard(b)
             self._before[other].add(a)
