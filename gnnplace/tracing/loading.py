@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from gnnplace import zoo
-from gnnplace.errors import InputError
+from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.zoo import Workload
 from gnnplace.zoo.hugging_face import BATCH
 
@@ -47,15 +47,19 @@ def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
     """
     path, _, query = spec.partition("?")
     options = _options(query, spec)
-    with _fake_mode(fake):
-        workload = _build(path, options, share, spec)
-    return workload
+    try:
+        with _fake_mode(fake):
+            return _build(path, options, share, spec)
+    except GnnplaceError:
+        raise
+    except Exception as error:
+        raise InputError(f"model {spec!r}: {_said(error)}") from error
 
 
 def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workload:
     prefix, colon, name = path.partition(":")
     if colon and prefix == HUGGING_FACE:
-        batch = _share(int(options.pop("batch", BATCH)), share, spec)
+        batch = _share(options.pop("batch", BATCH), share, spec)
         return _seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
     if not colon or prefix == ZOO:
         name = name if colon else path
@@ -64,7 +68,7 @@ def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workloa
                 f"model {spec!r}: use a zoo name ({', '.join(zoo.names())}), hf:CONFIG or "
                 "module:callable"
             )
-        batch = int(options.pop("batch", zoo.default_batch(name)))
+        batch = options.pop("batch", zoo.default_batch(name))
         return zoo.build(name, batch=_share(batch, share, spec), **options)
     return _from_callable(prefix, name, options, share, spec)
 
@@ -178,7 +182,9 @@ def cut(workload: Workload, share: int) -> Workload:
     return Workload(workload.name, workload.model, inputs, workload.loss)
 
 
-def _share(batch: int, share: int, what: str) -> int:
+def _share(batch: Any, share: int, what: str) -> int:
+    if not isinstance(batch, int) or batch < 1:
+        raise InputError(f"{what}: batch {batch!r} is not a positive number")
     if share < 1 or batch % share:
         raise InputError(
             f"{what}: a batch of {batch} cannot be cut into {share} equal micro-batches; "

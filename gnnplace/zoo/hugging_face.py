@@ -41,6 +41,7 @@ HEADS = (
 )
 PREFERRED = {"bert": "AutoModelForMaskedLM", "vit": "AutoModelForImageClassification"}
 BATCH, LENGTH = 4, 64
+IMAGE = 224  # height and width where the configuration has none
 
 
 def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options: Any) -> Workload:
@@ -82,24 +83,45 @@ def _config(name: str, options: dict[str, Any]) -> Any:
     unknown = [key for key in options if not hasattr(config, key)]
     if unknown:
         raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}")
-    return AutoConfig.for_model(kind, **{"use_cache": False, **fields, **options})
+    config = AutoConfig.for_model(kind, **{"use_cache": False, **fields, **options})
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0  # otherwise set by what generates text
+    return config
 
 
 def _model(config: Any) -> nn.Module:
     import transformers
 
     first = PREFERRED.get(config.model_type)
+    if config.is_encoder_decoder:
+        first = "AutoModelForSeq2SeqLM"
     for head in (first, *HEADS) if first else HEADS:
         factory = getattr(transformers, head)
         if type(config) in factory._model_mapping:
-            return factory.from_config(config)
+            model = factory.from_config(config)
+            if hasattr(model, "loss_type") and model.loss_type is None:
+                model.loss_type = "ForCausalLM"  # its default, but it warns that it is
+            return model
     raise InputError(f"hf:{config.model_type}: transformers has no model for it")
 
 
 def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str, torch.Tensor]:
+    try:
+        return _random_inputs(model, config, batch, length)
+    except AttributeError as error:
+        raise InputError(
+            f"hf:{config.model_type}: no example inputs are known for it ({error}); write a "
+            "callable that returns (model, inputs) and give it as module:callable"
+        ) from None
+
+
+def _random_inputs(
+    model: nn.Module, config: Any, batch: int, length: int
+) -> dict[str, torch.Tensor]:
     random = generator(0)
     if getattr(model, "main_input_name", "input_ids") == "pixel_values":
-        shape = (batch, config.num_channels, config.image_size, config.image_size)
+        size = getattr(config, "image_size", IMAGE)
+        shape = (batch, config.num_channels, size, size)
         inputs = {"pixel_values": torch.randn(shape, generator=random)}
         count = max(2, getattr(config, "num_labels", 2))
         labels = torch.randint(count, (batch,), generator=random)

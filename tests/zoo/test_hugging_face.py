@@ -20,6 +20,11 @@ TINY = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
         ("gpt2", "GPT2LMHeadModel", {"n_layer": 1, "n_embd": 32, "n_head": 2}),
         ("bert", "BertForMaskedLM", {**TINY, "intermediate_size": 64}),
         ("llama", "LlamaForCausalLM", {**TINY, "intermediate_size": 64, "vocab_size": 100}),
+        (
+            "t5",
+            "T5ForConditionalGeneration",
+            {"num_layers": 1, "d_model": 32, "d_ff": 64, "num_heads": 2, "d_kv": 16},
+        ),
         ("vit", "ViTForImageClassification", {**TINY, "image_size": 32, "intermediate_size": 64}),
     ],
 )
