@@ -15,27 +15,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
 
 import yaml
-from pydantic import Field
 
 from gnnplace.cluster.cluster import Cluster
 from gnnplace.cluster.presets import preset, preset_names
-from gnnplace.cluster.schema import Device, Link, NonNegative
+from gnnplace.cluster.schema import Device, Link, LinkCosts
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_text, write_text
-
-
-class Connection(Schema):
-    """A link of every pair that is not listed: the keys of a link but its ends."""
-
-    latency: NonNegative
-    bandwidth: Annotated[float, Field(gt=0)]
-    channel: str | None = None
-    sender_busy: bool = False
-    send_overhead: NonNegative = 0.0
-    receive_overhead: NonNegative = 0.0
 
 
 class ClusterFile(Schema):
@@ -43,7 +30,7 @@ class ClusterFile(Schema):
 
     devices: list[Device]
     links: list[Link] = []
-    connect: Connection | None = None
+    connect: LinkCosts | None = None
     name: str = "cluster"
 
 

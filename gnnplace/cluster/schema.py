@@ -20,18 +20,23 @@ class Device(Schema):
     memory: NonNegative
 
 
-class Link(Schema):
-    """A directed way for tensors: ``latency`` in seconds, ``bandwidth`` in bytes per second.
+class LinkCosts(Schema):
+    """What a transfer costs: ``latency`` in seconds, ``bandwidth`` in bytes per second.
 
     Links that name the same ``channel`` share it; ``sender_busy``, ``send_overhead`` and
     ``receive_overhead`` (seconds a message) say what a transfer costs the devices themselves.
     """
 
-    source: Name
-    target: Name
     latency: NonNegative
     bandwidth: Annotated[float, Field(gt=0)]
     channel: Name | None = None
     sender_busy: bool = False
     send_overhead: NonNegative = 0.0
     receive_overhead: NonNegative = 0.0
+
+
+class Link(LinkCosts):
+    """A directed way for tensors from one device to another."""
+
+    source: Name
+    target: Name
