@@ -22,7 +22,7 @@ from gnnplace.tracing.program import Program
 from gnnplace.tracing.runner import clone_initial
 
 WARM_UP = 2
-MOST, LEAST = 15, 5
+MOST, LEAST = 15, 3
 NANO = 1e-9
 MILLI = 1e-3
 

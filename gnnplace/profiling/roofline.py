@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.flop_counter import flop_registry
 
 from gnnplace.profiling.peaks import peak
+from gnnplace.tracing.attention import attention, attention_backward
 from gnnplace.tracing.program import Program, ProgramOp, Ref, ValueInfo, map_refs
 
 
@@ -54,7 +55,7 @@ def op_bytes(program: Program, op: ProgramOp) -> float:
 def op_flops(program: Program, op: ProgramOp) -> float:
     """Floating-point operations of an op; 0 where they don't matter beside its bytes."""
     packet = getattr(op.target, "overloadpacket", None)
-    formula: Any = _ATTENTION.get(packet) or flop_registry.get(packet)
+    formula: Any = _ATTENTION.get(op.target) or flop_registry.get(packet)
     if formula is None:
         return 0.0
     args = map_refs(op.args, lambda ref: _meta(program.values[ref.name]))
@@ -79,8 +80,8 @@ def _attention_backward_flops(
 
 
 _ATTENTION: Mapping[Any, Callable[..., int]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    attention: _attention_flops,
+    attention_backward: _attention_backward_flops,
 }
 
 

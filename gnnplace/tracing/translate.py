@@ -11,6 +11,7 @@ from torch import fx
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import operations
+from gnnplace.tracing.attention import PORTABLE
 from gnnplace.tracing.program import BACKWARD, FORWARD, ProgramOp, Ref, ValueInfo, value_info
 
 ALIASES = (
@@ -68,7 +69,7 @@ class Translator:
 
     def _op(self, node: fx.Node, target: torch._ops.OpOverload) -> ProgramOp:
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)
-        function: Callable[..., Any] = target
+        function: Callable[..., Any] = PORTABLE.get(target, target)
         if is_random(target, node):
             function, args = operations.seeded, (node.name, str(target), *args)
         elif isinstance(node.meta["val"], list | tuple) and len(node.meta["val"]) == 1:

@@ -69,7 +69,7 @@ def _workload(name: str, model: nn.Module, batch: int, size: int, classes: int) 
     return Workload(name, model, (x, y), functional.cross_entropy)
 
 
-def resnet50(batch: int = 8, size: int = 48, classes: int = 100) -> Workload:
+def resnet50(batch: int = 4, size: int = 64, classes: int = 100) -> Workload:
     """ResNet-50: 3, 4, 6 and 3 bottlenecks.
 
     Args:
