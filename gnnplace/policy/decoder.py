@@ -78,6 +78,12 @@ def _array(parameter: Tensor) -> SingleArray:
     return np.ascontiguousarray(parameter.detach().cpu().numpy(), dtype=np.float32)
 
 
+def _first_best(scores: Tensor) -> int:
+    """The first candidate of the best score; equal candidates may differ by rounding in torch."""
+    best = float(scores.max())
+    return int((scores >= best - 1e-5 * (1.0 + abs(best))).int().argmax())
+
+
 def decode(
     decoder: Decoder,
     walk: Walk,
@@ -112,6 +118,6 @@ def decode(
                 torch.from_numpy(features[None]),
                 torch.from_numpy(allowed[None]),
             )
-            kernels.decide(walk, state, unit, int(scores[0].argmax()))
+            kernels.decide(walk, state, unit, _first_best(scores[0]))
         kernels.book(walk, state, i)
     return state.device

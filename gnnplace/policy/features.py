@@ -44,7 +44,7 @@ DYNAMIC = (
     "work since the device changed, with this unit, there",
     "path through this op, of the bound",
     "link from the device before is busy",
-    "mean transfer from the device before",
+    "mean transfer from the device before, or to all",
     "one over the number of devices aimed at",
     "devices aimed at, of all",
     "work decided, of all",

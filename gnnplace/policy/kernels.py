@@ -228,6 +228,8 @@ def observe(
             f[23] = np.log1p(max(0.0, busy) / scale)
             far = w.latency[current, d] + w.mean_bytes * w.per_byte[current, d]
             f[24] = np.log1p(far / scale)
+        elif current < 0:
+            f[24] = np.log1p(w.far[d] / scale)
         f[25] = 1.0 / limit
         f[26] = limit / num_devices
         f[27] = progress

@@ -56,6 +56,7 @@ class Walk(NamedTuple):
         per_byte: seconds a byte. [D, D]
         channel: channel of each pair, -1 without a link. [D, D]
         num_channels: number of channels.
+        far: mean seconds of a mean tensor from each device to the others. [D]
         scale: mean seconds of a visited op.
         work: seconds of all units.
         bound: longest path or work on all devices, whichever is more, in seconds.
@@ -84,6 +85,7 @@ class Walk(NamedTuple):
     per_byte: FloatArray
     channel: IntArray
     num_channels: int
+    far: FloatArray
     scale: float
     work: float
     bound: float
@@ -240,6 +242,8 @@ def _build(graph: WalkGraph) -> Walk:
     flow = _flows(problem)
     with np.errstate(divide="ignore"):
         per_byte = np.where(cluster.channel >= 0, 1.0 / cluster.bandwidth, 0.0)
+    mean_bytes = float(graph.graph.size.mean()) if graph.graph.num_tensors else 0.0
+    latency = np.where(cluster.channel >= 0, cluster.latency, 0.0)
     return Walk(
         unit=graph.unit,
         time=np.ascontiguousarray(problem.times[graph.ops]),
@@ -255,14 +259,15 @@ def _build(graph: WalkGraph) -> Walk:
         flow_out=flow[3],
         device_time=finite.sum(axis=0),
         memory=np.maximum(cluster.memory, 1.0),
-        latency=np.where(cluster.channel >= 0, cluster.latency, 0.0),
+        latency=latency,
         per_byte=per_byte,
         channel=cluster.channel,
         num_channels=cluster.num_channels,
+        far=np.round((latency + mean_bytes * per_byte).mean(axis=1), 12),
         scale=float(cost.mean()) or 1.0,
         work=work,
         bound=max(float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300),
-        mean_bytes=float(graph.graph.size.mean()) if graph.graph.num_tensors else 0.0,
+        mean_bytes=mean_bytes,
     )
 
 

@@ -1,18 +1,25 @@
 """``CostToGo``: learning from what each candidate device costs in the end.
 
-Formulation: decode a problem under an aim; at sampled decisions s, for each candidate device d
-that looks different, finish the placement with the policy's first choices and simulate it: seconds
-c(s, d). The regret is r(s, d) = log c(s, d) - min over d of log c(s, d), at most ``most``. The loss
-is the expected regret, sum over d of p(d | s) r(s, d): linear in the costs, so that their noise
-averages out (cross-entropy to the cheapest candidate learns the noise: the policy gets worse).
-A relative of AggreVaTeD (Sun et al., 2017).
-The base placements are drawn with noise, half of the time under one of the best aims.
-Cost: decisions * devices decodes a problem.
+Formulation: decode a problem under an aim; at sampled decisions s, for each of the best-scored
+candidate devices d that look different, finish the placement with the policy's first choices and
+simulate it: seconds c(s, d). The regret is r(s, d) = log c(s, d) - min over d of log c(s, d), at
+most ``most``. The loss is the expected regret, sum over d of p(d | s) r(s, d). A relative of
+AggreVaTeD (Sun et al., 2017). Three things keep it from getting worse with time:
+
+* It is linear in the costs, so that their noise averages out; cross-entropy to the cheapest
+  candidate learns the noise.
+* p is the softmax of the scores times ``sharpness``: close to the first choice, which is what will
+  be decoded. A softer p is improved by making all scores larger, which drowns everything else.
+* Decisions are sampled by how open they are, 1 - max over d of p(d | s); others teach nothing.
+
+The base placements are drawn with little noise, mostly under one of the three best aims.
+Cost: decisions * candidates decodes a problem.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -30,7 +37,9 @@ class CostToGo(PolicyModule):
 
     Args:
         decisions: decisions sampled in each problem.
+        candidates: best-scored devices that are tried at each decision.
         aims: aims that each problem is decoded under.
+        sharpness: scores are multiplied by this.
         most: greatest regret, in log step time.
         noise: temperature of the noise in the base placements.
         hidden: size of the encoder's states.
@@ -46,9 +55,11 @@ class CostToGo(PolicyModule):
     def __init__(
         self,
         decisions: int = 8,
+        candidates: int = 3,
         aims: int = 2,
+        sharpness: float = 4.0,
         most: float = 0.3,
-        noise: float = 0.3,
+        noise: float = 0.2,
         hidden: int = 64,
         layers: int = 3,
         decoder_hidden: int = 32,
@@ -61,12 +72,14 @@ class CostToGo(PolicyModule):
         super().__init__(
             hidden, layers, decoder_hidden, learning_rate, steps, orders, start, export
         )
-        self.decisions, self.aims = decisions, aims
-        self.most, self.noise = most, noise
+        self.decisions, self.candidates, self.aims = decisions, candidates, aims
+        self.sharpness, self.most, self.noise = sharpness, most, noise
 
     def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Expected regret in percent; ``values`` are regrets, 0 where not allowed."""
-        return 100.0 * (functional.softmax(scores, dim=1) * values).sum(dim=1)
+        """Expected regret in percent; ``values`` are regrets, nan where not tried."""
+        tried = torch.isfinite(values)
+        sharp = (self.sharpness * scores).masked_fill(~tried, -torch.inf)
+        return 100.0 * (functional.softmax(sharp, dim=1) * values.nan_to_num(0.0)).sum(dim=1)
 
     def lessons(self, batch: list[Sample]) -> list[Lesson]:
         """One lesson for each problem and aim."""
@@ -79,30 +92,57 @@ class CostToGo(PolicyModule):
             return []
         ranked = [decoded.aim for decoded in rollouts.greedy() if decoded.aim.limit > 1]
         best = list(dict.fromkeys(ranked))[:3]
-        pools = [best if rng.random() < 0.5 else several for _ in range(self.aims)]
+        pools = [best if rng.random() < 0.8 else several for _ in range(self.aims)]
         chosen = [pool[int(rng.integers(len(pool)))] for pool in pools]
         return [self._under(rollouts, aim, rng) for aim in chosen]
 
     def _under(self, rollouts: Rollouts, aim: Aim, rng: np.random.Generator) -> Lesson:
         base = rollouts.walk(aim, noise=rollouts.noise(rng, self.noise * rng.random()))
         seen = rollouts.watch(aim, base.unit_device)
-        open_ = np.flatnonzero(seen.allowed.sum(axis=1) > 1)
-        picked = np.sort(rng.permutation(open_)[: self.decisions])
-        same = alike(take(seen, picked))
-        regret = np.zeros((len(picked), seen.allowed.shape[1]))
+        same = alike(seen)
+        scores = self._scores(rollouts, aim, seen, same)
+        picked = self._pick(scores, rng)
+        regret = np.full((len(picked), seen.allowed.shape[1]), np.nan)
         for k, step in enumerate(picked):
-            regret[k] = self._regret(rollouts, aim, seen, int(step), same[k])
+            best = np.argsort(-scores[step])[: self.candidates]
+            tried = best[np.isfinite(scores[step, best])]
+            regret[k, tried] = self._regret(rollouts, aim, seen, int(step), tried)
         return Lesson(rollouts, aim, take(seen, picked), regret.astype(np.float32))
 
-    def _regret(
-        self, rollouts: Rollouts, aim: Aim, seen: Decisions, step: int, same: NDArray[np.int64]
+    @torch.no_grad()
+    def _scores(
+        self, rollouts: Rollouts, aim: Aim, seen: Decisions, same: NDArray[np.int64]
     ) -> FloatArray:
-        """Log step time of each candidate above the best, 0 where not allowed. [D]"""
+        """Scores of the candidates, of those that look the same the first's alone. [S, D]"""
+        backward = int(rollouts.graph.walk(aim.order) is not rollouts.graph.forward)
+        scores = self.policy.decoder(
+            torch.from_numpy(rollouts.contexts[backward][seen.step]),
+            torch.from_numpy(seen.features),
+            torch.from_numpy(seen.allowed),
+        )
+        first = same == np.arange(same.shape[1])
+        return np.where(first, scores.numpy(), -np.inf).astype(np.float64)
+
+    def _pick(self, scores: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Decisions drawn without replacement by how open they are, ascending."""
+        sharp = np.exp(self.sharpness * (scores - scores.max(axis=1, keepdims=True)))
+        openness = 1.0 - 1.0 / sharp.sum(axis=1)
+        possible = np.flatnonzero(openness > 1e-3)
+        count = min(self.decisions, len(possible))
+        if count == 0:
+            return possible
+        share = openness[possible] / openness[possible].sum()
+        return np.sort(rng.choice(possible, count, replace=False, p=share))
+
+    def _regret(
+        self, rollouts: Rollouts, aim: Aim, seen: Decisions, step: int, tried: NDArray[np.int64]
+    ) -> FloatArray:
+        """Log step time of each device tried above the best of them. [len(tried)]"""
         prefix = np.full(rollouts.space.problem.num_units, -1, dtype=np.int32)
         prefix[seen.unit[:step]] = seen.chosen[:step]
-        cost = np.full(len(same), np.inf)
-        for d in np.unique(same[same >= 0]):
+        cost = np.empty(len(tried))
+        for k, d in enumerate(tried):
             prefix[seen.unit[step]] = d
             decoded = rollouts.finish(aim, rollouts.walk(aim, forced=prefix))
-            cost[same == d] = np.log(np.clip(decoded.score, 1e-300, 1e300))
-        return np.where(same >= 0, np.minimum(cost - cost.min(), self.most), 0.0)
+            cost[k] = np.log(np.clip(decoded.score, 1e-300, 1e300))
+        return np.minimum(cost - cost.min(), self.most)

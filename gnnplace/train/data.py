@@ -135,7 +135,8 @@ class ProblemDataModule(LightningDataModule):
         validation_families: families to validate on.
         test_families: families to test on.
         clusters: types of clusters to train and validate on; the test adds ``two-tier``.
-        ops: least and most ops before micro-batches.
+        ops: least and most ops before micro-batches, of training problems.
+        held_out_ops: the same of validation and test problems.
         devices: least and most devices.
         microbatches: numbers of micro-batches to draw from.
         problems: training problems an epoch.
@@ -153,7 +154,8 @@ class ProblemDataModule(LightningDataModule):
         validation_families: tuple[str, ...] = random_families.VALIDATION,
         test_families: tuple[str, ...] = random_families.TEST,
         clusters: tuple[str, ...] = random_families.TRAIN_CLUSTERS,
-        ops: tuple[int, int] = (40, 260),
+        ops: tuple[int, int] = (30, 150),
+        held_out_ops: tuple[int, int] = (40, 260),
         devices: tuple[int, int] = (2, 8),
         microbatches: tuple[int, ...] = random_families.MICROBATCHES,
         problems: int = 1000,
@@ -177,7 +179,7 @@ class ProblemDataModule(LightningDataModule):
             "test": (test_families, TEST_SEEDS, (*clusters, "two-tier")),
         }
         self.held_out = {
-            part: Problems(names, first, ops, devices, types, microbatches, reference=True)
+            part: Problems(names, first, held_out_ops, devices, types, microbatches, reference=True)
             for part, (names, first, types) in held_out.items()
         }
 

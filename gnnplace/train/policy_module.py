@@ -21,7 +21,7 @@ from gnnplace.policy.rollouts import ORDERS, Aim, Decisions, Rollouts
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.train.data import Sample
 
-SKIP = 15.0  # the weights of the prior are that much larger than those of the network
+SKIP = 10.0  # the weights of the prior are that much larger than those of the network
 
 
 class PolicyModule(LightningModule):

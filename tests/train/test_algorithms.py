@@ -24,13 +24,31 @@ def sample(index=1, label=None):
 
 def test_regrets_are_what_finishing_after_each_candidate_costs():
     torch.manual_seed(0)
-    module = CostToGo(decisions=4, aims=1, **SIZES)
+    module = CostToGo(decisions=4, candidates=2, aims=1, **SIZES)
     [lesson] = module.lessons([sample()])
     assert lesson.values.shape == (4, 3)
-    assert (lesson.values >= 0).all()
-    assert (lesson.values.min(axis=1) == 0).all()
-    assert lesson.values.max() > 0
-    assert (lesson.values[~lesson.decisions.allowed] == 0).all()
+    tried = np.isfinite(lesson.values)
+    assert (tried.sum(axis=1) <= 2).all()
+    assert (lesson.decisions.allowed | ~tried).all()
+    assert (np.nanmin(lesson.values, axis=1) == 0).all()
+    assert np.nanmax(lesson.values) > 0
+
+
+def test_decisions_that_are_settled_are_not_picked():
+    module = CostToGo(decisions=5, **SIZES)
+    scores = np.array([[0.0, -50.0], [0.0, -0.1], [1.0, -np.inf]])
+    assert module._pick(scores, np.random.default_rng(0)).tolist() == [1]
+
+
+def test_expected_regret_falls_with_the_score_of_the_dear_candidate():
+    module = CostToGo(**SIZES)
+    values = torch.tensor([[0.0, 0.1, torch.nan]])
+    losses = [
+        float(module.decision_loss(torch.tensor([[0.0, dear, 99.0]]), values))
+        for dear in (1.0, 0.0, -1.0)
+    ]
+    assert losses[0] > losses[1] > losses[2] > 0
+    assert losses[1] == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize("kind", [CostToGo, Imitation])
@@ -79,7 +97,9 @@ def test_epochs_bring_new_problems_and_the_same_seed_the_same_ones():
 
 
 def test_training_validation_and_test_problems_are_apart():
-    module = ProblemDataModule(validation_problems=4, test_problems=4, problems=14, ops=(20, 30))
+    module = ProblemDataModule(
+        validation_problems=4, test_problems=4, problems=14, held_out_ops=(20, 30)
+    )
     names = [
         {s.space.problem.name.rsplit("-", 1)[0] for batch in loader for s in batch}
         for loader in (

@@ -13,6 +13,7 @@ torch.set_num_threads(1)
 SMALL = [
     "--data=ProblemDataModule",
     "--data.ops=[12,24]",
+    "--data.held_out_ops=[12,24]",
     "--data.devices=[2,3]",
     "--data.problems=4",
     "--data.validation_problems=2",

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.walk import COORDINATE, WalkGraph, mean_times
+from gnnplace.zoo.random_families import random_problem as family_problem
+from tests.random_problems import random_problem, seeds
+
+
+def walk_graph(seed, microbatches=1):
+    rng = np.random.default_rng(seed)
+    shape = int(rng.integers(1, 25)), int(rng.integers(1, 5))
+    problem = random_problem(rng, *shape, constrained=True, microbatches=microbatches)
+    return WalkGraph(SearchSpace(problem))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds)
+def test_every_unit_is_visited_and_only_the_first_micro_batch(seed):
+    graph = walk_graph(seed, microbatches=1 + seed % 3)
+    problem = graph.problem
+    assert set(graph.unit.tolist()) == set(range(problem.num_units))
+    if problem.microbatches > 1:
+        assert (problem.microbatch[graph.ops] == 0).all()
+    assert [graph.graph.names[k] for k in range(len(graph.ops))] == [
+        problem.graph.names[i] for i in graph.ops
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds)
+def test_the_two_directions_are_mirrors(seed):
+    graph = walk_graph(seed)
+    there, back = graph.forward, graph.backward
+
+    def pairs(walk):
+        mine = np.repeat(np.arange(len(walk.unit)), np.diff(walk.before_offset))
+        return mine, walk.before, walk.before_tensor
+
+    mine, other, tensor = pairs(there)
+    assert sorted(zip(mine, other, tensor, strict=True)) == sorted(
+        (b, a, k) for a, b, k in zip(*pairs(back), strict=True)
+    )
+    np.testing.assert_array_equal(there.latency, back.latency.T)
+    np.testing.assert_array_equal(there.flow_in, back.flow_out)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=seeds)
+def test_flows_add_up_to_the_bytes_between_units(seed):
+    graph = walk_graph(seed)
+    walk, problem = graph.forward, graph.problem
+    source, target, size = problem.graph.edges
+    apart = problem.unit_of[source] != problem.unit_of[target]
+    assert np.maximum(walk.flow_in, 0).sum() == size[apart].sum()
+    assert np.maximum(walk.flow_out, 0).sum() == size[apart].sum()
+
+
+def test_coordinates_keep_a_layers_ops_together_and_layers_in_order():
+    seed = next(
+        s for s in range(50) if (family_problem("chain", s, microbatches=(1,)).phase > 0).any()
+    )
+    problem = family_problem("chain", seed, microbatches=(1,))
+    graph = WalkGraph(SearchSpace(problem))
+    visited = graph.unit[graph.order(COORDINATE)]
+    assert (np.diff(graph.unit_coordinate[visited]) >= 0).all()
+    assert (np.diff(graph.place[graph.unit_order]) > 0).all()
+
+
+def test_mean_times_leave_out_devices_that_cannot():
+    times = np.array([[1.0, 3.0], [np.inf, 2.0], [np.inf, np.inf]])
+    assert mean_times(times).tolist() == [2.0, 2.0, 0.0]
