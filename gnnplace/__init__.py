@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gnnplace.api import CaptureOptions as CaptureOptions
     from gnnplace.api import capture as capture
+    from gnnplace.api import compare as compare
     from gnnplace.api import convert as convert
     from gnnplace.api import execute as execute
     from gnnplace.api import place as place
-    from gnnplace.api import place_all as place_all
     from gnnplace.api import profile as profile
     from gnnplace.api import simulate as simulate
     from gnnplace.microbatching import with_microbatches as with_microbatches
@@ -28,10 +28,10 @@ HOMES = {
     "gnnplace.api": (
         "CaptureOptions",
         "capture",
+        "compare",
         "convert",
         "execute",
         "place",
-        "place_all",
         "profile",
         "simulate",
     ),

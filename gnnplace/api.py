@@ -193,7 +193,7 @@ def place(
     return make_placer(placer, order).place(problem, budget=budget, seed=seed, space=space)
 
 
-def place_all(
+def compare(
     problem: Problem,
     names: Iterable[str] | None = None,
     *,
@@ -258,6 +258,17 @@ def execute(
         timeout=timeout,
     )
     return Executed(run, execution.verify(program, run))
+
+
+def eager_step_times(model: str, options: CaptureOptions | None = None) -> dict[int, float]:
+    """Measured seconds of an eager PyTorch step on the whole batch, by number of CPU cores."""
+    from gnnplace import execution
+
+    options = options or CaptureOptions()
+    workload = _workload(model, None, None, 1, False)
+    return execution.eager_step_times(
+        workload.model, workload.inputs, loss=workload.loss, optimizer=options.optimizer
+    )
 
 
 def execution_mode(placement: Placement, problem: Problem) -> str:

@@ -161,6 +161,7 @@ def _execute(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", default=None, help="default: the placement's cpu or cuda")
     parser.add_argument("--trace", default=None, help="write a trace that Perfetto opens")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--no-eager", action="store_true", help="do not time eager PyTorch beside")
     _run_options(parser)
     _capture_options(parser)
 

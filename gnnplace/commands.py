@@ -160,11 +160,25 @@ def execute(args: Namespace) -> int:
             from_execution(problem, run.execution, placement.placer or "placement"),
         ]
         write_trace(args.trace, timelines)
-    _print_run(args, run, predicted.step_time)
+    eager = {} if _without_eager(args, options) else api.eager_step_times(args.model, options)
+    _print_run(args, run, predicted.step_time, eager)
     return 0 if run.verification.passed else 1
 
 
-def _print_run(args: Namespace, run: api.Executed, predicted: float) -> None:
+def _without_eager(args: Namespace, options: api.CaptureOptions) -> bool:
+    """Eager steps are timed beside the run where they do the same work: float32 training."""
+    return args.no_eager or options.forward_only or options.dtype != "float32"
+
+
+def eager_line(times: dict[int, float]) -> str:
+    """Eager PyTorch's step times in one line."""
+    shown = [f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()]
+    return f"eager PyTorch, measured beside: {', '.join(shown)}"
+
+
+def _print_run(
+    args: Namespace, run: api.Executed, predicted: float, eager: dict[int, float]
+) -> None:
     execution = run.execution
     if args.json:
         answer = {
@@ -176,6 +190,7 @@ def _print_run(args: Namespace, run: api.Executed, predicted: float) -> None:
             "verified": run.verification.passed,
             "bitwise": run.verification.bitwise,
             "loss": execution.first.loss if execution.first else None,
+            "eager_step_time": {str(cores): seconds for cores, seconds in eager.items()},
         }
         sys.stdout.write(json.dumps(answer) + "\n")
         return
@@ -188,6 +203,8 @@ def _print_run(args: Namespace, run: api.Executed, predicted: float) -> None:
         soft_wrap=True,
     )
     out.print(run.verification.summary(), soft_wrap=True)
+    if eager:
+        out.print(eager_line(eager), soft_wrap=True)
 
 
 def _placed_options(args: Namespace, data: Any) -> api.CaptureOptions:
@@ -219,7 +236,7 @@ def compare(args: Namespace) -> int:
     """Every placer on one problem."""
     problem = api.read_or_profile(args.what, args.cluster, options_of(args), say)
     names = [name for name in args.placers.split(",") if name] or None
-    results = api.place_all(problem, names, budget=args.budget, seed=args.seed, progress=say)
+    results = api.compare(problem, names, budget=args.budget, seed=args.seed, progress=say)
     rows = [make_row(result) for result in results]
     if args.json:
         answer = {"problem": problem.name, "rows": [row.data() for row in rows]}

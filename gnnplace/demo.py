@@ -10,9 +10,8 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from gnnplace import api
-from gnnplace.commands import console, options_of, say, summary_lines
+from gnnplace.commands import console, eager_line, options_of, say, summary_lines
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.execution import eager_step_times
 from gnnplace.placers import Result
 from gnnplace.problem import Problem, write_problem
 from gnnplace.report import (
@@ -22,12 +21,10 @@ from gnnplace.report import (
     from_execution,
     from_simulation,
     make_row,
-    seconds_text,
     write_page,
     write_trace,
 )
 from gnnplace.tracing import Program
-from gnnplace.tracing import load as load_workload
 
 EXECUTED = ("single", "expert", "contiguous", "heft-contention", "learned", "best")
 
@@ -56,7 +53,7 @@ def demo(args: Namespace) -> int:
     problem = api.profile(program, args.cluster, options=options, progress=say)
     road = Road(args, options, program, problem)
     say("compiling the simulator (once; cached on disk)")
-    results = api.place_all(problem, budget=args.budget, seed=args.seed, progress=say)
+    results = api.compare(problem, budget=args.budget, seed=args.seed, progress=say)
     runs = _execute_all(road, results)
     rows = [_row(result, runs) for result in results]
     out.print(comparison_table(rows, _title(road)))
@@ -115,14 +112,10 @@ def _row(result: Result | tuple[str, GnnplaceError], runs: dict[str, api.Execute
 
 
 def _eager_lines(road: Road) -> list[str]:
-    """Eager PyTorch on one and on all cores, timed beside."""
+    if road.options.forward_only or road.options.dtype != "float32":
+        return []
     say("timing eager PyTorch on one core and on all")
-    load = load_workload(road.args.model)
-    times = eager_step_times(
-        load.model, load.inputs, loss=load.loss, optimizer=road.options.optimizer
-    )
-    shown = [f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()]
-    return [f"eager PyTorch, measured beside: {', '.join(shown)}"]
+    return [eager_line(api.eager_step_times(road.args.model, road.options))]
 
 
 def _write(

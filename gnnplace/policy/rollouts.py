@@ -32,6 +32,7 @@ ROUNDS = (1, 2, 3)
 SPREADS = (0.0, 0.3, 0.6, 1.0)
 TEMPERATURES = (0.2, 0.5, 1.0)
 BEST_AIMS = 4
+MOST_EVERY = 8  # with micro-batches, every number of devices up to this
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,20 @@ class Rollouts:
     def aims(self) -> list[Aim]:
         """All aims; one device needs one order, rounds need micro-batches and chunks."""
         problem = self.space.problem
+        limits = device_limits(problem.num_devices)[1:]
         result = [Aim(self.orders[0], 1)]
-        for limit in device_limits(problem.num_devices)[1:]:
-            result += [Aim(order, limit) for order in self.orders]
-            if problem.microbatches > 1 and COORDINATE in self.orders:
-                result += [Aim(COORDINATE, limit, rounds) for rounds in ROUNDS[1:]]
-        return result
+        if problem.microbatches == 1 or COORDINATE not in self.orders:
+            few = problem.num_devices <= 2 * MOST_EVERY
+            orders = self.orders if few else (self.orders[0], self.orders[-1])
+            return result + [Aim(order, limit) for limit in limits for order in orders]
+        rest = [order for order in self.orders if order not in (COORDINATE, "downward-rank")]
+        result += [Aim(order, limit) for limit in limits for order in rest]
+        every = sorted({*range(2, min(problem.num_devices, MOST_EVERY) + 1), *limits})
+        return result + [
+            Aim(COORDINATE, limit, rounds)
+            for limit in every
+            for rounds in (ROUNDS if limit in limits else ROUNDS[:2])
+        ]
 
     def order(self, name: str) -> IntArray:
         """Visited ops in a traversal order, made once. [m]"""

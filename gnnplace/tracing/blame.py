@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
 import torch
-from torch import nn
+from torch import fx, nn
 
+_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
 
@@ -23,6 +26,8 @@ def blame(error: BaseException, root: nn.Module) -> str:
     names = {id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()}
     module, inner, line, inside = "", "", "", False
     for frame, number in _frames(error):
+        if frame.f_code.co_filename.startswith("<eval_with_key>"):
+            inner = _exported_place(frame, number) or inner
         owner = frame.f_locals.get("self")
         inside = inside or owner is root
         if isinstance(owner, nn.Module) and id(owner) in names and owner is not root:
@@ -32,6 +37,28 @@ def blame(error: BaseException, root: nn.Module) -> str:
         if inside and not path.startswith((_TORCH, _OWN, "<")):
             line = f" at {path}:{number}"
     return f"capture failed{module}{line or inner}: {_first_line(error)}"
+
+
+def _exported_place(frame: FrameType, number: int) -> str:
+    """Module and line of the model that a line of an exported graph's code comes from."""
+    graph_module = frame.f_locals.get("self")
+    if not isinstance(graph_module, fx.GraphModule):
+        return ""
+    name = linecache.getline(frame.f_code.co_filename, number).partition(" = ")[0].strip()
+    for node in graph_module.graph.nodes:
+        if node.name == name:
+            return node_place(node)
+    return ""
+
+
+def node_place(node: fx.Node) -> str:
+    """ " in module 'a.b' at FILE:LINE" of a traced node, as far as it is known."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    path = str(list(stack.values())[-1][0]).removeprefix("model").lstrip(".") if stack else ""
+    places = _PLACE.findall(node.meta.get("stack_trace") or "")
+    own = [p for p in places if not p[0].startswith((_TORCH, _OWN))] or places
+    module = f" in module {path!r}" if path else ""
+    return module + (f" at {own[-1][0]}:{own[-1][1]}" if own else "")
 
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:

@@ -2,7 +2,8 @@
 
 Route: `torch.export.export` (not strict) resolves Python control flow and tied parameters, then
 `aot_export_joint_with_descriptors` traces forward and backward into one functional ATen graph
-whose inputs and outputs carry descriptors. They are translated into `Slot`s here, so that no
+whose inputs and outputs carry descriptors. A model with autograd functions of its own skips the
+first step, which would lose their backward. The descriptors are translated into `Slot`s here, so that no
 other file depends on them.
 """
 
@@ -24,6 +25,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing.blame import blame
+from gnnplace.tracing.guard import custom_functions, unchanged
 from gnnplace.tracing.recurrent import recurrent_layers
 from gnnplace.tracing.step import StepModule
 
@@ -95,19 +97,27 @@ def trace(step: StepModule, inputs: tuple[torch.Tensor, ...], *, backward: bool)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with quiet(), recurrent_layers(training=backward):
-                exported = torch.export.export(step, inputs, strict=False)
-                if backward:
-                    return _joint(exported.module(check_guards=False), inputs, step)
-                return _inference(exported.run_decompositions(_composite_decompositions()))
+            with quiet(), unchanged(step), recurrent_layers(training=backward):
+                return _trace(step, inputs, backward)
         except CaptureError:
             raise
         except Exception as error:
             raise CaptureError(blame(error, step)) from error
 
 
-def _joint(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: StepModule) -> Traced:
+def _trace(step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool) -> Traced:
+    with custom_functions() as custom:
+        exported = torch.export.export(step, inputs, strict=False)
+    if not backward:
+        return _inference(exported.run_decompositions(_composite_decompositions()))
+    if custom:  # only autograd itself knows their backward: trace the model as it is
+        return _joint(step, inputs, step)
+    module = exported.module(check_guards=False)
     _register_constants(module)
+    return _joint(module, inputs, step)
+
+
+def _joint(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: StepModule) -> Traced:
     with ExitStack() as stack:
         joint = aot_export_joint_with_descriptors(stack, module, inputs)
         graph = joint.graph_module.graph

@@ -12,6 +12,7 @@ from torch import fx
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import operations
 from gnnplace.tracing.attention import PORTABLE
+from gnnplace.tracing.blame import node_place
 from gnnplace.tracing.program import BACKWARD, FORWARD, ProgramOp, Ref, ValueInfo, value_info
 
 ALIASES = (
@@ -58,7 +59,7 @@ class Translator:
             self.ops.append(self._op(node, node.target))
         elif node.users:
             raise CaptureError(
-                f"capture failed at op {node.name!r}{_place(node)}: "
+                f"capture failed at op {node.name!r}{node_place(node)}: "
                 f"{node.target} is not a plain ATen op"
             )
 
@@ -146,10 +147,3 @@ def module_of(node: fx.Node) -> str | None:
         return None
     path = str(list(stack.values())[-1][0])
     return path.removeprefix("model").lstrip(".") or None
-
-
-def _place(node: fx.Node) -> str:
-    lines = (node.meta.get("stack_trace") or "").strip().splitlines()
-    files = [line.strip() for line in lines if line.strip().startswith("File ")]
-    module = module_of(node)
-    return (f" in module {module!r}" if module else "") + (f" at {files[-1]}" if files else "")

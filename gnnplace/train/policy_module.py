@@ -2,10 +2,12 @@
 
 Validation places held-out problems as ``LearnedPlacer`` does with budget 0. ``val/ratio`` is the
 geometric mean of its step time over that of the best heuristic construction: the lower the better.
+What is validated and exported is a moving average of the parameters, which noisy losses need.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from gnnplace.policy.walk import WalkGraph
 from gnnplace.train.data import Sample
 
 SKIP = 10.0  # the weights of the prior are that much larger than those of the network
+DECAY = 0.99  # of the moving average, a step
 
 
 class PolicyModule(LightningModule):
@@ -39,6 +42,7 @@ class PolicyModule(LightningModule):
     """
 
     policy: PlacementPolicy
+    average: PlacementPolicy
     best: Tensor
 
     def __init__(
@@ -56,6 +60,7 @@ class PolicyModule(LightningModule):
         self.policy = PlacementPolicy(hidden, layers, decoder_hidden)
         if start is not None:
             self.policy.load_state_dict(read_policy(start).state_dict())
+        self.average = copy.deepcopy(self.policy).requires_grad_(False)
         self.learning_rate, self.steps, self.orders = learning_rate, steps, orders
         self.export = export
         self.register_buffer("best", torch.tensor(float("inf")))
@@ -79,6 +84,12 @@ class PolicyModule(LightningModule):
     def _share(self, step: int) -> float:
         """Share of the highest learning rate at ``step``."""
         return 0.1 + 0.45 * (1.0 + float(np.cos(np.pi * min(1.0, step / self.steps))))
+
+    def on_train_batch_end(self, outputs: Any, batch: list[Sample], batch_idx: int) -> None:
+        """Moves the average a little towards the policy."""
+        with torch.no_grad():
+            for mean, now in zip(self.average.parameters(), self.policy.parameters(), strict=True):
+                mean.lerp_(now, 1.0 - DECAY)
 
     def rollouts(self, sample: Sample) -> Rollouts:
         """The current policy on a problem."""
@@ -145,7 +156,7 @@ class PolicyModule(LightningModule):
             self.best.fill_(ratio)
             if self.export is not None and self.trainer.is_global_zero:
                 Path(self.export).mkdir(parents=True, exist_ok=True)
-                self.policy.save_pretrained(self.export)  # type: ignore[operator]
+                self.average.save_pretrained(self.export)  # type: ignore[operator]
 
     def on_test_epoch_start(self) -> None:
         """Forgets the ratios of the validation."""
@@ -165,15 +176,18 @@ class PolicyModule(LightningModule):
         return [
             {
                 "problem": sample.space.problem.name,
-                "step_time": self.rollouts(sample).greedy()[0].score,
+                "step_time": self._place(sample),
                 "reference": sample.reference,
             }
             for sample in batch
         ]
 
     def _log_ratio(self, sample: Sample) -> float:
-        best = self.rollouts(sample).greedy()[0]
-        return float(np.log(best.score / sample.reference))
+        return float(np.log(self._place(sample) / sample.reference))
+
+    def _place(self, sample: Sample) -> float:
+        """Seconds of the average policy's best first choice."""
+        return Rollouts(sample.space, self.average, self.orders).greedy()[0].score
 
 
 class Lesson:
