@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +25,9 @@ def blame(error: BaseException, root: nn.Module) -> str:
     names = {id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()}
     module, inner, line, inside = "", "", "", False
     for frame, number in _frames(error):
-        if frame.f_code.co_filename.startswith("<eval_with_key>"):
-            inner = _exported_place(frame, number) or inner
+        node = frame.f_locals.get("n")  # of `fx.Interpreter.run_node`
+        if isinstance(node, fx.Node):
+            inner = node_place(node)
         owner = frame.f_locals.get("self")
         inside = inside or owner is root
         if isinstance(owner, nn.Module) and id(owner) in names and owner is not root:
@@ -37,18 +37,6 @@ def blame(error: BaseException, root: nn.Module) -> str:
         if inside and not path.startswith((_TORCH, _OWN, "<")):
             line = f" at {path}:{number}"
     return f"capture failed{module}{line or inner}: {_first_line(error)}"
-
-
-def _exported_place(frame: FrameType, number: int) -> str:
-    """Module and line of the model that a line of an exported graph's code comes from."""
-    graph_module = frame.f_locals.get("self")
-    if not isinstance(graph_module, fx.GraphModule):
-        return ""
-    name = linecache.getline(frame.f_code.co_filename, number).partition(" = ")[0].strip()
-    for node in graph_module.graph.nodes:
-        if node.name == name:
-            return node_place(node)
-    return ""
 
 
 def node_place(node: fx.Node) -> str:

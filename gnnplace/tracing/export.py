@@ -3,7 +3,7 @@
 Route: `torch.export.export` (not strict) resolves Python control flow and tied parameters, then
 `aot_export_joint_with_descriptors` traces forward and backward into one functional ATen graph
 whose inputs and outputs carry descriptors. A model with autograd functions of its own skips the
-first step, which would lose their backward. The descriptors are translated into `Slot`s here, so that no
+first step, which would lose their backward. The descriptors become `Slot`s here, so that no
 other file depends on them.
 """
 

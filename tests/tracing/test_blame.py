@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from gnnplace.errors import CaptureError
+from gnnplace.tracing import capture
 from gnnplace.tracing.blame import blame
 from gnnplace.tracing.step import StepModule
 from tests.tracing import models
@@ -50,3 +52,13 @@ def test_causes_are_followed() -> None:
     with pytest.raises(RuntimeError) as caught:
         failing(step)
     assert "(Broken)" in blame(caught.value, step)
+
+
+def test_an_op_that_fails_after_export_is_found_in_the_source() -> None:
+    class Picking(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            output = super().forward(input)
+            return output[output > 0].sum()
+
+    with pytest.raises(CaptureError, match=r"module '0'.* at .*test_blame.py:\d+"):
+        capture(nn.Sequential(Picking(8, 8)), (models.batch(),))

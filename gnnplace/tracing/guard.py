@@ -1,0 +1,50 @@
+"""What tracing must not lose and must not leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+
+_STATE = ("_parameters", "_buffers", "_modules")
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Restore the plain attributes that a forward pass sets on modules.
+
+    A model that keeps an activation in `self.cache` would otherwise keep a fake tensor.
+    """
+    before = [
+        (m, {k: v for k, v in m.__dict__.items() if k not in _STATE}) for m in module.modules()
+    ]
+    try:
+        yield
+    finally:
+        for owner, attributes in before:
+            for name in [k for k in owner.__dict__ if k not in _STATE and k not in attributes]:
+                del owner.__dict__[name]
+            owner.__dict__.update(attributes)
+
+
+@contextmanager
+def custom_functions() -> Iterator[list[str]]:
+    """Collects names of the `torch.autograd.Function`s that are applied within it.
+
+    `torch.export` traces their forward and would differentiate that, in place of their own
+    backward.
+    """
+    found: list[str] = []
+    original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+    def apply(cls: type, *args: Any, **options: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            found.append(cls.__name__)
+        return original(cls, *args, **options)
+
+    with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
+        yield found

@@ -1,0 +1,77 @@
+"""Tracing keeps custom backward passes and leaves no fake tensors on the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from gnnplace.tracing import capture, run_program
+from gnnplace.tracing.guard import custom_functions, unchanged
+from tests.tracing import models
+from tests.tracing.oracle import eager
+
+
+class Double(torch.autograd.Function):
+    """Passes its input on and doubles the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * grad * (x > 0)
+
+
+class Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Double.apply(self.norm(self.a(x))).pow(2)
+
+
+class Keeping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.cache = self.a(x)
+        return self.cache
+
+
+def test_a_backward_of_the_model_s_own_is_kept() -> None:
+    model, inputs = Custom(), (models.batch(),)
+    result, truth = run_program(capture(model, inputs)), eager(model, inputs)
+    assert torch.equal(result.loss, truth.loss)
+    for name, gradient in truth.gradients.items():
+        assert torch.equal(result.gradients[name], gradient), name
+    assert torch.equal(result.state["buffer.norm.running_mean"], truth.buffers["norm.running_mean"])
+
+
+def test_functions_of_torch_itself_do_not_count() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with custom_functions() as found:
+        Double.apply(x)
+        torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
+    assert found == ["Double"]
+
+
+def test_attributes_are_restored() -> None:
+    model = Keeping()
+    capture(model, (models.batch(),))
+    assert model.calls == 0
+    assert not hasattr(model, "cache")
+    model(models.batch())
+    kept = model.cache
+    with unchanged(model):
+        model(models.batch())
+    assert model.cache is kept
