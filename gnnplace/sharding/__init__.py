@@ -1,0 +1,7 @@
+"""The sharding room: which way every layer is split, exactly."""
+
+from gnnplace.sharding.elimination import ShardingResult as ShardingResult
+from gnnplace.sharding.elimination import best_strategy as best_strategy
+from gnnplace.sharding.problem import Edge as Edge
+from gnnplace.sharding.problem import ShardingProblem as ShardingProblem
+from gnnplace.sharding.problem import read_sharding as read_sharding

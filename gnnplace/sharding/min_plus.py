@@ -1,0 +1,40 @@
+"""The min-plus product: ``C[i, j] = min over k of A[i, k] + B[k, j]``, values only.
+
+The inner loop runs over j and is a chain of adds and minima that LLVM turns into vector code; four
+k at a time keep C in registers between loads. No argmin is kept: the traceback recomputes it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+ROWS = 256  # Rows of A at once: their part of C and the block of B stay in the cache.
+COLUMNS = 512
+
+
+@njit(cache=True, boundscheck=False, fastmath={"nnan", "ninf", "nsz"})
+def min_plus(a: FloatArray, b: FloatArray) -> FloatArray:
+    """The min-plus product of ``a`` [R, K] and ``b`` [K, S]. [R, S]"""
+    rows, inner, columns = a.shape[0], a.shape[1], b.shape[1]
+    c = np.full((rows, columns), np.inf)
+    whole = inner - inner % 4
+    for left in range(0, columns, COLUMNS):
+        right = min(columns, left + COLUMNS)
+        for i in range(rows):
+            out = c[i, left:right]
+            for k in range(0, whole, 4):
+                a0, a1, a2, a3 = a[i, k], a[i, k + 1], a[i, k + 2], a[i, k + 3]
+                b0, b1 = b[k, left:right], b[k + 1, left:right]
+                b2, b3 = b[k + 2, left:right], b[k + 3, left:right]
+                for j in range(right - left):
+                    low = min(a0 + b0[j], a1 + b1[j])
+                    high = min(a2 + b2[j], a3 + b3[j])
+                    out[j] = min(out[j], min(low, high))
+            for k in range(whole, inner):
+                first, row = a[i, k], b[k, left:right]
+                for j in range(right - left):
+                    out[j] = min(out[j], first + row[j])
+    return c

@@ -1,0 +1,178 @@
+"""``ShardingProblem``: cost tables over layer configurations, and its files.
+
+``NAME.json`` beside ``NAME.npz``; ARRAY names an entry of the npz. Node arrays have shape (K_u,),
+edge arrays (K_u, K_v); parallel edges add up; several nodes or edges may name one array.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import Schema, parse, read_json
+
+FloatArray = NDArray[np.float64]
+Name = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """Cost between two nodes' configurations: [K_u, K_v]."""
+
+    u: int
+    v: int
+    cost: FloatArray
+    memory: FloatArray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ShardingProblem:
+    """A layer graph with a cost for every configuration and pair of configurations.
+
+    Attributes:
+        devices: number of devices p that the configurations are for.
+        names: name of each node. [N]
+        cost: cost of each node's configurations. N arrays [K_u]
+        memory: bytes of each node's configurations, or None. N arrays [K_u]
+        edges: between different nodes; parallel ones add up.
+
+    Raises:
+        InputError: shapes that do not fit, values that are not finite or negative bytes.
+    """
+
+    name: str
+    devices: int
+    names: tuple[str, ...]
+    cost: tuple[FloatArray, ...]
+    edges: tuple[Edge, ...]
+    memory: tuple[FloatArray | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        for i, cost in enumerate(self.cost):
+            if cost.ndim != 1 or len(cost) == 0 or not np.isfinite(cost).all():
+                raise InputError(f"nodes[{i}].cost: must be a vector of finite numbers")
+        for i, bytes_ in enumerate(self.memory):
+            if bytes_ is not None and bytes_.shape != self.cost[i].shape:
+                raise InputError(f"nodes[{i}].memory: must have the shape of cost")
+        for k, edge in enumerate(self.edges):
+            self._check_edge(k, edge)
+
+    def _check_edge(self, k: int, edge: Edge) -> None:
+        shape = (len(self.cost[edge.u]), len(self.cost[edge.v]))
+        if edge.u == edge.v:
+            raise InputError(f"edges[{k}].v: an edge from {self.names[edge.u]!r} to itself")
+        for key, table in (("cost", edge.cost), ("memory", edge.memory)):
+            if table is not None and (table.shape != shape or not np.isfinite(table).all()):
+                raise InputError(f"edges[{k}].{key}: must be finite numbers of shape {shape}")
+
+    def value(self, configuration: tuple[int, ...]) -> float:
+        """Cost of one configuration index a node."""
+        total = sum(float(cost[i]) for cost, i in zip(self.cost, configuration, strict=True))
+        return total + sum(
+            float(edge.cost[configuration[edge.u], configuration[edge.v]]) for edge in self.edges
+        )
+
+    def bytes(self, configuration: tuple[int, ...]) -> float | None:
+        """Memory of one configuration index a node; None if no node says any."""
+        if all(memory is None for memory in self.memory):
+            return None
+        pairs = zip(self.memory, configuration, strict=True)
+        total = sum(float(memory[i]) for memory, i in pairs if memory is not None)
+        return total + sum(
+            float(edge.memory[configuration[edge.u], configuration[edge.v]])
+            for edge in self.edges
+            if edge.memory is not None
+        )
+
+
+class NodeEntry(Schema):
+    """A node of a sharding file."""
+
+    name: Name
+    cost: str
+    memory: str | None = None
+
+
+class EdgeEntry(Schema):
+    """An edge of a sharding file."""
+
+    u: str
+    v: str
+    cost: str
+    memory: str | None = None
+
+
+class ShardingFile(Schema):
+    """The keys of a sharding file."""
+
+    format: Literal["gnnplace-sharding"]
+    version: Literal[1]
+    name: str
+    devices: Annotated[int, Field(ge=1)]
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    edges: list[EdgeEntry]
+
+
+def read_sharding(path: str | Path) -> ShardingProblem:
+    """Reads ``NAME.json`` and ``NAME.npz`` beside it.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    file = parse(ShardingFile, read_json(path), str(path))
+    arrays = _read_arrays(Path(path).with_suffix(".npz"))
+    try:
+        return _assemble(file, arrays)
+    except InputError as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def _read_arrays(path: Path) -> dict[str, FloatArray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key].astype(np.float64) for key in archive.files}
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, zipfile.BadZipFile):
+        raise FormatError(f"{path}: not an npz archive of numbers") from None
+
+
+def _assemble(file: ShardingFile, arrays: dict[str, FloatArray]) -> ShardingProblem:
+    index: dict[str, int] = {}
+    for i, node in enumerate(file.nodes):
+        if node.name in index:
+            raise InputError(f"nodes[{i}].name: {node.name!r} is repeated")
+        index[node.name] = i
+
+    def array(key: str | None, where: str) -> FloatArray | None:
+        if key is None:
+            return None
+        if key not in arrays:
+            raise InputError(f"{where}: the npz has no array {key!r}")
+        return arrays[key]
+
+    edges = []
+    for k, entry in enumerate(file.edges):
+        for end, name in (("u", entry.u), ("v", entry.v)):
+            if name not in index:
+                raise InputError(f"edges[{k}].{end}: no node is named {name!r}")
+        cost = array(entry.cost, f"edges[{k}].cost")
+        assert cost is not None
+        memory = array(entry.memory, f"edges[{k}].memory")
+        edges.append(Edge(index[entry.u], index[entry.v], cost, memory))
+    costs = [array(node.cost, f"nodes[{i}].cost") for i, node in enumerate(file.nodes)]
+    return ShardingProblem(
+        file.name,
+        file.devices,
+        tuple(node.name for node in file.nodes),
+        tuple(cost for cost in costs if cost is not None),
+        tuple(edges),
+        tuple(array(n.memory, f"nodes[{i}].memory") for i, n in enumerate(file.nodes)),
+    )
