@@ -40,7 +40,7 @@ def blame(error: BaseException, root: nn.Module) -> str:
 
 
 def node_place(node: fx.Node) -> str:
-    """ " in module 'a.b' at FILE:LINE" of a traced node, as far as it is known."""
+    """Module and line of a traced node, as far as they are known: ' in module X at FILE:LINE'."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     path = str(list(stack.values())[-1][0]).removeprefix("model").lstrip(".") if stack else ""
     places = _PLACE.findall(node.meta.get("stack_trace") or "")
