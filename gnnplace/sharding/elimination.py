@@ -104,8 +104,8 @@ def best_strategy(problem: ShardingProblem, memory_limit: float = MEMORY_LIMIT) 
     eliminated = [(node, _eliminate(node, buckets, sizes, memory_limit)) for node in order]
     configuration = _trace_back(eliminated, sizes)
     seconds = time.perf_counter() - begin
-    cost = problem.value(configuration)
-    return ShardingResult(cost, problem.bytes(configuration), configuration, seconds, True)
+    total, memory = problem.value(configuration), problem.bytes(configuration)
+    return ShardingResult(total, memory, configuration, seconds, True)
 
 
 def combined_edges(problem: ShardingProblem) -> dict[tuple[int, int], FloatArray]:
