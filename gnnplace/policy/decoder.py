@@ -2,7 +2,8 @@
 
 The score of a candidate is a small network on what the encoder says of the op and on the
 candidate's features, with the mean over all candidates as context, plus a weighted sum of the
-features. That sum begins as a prior (earliest finish, and no more load than the ideal share) and
+features. That sum begins as a prior (earliest finish, no more load than the ideal share, long runs
+on one device where chunks are wanted) and
 the network at zero, so an untrained policy already is a list scheduler.
 
 ``kernels.decode`` is the same in numba, for inference.
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from gnnplace.policy import kernels
 from gnnplace.policy.features import DYNAMIC
-from gnnplace.policy.kernels import Weights
+from gnnplace.policy.kernels import Goal, Weights
 from gnnplace.policy.walk import Walk
 
 IntArray = NDArray[np.int32]
@@ -26,7 +27,8 @@ SingleArray = NDArray[np.float32]
 PRIOR = {
     "earliest finish above the best": -4.0,
     "load after, above the ideal share": -3.0,
-    "the same above a round's share, there": -10.0,
+    "the same above a chunk's share, there, in chunks": -300.0,
+    "another device than before, in chunks": -30.0,
 }
 
 
@@ -89,8 +91,7 @@ def decode(
     walk: Walk,
     context: Tensor,
     order: IntArray,
-    limit: int,
-    rounds: int = 1,
+    goal: Goal,
     spread: float = 0.0,
 ) -> IntArray:
     """Device of each unit, the best-scored candidate each time. [U]
@@ -100,8 +101,7 @@ def decode(
         walk: the problem.
         context: of each visited op in the walk's direction. [m, H]
         order: visited ops. [m]
-        limit: number of devices aimed at.
-        rounds: number of runs of work aimed at on each device.
+        goal: what to aim at.
         spread: share of made tensors taken to be alive at once, for the memory mask.
     """
     num_devices = walk.time.shape[1]
@@ -111,8 +111,8 @@ def decode(
     for i in order:
         unit = walk.unit[i]
         if state.device[unit] < 0:
-            kernels.candidates(walk, state, unit, limit, spread, allowed)
-            kernels.observe(walk, state, i, limit, rounds, allowed, features)
+            kernels.candidates(walk, state, unit, goal.limit, spread, allowed)
+            kernels.observe(walk, state, i, goal, allowed, features)
             scores = decoder(
                 context[i : i + 1],
                 torch.from_numpy(features[None]),

@@ -50,8 +50,10 @@ DYNAMIC = (
     "work decided, of all",
     "devices used, of those aimed at",
     "work since the device changed, with this unit",
-    "the same above a round's share, there",
+    "the same above a chunk's share, there, in chunks",
     "one over the number of rounds aimed at",
+    "another device than before, in chunks",
+    "in chunks",
 )
 
 STATIC = (

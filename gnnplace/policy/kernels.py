@@ -22,7 +22,7 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
-NUM_DYNAMIC = 32
+NUM_DYNAMIC = 34
 MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 
@@ -54,6 +54,20 @@ class State(NamedTuple):
     channel_free: FloatArray
     now: IntArray
     sums: FloatArray
+
+
+class Goal(NamedTuple):
+    """What a decode aims at.
+
+    Attributes:
+        limit: number of devices, 1..D.
+        rounds: number of runs of consecutive work on each device.
+        chunks: 1 where long runs on one device are wanted, else 0.
+    """
+
+    limit: int
+    rounds: int
+    chunks: int
 
 
 class Weights(NamedTuple):
@@ -129,10 +143,9 @@ def candidates(w: Walk, s: State, u: int, limit: int, spread: float, allowed: Bo
 
 
 @njit(cache=True, boundscheck=False, error_model="numpy")
-def observe(
-    w: Walk, s: State, i: int, limit: int, rounds: int, allowed: BoolArray, out: SingleArray
-) -> None:
+def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: SingleArray) -> None:
     """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F]."""
+    limit, rounds = goal.limit, goal.rounds
     num_devices = len(s.free)
     u = w.unit[i]
     scale, ideal = w.scale, w.work / limit
@@ -189,6 +202,7 @@ def observe(
             least_load = min(least_load, s.load[d])
             least_device = min(least_device, w.device_time[d])
     current = s.now[1]
+    over = max(0.0, run - 1.0) if goal.chunks else 0.0
     progress = s.sums[0] / w.work
     for d in range(num_devices):
         f = out[d]
@@ -235,8 +249,10 @@ def observe(
         f[27] = progress
         f[28] = min(1.0, s.now[0] / limit)
         f[29] = min(MOST, run)
-        f[30] = min(MOST, max(0.0, run - 1.0)) if d == current else 0.0
+        f[30] = min(MOST, over) if d == current else 0.0
         f[31] = 1.0 / rounds
+        f[32] = 1.0 if goal.chunks and current >= 0 and d != current else 0.0
+        f[33] = goal.chunks
 
 
 @njit(cache=True, boundscheck=False, error_model="numpy")
@@ -340,8 +356,7 @@ def decode(
     p: Weights,
     context: SingleArray,
     order: IntArray,
-    limit: int,
-    rounds: int,
+    goal: Goal,
     spread: float,
     noise: SingleArray,
     forced: IntArray,
@@ -356,8 +371,7 @@ def decode(
         p: the decoder's parameters.
         context: what the encoder says of each visited op. [m, H]
         order: visited ops in the order of the walk. [m]
-        limit: number of devices the placement aims at, 1..D.
-        rounds: number of runs of consecutive work that each device aims at.
+        goal: what to aim at.
         spread: share of made tensors taken to be alive at once, for the memory mask.
         noise: added to the scores of each unit's candidates. [U, D], or no rows
         forced: device of each unit, -1 for the decoder's choice. [U]
@@ -380,9 +394,9 @@ def decode(
         u = w.unit[i]
         if s.device[u] < 0:
             choice = forced[u]
-            number = candidates(w, s, u, limit, spread, allowed)
+            number = candidates(w, s, u, goal.limit, spread, allowed)
             if record or (choice < 0 and number > 1):
-                observe(w, s, i, limit, rounds, allowed, now)
+                observe(w, s, i, goal, allowed, now)
             if record:
                 features[count] = now
                 masks[count] = allowed

@@ -142,6 +142,11 @@ class Rollouts:
             for rounds in (ROUNDS if limit in limits else ROUNDS[:2])
         ]
 
+    def goal(self, aim: Aim) -> kernels.Goal:
+        """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
+        chunks = aim.order == COORDINATE and self.space.problem.microbatches > 1
+        return kernels.Goal(aim.limit, aim.rounds, int(chunks))
+
     def order(self, name: str) -> IntArray:
         """Visited ops in a traversal order, made once. [m]"""
         if name not in self.orders_made:
@@ -202,8 +207,7 @@ class Rollouts:
             self.weights,
             self.contexts[int(walk is not self.graph.forward)],
             self.order(aim.order),
-            aim.limit,
-            aim.rounds,
+            self.goal(aim),
             spread,
             np.zeros((0, num_devices), np.float32) if noise is None else noise,
             np.full(num_units, -1, np.int32) if forced is None else forced,

@@ -45,10 +45,14 @@ def test_torch_and_numba_score_and_decide_alike(seed):
     chosen = scores[torch.arange(len(seen.chosen)), torch.from_numpy(seen.chosen).long()]
     assert torch.allclose(chosen, scores.max(dim=1).values, atol=1e-4, rtol=1e-4)
     by_torch = decoder.decode(
-        POLICY.decoder, walk, torch.from_numpy(context), rollouts.order(aim.order), aim.limit
+        POLICY.decoder,
+        walk,
+        torch.from_numpy(context),
+        rollouts.order(aim.order),
+        rollouts.goal(aim),
     )
     clear = _clear_choices(scores, seen.features)
-    if clear and aim.rounds == 1:
+    if clear:
         assert by_torch.tolist() == rollouts.walk(aim).unit_device.tolist()
 
 
