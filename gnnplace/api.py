@@ -148,11 +148,13 @@ def profile(
     """
     from gnnplace import profiling
 
-    options = options or CaptureOptions()
-    program = capture(model, options=options) if isinstance(model, str) else model
+    options, cluster = options or CaptureOptions(), resolve_cluster(cluster)
+    if isinstance(model, str):
+        # Where nothing can be measured nothing needs to be allocated, however large the model.
+        model = capture(model, options=options, fake=not profiling.any_local(cluster))
     return profiling.profile(
-        program,
-        resolve_cluster(cluster),
+        model,
+        cluster,
         groups=options.groups,
         microbatches=options.microbatches,
         progress=progress,

@@ -132,6 +132,11 @@ def op_times(
     return seconds, True
 
 
+def any_local(cluster: Cluster) -> bool:
+    """Whether this machine has a device of one of the cluster's kinds."""
+    return any(local_device(kind) is not None for kind in cluster.kinds)
+
+
 def local_device(kind: str) -> str | None:
     """A device of this machine of a kind, as torch names it, or None."""
     if kind == "cpu":
