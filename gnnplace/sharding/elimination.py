@@ -31,6 +31,7 @@ from gnnplace.sharding.problem import ShardingProblem
 
 FloatArray = NDArray[np.float64]
 MEMORY_LIMIT = 4e9  # Bytes of one table.
+CHUNK = 1 << 24  # Cells of a sum that are there at once where nothing can be split off.
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,17 @@ class _Buckets:
     count: int = 0
 
     def add(self, table: Table) -> None:
+        """Tables over the same nodes become one, so that a neighbour can be split off."""
+        for key, other in self.tables[table.scope[0]].items():
+            if other.scope == table.scope:
+                self._put(key, Table(table.scope, other.cost + table.cost))
+                return
         self.count += 1
+        self._put(self.count, table)
+
+    def _put(self, key: int, table: Table) -> None:
         for node in table.scope:
-            self.tables[node][self.count] = table
+            self.tables[node][key] = table
 
     def take(self, node: int) -> list[Table]:
         found = dict(self.tables[node])
@@ -127,8 +136,7 @@ def _eliminate(node: int, buckets: _Buckets, sizes: list[int], memory_limit: flo
     _check_size(scope, sizes, memory_limit)
     split = _splittable(node, tables, sizes)
     if split is None:
-        total = _sum(tables, (*scope, node), sizes)
-        buckets.add(Table(scope, total.min(axis=-1)))
+        buckets.add(Table(scope, _minimum(tables, scope, node, sizes)))
         return tables
     rest = tuple(other for other in scope if other != split.scope[split.scope[0] == node])
     other = split.scope[split.scope[0] == node]
@@ -140,6 +148,28 @@ def _eliminate(node: int, buckets: _Buckets, sizes: list[int], memory_limit: flo
     axes = [(*rest, other).index(k) for k in scope]
     buckets.add(Table(scope, np.ascontiguousarray(shaped.transpose(axes))))
     return tables
+
+
+def _minimum(
+    tables: list[Table], scope: tuple[int, ...], node: int, sizes: list[int]
+) -> FloatArray:
+    """The minimum over ``node`` of the tables' sum, over a few configurations of the first
+    neighbour at a time: the whole sum may be far larger than its minimum. [K of scope]
+    """
+    first, count = scope[0], sizes[scope[0]]
+    step = max(1, CHUNK // math.prod(sizes[k] for k in (*scope[1:], node)))
+    parts = []
+    for low in range(0, count, step):
+        part = [_slice(table, first, slice(low, low + step)) for table in tables]
+        shape = [*sizes]
+        shape[first] = min(step, count - low)
+        parts.append(_sum(part, (*scope, node), shape).min(axis=-1))
+    return np.concatenate(parts)
+
+
+def _slice(table: Table, node: int, rows: slice) -> Table:
+    index = tuple(rows if k == node else slice(None) for k in table.scope)
+    return Table(table.scope, table.cost[index])
 
 
 def _check_size(scope: tuple[int, ...], sizes: list[int], memory_limit: float) -> None:

@@ -7,6 +7,7 @@ edge arrays (K_u, K_v); parallel edges add up; several nodes or edges may name o
 from __future__ import annotations
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -61,6 +62,8 @@ class ShardingProblem:
         for i, bytes_ in enumerate(self.memory):
             if bytes_ is not None and bytes_.shape != self.cost[i].shape:
                 raise InputError(f"nodes[{i}].memory: must have the shape of cost")
+            if bytes_ is not None and not (np.isfinite(bytes_) & (bytes_ >= 0)).all():
+                raise InputError(f"nodes[{i}].memory: must be finite and not negative")
         for k, edge in enumerate(self.edges):
             self._check_edge(k, edge)
 
@@ -71,6 +74,14 @@ class ShardingProblem:
         for key, table in (("cost", edge.cost), ("memory", edge.memory)):
             if table is not None and (table.shape != shape or not np.isfinite(table).all()):
                 raise InputError(f"edges[{k}].{key}: must be finite numbers of shape {shape}")
+        if edge.memory is not None and (edge.memory < 0).any():
+            raise InputError(f"edges[{k}].memory: must not be negative")
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether any node or edge says what it takes."""
+        tables = [*self.memory, *(edge.memory for edge in self.edges)]
+        return any(table is not None for table in tables)
 
     def value(self, configuration: tuple[int, ...]) -> float:
         """Cost of one configuration index a node."""
@@ -80,10 +91,10 @@ class ShardingProblem:
         )
 
     def bytes(self, configuration: tuple[int, ...]) -> float | None:
-        """Memory of one configuration index a node; None if no node says any."""
-        if all(memory is None for memory in self.memory):
+        """Memory of one configuration index a node; None if no table says any."""
+        if not self.has_memory:
             return None
-        pairs = zip(self.memory, configuration, strict=True)
+        pairs = zip(self.memory, configuration, strict=False)
         total = sum(float(memory[i]) for memory, i in pairs if memory is not None)
         return total + sum(
             float(edge.memory[configuration[edge.u], configuration[edge.v]])
@@ -136,12 +147,21 @@ def read_sharding(path: str | Path) -> ShardingProblem:
 
 def _read_arrays(path: Path) -> dict[str, FloatArray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key].astype(np.float64) for key in archive.files}
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("one array")
+        with archive:
+            return {key: _number_array(archive[key]) for key in archive.files}
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, zipfile.BadZipFile):
+    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error):
         raise FormatError(f"{path}: not an npz archive of numbers") from None
+
+
+def _number_array(array: FloatArray) -> FloatArray:
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"numbers of type {array.dtype}")
+    return array.astype(np.float64)
 
 
 def _assemble(file: ShardingFile, arrays: dict[str, FloatArray]) -> ShardingProblem:
