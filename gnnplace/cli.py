@@ -19,6 +19,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace simulate PROBLEM PLACEMENT [--json]      predicted step time and memory
   gnnplace execute MODEL PLACEMENT                  runs it, checks it, measures it
   gnnplace compare MODEL|PROBLEM [--cluster C]      every placer side by side
+  gnnplace shard SHARDING [--json]                  the best way to split every layer
   gnnplace convert FILE --from FORMAT -o problem.json
   gnnplace report PROBLEM PLACEMENT... -o report.html
   gnnplace bench SUITE.yaml -o results/
@@ -198,6 +199,12 @@ def _bench(parser: ArgumentParser) -> None:
     _output(parser, "folder of results")
 
 
+def _shard(parser: ArgumentParser) -> None:
+    parser.description = "Finds the best way to split every layer over the devices."
+    parser.add_argument("what", help="a sharding file (NAME.json beside NAME.npz)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
 COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "demo": (_demo, "gnnplace.demo"),
     "capture": (_capture, "gnnplace.commands"),
@@ -206,6 +213,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "simulate": (_simulate, "gnnplace.commands"),
     "execute": (_execute, "gnnplace.commands"),
     "compare": (_compare, "gnnplace.commands"),
+    "shard": (_shard, "gnnplace.shard_command"),
     "convert": (_convert, "gnnplace.commands"),
     "report": (_report, "gnnplace.commands"),
     "bench": (_bench, "gnnplace.commands"),

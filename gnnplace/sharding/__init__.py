@@ -2,6 +2,7 @@
 
 from gnnplace.sharding.elimination import ShardingResult as ShardingResult
 from gnnplace.sharding.elimination import best_strategy as best_strategy
+from gnnplace.sharding.elimination import warm as warm
 from gnnplace.sharding.problem import Edge as Edge
 from gnnplace.sharding.problem import ShardingProblem as ShardingProblem
 from gnnplace.sharding.problem import read_sharding as read_sharding

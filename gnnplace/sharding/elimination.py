@@ -117,6 +117,11 @@ def best_strategy(problem: ShardingProblem, memory_limit: float = MEMORY_LIMIT) 
     return ShardingResult(total, memory, configuration, seconds, True)
 
 
+def warm() -> None:
+    """Compiles the kernels (or loads them from the cache), so that no search's seconds count it."""
+    min_plus(np.zeros((1, 1)), np.zeros((1, 1)))
+
+
 def combined_edges(problem: ShardingProblem) -> dict[tuple[int, int], FloatArray]:
     """Edge tables with parallel edges added up; the smaller node is the first axis."""
     pairs: dict[tuple[int, int], FloatArray] = {}

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gnnplace.cli import run
+from tests.sharding.problems import every_point, random_problem, write_files
+
+
+@pytest.fixture
+def problem():
+    return random_problem(5, nodes=4, edges=6, memory=True)
+
+
+@pytest.fixture
+def path(tmp_path, problem):
+    return str(write_files(tmp_path, problem))
+
+
+def answer_of(arguments, capsys):
+    assert run(arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def failure(arguments, capsys):
+    code = run(arguments)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return code, error
+
+
+def test_the_best_strategy(problem, path, capsys):
+    answer = answer_of(["shard", path, "--json"], capsys)
+    assert set(answer) == {"cost", "memory", "configuration", "seconds", "exact"}
+    configuration = tuple(answer["configuration"][name] for name in problem.names)
+    assert answer["cost"] == problem.value(configuration)
+    assert answer["memory"] == problem.bytes(configuration)
+    assert answer["cost"] == pytest.approx(min(cost for cost, _ in every_point(problem)))
+    assert answer["exact"] is True
+    assert 0 < answer["seconds"] < 1
+
+
+def test_in_words(problem, path, capsys):
+    assert run(["shard", path]) == 0
+    text = capsys.readouterr().out
+    assert "proven best" in text
+    assert all(name in text for name in problem.names)
+
+
+def test_a_fault_is_one_line_and_exit_2(tmp_path, path, capsys):
+    np.savez(tmp_path / "random.npz", other=np.ones(2))
+    code, error = failure(["shard", path, "--json"], capsys)
+    assert code == 2
+    assert "nodes[0].cost" in error
+    code, error = failure(["shard", str(tmp_path / "none.json")], capsys)
+    assert code == 2
+    assert "none.json" in error
