@@ -128,9 +128,13 @@ def upward_rank_order(graph: ComputationGraph, cost: FloatArray, edge_cost: Floa
 def downward_rank_order(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
 ) -> IntArray:
-    """Ops by rising downward rank, their earliest start; costs in seconds. [n]"""
-    rank = downward_rank(graph, cost, edge_cost)
-    return np.lexsort((graph.position, rank)).astype(np.int32)
+    """Ops by rising downward rank, their earliest start, then by falling upward rank. [n]
+
+    Costs in seconds.
+    """
+    start = downward_rank(graph, cost, edge_cost)
+    rank = upward_rank(graph, cost, edge_cost)
+    return np.lexsort((graph.position, -rank, start)).astype(np.int32)
 
 
 def reverse_upward_rank_order(

@@ -104,7 +104,7 @@ def static_features(graph: WalkGraph) -> SingleArray:
     m, edge = g.num_ops, graph.edge_cost
     longest = max(float((graph.up + graph.down).max()), 1e-300)
     ahead = np.empty(m)
-    by_start = np.lexsort((g.position, graph.down))
+    by_start = np.lexsort((g.position, -graph.up, graph.down))
     ahead[by_start] = np.cumsum(graph.cost[by_start])
     sinkward = _levels_from_sinks(graph)
     memory, unit = float(walk.memory.mean()), walk.unit

@@ -202,8 +202,11 @@ class WalkGraph:
 
     @cached_property
     def unit_order(self) -> IntArray:
-        """Units by coordinate. [U]"""
-        return np.argsort(self.unit_coordinate, kind="stable").astype(np.int32)
+        """Units by coordinate, then by their first op in ``depth-first-rank``. [U]"""
+        order = self.order("depth-first-rank")
+        first = np.full(self.problem.num_units, len(order))
+        np.minimum.at(first, self.unit[order], np.arange(len(order)))
+        return np.lexsort((first, self.unit_coordinate)).astype(np.int32)
 
     @cached_property
     def place(self) -> FloatArray:
@@ -221,8 +224,9 @@ class WalkGraph:
             InputError: there is no such order.
         """
         if name == COORDINATE:
-            keys = (self.graph.position, self.unit_coordinate[self.unit])
-            return np.lexsort(keys).astype(np.int32)
+            rank = np.empty(self.problem.num_units, dtype=np.int64)
+            rank[self.unit_order] = np.arange(len(rank))
+            return np.lexsort((self.graph.position, rank[self.unit])).astype(np.int32)
         return traversal(name, self.graph, self.cost, self.edge_cost, seed)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS, ORDERS, traversal
-from gnnplace.graph.ranks import upward_rank
+from gnnplace.graph.ranks import downward_rank, upward_rank
 from tests.random_problems import random_graph, seeds
 
 
@@ -78,11 +78,40 @@ def test_lexicographic_goes_by_name_and_topological_by_listing():
     assert [DIAMOND.names[i] for i in made("reverse-topological", DIAMOND)] == list("dbca")
 
 
-def test_upward_rank_falls():
+def test_ranks_rise_or_fall():
     graph = random_graph(np.random.default_rng(3), 40)
     rng = np.random.default_rng(5)
-    rank = upward_rank(graph, rng.random(40), rng.random(len(graph.edges[0])))
-    assert (np.diff(rank[made("upward-rank", graph)]) <= 0).all()
+    cost, edge_cost = rng.random(40), rng.random(len(graph.edges[0]))
+    up, down = upward_rank(graph, cost, edge_cost), downward_rank(graph, cost, edge_cost)
+    assert (np.diff(up[made("upward-rank", graph)]) <= 0).all()
+    assert (np.diff(down[made("downward-rank", graph)]) >= 0).all()
+    assert (np.diff((down + cost)[made("reverse-upward-rank", graph)]) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["upward-rank", "downward-rank", "reverse-upward-rank", "depth-first-rank"]
+)
+def test_orders_by_rank_do_not_depend_on_the_listing(name):
+    rng = np.random.default_rng(7)
+    graph = random_graph(rng, 40)
+    cost, costs_of = rng.random(40), {}
+    for source, target, _ in zip(*graph.edges, strict=True):
+        costs_of[graph.names[source], graph.names[target]] = rng.random()
+    listing = rng.permutation(40)
+    place = np.argsort(listing)
+    other = ComputationGraph.from_tensors(
+        [graph.names[i] for i in listing],
+        [
+            (int(place[graph.producer[k]]), 1.0, place[graph.consumers(k)].tolist())
+            for k in range(graph.num_tensors)
+        ],
+    )
+    orders = []
+    for g, costs in ((graph, cost), (other, cost[listing])):
+        names = zip(*g.edges[:2], strict=True)
+        edge_cost = np.array([costs_of[g.names[a], g.names[b]] for a, b in names])
+        orders.append([g.names[i] for i in traversal(name, g, costs, edge_cost, 0)])
+    assert orders[0] == orders[1]
 
 
 def test_random_depends_on_the_seed_alone():

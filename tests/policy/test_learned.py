@@ -90,10 +90,17 @@ def test_listing_devices_in_another_order_changes_nothing(seed):
 @given(seed=seeds)
 def test_listing_ops_in_another_order_changes_nothing_but_ties(seed):
     rng = np.random.default_rng(seed)
-    problem = random_families.random_problem("layered", seed % 1000, ops=(20, 60))
-    other = permuted_ops(problem, rng.permutation(problem.num_ops))
-    step_time = LearnedPlacer(POLICY).place(problem).step_time
-    assert LearnedPlacer(POLICY).place(other).step_time == pytest.approx(step_time, rel=0.1)
+    problem = random_families.random_problem(
+        "layered", seed % 1000, ops=(20, 60), microbatches=(1,)
+    )
+    permutation = rng.permutation(problem.num_ops)
+    other = permuted_ops(problem, permutation)
+    a, b = (Rollouts(SearchSpace(p), POLICY) for p in (problem, other))
+    for aim in a.aims:
+        placed = a.space.spread(a.walk(aim).unit_device)
+        again = b.space.spread(b.walk(aim).unit_device)
+        same_device = placed[permutation][:, None] == placed[permutation][None]
+        assert ((again[:, None] == again[None]) == same_device).mean() > 0.9
 
 
 def test_the_same_seed_gives_the_same_placement():

@@ -65,6 +65,8 @@ def test_coordinates_keep_a_layers_ops_together_and_layers_in_order():
     problem = family_problem("chain", seed, microbatches=(1,))
     graph = WalkGraph(SearchSpace(problem))
     visited = graph.unit[graph.order(COORDINATE)]
+    starts = np.flatnonzero(np.diff(visited, prepend=-1))
+    assert len(starts) == problem.num_units
     assert (np.diff(graph.unit_coordinate[visited]) >= 0).all()
     assert (np.diff(graph.place[graph.unit_order]) > 0).all()
 
