@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from gnnplace.formats import convert as convert
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placement import Placement, placement_from_data
 from gnnplace.placers import Result, SearchSpace
+from gnnplace.placers.contract import training_chain
 from gnnplace.problem import Problem, read_problem
 from gnnplace.simulation import simulate as simulate
 
@@ -193,6 +195,14 @@ def place(
     if objective != TIME:
         raise InputError(f"objective {objective!r}: must be 'time' or 'throughput'")
     return make_placer(placer, order).place(problem, budget=budget, seed=seed, space=space)
+
+
+def warm(names: Iterable[str] | None = None) -> None:
+    """Compiles, or loads from disk, the kernels of placers, so that no budget has to pay for it."""
+    for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
+        for name in names or placer_names():
+            with suppress(GnnplaceError):
+                place(problem, placer=name, budget=0.0)
 
 
 def compare(

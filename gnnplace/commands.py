@@ -98,6 +98,8 @@ def place(args: Namespace) -> int:
     check_output(args.output)
     options = options_of(args)
     problem = api.read_or_profile(args.what, args.cluster, options, say)
+    api.make_placer(args.placer, args.order)
+    api.warm([args.placer])
     result = api.place(
         problem,
         placer=args.placer,
@@ -236,6 +238,7 @@ def compare(args: Namespace) -> int:
     """Every placer on one problem."""
     problem = api.read_or_profile(args.what, args.cluster, options_of(args), say)
     names = [name for name in args.placers.split(",") if name] or None
+    api.warm(names)
     results = api.compare(problem, names, budget=args.budget, seed=args.seed, progress=say)
     rows = [make_row(result) for result in results]
     if args.json:

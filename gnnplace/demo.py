@@ -52,7 +52,8 @@ def demo(args: Namespace) -> int:
     say(f"captured {len(program.ops)} ops; profiling on {args.cluster}")
     problem = api.profile(program, args.cluster, options=options, progress=say)
     road = Road(args, options, program, problem)
-    say("compiling the simulator (once; cached on disk)")
+    say("compiling the simulator and the placers (once; cached on disk)")
+    api.warm()
     results = api.compare(problem, budget=args.budget, seed=args.seed, progress=say)
     runs = _execute_all(road, results)
     rows = [_row(result, runs) for result in results]

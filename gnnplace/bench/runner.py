@@ -20,7 +20,6 @@ from gnnplace.bench.summary import summary_table
 from gnnplace.best import placer_names
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.contract import training_chain
 from gnnplace.problem import Problem
 
 Say = Callable[[str], None]
@@ -63,19 +62,11 @@ def _run_cells(suite: SuiteFile, todo: list[Cell], folder: Path) -> Iterator[dic
     """Rows of the cells; a problem is loaded once for all its cells."""
     loaded: tuple[ProblemEntry, SearchSpace | GnnplaceError] | None = None
     if todo:
-        _warm(suite.placers)
+        api.warm(suite.placers)  # no cell's seconds contain compilation
     for cell in todo:
         if loaded is None or loaded[0] is not cell.problem:
             loaded = (cell.problem, _load(cell.problem, folder))
         yield run_cell(suite, cell, loaded[1])
-
-
-def _warm(placers: list[str]) -> None:
-    """Compiles every kernel first, so that no cell's seconds contain it."""
-    problem = training_chain()
-    for name in placers:
-        if api.make_placer(name).supports(problem) is None:
-            api.place(problem, placer=name, budget=0.0)
 
 
 def _load(entry: ProblemEntry, folder: Path) -> SearchSpace | GnnplaceError:

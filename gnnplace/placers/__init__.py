@@ -11,6 +11,7 @@ from gnnplace.placers.base import Placer as Placer
 from gnnplace.placers.base import Result as Result
 from gnnplace.placers.contiguous import Contiguous as Contiguous
 from gnnplace.placers.etf import Etf as Etf
+from gnnplace.placers.exact import Exact as Exact
 from gnnplace.placers.expert import Expert as Expert
 from gnnplace.placers.heft import Heft as Heft
 from gnnplace.placers.heft import HeftContention as HeftContention
@@ -41,6 +42,7 @@ PLACERS: dict[str, type[Placer]] = {
         MinCut,
         Annealing,
         Portfolio,
+        Exact,
     )
 }
 

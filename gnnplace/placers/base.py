@@ -60,11 +60,19 @@ class Result:
 
 @dataclass(frozen=True)
 class Found:
-    """What ``Placer.search`` hands back: a device for every op, an order of all ops, a remark."""
+    """What ``Placer.search`` hands back.
+
+    Attributes:
+        device: device of each op. [n]
+        order: all ops; a device runs its ops in this order. [n]
+        note: a remark in a few words.
+        bound: seconds that the search proved no placement to be below, if it proves anything.
+    """
 
     device: IntArray
     order: IntArray
     note: str = ""
+    bound: float = 0.0
 
 
 class Placer(ABC):
@@ -121,14 +129,14 @@ class Placer(ABC):
         space.check_possible()
         found = self.search(space, np.random.default_rng(seed), begin + budget)
         device, order = repair(space, found.device, found.order)
-        return self._result(space, Found(device, order, found.note), begin, seed)
+        return self._result(space, Found(device, order, found.note, found.bound), begin, seed)
 
     def _result(self, space: SearchSpace, found: Found, begin: float, seed: int) -> Result:
         simulation = space.simulator.run(found.device, found.order)
         if not simulation.feasible:
             why = (faults(space.problem, found.device) or list(simulation.faults))[0]
             raise InfeasibleError(f"placer {self.name!r} found no feasible placement: {why}")
-        bound = min(lower_bound(space.problem), simulation.step_time)
+        bound = min(max(lower_bound(space.problem), found.bound), simulation.step_time)
         seconds = time.perf_counter() - begin
         placement = finished_placement(
             space.problem,
