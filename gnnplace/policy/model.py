@@ -87,8 +87,17 @@ class PlacementPolicy(  # type: ignore[call-arg]
 
     @torch.no_grad()
     def contexts(self, graph: WalkGraph) -> NDArray[np.float32]:
-        """Contexts of one problem for the numba decoder. [2, m, H]"""
-        return np.ascontiguousarray(self([graph]).transpose(0, 1).cpu().numpy())
+        """Contexts of one problem for the numba decoder. [2, m, H]
+
+        On one thread: on small graphs several threads wait for each other a hundred times longer
+        than they work, above all where other processes want the cores, and budgets are of one.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return np.ascontiguousarray(self([graph]).transpose(0, 1).cpu().numpy())
+        finally:
+            torch.set_num_threads(threads)
 
 
 def read_policy(folder: str | Path) -> PlacementPolicy:
