@@ -2,8 +2,9 @@
 
 An **aim** is a traversal order, a number of devices and a number of rounds (runs of consecutive
 work a device). One placement decodes under a few aims and keeps the best by simulation; aiming at
-one device is among them. Samples add Gumbel noise to the scores, which draws from the softmax;
-half of them keep the best placement so far outside of a random stretch of the graph.
+one device is among them. Samples add Gumbel noise to the scores, which draws from the softmax, at
+a random share of the units: with noise at all units of a large graph no sample is good. Half of
+them keep the best placement so far outside of a random stretch of the graph.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", COORDINATE)
 ROUNDS = (1, 2, 3)
 SPREADS = (0.0, 0.3, 0.6, 1.0)
 TEMPERATURES = (0.2, 0.5, 1.0)
+SPARSEST = 8.0  # noise goes to a share of units down to two to the power of minus this
 BEST_AIMS = 4
 MOST_EVERY = 8  # with micro-batches, every number of devices up to this
 
@@ -269,6 +271,7 @@ class Rollouts:
         while time.perf_counter() < deadline:
             aim = aims[int(rng.integers(len(aims)))]
             noise = self.noise(rng, float(rng.choice(TEMPERATURES)))
+            noise *= rng.random((len(noise), 1)) < 2.0 ** -rng.uniform(0.0, SPARSEST)
             forced = self.stretch(rng, best.unit_device) if count % 2 else None
             drawn = self.finish(aim, self.walk(aim, noise=noise, forced=forced))
             best, count = min(best, drawn, key=lambda decoded: decoded.score), count + 1
