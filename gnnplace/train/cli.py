@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 
 # The command line needs the classes imported to find them by their short names.
@@ -38,6 +39,9 @@ def main(args: list[str] | None = None) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     warnings.filterwarnings("ignore", ".*LeafSpec.*")
+    if args is not None:
+        # Lightning warns where it is handed arguments while the process has others.
+        sys.argv = ["gnnplace train", *args]
     TrainingCLI(
         PolicyModule,
         LightningDataModule,
@@ -45,5 +49,6 @@ def main(args: list[str] | None = None) -> None:
         subclass_mode_data=True,
         save_config_kwargs={"overwrite": True},
         seed_everything_default=0,
-        args=args,
+        # The caller turns an ArgumentError into one line.
+        parser_kwargs={"exit_on_error": False},
     )
