@@ -10,8 +10,9 @@ them keep the best placement so far outside of a random stretch of the graph.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from gnnplace.policy import kernels
 from gnnplace.policy.features import DYNAMIC
 from gnnplace.policy.model import PlacementPolicy
 from gnnplace.policy.walk import COORDINATE, WalkGraph
+from gnnplace.simulation import Compiled
+from gnnplace.simulation.list_scheduling import list_schedule
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -73,12 +76,14 @@ class Decoded:
         unit_device: device of each unit. [U]
         order: order of all ops. [n]
         aim: what it was decoded under.
+        rule: how the order was made.
     """
 
     score: float
     unit_device: IntArray
     order: IntArray
     aim: Aim
+    rule: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +110,10 @@ def device_limits(num_devices: int) -> list[int]:
     return sorted(
         {2**e for e in range(num_devices.bit_length()) if 2**e <= num_devices} | {num_devices}
     )
+
+
+def _by_priority(compiled: Compiled, priority: FloatArray, device: IntArray) -> IntArray:
+    return list_schedule(compiled, device, priority)
 
 
 class Rollouts:
@@ -219,16 +228,29 @@ class Rollouts:
         )
         return state, seen, masks, step, count
 
-    def finish(self, aim: Aim, walked: Walked) -> Decoded:
-        """Simulates devices with the best order known for them."""
+    def finish(self, aim: Aim, walked: Walked, rule: str | None = None) -> Decoded:
+        """Simulates devices with the best order known for them, or that of one rule."""
         device = self.space.spread(walked.unit_device)
-        extra = [self.round_priority(aim.rounds)] if aim.rounds > 1 else []
-        score, order = self.space.sequence(device, extra)
-        if walked.order is not None:
-            booked = self.space.score(device, walked.order)
-            if booked < score:
-                score, order = booked, walked.order
-        return Decoded(score, walked.unit_device, order, aim)
+        rules = self._rules(aim, walked)
+        orders = {name: rules[name](device) for name in ([rule] if rule in rules else rules)}
+        scores = {name: self.space.score(device, order) for name, order in orders.items()}
+        best = min(scores, key=lambda name: scores[name])
+        return Decoded(scores[best], walked.unit_device, orders[best], aim, best)
+
+    def _rules(self, aim: Aim, walked: Walked) -> dict[str, Callable[[IntArray], IntArray]]:
+        """How an order of all ops can be made for given devices, by name."""
+        priorities = {f"priority {k}": p for k, p in enumerate(self.space.priorities)}
+        if aim.rounds > 1:
+            priorities["rounds"] = self.round_priority(aim.rounds)
+        rules: dict[str, Callable[[IntArray], IntArray]] = {
+            name: partial(_by_priority, self.space.compiled, priority)
+            for name, priority in priorities.items()
+        }
+        rules["turns"] = lambda device: self.space.turn_order
+        booked = walked.order
+        if booked is not None:
+            rules["booked"] = lambda device: booked
+        return rules
 
     def round_priority(self, rounds: int) -> FloatArray:
         """Priority of ops by the round that their place in the graph belongs to. [n]"""
@@ -238,10 +260,6 @@ class Rollouts:
     def decode(self, aim: Aim, spread: float = 0.0) -> Decoded:
         """The policy's first choice under one aim, simulated."""
         return self.finish(aim, self.walk(aim, spread=spread))
-
-    def sample(self, aim: Aim, rng: np.random.Generator, temperature: float) -> Decoded:
-        """A placement drawn from the policy under one aim, simulated."""
-        return self.finish(aim, self.walk(aim, noise=self.noise(rng, temperature)))
 
     def noise(self, rng: np.random.Generator, temperature: float) -> SingleArray:
         """Gumbel noise that makes the best score a draw from the softmax. [U, D]"""
@@ -267,13 +285,14 @@ class Rollouts:
         """The best of the first choices and of samples until ``deadline``; number of decodes."""
         ranked = self.greedy()
         best, count = ranked[0], len(ranked)
-        aims = list(dict.fromkeys(decoded.aim for decoded in ranked))[:BEST_AIMS]
+        starts = list({decoded.aim: decoded for decoded in reversed(ranked)}.values())[-BEST_AIMS:]
         while time.perf_counter() < deadline:
-            aim = aims[int(rng.integers(len(aims)))]
+            start = starts[int(rng.integers(len(starts)))]
             noise = self.noise(rng, float(rng.choice(TEMPERATURES)))
             noise *= rng.random((len(noise), 1)) < 2.0 ** -rng.uniform(0.0, SPARSEST)
             forced = self.stretch(rng, best.unit_device) if count % 2 else None
-            drawn = self.finish(aim, self.walk(aim, noise=noise, forced=forced))
+            walked = self.walk(start.aim, noise=noise, forced=forced)
+            drawn = self.finish(start.aim, walked, start.rule if count % 4 else None)
             best, count = min(best, drawn, key=lambda decoded: decoded.score), count + 1
         return best, count
 
