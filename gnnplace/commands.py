@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,8 +37,9 @@ OPTIONS = ("optimizer", "dtype", "forward_only", "groups", "microbatches")
 
 
 def console() -> Console:
-    """Where tables go; wide when it is not a terminal, so that nothing is cut."""
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    """Where tables go; wide when it is neither a terminal nor told ``COLUMNS``."""
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(width=wide, highlight=False)
 
 
 def say(line: str) -> None:
