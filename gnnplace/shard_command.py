@@ -8,19 +8,62 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from gnnplace.sharding import ShardingProblem, ShardingResult, best_strategy, read_sharding, warm
+from gnnplace.errors import InputError
+from gnnplace.sharding import (
+    ShardingProblem,
+    ShardingResult,
+    best_strategy,
+    cheapest_within,
+    pareto_frontier,
+    read_sharding,
+    warm,
+    warm_frontier,
+)
 
 
 def shard(args: Namespace) -> int:
-    """Prints the best strategy of a sharding problem."""
+    """Prints the best strategy of a sharding problem, or all that no other beats."""
+    if args.epsilon and not args.pareto:
+        raise InputError("--epsilon: only --pareto has an error to allow")
     problem = read_sharding(args.what)
-    warm()
-    result = best_strategy(problem)
+    if args.pareto:
+        return _frontier(problem, args)
+    result = _best(problem, args.memory_limit)
     if args.json:
-        _write(json.dumps(_data(problem, result), allow_nan=False))
+        _write_json(_data(problem, result))
     else:
         _write("\n".join(_lines(problem, result)))
     return 0
+
+
+def _best(problem: ShardingProblem, memory_limit: float | None) -> ShardingResult:
+    if memory_limit is None:
+        warm()
+        return best_strategy(problem)
+    warm_frontier()
+    return cheapest_within(problem, memory_limit)
+
+
+def _frontier(problem: ShardingProblem, args: Namespace) -> int:
+    warm_frontier()
+    answer = pareto_frontier(problem, args.epsilon, args.memory_limit)
+    if args.json:
+        _write_json([_data(problem, point) for point in answer.points])
+        return 0
+    proof = "exact" if answer.epsilon == 0 else f"within {answer.epsilon:.3g} of the least cost"
+    _write(
+        f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
+    )
+    _write(f"{'cost':>16}  {'memory (bytes)':>16}")
+    for point in answer.points:
+        memory = "unknown" if point.memory is None else f"{point.memory:.10g}"
+        _write(f"{point.cost:16.10g}  {memory:>16}")
+    _write(f"searched for {answer.seconds:.3f} s")
+    return 0
+
+
+def _write_json(data: Any) -> None:
+    _write(json.dumps(data, allow_nan=False))
 
 
 def _write(text: str) -> None:

@@ -50,10 +50,38 @@ def test_in_words(problem, path, capsys):
 
 
 def test_a_fault_is_one_line_and_exit_2(tmp_path, path, capsys):
-    np.savez(tmp_path / "random.npz", other=np.ones(2))
+    np.savez(tmp_path / "random.npz", other=np.ones(2))  # No table is left.
     code, error = failure(["shard", path, "--json"], capsys)
     assert code == 2
-    assert "nodes[0].cost" in error
+    assert "edges[0].cost: the npz has no array" in error
     code, error = failure(["shard", str(tmp_path / "none.json")], capsys)
     assert code == 2
     assert "none.json" in error
+
+
+def test_the_frontier_is_a_list(problem, path, capsys):
+    answers = answer_of(["shard", path, "--pareto", "--json"], capsys)
+    costs, memories = [a["cost"] for a in answers], [a["memory"] for a in answers]
+    assert costs == sorted(costs)
+    assert memories == sorted(memories, reverse=True)
+    assert costs[0] == pytest.approx(min(cost for cost, _ in every_point(problem)))
+    assert memories[-1] == pytest.approx(min(memory for _, memory in every_point(problem)))
+    assert run(["shard", path, "--pareto", "--epsilon", "0.1"]) == 0
+    assert "strategies (within 0.1" in capsys.readouterr().out
+
+
+def test_the_best_within_a_limit(problem, path, capsys):
+    points = every_point(problem)
+    limit = sorted(memory for _, memory in points)[len(points) // 4]
+    answer = answer_of(["shard", path, "--memory-limit", str(limit), "--json"], capsys)
+    assert answer["memory"] <= limit
+    assert answer["cost"] == pytest.approx(min(t for t, m in points if m <= limit))
+    code, error = failure(["shard", path, "--memory-limit", "0"], capsys)
+    assert code == 3
+    assert "smallest takes" in error
+
+
+def test_an_error_without_a_frontier_is_refused(path, capsys):
+    code, error = failure(["shard", path, "--epsilon", "0.1"], capsys)
+    assert code == 2
+    assert "--pareto" in error

@@ -1,0 +1,222 @@
+"""The search for points between the supported ones: bounds, then lists (see ``frontier.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import UnsupportedError
+from gnnplace.sharding.kernels import POSITION_BITS, eliminate
+from gnnplace.sharding.problem import ShardingProblem
+from gnnplace.sharding.supported import Point, Supported, Weight
+from gnnplace.sharding.tree import Factors, Step, elimination_tree, step_sum, two_passes
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+EPSILONS = (0.0, 1e-3, 1e-2, 5e-2, 0.2)
+WORK = 3e9  # Points merged before the next epsilon is tried: about ten seconds.
+REGIONS = 48
+SHARES = (0.05, 0.25, 1.0)  # Of the error, of a step with so many children: sums need it most.
+WEIGHTS = 16
+SLACK = 1e-14  # Of the whole time or memory: below this, a difference is rounding.
+BOUND_SLACK = 1e-9
+SHORT = 16  # Lists up to this length are not thinned.
+
+
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """Points of a step's table, see ``kernels.py``."""
+
+    time: FloatArray
+    memory: FloatArray
+    origin: IntArray
+    offset: IntArray
+
+
+class _TooMuchWork(Exception):
+    """The work limit was reached."""
+
+
+def search(
+    problem: ShardingProblem,
+    supported: Supported,
+    corners: list[tuple[float, float]],
+    epsilon: float,
+) -> tuple[list[Point], float]:
+    """Strategies in the regions below ``corners`` (time, memory), and the epsilon they needed.
+
+    Raises:
+        UnsupportedError: too many points even with the largest epsilon.
+    """
+    steps = elimination_tree(supported.factors)
+    weights = _pick(supported.weights, WEIGHTS)
+    regions = _regions(_merged(corners), weights)
+    factors = _pruned(steps, supported.factors, weights, regions)
+    if factors is None:
+        return [], 0.0
+    for error in [epsilon, *(e for e in EPSILONS if e > epsilon)]:
+        try:
+            run = _Run(steps, factors, weights, regions, supported.points[0], np.log1p(error))
+            return run.points(problem), error
+        except _TooMuchWork:
+            continue
+    raise UnsupportedError(
+        "frontier: too many strategies even within 20 %; give a memory limit or a larger epsilon"
+    )
+
+
+def _pick(weights: list[Weight], count: int) -> list[Weight]:
+    """At most ``count`` weights, spread evenly; the first is (1, 0)."""
+    ordered = sorted(set(weights), key=lambda w: w[1] / w[0] if w[0] else np.inf)
+    if len(ordered) <= count:
+        return ordered
+    return [ordered[i] for i in np.linspace(0, len(ordered) - 1, count).round().astype(int)]
+
+
+def _merged(corners: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most ``REGIONS`` corners: neighbours share the corner that covers both."""
+    groups = np.array_split(np.arange(len(corners)), min(REGIONS, len(corners)))
+    return [
+        (max(corners[i][0] for i in group), max(corners[i][1] for i in group)) for group in groups
+    ]
+
+
+def _regions(corners: list[tuple[float, float]], weights: list[Weight]) -> FloatArray:
+    """Weighted cost of every corner, a little above for rounding. [R, W]"""
+    exact = np.array([[a * t + b * m for a, b in weights] for t, m in corners])
+    size = np.array([[a * abs(t) + b * abs(m) for a, b in weights] for t, m in corners])
+    return exact + BOUND_SLACK * size.max(axis=0)
+
+
+def _pruned(
+    steps: Sequence[Step], factors: Factors, weights: list[Weight], regions: FloatArray
+) -> Factors | None:
+    """Without configurations that are in no region in all weighings; None if none is left."""
+    alive = [np.ones((size, len(regions)), bool) for size in factors.sizes]
+    for index, weight in enumerate(weights):
+        node = two_passes(steps, factors, weight).node
+        for k, bound in enumerate(node):
+            alive[k] &= bound[:, None] <= regions[None, :, index]
+        masks: list[NDArray[np.bool_]] = [np.asarray(rows.any(axis=1)) for rows in alive]
+        if not all(mask.any() for mask in masks):
+            return None
+        factors = factors.restrict(masks)
+        alive = [rows[mask] for rows, mask in zip(alive, masks, strict=True)]
+    return factors
+
+
+class _Run:
+    """One elimination with lists of points."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        factors: Factors,
+        weights: list[Weight],
+        regions: FloatArray,
+        scale: Point,
+        error: float,
+    ) -> None:
+        self.steps, self.factors, self.regions = steps, factors, regions
+        self.weights = np.array(weights)
+        passes = [two_passes(steps, factors, weight) for weight in weights]
+        self.inside = [np.stack([p.inside[k].ravel() for p in passes], 1) for k in _range(steps)]
+        self.outside = [np.stack([p.outside[k].ravel() for p in passes], 1) for k in _range(steps)]
+        self.slack = (SLACK * abs(scale.time), SLACK * scale.memory)
+        self.error, self.work = error, WORK  # The logarithm of 1 + epsilon is shared out.
+        self.lists: list[_Lists] = []
+        for index in _range(steps):
+            self.lists.append(self._eliminate(index))
+
+    def _eliminate(self, index: int) -> _Lists:
+        step, sizes = self.steps[index], self.factors.sizes
+        rows = int(np.prod([sizes[node] for node in step.scope], dtype=np.int64))
+        base = [self._base(step, tables).reshape(rows, -1)
+                for tables in (self.factors.time, self.factors.memory)]  # fmt: skip
+        below = [self.lists[k] for k in step.children]
+        ends = np.cumsum([0, *(len(part.time) for part in below)])
+        offset = [part.offset[:-1] + end for part, end in zip(below, ends, strict=False)]
+        error = (
+            self.error
+            * SHARES[len(step.children)]
+            / sum(SHARES[len(later.children)] for later in self.steps[index:])
+        )
+        # The lists of two children lie behind each other, so each list ends where the next begins.
+        times, memories, origin, offsets, work, thinned = eliminate(
+            base[0],
+            base[1],
+            self._cells(step, rows),
+            _joined([part.time for part in below], np.float64),
+            _joined([part.memory for part in below], np.float64),
+            np.append(_joined(offset, np.int64), ends[-1]),
+            np.concatenate([*(self.inside[k] for k in step.children),
+                            np.zeros((0, len(self.weights)))]),
+            self.outside[index],
+            self.weights,
+            self.regions,
+            self.slack,
+            error,
+            SHORT,
+            self.work,
+        )  # fmt: skip
+        if work < 0:
+            raise _TooMuchWork
+        self.work -= work
+        self.error -= error if thinned else 0.0
+        return _Lists(times, memories, origin, offsets)
+
+    def _base(self, step: Step, tables: Sequence[FloatArray]) -> FloatArray:
+        own = [tables[k] for k in step.factors]
+        return step_sum(step, own, [self.factors.scopes[k] for k in step.factors],
+                        self.factors.sizes)  # fmt: skip
+
+    def _cells(self, step: Step, rows: int) -> IntArray:
+        """Which cell of each child belongs to each cell of the sum. [children, rows, K]"""
+        sizes, start = self.factors.sizes, 0
+        columns = 1 if step.node is None else sizes[step.node]
+        cells = np.zeros((len(step.children), rows, columns), np.int64)
+        for k, child in enumerate(step.children):
+            scope = self.steps[child].scope
+            shape = [sizes[node] for node in scope]
+            count = int(np.prod(shape, dtype=np.int64))
+            numbers = np.arange(start, start + count, dtype=np.float64).reshape(shape)
+            spread_out = step_sum(step, [numbers], [scope], sizes)
+            cells[k] = spread_out.reshape(rows, columns)
+            start += count
+        return cells
+
+    def points(self, problem: ShardingProblem) -> list[Point]:
+        """Strategies of the root's points."""
+        root = self.lists[-1]
+        strategies = [self._strategy(k) for k in range(len(root.time))]
+        return [Point(problem.value(c), problem.bytes(c) or 0.0, c) for c in strategies]
+
+    def _strategy(self, position: int) -> tuple[int, ...]:
+        """Walks down from one point of the root; every step's point says where it came from."""
+        sizes = self.factors.sizes
+        chosen = [0] * len(sizes)
+        todo = [(len(self.steps) - 1, position)]
+        while todo:
+            index, k = todo.pop()
+            step, lists = self.steps[index], self.lists[index]
+            cell = 0
+            for node in step.scope:
+                cell = cell * sizes[node] + chosen[node]
+            code = int(lists.origin[lists.offset[cell] + k])
+            if step.node is not None:
+                chosen[step.node] = code >> (2 * POSITION_BITS)
+            mask = (1 << POSITION_BITS) - 1
+            positions = (code & mask, (code >> POSITION_BITS) & mask)
+            todo.extend(zip(step.children, positions, strict=False))
+        return tuple(int(kept[k]) for kept, k in zip(self.factors.kept, chosen, strict=True))
+
+
+def _range(steps: Sequence[Step]) -> range:
+    return range(len(steps))
+
+
+def _joined(parts: list[NDArray], kind: type) -> NDArray:
+    return np.concatenate([np.zeros(0, kind), *parts]).astype(kind)

@@ -1,0 +1,228 @@
+"""Kernels of the frontier: lists of (time, memory) points for every cell of a table.
+
+A list is sorted by time, ascending, and memory falls strictly along it. ``origin`` of a point packs
+where it came from: the configuration of the node taken out, and the position in the list of either
+child. Lists of all cells lie one behind the other; list c is ``offset[c]:offset[c + 1]``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+POSITION_BITS = 24
+
+
+@njit(cache=True)
+def _reaches(bound: FloatArray, regions: FloatArray, hint: int) -> int:
+    """Index of a region in which every weighted bound [W] is below the corner's [R, W], or -1."""
+    count = regions.shape[0]
+    for k in range(count):
+        r = (hint + k) % count
+        inside = True
+        for w in range(bound.shape[0]):
+            if bound[w] > regions[r, w]:
+                inside = False
+                break
+        if inside:
+            return r
+    return -1
+
+
+@njit(cache=True)
+def _push(
+    time: FloatArray, memory: FloatArray, origin: IntArray, n: int, point: tuple, slack: tuple
+) -> int:
+    """Appends a point whose time is not below the last one's, unless it is dominated."""
+    t, m, o = point
+    if n > 0 and m >= memory[n - 1] - slack[1]:
+        return n
+    if n > 0 and t <= time[n - 1] + slack[0]:
+        n -= 1  # As fast, and smaller.
+    time[n], memory[n], origin[n] = t, m, o
+    return n + 1
+
+
+@njit(cache=True)
+def _merge(current, n, added, low, high, shift, code, step, spare, slack):  # type: ignore
+    """Merges ``added[low:high]``, shifted, into ``current[:n]``; the result is in ``spare``.
+
+    Returns the new length. The origin of an added point is ``code + step * position``.
+    """
+    time, memory, origin = current
+    more_time, more_memory = added
+    out_time, out_memory, out_origin = spare
+    i, j, count = 0, low, 0
+    while i < n or j < high:
+        take = j >= high
+        if not take and i < n:
+            t = more_time[j] + shift[0]
+            take = time[i] < t or (time[i] == t and memory[i] <= more_memory[j] + shift[1])
+        if take:
+            point = (time[i], memory[i], origin[i])
+            i += 1
+        else:
+            point = (
+                more_time[j] + shift[0],
+                more_memory[j] + shift[1],
+                code + step * (j - low),
+            )
+            j += 1
+        count = _push(out_time, out_memory, out_origin, count, point, slack)
+    return count
+
+
+@njit(cache=True)
+def _thin(lists: tuple, n: int, error: float, rest: float) -> int:
+    """Keeps, of points close in time, the one with the least memory.
+
+    Close is ``error`` times the least time of a strategy with the point: its own and ``rest``.
+    """
+    time, memory, origin = lists
+    count, i = 0, 0
+    while i < n:
+        last = i
+        latest = time[i] + error * max(0.0, time[i] + rest)
+        while last + 1 < n and time[last + 1] <= latest:
+            last += 1
+        time[count], memory[count], origin[count] = time[last], memory[last], origin[last]
+        count += 1
+        i = last + 1
+    return count
+
+
+@njit(cache=True)
+def _grown(array, need):  # type: ignore
+    bigger = np.empty(max(need, 2 * len(array)), array.dtype)
+    bigger[: len(array)] = array
+    return bigger
+
+
+@njit(cache=True)
+def eliminate(
+    base_time: FloatArray,
+    base_memory: FloatArray,
+    child_cell: IntArray,
+    child_time: FloatArray,
+    child_memory: FloatArray,
+    child_offset: IntArray,
+    child_inside: FloatArray,
+    outside: FloatArray,
+    weights: FloatArray,
+    regions: FloatArray,
+    slack: tuple,
+    error: float,
+    short: int,
+    work_limit: float,
+) -> tuple:
+    """Points of a step's table.
+
+    Args:
+        base_time: sum of the step's factors. [cells, K]
+        base_memory: likewise. [cells, K]
+        child_cell: cell of each child's table, the second child's behind the first's.
+            [children, cells, K]
+        child_time: points of the children's tables.
+        child_memory: likewise.
+        child_offset: where each child cell's list begins.
+        child_inside: least weighted costs of the children's cells. [child cells, W]
+        outside: least weighted costs of all the rest. [cells, W]
+        weights: of time and memory; the first is (1, 0). [W, 2]
+        regions: corners of the regions where new points may be, weighted. [R, W]
+        slack: differences of time and memory that are only rounding.
+        error: relative, of a whole strategy's time, that thinning a list may make.
+        short: lists up to this length are not thinned.
+        work_limit: points to merge at most.
+
+    Returns:
+        time, memory, origin and offset of the lists, the points merged (negative: gave up),
+        and whether any list was thinned.
+    """
+    cells, configurations = base_time.shape
+    children, count_w = child_cell.shape[0], weights.shape[0]
+    offset = np.zeros(cells + 1, np.int64)
+    out = (np.empty(1024), np.empty(1024), np.empty(1024, np.int64))
+    current = (np.empty(64), np.empty(64), np.empty(64, np.int64))
+    spare = (np.empty(64), np.empty(64), np.empty(64, np.int64))
+    zero = (np.zeros(1), np.zeros(1))
+    bound = np.empty(count_w)
+    work, hint, thinned = 0.0, 0, False
+    for cell in range(cells):
+        n = 0
+        for k in range(configurations):
+            bt, bm = base_time[cell, k], base_memory[cell, k]
+            for w in range(count_w):
+                bound[w] = weights[w, 0] * bt + weights[w, 1] * bm + outside[cell, w]
+                for c in range(children):
+                    bound[w] += child_inside[child_cell[c, cell, k], w]
+            found = _reaches(bound, regions, hint)
+            if found < 0:
+                continue
+            hint = found
+            code = np.int64(k) << (2 * POSITION_BITS)
+            low, high, first, last = 0, 1, 0, 1
+            if children > 0:
+                low = child_offset[child_cell[0, cell, k]]
+                high = child_offset[child_cell[0, cell, k] + 1]
+            if children > 1:
+                first = child_offset[child_cell[1, cell, k]]
+                last = child_offset[child_cell[1, cell, k] + 1]
+            for j in range(first, last):
+                shift, mine = (bt, bm), code
+                if children > 1:
+                    shift = (bt + child_time[j], bm + child_memory[j])
+                    mine = code + (np.int64(j - first) << POSITION_BITS)
+                    for w in range(count_w):
+                        bound[w] = weights[w, 0] * shift[0] + weights[w, 1] * shift[1]
+                        bound[w] += child_inside[child_cell[0, cell, k], w] + outside[cell, w]
+                    found = _reaches(bound, regions, hint)
+                    if found < 0:
+                        continue
+                    hint = found
+                if len(current[0]) < n + high - low:
+                    need = 2 * (n + high - low)
+                    current = (
+                        _grown(current[0], need),
+                        _grown(current[1], need),
+                        _grown(current[2], need),
+                    )
+                if len(spare[0]) < len(current[0]):
+                    need = len(current[0])
+                    spare = (np.empty(need), np.empty(need), np.empty(need, np.int64))
+                added = (child_time, child_memory) if children > 0 else zero
+                count = _merge(current, n, added, low, high, shift, mine, 1, spare, slack)
+                work += n + high - low
+                current, spare, n = spare, current, count
+            if work > work_limit:
+                return out[0], out[1], out[2], offset, -1.0, thinned
+        kept = 0
+        for i in range(n):
+            for w in range(count_w):
+                bound[w] = (
+                    weights[w, 0] * current[0][i] + weights[w, 1] * current[1][i] + outside[cell, w]
+                )
+            found = _reaches(bound, regions, hint)
+            if found >= 0:
+                hint = found
+                for array in (current[0], current[1]):
+                    array[kept] = array[i]
+                current[2][kept] = current[2][i]
+                kept += 1
+        n = kept
+        if kept > short and error > 0:
+            n = _thin(current, kept, error, outside[cell, 0])
+            thinned = True
+        begin = offset[cell]
+        offset[cell + 1] = begin + n
+        if len(out[0]) < begin + n:
+            need = begin + n
+            out = (_grown(out[0], need), _grown(out[1], need), _grown(out[2], need))
+        out[0][begin : begin + n] = current[0][:n]
+        out[1][begin : begin + n] = current[1][:n]
+        out[2][begin : begin + n] = current[2][:n]
+    end = offset[cells]
+    time, memory, origin = out[0][:end].copy(), out[1][:end].copy(), out[2][:end].copy()
+    return time, memory, origin, offset, work, thinned

@@ -1,0 +1,115 @@
+"""Supported strategies: those that are best for some weighing of time and memory.
+
+They are the corners of the frontier's convex hull, found by dichotomy (Aneja and Nair, 1979): the
+weighing in which two neighbours cost the same either has a better strategy, which lies between
+them, or proves that there is none. What they leave open is a staircase of regions: a strategy that
+none of them dominates is faster than the next and smaller than the last, for some two neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.sharding.elimination import best_strategy
+from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.sharding.tree import Factors
+
+FloatArray = NDArray[np.float64]
+Weight = tuple[float, float]
+SOLVES = 24  # Weighings solved at most; each costs one search and later one bound.
+
+
+@dataclass(frozen=True)
+class Point:
+    """A strategy with its time and memory."""
+
+    time: float
+    memory: float
+    configuration: tuple[int, ...]
+
+
+@dataclass
+class Supported:
+    """What weighings have found so far.
+
+    Attributes:
+        points: strategies; in the order in which they were found.
+        weights: weighings that were solved.
+    """
+
+    problem: ShardingProblem
+    factors: Factors
+    points: list[Point] = field(default_factory=list)
+    weights: list[Weight] = field(default_factory=list)
+
+    def solve(self, weight: Weight) -> Point:
+        """The best strategy for one weighing."""
+        tables, count = self.factors.weighted(weight), len(self.problem.names)
+        weighted = _as_problem(self.problem, self.factors, tables, count)
+        configuration = best_strategy(weighted).configuration
+        point = Point(
+            self.problem.value(configuration), self.problem.bytes(configuration) or 0, configuration
+        )
+        self.weights.append(weight)
+        self.points.append(point)
+        return point
+
+    def frontier(self) -> list[Point]:
+        """The points that none of the others dominates, by time."""
+        return undominated(self.points)
+
+
+def _as_problem(
+    problem: ShardingProblem, factors: Factors, tables: list[FloatArray], count: int
+) -> ShardingProblem:
+    scopes = zip(factors.scopes[count:], tables[count:], strict=True)
+    edges = tuple(Edge(scope[0], scope[1], table) for scope, table in scopes)
+    return ShardingProblem(problem.name, 1, problem.names, tuple(tables[:count]), edges)
+
+
+def undominated(points: list[Point]) -> list[Point]:
+    """Points that no other is as good as in both, by time; differences of rounding do not count."""
+    found: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.time, point.memory)):
+        if not found or point.memory < found[-1].memory * (1 - 1e-13):
+            if found and point.time <= found[-1].time * (1 + 1e-13):
+                found.pop()
+            found.append(point)
+    return found
+
+
+def supported_points(
+    problem: ShardingProblem,
+    factors: Factors,
+    wanted: Callable[[Point, Point], bool] = lambda fast, small: True,
+    solves: int = SOLVES,
+) -> Supported:
+    """Supported points, the widest gaps first.
+
+    Args:
+        problem: with memory.
+        factors: its tables.
+        wanted: whether the gap between two neighbours matters.
+        solves: weighings to solve at most.
+    """
+    result = Supported(problem, factors)
+    fast, small = result.solve((1.0, 0.0)), result.solve((0.0, 1.0))
+    whole = (small.time - fast.time) * (fast.memory - small.memory)
+    gaps = [(whole, fast, small)]
+    while gaps and len(result.weights) < solves:
+        gaps.sort(key=lambda gap: gap[0])
+        area, fast, small = gaps.pop()
+        if area <= 0 or not wanted(fast, small):
+            continue
+        weight = (fast.memory - small.memory, small.time - fast.time)
+        weight = (1.0, weight[1] / weight[0])
+        point = result.solve(weight)
+        value = fast.time + weight[1] * fast.memory
+        if point.time + weight[1] * point.memory < value * (1 - 1e-12):
+            for a, b in ((fast, point), (point, small)):
+                gaps.append(((b.time - a.time) * (a.memory - b.memory), a, b))
+    return result
