@@ -15,13 +15,14 @@ their union. What keeps the lists short:
    steps' shares is at most 1 + epsilon: for every strategy there is one in the answer with no more
    memory and at most (1 + epsilon) times its time.
 
-Exact without ``epsilon``; where that would take too long, the next epsilon of a few is
-taken, and the answer says which. Times must not be negative for epsilon to mean that.
+Exact without ``epsilon``; where that would take too long, the answer says within which epsilon it
+is complete. Times must not be negative for epsilon to mean that.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,7 +30,7 @@ import numpy as np
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.sharding.elimination import ShardingResult, best_strategy
-from gnnplace.sharding.frontier_search import search
+from gnnplace.sharding.frontier_search import Corner, search
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.supported import Point, Supported, supported_points, undominated
 from gnnplace.sharding.tree import factors_of
@@ -74,14 +75,13 @@ def pareto_frontier(
     factors = factors_of(problem)
     limit = np.inf if memory_limit is None else memory_limit * (1 + 1e-12)
     supported = supported_points(problem, factors, lambda fast, small: small.memory <= limit)
-    points = supported.frontier()
-    _check_limit(points[-1].memory, limit)
-    corners = [
-        (slow.time, min(fast.memory, limit))
-        for fast, slow in pairwise(points)
-        if slow.memory <= limit
-    ]
-    return _answer(problem, supported, corners, epsilon, limit, begin)
+    _check_limit(min(point.memory for point in supported.points), limit)
+
+    def corners(known: list[Point]) -> list[Corner]:
+        gaps = pairwise(undominated(known))
+        return [(b.time, min(a.memory, limit)) for a, b in gaps if b.memory <= limit]
+
+    return _answer(supported, corners, epsilon, limit, begin)
 
 
 def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingResult:
@@ -98,12 +98,12 @@ def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingRe
     supported = supported_points(
         problem, factors_of(problem), lambda fast, small: fast.memory > limit >= small.memory
     )
-    points = supported.frontier()
-    _check_limit(points[-1].memory, limit)
-    within = next(point for point in points if point.memory <= limit)
-    corners = [(within.time, limit)]
-    answer = _answer(problem, supported, corners, 0.0, limit, begin)
-    return answer.points[0]
+    _check_limit(min(point.memory for point in supported.points), limit)
+
+    def corners(known: list[Point]) -> list[Corner]:
+        return [(min(point.time for point in known if point.memory <= limit), limit)]
+
+    return _answer(supported, corners, 0.0, limit, begin).points[0]
 
 
 def warm_frontier() -> None:
@@ -134,19 +134,15 @@ def _check_limit(least: float, limit: float) -> None:
 
 
 def _answer(
-    problem: ShardingProblem,
     supported: Supported,
-    corners: list[tuple[float, float]],
+    corners: Callable[[list[Point]], list[Corner]],
     epsilon: float,
     limit: float,
     begin: float,
 ) -> Frontier:
-    """Searches the regions below ``corners`` and adds the supported points."""
-    found: list[Point] = []
-    error = 0.0
-    if corners:
-        found, error = search(problem, supported, corners, epsilon)
-    points = [p for p in undominated(supported.points + found) if p.memory <= limit]
+    """Searches the regions below ``corners``; what is above the limit is left out."""
+    found, error = search(supported, corners, epsilon)
+    points = [point for point in undominated(found) if point.memory <= limit]
     seconds = time.perf_counter() - begin
     results = tuple(
         ShardingResult(p.time, p.memory, p.configuration, seconds, error == 0) for p in points

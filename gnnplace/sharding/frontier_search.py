@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,11 @@ from gnnplace.sharding.tree import Factors, Step, elimination_tree, step_sum, tw
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-EPSILONS = (0.0, 1e-3, 1e-2, 5e-2, 0.2)
-WORK = 3e9  # Points merged before the next epsilon is tried: about ten seconds.
+Corner = tuple[float, float]
+EPSILONS = (0.2, 0.05, 0.01, 0.002)
+FIRST_WORK = 3e7  # Points merged in the first attempt: a quarter of a second.
+WORK = 2e9  # Points merged in a stage: about ten seconds.
+POINTS = 1e8  # Of all lists at once; 24 bytes each.
 REGIONS = 48
 SHARES = (0.05, 0.25, 1.0)  # Of the error, of a step with so many children: sums need it most.
 WEIGHTS = 16
@@ -41,28 +44,44 @@ class _TooMuchWork(Exception):
 
 
 def search(
-    problem: ShardingProblem,
-    supported: Supported,
-    corners: list[tuple[float, float]],
-    epsilon: float,
+    supported: Supported, corners: Callable[[list[Point]], list[Corner]], epsilon: float
 ) -> tuple[list[Point], float]:
-    """Strategies in the regions below ``corners`` (time, memory), and the epsilon they needed.
+    """Looks for strategies in the regions below ``corners``.
+
+    A short attempt at ``epsilon`` comes first, then stages from a large epsilon down to it: what a
+    stage finds shrinks the regions of the next.
+
+    Args:
+        supported: the points to begin with.
+        corners: time and memory of each region's corner, given the points known so far.
+        epsilon: that the answer should have.
+
+    Returns:
+        all points found, and the epsilon within which they are complete.
 
     Raises:
         UnsupportedError: too many points even with the largest epsilon.
     """
-    steps = elimination_tree(supported.factors)
-    weights = _pick(supported.weights, WEIGHTS)
-    regions = _regions(_merged(corners), weights)
-    factors = _pruned(steps, supported.factors, weights, regions)
-    if factors is None:
-        return [], 0.0
-    for error in [epsilon, *(e for e in EPSILONS if e > epsilon)]:
+    steps, weights = elimination_tree(supported.factors), _pick(supported.weights, WEIGHTS)
+    factors = supported.factors
+    known, reached = list(supported.points), None
+    for error, work in [(epsilon, FIRST_WORK), *((e, WORK) for e in EPSILONS if e > epsilon),
+                        (epsilon, WORK)]:  # fmt: skip
+        regions = _regions(_merged(corners(known)), weights)
+        left = _pruned(steps, factors, weights, regions) if len(regions) else None
+        if left is None:
+            return known, 0.0
+        factors = left
         try:
-            run = _Run(steps, factors, weights, regions, supported.points[0], np.log1p(error))
-            return run.points(problem), error
+            run = _Run(steps, factors, weights, regions, known[0], np.log1p(error), work)
         except _TooMuchWork:
+            if reached is not None:
+                return known, reached
             continue
+        known += run.points(supported.problem)
+        reached = error
+        if error == epsilon:
+            return known, epsilon
     raise UnsupportedError(
         "frontier: too many strategies even within 20 %; give a memory limit or a larger epsilon"
     )
@@ -76,17 +95,21 @@ def _pick(weights: list[Weight], count: int) -> list[Weight]:
     return [ordered[i] for i in np.linspace(0, len(ordered) - 1, count).round().astype(int)]
 
 
-def _merged(corners: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def _merged(corners: list[Corner]) -> list[Corner]:
     """At most ``REGIONS`` corners: neighbours share the corner that covers both."""
+    if not corners:
+        return []
     groups = np.array_split(np.arange(len(corners)), min(REGIONS, len(corners)))
     return [
         (max(corners[i][0] for i in group), max(corners[i][1] for i in group)) for group in groups
     ]
 
 
-def _regions(corners: list[tuple[float, float]], weights: list[Weight]) -> FloatArray:
+def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
     """Weighted cost of every corner, a little above for rounding. [R, W]"""
     exact = np.array([[a * t + b * m for a, b in weights] for t, m in corners])
+    if not corners:
+        return exact
     size = np.array([[a * abs(t) + b * abs(m) for a, b in weights] for t, m in corners])
     return exact + BOUND_SLACK * size.max(axis=0)
 
@@ -119,6 +142,7 @@ class _Run:
         regions: FloatArray,
         scale: Point,
         error: float,
+        work: float,
     ) -> None:
         self.steps, self.factors, self.regions = steps, factors, regions
         self.weights = np.array(weights)
@@ -126,7 +150,7 @@ class _Run:
         self.inside = [np.stack([p.inside[k].ravel() for p in passes], 1) for k in _range(steps)]
         self.outside = [np.stack([p.outside[k].ravel() for p in passes], 1) for k in _range(steps)]
         self.slack = (SLACK * abs(scale.time), SLACK * scale.memory)
-        self.error, self.work = error, WORK  # The logarithm of 1 + epsilon is shared out.
+        self.error, self.work = error, work  # The logarithm of 1 + epsilon is shared out.
         self.lists: list[_Lists] = []
         for index in _range(steps):
             self.lists.append(self._eliminate(index))
@@ -161,6 +185,7 @@ class _Run:
             error,
             SHORT,
             self.work,
+            POINTS - sum(len(part.time) for part in self.lists),
         )  # fmt: skip
         if work < 0:
             raise _TooMuchWork

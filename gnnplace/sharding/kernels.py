@@ -117,6 +117,7 @@ def eliminate(
     error: float,
     short: int,
     work_limit: float,
+    point_limit: float,
 ) -> tuple:
     """Points of a step's table.
 
@@ -136,6 +137,7 @@ def eliminate(
         error: relative, of a whole strategy's time, that thinning a list may make.
         short: lists up to this length are not thinned.
         work_limit: points to merge at most.
+        point_limit: points to return at most.
 
     Returns:
         time, memory, origin and offset of the lists, the points merged (negative: gave up),
@@ -217,6 +219,8 @@ def eliminate(
             thinned = True
         begin = offset[cell]
         offset[cell + 1] = begin + n
+        if begin + n > point_limit:
+            return out[0], out[1], out[2], offset, -1.0, thinned
         if len(out[0]) < begin + n:
             need = begin + n
             out = (_grown(out[0], need), _grown(out[1], need), _grown(out[2], need))

@@ -58,10 +58,6 @@ class Supported:
         self.points.append(point)
         return point
 
-    def frontier(self) -> list[Point]:
-        """The points that none of the others dominates, by time."""
-        return undominated(self.points)
-
 
 def _as_problem(
     problem: ShardingProblem, factors: Factors, tables: list[FloatArray], count: int

@@ -70,7 +70,8 @@ def test_larger_epsilon_where_exact_is_too_much_work(monkeypatch):
     exact = pareto_frontier(problem)
     assert len(exact.points) > 50
     monkeypatch.setattr(search, "SHORT", 4)
-    monkeypatch.setattr(search, "WORK", 2500.0)
+    monkeypatch.setattr(search, "FIRST_WORK", 1000.0)
+    monkeypatch.setattr(search, "WORK", 2100.0)
     answer = pareto_frontier(problem)
     assert 0 < answer.epsilon < 1
     assert not any(point.exact for point in answer.points)
@@ -80,6 +81,7 @@ def test_larger_epsilon_where_exact_is_too_much_work(monkeypatch):
 
 
 def test_too_much_work_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(search, "FIRST_WORK", 1.0)
     monkeypatch.setattr(search, "WORK", 1.0)
     problem = random_problem(4, nodes=8, edges=10, memory=True)
     with pytest.raises(UnsupportedError, match="20 %") as caught:
