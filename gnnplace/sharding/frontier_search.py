@@ -17,7 +17,7 @@ from gnnplace.sharding.tree import Factors, Step, elimination_tree, step_sum, tw
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Corner = tuple[float, float]
-EPSILONS = (0.2, 0.05, 0.01, 0.002)
+EPSILONS = (2.0, 0.5, 0.1, 0.02, 0.005)
 FIRST_WORK = 3e7  # Points merged in the first attempt: a quarter of a second.
 WORK = 2e9  # Points merged in a stage: about ten seconds.
 POINTS = 1e8  # Of all lists at once; 24 bytes each.
@@ -83,7 +83,8 @@ def search(
         if error == epsilon:
             return known, epsilon
     raise UnsupportedError(
-        "frontier: too many strategies even within 20 %; give a memory limit or a larger epsilon"
+        f"frontier: too many strategies, even within {EPSILONS[0]:g} times the least cost; "
+        "give a memory limit, or fewer configurations"
     )
 
 
