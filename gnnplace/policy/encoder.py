@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import scatter
 
 NUM_BUCKETS = 16
 
 
-class Messages(MessagePassing):
-    """Messages along edges with features. ``aggregation`` as in PyG."""
+class Messages(nn.Module):
+    """Messages along edges with features, aggregated by ``mean`` or ``max``.
+
+    Written with PyG's ``scatter``: its ``MessagePassing`` compiles itself into a temporary file in
+    every process, which takes a second and leaves the file behind.
+    """
 
     def __init__(self, hidden: int, aggregation: str) -> None:
-        super().__init__(aggr=aggregation)
+        super().__init__()
+        self.aggregation = aggregation
         self.other = nn.Linear(hidden, hidden)
         self.edge = nn.Linear(1, hidden)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        """Aggregated messages of each node. [nodes, hidden]"""
-        return self.propagate(edge_index, x=self.other(x), edge_attr=self.edge(edge_attr))
-
-    def message(self, x_j: Tensor, edge_attr: Tensor) -> Tensor:
-        """Message of one edge."""
-        return torch.relu(x_j + edge_attr)
+        """Aggregated messages of each node; zero without an edge. [nodes, hidden]"""
+        source, target = edge_index
+        message = torch.relu(self.other(x)[source] + self.edge(edge_attr))
+        return scatter(message, target, dim=0, dim_size=len(x), reduce=self.aggregation)
 
 
 class Layer(nn.Module):
