@@ -19,7 +19,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace simulate PROBLEM PLACEMENT [--json]      predicted step time and memory
   gnnplace execute MODEL PLACEMENT                  runs it, checks it, measures it
   gnnplace compare MODEL|PROBLEM [--cluster C]      every placer side by side
-  gnnplace shard SHARDING [--pareto] [--json]       the best way to split every layer
+  gnnplace shard SHARDING|NETWORK [--devices P]     the best way to split every layer
   gnnplace convert FILE --from FORMAT -o problem.json
   gnnplace report PROBLEM PLACEMENT... -o report.html
   gnnplace bench SUITE.yaml -o results/
@@ -201,7 +201,9 @@ def _bench(parser: ArgumentParser) -> None:
 
 def _shard(parser: ArgumentParser) -> None:
     parser.description = "Finds the best way to split every layer over the devices."
-    parser.add_argument("what", help="a sharding file (NAME.json beside NAME.npz)")
+    parser.add_argument("what", help="a sharding file (NAME.json beside NAME.npz) or a network")
+    parser.add_argument("--devices", type=int, default=None, help="of a network; 8 by default")
+    parser.add_argument("--exactly", action="store_true", help="a network's layers use all devices")
     parser.add_argument("--pareto", action="store_true", help="every trade of cost for memory")
     parser.add_argument("--epsilon", type=float, default=0.0, help="relative error of --pareto")
     parser.add_argument("--memory-limit", type=float, default=None, help="bytes, at most")

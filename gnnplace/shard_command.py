@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
@@ -19,21 +20,65 @@ from gnnplace.sharding import (
     warm,
     warm_frontier,
 )
+from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.strategy import Parts, Setting
+
+MOST_DEVICES = 1024
+COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
 
 
 def shard(args: Namespace) -> int:
     """Prints the best strategy of a sharding problem, or all that no other beats."""
     if args.epsilon and not args.pareto:
         raise InputError("--epsilon: only --pareto has an error to allow")
-    problem = read_sharding(args.what)
+    problem, setting = _read(args)
     if args.pareto:
         return _frontier(problem, args)
     result = _best(problem, args.memory_limit)
     if args.json:
         _write_json(_data(problem, result))
     else:
-        _write("\n".join(_lines(problem, result)))
+        _write("\n".join(_network_lines(setting, result) if setting else _lines(problem, result)))
     return 0
+
+
+def _read(args: Namespace) -> tuple[ShardingProblem, Setting | None]:
+    """The problem of a file, or of a network by name on ``--devices``."""
+    if args.what.endswith(".json") or Path(args.what).is_file():
+        if args.devices is not None or args.exactly:
+            raise InputError("--devices, --exactly: the sharding file has its own configurations")
+        return read_sharding(args.what), None
+    devices = 8 if args.devices is None else args.devices
+    if not 1 <= devices <= MOST_DEVICES:
+        raise InputError(f"--devices: {devices} is not between 1 and {MOST_DEVICES}")
+    setting = Setting(build_network(args.what), devices, Machine(), args.exactly)
+    return sharding_problem(setting.network, devices, exactly=args.exactly), setting
+
+
+def _network_lines(setting: Setting, result: ShardingResult) -> list[str]:
+    """The strategy in words, the cost in parts, and data parallelism beside it."""
+    width = max(len(layer.name) for layer in setting.network.layers)
+    words = zip(setting.network.layers, setting.words(result.configuration), strict=True)
+    lines = [f"  {layer.name:{width}}  {text}" for layer, text in words]
+    best, rival = setting.parts(result.configuration), setting.parts(setting.data_parallel())
+    head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
+    proof = "proven best" if result.exact else "not proven best"
+    rows = [("this strategy", best), ("data parallelism", rival)]
+    return [
+        f"{head} in the cost model ({proof})",
+        *lines,
+        f"{'':16}  " + " ".join(f"{column:>10}" for column in COLUMNS) + "  memory",
+        *(_part_line(name, parts) for name, parts in rows),
+        f"{rival.total / best.total:.3g} times as fast as data parallelism; "
+        f"searched for {result.seconds:.3f} s",
+    ]
+
+
+def _part_line(name: str, parts: Parts) -> str:
+    seconds = (parts.total, parts.compute, parts.reduction, parts.gradient, parts.resharding)
+    columns = " ".join(f"{1e3 * value:7.4g} ms" for value in seconds)
+    return f"{name:16}  {columns}  {parts.memory / 1e9:.4g} GB a device"
 
 
 def _best(problem: ShardingProblem, memory_limit: float | None) -> ShardingResult:

@@ -85,3 +85,19 @@ def test_an_error_without_a_frontier_is_refused(path, capsys):
     code, error = failure(["shard", path, "--epsilon", "0.1"], capsys)
     assert code == 2
     assert "--pareto" in error
+
+
+def test_a_network_in_words(capsys):
+    assert run(["shard", "alexnet", "--devices", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "alexnet on 4 devices" in text
+    assert "conv2  batch over" in text
+    assert "data parallelism" in text
+    answer = answer_of(["shard", "alexnet", "--devices", "4", "--json"], capsys)
+    assert answer["memory"] > 0
+
+
+def test_networks_and_devices_are_checked(path, capsys):
+    assert "alexnet" in failure(["shard", "nothing"], capsys)[1]
+    assert "--devices" in failure(["shard", "alexnet", "--devices", "0"], capsys)[1]
+    assert "--devices" in failure(["shard", path, "--devices", "4"], capsys)[1]

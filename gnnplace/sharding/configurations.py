@@ -1,0 +1,52 @@
+"""Configurations: how many parts each dimension of an operation is cut into."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.sharding.layers import Operation
+
+IntArray = NDArray[np.int64]
+
+
+@lru_cache(maxsize=4096)
+def configurations(operation: Operation, devices: int, exactly: bool = False) -> IntArray:
+    """All splits whose product is at most ``devices``. [K, dimensions]
+
+    A dimension is cut into a divisor of ``devices``, and never into more parts than it has
+    positions. The first configuration splits nothing.
+
+    Args:
+        operation: whose dimensions are split.
+        devices: there are.
+        exactly: leave out those that do not use all devices, where any does.
+    """
+    parts = [k for k in range(1, devices + 1) if devices % k == 0]
+    rows = np.ones((1, 0), np.int64)
+    for dimension in operation.dimensions:
+        allowed = [k for k in parts if k == 1 or (dimension.split and k <= dimension.extent)]
+        rows = np.concatenate([np.insert(rows, rows.shape[1], k, axis=1) for k in allowed])
+        rows = rows[rows.prod(axis=1) <= devices]
+    used = rows.prod(axis=1)
+    if exactly and (used == devices).any():
+        rows = rows[used == devices]
+    return rows[np.lexsort(rows.T[::-1])]
+
+
+def data_parallel(operation: Operation, devices: int, exactly: bool = False) -> int:
+    """Index of the configuration that splits the batch the most and nothing else."""
+    rows = configurations(operation, devices, exactly)
+    batch = [d.name for d in operation.dimensions].index("batch")
+    others = rows.prod(axis=1) // rows[:, batch]
+    return int(np.lexsort((-rows[:, batch], others))[0])
+
+
+def in_words(operation: Operation, split: IntArray) -> str:
+    """Such as ``heads over 4, batch over 2``; the largest split first."""
+    names = [d.name for d in operation.dimensions]
+    cut = sorted(((int(k), name) for k, name in zip(split, names, strict=True) if k > 1),
+                 key=lambda entry: (-entry[0], entry[1]))  # fmt: skip
+    return ", ".join(f"{name} over {k}" for k, name in cut) or "whole on every device"

@@ -1,0 +1,196 @@
+"""Costs of configurations (PaSE, arXiv 2407.04001: computation, reductions, gradient
+synchronisation and data transfer between neighbours), in seconds of one training step.
+
+With splits k_d of the dimensions d, a tensor of E elements has E / prod(k_d, d along it) elements
+on each device, and:
+
+* compute: 3 F / prod(k_d) FLOP for F forward FLOP: the backward pass of a product is two products
+  of the same size (Goodfellow, Bengio, Courville, 2016, section 6.5).
+* a tensor that is summed over dimensions it does not have is all-reduced over the product k of
+  their splits: 2 (k - 1) / k of its bytes pass every link (ring: Patarasuk and Yuan, 2009,
+  "Bandwidth optimal all-reduce algorithms"). The output is summed in the forward pass, the gradient
+  of an input and that of a parameter in the backward pass.
+* resharding: a device needs E / prod(consumer's splits) and holds, with the devices assigned so
+  that the two overlap the most, E / prod(max of both splits) of it; the rest is sent, and the
+  gradient goes the other way.
+* memory: parameters with gradients and optimizer state, outputs kept for the backward pass, and
+  copies of inputs that came in another split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.sharding.configurations import configurations
+from gnnplace.sharding.layers import Axes, Network, Operation
+from gnnplace.sharding.problem import Edge, ShardingProblem
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One device and its link; the defaults are those of the PaSE authors' cost model.
+
+    Attributes:
+        flops: FLOP per second that layers reach.
+        bandwidth: bytes per second of the link.
+        element: bytes of an element.
+        state: copies of a parameter that stay: itself, its gradient and Adam's two moments.
+    """
+
+    flops: float = 10e12
+    bandwidth: float = 16e9
+    element: int = 4
+    state: int = 4
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCosts:
+    """Seconds and bytes of an operation's configurations. Arrays [K]"""
+
+    compute: FloatArray
+    reduction: FloatArray
+    gradient: FloatArray
+    memory: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """Seconds in all."""
+        return self.compute + self.reduction + self.gradient
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeCosts:
+    """Seconds and bytes between two operations' configurations. Arrays [K_u, K_v]"""
+
+    time: FloatArray
+    memory: FloatArray
+
+
+@lru_cache(maxsize=4096)
+def layer_costs(
+    operation: Operation, devices: int, machine: Machine, exactly: bool = False
+) -> LayerCosts:
+    """Costs of every configuration of ``operation``."""
+    splits = configurations(operation, devices, exactly)
+    parts = {d.name: splits[:, i] for i, d in enumerate(operation.dimensions)}
+    compute = 3.0 * operation.flops / splits.prod(axis=1) / machine.flops
+    seconds = machine.element / machine.bandwidth
+    reduced = _all_reduce(operation, parts, operation.output)
+    if operation.needs_gradient:
+        for axes in operation.inputs:
+            reduced = reduced + _all_reduce(operation, parts, axes)
+    reduced = reduced + _halo(operation, parts)
+    gradient, stored = np.zeros(len(splits)), _local(operation, parts, operation.output)
+    for axes in operation.parameters:
+        gradient = gradient + _all_reduce(operation, parts, axes)
+        stored = stored + machine.state * _local(operation, parts, axes)
+    return LayerCosts(compute, reduced * seconds, gradient * seconds, stored * machine.element)
+
+
+def _local(operation: Operation, parts: dict[str, NDArray], axes: Axes) -> FloatArray:
+    """Elements of a tensor on one device."""
+    split = np.ones(len(next(iter(parts.values()))))
+    for name in axes:
+        split = split * (parts[name] if name is not None else 1.0)
+    return operation.elements(axes) / split
+
+
+def _all_reduce(operation: Operation, parts: dict[str, NDArray], axes: Axes) -> FloatArray:
+    """Elements that pass a device's link when the tensor is summed over all it does not have."""
+    group = np.ones(len(next(iter(parts.values()))))
+    for name, split in parts.items():
+        if name not in axes:
+            group = group * split
+    return 2.0 * (group - 1.0) / group * _local(operation, parts, axes)
+
+
+def _halo(operation: Operation, parts: dict[str, NDArray]) -> FloatArray:
+    """Elements of borders, sent in the forward pass and their gradients in the backward pass."""
+    total = np.zeros(len(next(iter(parts.values()))))
+    for name, positions, border in operation.halo:
+        total += 2.0 * (parts[name] > 1) * positions * _local(operation, parts, border)
+    return total
+
+
+@lru_cache(maxsize=4096)
+def edge_costs(
+    producer: Operation,
+    consumer: Operation,
+    port: int,
+    devices: int,
+    machine: Machine,
+    exactly: bool = False,
+) -> EdgeCosts:
+    """Costs of the producer's output, in every split, becoming the consumer's input in every split.
+
+    Args:
+        producer: whose output it is.
+        consumer: whose input it is.
+        port: which of the consumer's inputs.
+        devices: to split over.
+        machine: speeds.
+        exactly: as for ``configurations``.
+    """
+    held = _axis_splits(producer, producer.output, devices, exactly)[:, None]
+    axes = consumer.inputs[port]
+    wanted = _axis_splits(consumer, axes, devices, exactly)[None]
+    rank = max(held.shape[2], wanted.shape[2])
+    held, wanted = _padded(held, rank), _padded(wanted, rank)
+    size = producer.elements(producer.output) * machine.element
+    common = size / np.maximum(held, wanted).prod(axis=2)
+    need, made = size / wanted.prod(axis=2), size / held.prod(axis=2)
+    back = made - common if consumer.needs_gradient else 0.0
+    moved = need - common
+    copies = np.where(moved > 0, need + np.zeros_like(moved), 0.0)
+    return EdgeCosts((moved + back) / machine.bandwidth, copies)
+
+
+def _axis_splits(operation: Operation, axes: Axes, devices: int, exactly: bool) -> FloatArray:
+    """Parts of each axis of a tensor in every configuration. [K, axes]"""
+    splits = configurations(operation, devices, exactly).astype(np.float64)
+    names = [d.name for d in operation.dimensions]
+    whole = np.ones(len(splits))
+    return np.stack([whole if a is None else splits[:, names.index(a)] for a in axes], axis=1)
+
+
+def _padded(splits: FloatArray, rank: int) -> FloatArray:
+    missing = rank - splits.shape[2]
+    return np.pad(splits, ((0, 0), (0, 0), (0, missing)), constant_values=1.0)
+
+
+def sharding_problem(
+    network: Network, devices: int, machine: Machine | None = None, *, exactly: bool = False
+) -> ShardingProblem:
+    """Cost tables of a network; equal layers and equal pairs of layers share them.
+
+    Args:
+        network: layers.
+        devices: to split over.
+        machine: speeds.
+        exactly: only configurations that use all devices, where there are any.
+    """
+    machine = machine or Machine()
+    index = {layer.name: i for i, layer in enumerate(network.layers)}
+    own = [layer_costs(x.operation, devices, machine, exactly) for x in network.layers]
+    totals = {id(costs): costs.total for costs in own}
+    edges = []
+    for layer in network.layers:
+        for port, source in enumerate(layer.inputs):
+            if source is not None:
+                producer = network.layers[index[source]].operation
+                costs = edge_costs(producer, layer.operation, port, devices, machine, exactly)
+                edges.append(Edge(index[source], index[layer.name], costs.time, costs.memory))
+    return ShardingProblem(
+        network.name,
+        devices,
+        tuple(index),
+        tuple(totals[id(costs)] for costs in own),
+        tuple(edges),
+        tuple(costs.memory for costs in own),
+    )

@@ -1,0 +1,230 @@
+"""Layers as iteration spaces (PaSE: Elango, 2021, arXiv 2407.04001, section on iteration spaces).
+
+An operation visits every point of the product of its dimensions. Each of its tensors lies along
+some of them; the dimensions that a tensor does not have are summed over where the tensor is
+computed, or shared where it is read. Splitting a dimension over k devices gives each a k-th of the
+points and of every tensor along it. Costs (``costs.py``) need nothing else, so one rule covers
+every kind of layer, as einsum notation does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+Axes = tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A dimension of an iteration space.
+
+    Attributes:
+        name: such as "batch"; unique in its operation.
+        extent: positions that can be split over devices.
+        width: elements at each position, such as the features of one head.
+        split: whether it may be split.
+    """
+
+    name: str
+    extent: int
+    width: int = 1
+    split: bool = True
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a layer does, without its name: equal operations share their tables.
+
+    Attributes:
+        dimensions: of the iteration space.
+        flops: forward FLOP of one example of the whole space, in total.
+        output: dimension of each axis of the output.
+        inputs: likewise for each input; None is an axis that is read whole.
+        parameters: dimensions of each parameter.
+        needs_gradient: whether the inputs' gradients are computed.
+        halo: elements of the input that neighbours along a dimension exchange, as (dimension,
+            positions, dimensions of the input along the border).
+    """
+
+    kind: str
+    dimensions: tuple[Dimension, ...]
+    flops: float
+    output: Axes
+    inputs: tuple[Axes, ...]
+    parameters: tuple[tuple[str, ...], ...] = ()
+    needs_gradient: bool = True
+    halo: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
+
+    def elements(self, axes: Axes) -> float:
+        """Elements of a tensor along ``axes``; axes without a dimension count one."""
+        sizes = {d.name: d.extent * d.width for d in self.dimensions}
+        return float(math.prod(sizes[name] for name in axes if name is not None))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A named operation and the layers whose outputs it reads, in the order of its inputs.
+
+    An input of None is the network's own (data), which is where it is needed from the start.
+    """
+
+    name: str
+    operation: Operation
+    inputs: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers in an order in which every layer comes after those it reads."""
+
+    name: str
+    layers: tuple[Layer, ...]
+
+
+def linear(
+    batch: int, features: Dimension, output: Dimension, sequence: int = 0, flat: int = 0
+) -> Operation:
+    """A matrix product along the last axis: 2 FLOP for every multiplication and addition.
+
+    Args:
+        batch: examples.
+        features: what is summed over.
+        output: what is made.
+        sequence: positions of an example; 0: it has no such axis.
+        flat: further axes of the input that are flattened into the features and read whole.
+    """
+    rows = [Dimension("batch", batch), *([Dimension("sequence", sequence)] if sequence else [])]
+    dims = (*rows, features, output)
+    points = math.prod(d.extent * d.width for d in dims)
+    lead = tuple(d.name for d in rows)
+    return Operation(
+        "linear",
+        dims,
+        2.0 * points,
+        (*lead, output.name),
+        ((*lead, features.name, *([None] * flat)),),
+        ((features.name, output.name), (output.name,)),
+    )
+
+
+def convolution(
+    batch: int,
+    channels: int,
+    filters: int,
+    output: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int = 1,
+    *,
+    first: bool = False,
+) -> Operation:
+    """A convolution; its height and width are those of the output.
+
+    Neighbours along a split height exchange kernel - stride rows of the input (spatial
+    parallelism: Dryden et al., 2019, arXiv 1903.06681), likewise columns along the width.
+    """
+    height, width = output
+    rows, columns = kernel
+    taps = rows * columns
+    dims = (
+        Dimension("batch", batch),
+        Dimension("in", channels),
+        Dimension("out", filters),
+        Dimension("height", height),
+        Dimension("width", width),
+    )
+    halo = (
+        ("height", max(0, rows - stride), ("batch", "in", "width")),
+        ("width", max(0, columns - stride), ("batch", "in", "height")),
+    )
+    return Operation(
+        "convolution",
+        (*dims, Dimension("taps", taps, split=False)),
+        2.0 * batch * channels * filters * height * width * taps,
+        ("batch", "out", "height", "width"),
+        (("batch", "in", "height", "width"),),
+        (("in", "out", "taps"), ("out",)),
+        not first,
+        tuple(entry for entry in halo if entry[1]),
+    )
+
+
+def pointwise(kind: str, dimensions: tuple[Dimension, ...], inputs: int = 1) -> Operation:
+    """An operation on every element: additions, pooling, concatenation; one FLOP an element."""
+    names = tuple(d.name for d in dimensions)
+    points = math.prod(d.extent * d.width for d in dimensions)
+    return Operation(kind, dimensions, float(points), names, (names,) * inputs)
+
+
+def embedding(batch: int, sequence: int, vocabulary: int, features: int) -> Operation:
+    """A table of rows; a device without a token's row adds zeros: a sum over the vocabulary."""
+    dims = (
+        Dimension("batch", batch),
+        Dimension("sequence", sequence),
+        Dimension("vocabulary", vocabulary),
+        Dimension("features", features),
+    )
+    lead = ("batch", "sequence")
+    flops = float(batch * sequence * features)
+    return Operation(
+        "embedding",
+        dims,
+        flops,
+        (*lead, "features"),
+        (lead,),
+        (("vocabulary", "features"),),
+        False,
+    )
+
+
+def attention(batch: int, heads: int, queries: int, keys: int, features: int) -> Operation:
+    """Scaled products of queries and keys, and the weighted sum of values: 4 FLOP a pair and
+    feature. Its input carries queries, keys and values of a head together; another position's keys
+    are needed by all, so a split sequence reads keys and values whole.
+    """
+    dims = (
+        Dimension("batch", batch),
+        Dimension("heads", heads, features),
+        Dimension("sequence", queries),
+        Dimension("keys", keys, split=False),
+        Dimension("keys and values", 2, split=False),
+    )
+    return Operation(
+        "attention",
+        dims,
+        4.0 * batch * heads * features * queries * keys,
+        ("batch", "sequence", "heads"),
+        (("batch", "keys", "heads", "keys and values"),),
+    )
+
+
+def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
+    """Softmax and loss: about five FLOP an element; sums over a split vocabulary are exchanged."""
+    rows = [Dimension("batch", batch), *([Dimension("sequence", sequence)] if sequence else [])]
+    lead = tuple(d.name for d in rows)
+    dims = (*rows, Dimension("vocabulary", vocabulary))
+    points = math.prod(d.extent for d in dims)
+    return Operation("cross_entropy", dims, 5.0 * points, lead, ((*lead, "vocabulary"),))
+
+
+def lstm(batch: int, sequence: int, features: int, hidden: int) -> Operation:
+    """One LSTM layer: eight FLOP for every weight of the input's and the state's products.
+
+    The sequence is not split: each position waits for the one before. ``state`` is the hidden
+    state that is read; its own split is that of the input features' sum.
+    """
+    dims = (
+        Dimension("batch", batch),
+        Dimension("sequence", sequence, split=False),
+        Dimension("in", features + hidden),
+        Dimension("hidden", hidden),
+        Dimension("gates", 4, split=False),
+    )
+    return Operation(
+        "lstm",
+        dims,
+        2.0 * 4 * batch * sequence * (features + hidden) * hidden,
+        ("batch", "sequence", "hidden"),
+        (("batch", "sequence", "in"),),
+        (("in", "hidden", "gates"),),
+    )

@@ -1,0 +1,78 @@
+"""A strategy of a network in words and in parts of its cost, beside data parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnnplace.sharding.configurations import configurations, data_parallel, in_words
+from gnnplace.sharding.costs import Machine, edge_costs, layer_costs
+from gnnplace.sharding.layers import Network
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Seconds of one training step, and bytes on a device."""
+
+    compute: float
+    reduction: float
+    gradient: float
+    resharding: float
+    memory: float
+
+    @property
+    def total(self) -> float:
+        """Seconds in all; nothing overlaps."""
+        return self.compute + self.reduction + self.gradient + self.resharding
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a network's tables were made for."""
+
+    network: Network
+    devices: int
+    machine: Machine
+    exactly: bool = False
+
+    def words(self, configuration: Sequence[int]) -> list[str]:
+        """Each layer's split, such as ``heads over 4, batch over 2``."""
+        pairs = zip(self.network.layers, configuration, strict=True)
+        return [
+            in_words(x.operation, configurations(x.operation, self.devices, self.exactly)[k])
+            for x, k in pairs
+        ]
+
+    def parts(self, configuration: Sequence[int]) -> Parts:
+        """What one configuration index a layer costs."""
+        machine, devices, exactly = self.machine, self.devices, self.exactly
+        layers = self.network.layers
+        chosen = dict(zip((x.name for x in layers), configuration, strict=True))
+        operations = {x.name: x.operation for x in layers}
+        own = [layer_costs(x.operation, devices, machine, exactly) for x in layers]
+        pairs = list(zip(own, configuration, strict=True))
+        memory = sum(float(costs.memory[k]) for costs, k in pairs)
+        moved = 0.0
+        for layer in layers:
+            for port, source in enumerate(layer.inputs):
+                if source is None:
+                    continue
+                costs = edge_costs(
+                    operations[source], layer.operation, port, devices, machine, exactly
+                )
+                cell = (chosen[source], chosen[layer.name])
+                moved, memory = moved + float(costs.time[cell]), memory + float(costs.memory[cell])
+        return Parts(
+            sum(float(costs.compute[k]) for costs, k in pairs),
+            sum(float(costs.reduction[k]) for costs, k in pairs),
+            sum(float(costs.gradient[k]) for costs, k in pairs),
+            moved,
+            memory,
+        )
+
+    def data_parallel(self) -> tuple[int, ...]:
+        """The configuration of data parallelism: every layer split along the batch alone."""
+        return tuple(
+            data_parallel(layer.operation, self.devices, self.exactly)
+            for layer in self.network.layers
+        )
