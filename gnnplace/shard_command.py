@@ -22,9 +22,11 @@ from gnnplace.sharding import (
 )
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.rivals import expert, greedy, random_search
 from gnnplace.sharding.strategy import Parts, Setting
 
 MOST_DEVICES = 1024
+PROPOSALS = 20_000  # Of the random search: less than a second.
 COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
 
 
@@ -39,8 +41,12 @@ def shard(args: Namespace) -> int:
     if args.json:
         _write_json(_data(problem, result))
     else:
-        _write("\n".join(_network_lines(setting, result) if setting else _lines(problem, result)))
+        _write("\n".join(_text(problem, setting, result)))
     return 0
+
+
+def _text(problem: ShardingProblem, setting: Setting | None, result: ShardingResult) -> list[str]:
+    return _network_lines(setting, problem, result) if setting else _lines(problem, result)
 
 
 def _read(args: Namespace) -> tuple[ShardingProblem, Setting | None]:
@@ -56,23 +62,33 @@ def _read(args: Namespace) -> tuple[ShardingProblem, Setting | None]:
     return sharding_problem(setting.network, devices, exactly=args.exactly), setting
 
 
-def _network_lines(setting: Setting, result: ShardingResult) -> list[str]:
-    """The strategy in words, the cost in parts, and data parallelism beside it."""
+def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingResult) -> list[str]:
+    """The strategy in words, the cost in parts, and what others would have cost."""
     width = max(len(layer.name) for layer in setting.network.layers)
     words = zip(setting.network.layers, setting.words(result.configuration), strict=True)
-    lines = [f"  {layer.name:{width}}  {text}" for layer, text in words]
-    best, rival = setting.parts(result.configuration), setting.parts(setting.data_parallel())
+    best = setting.parts(result.configuration)
+    rows = {name: setting.parts(rival) for name, rival in _rivals(setting, problem).items()}
     head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
     proof = "proven best" if result.exact else "not proven best"
-    rows = [("this strategy", best), ("data parallelism", rival)]
     return [
         f"{head} in the cost model ({proof})",
-        *lines,
+        *(f"  {layer.name:{width}}  {text}" for layer, text in words),
         f"{'':16}  " + " ".join(f"{column:>10}" for column in COLUMNS) + "  memory",
-        *(_part_line(name, parts) for name, parts in rows),
-        f"{rival.total / best.total:.3g} times as fast as data parallelism; "
+        _part_line("this strategy", best),
+        *(_part_line(name, parts) for name, parts in rows.items()),
+        f"{rows['data parallelism'].total / best.total:.3g} times as fast as data parallelism; "
         f"searched for {result.seconds:.3f} s",
     ]
+
+
+def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, ...]]:
+    start = setting.data_parallel()
+    return {
+        "data parallelism": start,
+        "expert": expert(setting, problem),
+        "greedy": greedy(problem),
+        "random search": random_search(problem, start, seed=0, proposals=PROPOSALS),
+    }
 
 
 def _part_line(name: str, parts: Parts) -> str:

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from gnnplace.sharding import best_strategy
+from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.rivals import expert, greedy, random_search
+from gnnplace.sharding.strategy import Setting
+from tests.sharding.problems import every_point, random_problem
+
+
+@pytest.mark.parametrize("name", ["alexnet", "rnnlm", "transformer"])
+@pytest.mark.parametrize("devices", [4, 8])
+def test_the_best_is_not_beaten(name, devices):
+    setting = Setting(build_network(name), devices, Machine())
+    problem = sharding_problem(setting.network, devices)
+    best = best_strategy(problem).cost * (1 - 1e-12)
+    start = setting.data_parallel()
+    found = random_search(problem, start, seed=0, proposals=2000)
+    assert best <= problem.value(found) <= problem.value(start)
+    assert best <= problem.value(greedy(problem))
+    assert best <= problem.value(expert(setting, problem)) <= problem.value(start) * (1 + 1e-12)
+
+
+def test_experts_split_the_model_and_not_the_convolutions():
+    setting = Setting(build_network("alexnet"), 8, Machine())
+    words = setting.words(expert(setting, sharding_problem(setting.network, 8)))
+    split = dict(zip((layer.name for layer in setting.network.layers), words, strict=True))
+    assert split["conv3"] == "batch over 8"
+    assert "out over" in split["fc6"]
+
+
+def test_random_search_is_repeatable_and_finds_small_optima():
+    problem = random_problem(1, nodes=4, edges=4, configurations=3)
+    start = (0,) * 4
+    found = random_search(problem, start, seed=3, proposals=500)
+    assert found == random_search(problem, start, seed=3, proposals=500)
+    assert problem.value(found) <= problem.value(start)
+    assert problem.value(greedy(problem)) >= min(cost for cost, _ in every_point(problem))
