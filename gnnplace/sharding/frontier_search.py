@@ -12,7 +12,14 @@ from gnnplace.errors import UnsupportedError
 from gnnplace.sharding.kernels import POSITION_BITS, eliminate
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.supported import Point, Supported, Weight
-from gnnplace.sharding.tree import Factors, Step, elimination_tree, step_sum, two_passes
+from gnnplace.sharding.tree import (
+    Factors,
+    Step,
+    elimination_tree,
+    step_sum,
+    two_passes,
+    weights_at_once,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -120,16 +127,37 @@ def _pruned(
 ) -> Factors | None:
     """Without configurations that are in no region in all weighings; None if none is left."""
     alive = [np.ones((size, len(regions)), bool) for size in factors.sizes]
-    for index, weight in enumerate(weights):
-        node = two_passes(steps, factors, weight).node
+    done = 0
+    while done < len(weights):
+        last = done + weights_at_once(steps, factors.sizes)
+        node = two_passes(steps, factors, weights[done:last]).node
         for k, bound in enumerate(node):
-            alive[k] &= bound[:, None] <= regions[None, :, index]
+            below = bound.T[:, None] <= regions[None, :, done:last]
+            alive[k] &= below.all(axis=2)
+        done = last
         masks: list[NDArray[np.bool_]] = [np.asarray(rows.any(axis=1)) for rows in alive]
         if not all(mask.any() for mask in masks):
             return None
-        factors = factors.restrict(masks)
-        alive = [rows[mask] for rows, mask in zip(alive, masks, strict=True)]
+        if not all(mask.all() for mask in masks):
+            factors = factors.restrict(masks)
+            alive = [rows[mask] for rows, mask in zip(alive, masks, strict=True)]
     return factors
+
+
+def _bounds(
+    steps: Sequence[Step], factors: Factors, weights: list[Weight]
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Inside and outside costs of every step's cells for all weighings. [cells, W]"""
+    count = weights_at_once(steps, factors.sizes)
+    passes = [
+        two_passes(steps, factors, weights[k : k + count]) for k in range(0, len(weights), count)
+    ]
+
+    def of_cells(parts: list[FloatArray]) -> FloatArray:
+        return np.ascontiguousarray(np.concatenate([x.reshape(len(x), -1) for x in parts]).T)
+
+    inside = [of_cells([p.inside[k] for p in passes]) for k in _range(steps)]
+    return inside, [of_cells([p.outside[k] for p in passes]) for k in _range(steps)]
 
 
 class _Run:
@@ -147,9 +175,7 @@ class _Run:
     ) -> None:
         self.steps, self.factors, self.regions = steps, factors, regions
         self.weights = np.array(weights)
-        passes = [two_passes(steps, factors, weight) for weight in weights]
-        self.inside = [np.stack([p.inside[k].ravel() for p in passes], 1) for k in _range(steps)]
-        self.outside = [np.stack([p.outside[k].ravel() for p in passes], 1) for k in _range(steps)]
+        self.inside, self.outside = _bounds(steps, factors, weights)
         self.slack = (SLACK * abs(scale.time), SLACK * scale.memory)
         self.error, self.work = error, work  # The logarithm of 1 + epsilon is shared out.
         self.lists: list[_Lists] = []

@@ -48,7 +48,8 @@ class Supported:
 
     def solve(self, weight: Weight) -> Point:
         """The best strategy for one weighing."""
-        tables, count = self.factors.weighted(weight), len(self.problem.names)
+        count = len(self.problem.names)
+        tables = [table[0] for table in self.factors.weighted([weight])]
         weighted = _as_problem(self.problem, self.factors, tables, count)
         configuration = best_strategy(weighted).configuration
         point = Point(

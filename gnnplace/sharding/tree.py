@@ -25,6 +25,8 @@ from gnnplace.sharding.problem import Edge, ShardingProblem
 
 FloatArray = NDArray[np.float64]
 Scope = tuple[int, ...]
+WEIGHING = -1  # Stands for the axis of weighings among nodes.
+BATCH = 2_000_000  # Cells of one sum, over weighings that go together.
 CELL_LIMIT = 60_000_000  # Cells of one sum; some arrays of this size are there at once.
 
 
@@ -69,10 +71,14 @@ class Factors:
         """Configurations of each node that are left."""
         return tuple(len(kept) for kept in self.kept)
 
-    def weighted(self, weight: tuple[float, float]) -> list[FloatArray]:
-        """``weight[0] * time + weight[1] * memory`` of every table."""
+    def weighted(self, weights: Sequence[tuple[float, float]]) -> list[FloatArray]:
+        """``weight[0] * time + weight[1] * memory`` of every table. [W, K of scope]"""
         pairs = zip(self.time, self.memory, strict=True)
-        return [weight[0] * time + weight[1] * memory for time, memory in pairs]
+        of_time, of_memory = np.array(weights, dtype=np.float64).reshape(-1, 2).T
+        return [
+            np.multiply.outer(of_time, time) + np.multiply.outer(of_memory, memory)
+            for time, memory in pairs
+        ]
 
     def restrict(self, masks: Sequence[NDArray[np.bool_]]) -> Factors:
         """Without the configurations whose mask is false."""
@@ -158,7 +164,12 @@ def step_sum(
     Raises:
         UnsupportedError: it would have more cells than ``CELL_LIMIT``.
     """
-    shape = [sizes[node] for node in step.axes]
+    return _add_up(step.axes, tables, scopes, [sizes[node] for node in step.axes])
+
+
+def _add_up(
+    axes: Scope, tables: Sequence[FloatArray], scopes: Sequence[Scope], shape: list[int]
+) -> FloatArray:
     if math.prod(shape) > CELL_LIMIT:
         raise UnsupportedError(
             f"frontier: a table of {math.prod(shape):.3g} cells is more than the limit of "
@@ -166,18 +177,18 @@ def step_sum(
         )
     total = np.zeros(shape)
     for table, scope in zip(tables, scopes, strict=True):
-        total += spread(table, scope, step.axes)
+        total += spread(table, scope, axes)
     return total
 
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """Least weighted costs.
+    """Least weighted costs, for W weighings.
 
     Attributes:
-        inside: of each step's table, of all that is below. [K of scope]
-        outside: of each step's table, of all the rest. [K of scope]
-        node: of each node's configurations, of whole strategies. [K]
+        inside: of each step's table, of all that is below. [W, K of scope]
+        outside: of each step's table, of all the rest. [W, K of scope]
+        node: of each node's configurations, of whole strategies. [W, K]
     """
 
     inside: tuple[FloatArray, ...]
@@ -185,33 +196,44 @@ class Passes:
     node: tuple[FloatArray, ...]
 
 
-def two_passes(steps: Sequence[Step], factors: Factors, weight: tuple[float, float]) -> Passes:
-    """Inside and outside costs of every cell for one weighted cost.
+def weights_at_once(steps: Sequence[Step], sizes: Sequence[int]) -> int:
+    """Weighings whose passes go together: small tables are dominated by the calls."""
+    largest = max(math.prod(sizes[node] for node in step.axes) for step in steps)
+    return max(1, BATCH // largest)
+
+
+def two_passes(
+    steps: Sequence[Step], factors: Factors, weights: Sequence[tuple[float, float]]
+) -> Passes:
+    """Inside and outside costs of every cell for some weighted costs.
 
     Raises:
         UnsupportedError: a sum would have more cells than ``CELL_LIMIT``.
     """
-    tables, sizes = factors.weighted(weight), factors.sizes
+    tables = factors.weighted(weights)
     inside: list[FloatArray] = []
     for step in steps:
         total = _step_total(step, steps, factors, tables, inside)
         inside.append(total if step.node is None else total.min(axis=-1))
     outside = [np.zeros(0)] * len(steps)
-    node = [np.zeros(0)] * len(sizes)
-    outside[-1] = np.zeros(())
+    node = [np.zeros(0)] * len(factors.sizes)
+    outside[-1] = np.zeros(len(weights))
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
         total = _step_total(step, steps, factors, tables, inside)
         total += outside[index] if step.node is None else outside[index][..., None]
         if step.node is not None:
-            node[step.node] = total.min(axis=tuple(range(total.ndim - 1)))
+            node[step.node] = total.min(axis=tuple(range(1, total.ndim - 1)))
         for child in step.children:
-            scope = steps[child].scope
-            gone = tuple(k for k, other in enumerate(step.axes) if other not in scope)
-            kept = tuple(other for other in step.axes if other in scope)
-            least = spread(total.min(axis=gone), kept, scope)
-            outside[child] = least - inside[child]
+            outside[child] = _outside(step, steps[child].scope, total) - inside[child]
     return Passes(tuple(inside), tuple(outside), tuple(node))
+
+
+def _outside(step: Step, scope: Scope, total: FloatArray) -> FloatArray:
+    """Least cost of the whole for each cell of a child's table."""
+    gone = tuple(k for k, other in enumerate(step.axes, start=1) if other not in scope)
+    kept = tuple(other for other in step.axes if other in scope)
+    return spread(total.min(axis=gone), (WEIGHING, *kept), (WEIGHING, *scope))
 
 
 def _step_total(
@@ -221,6 +243,8 @@ def _step_total(
     tables: Sequence[FloatArray],
     inside: Sequence[FloatArray],
 ) -> FloatArray:
+    """The sum of all that comes into a step, for every weighing."""
     own = [tables[k] for k in step.factors] + [inside[k] for k in step.children]
     scopes = [factors.scopes[k] for k in step.factors] + [steps[k].scope for k in step.children]
-    return step_sum(step, own, scopes, factors.sizes)
+    shape = [len(tables[0]), *(factors.sizes[node] for node in step.axes)]
+    return _add_up((WEIGHING, *step.axes), own, [(WEIGHING, *scope) for scope in scopes], shape)
