@@ -21,6 +21,7 @@ from gnnplace.sharding import (
     warm_frontier,
 )
 from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.device_counts import device_profile, fewest_devices, powers_of_two
 from gnnplace.sharding.networks import build_network
 from gnnplace.sharding.rivals import expert, greedy, random_search
 from gnnplace.sharding.strategy import Parts, Setting
@@ -35,6 +36,8 @@ def shard(args: Namespace) -> int:
     if args.epsilon and not args.pareto:
         raise InputError("--epsilon: only --pareto has an error to allow")
     problem, setting = _read(args)
+    if args.profile:
+        return _profile(setting, args)
     if args.pareto:
         return _frontier(problem, args)
     result = _best(problem, args.memory_limit)
@@ -121,6 +124,38 @@ def _frontier(problem: ShardingProblem, args: Namespace) -> int:
         _write(f"{point.cost:16.10g}  {memory:>16}")
     _write(f"searched for {answer.seconds:.3f} s")
     return 0
+
+
+def _profile(setting: Setting | None, args: Namespace) -> int:
+    """The best strategy's time and memory for 1, 2, 4 … devices."""
+    if setting is None:
+        raise InputError("--profile: a sharding file is for one number of devices; name a network")
+    warm_frontier()
+    found = device_profile(
+        setting.network,
+        powers_of_two(setting.devices),
+        setting.machine,
+        memory_limit=args.memory_limit,
+        exactly=setting.exactly,
+    )
+    if args.json:
+        rows = [(n, (r.cost, r.memory) if r else (None, None)) for n, r in found.items()]
+        _write_json([{"devices": n, "cost": t, "memory": m} for n, (t, m) in rows])
+    else:
+        _write("\n".join(_profile_lines(found)))
+    return 0
+
+
+def _profile_lines(found: dict[int, ShardingResult | None]) -> list[str]:
+    lines = []
+    for count, result in found.items():
+        text = "nothing fits"
+        if result is not None:
+            text = f"{1e3 * result.cost:10.4g} ms  {(result.memory or 0) / 1e9:.4g} GB a device"
+        lines.append(f"{count:6} devices  {text}")
+    fewest = fewest_devices(found)
+    answer = "nothing fits" if fewest is None else f"fewest devices that fit: {fewest}"
+    return [*lines, answer]
 
 
 def _write_json(data: Any) -> None:

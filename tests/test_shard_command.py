@@ -101,3 +101,13 @@ def test_networks_and_devices_are_checked(path, capsys):
     assert "alexnet" in failure(["shard", "nothing"], capsys)[1]
     assert "--devices" in failure(["shard", "alexnet", "--devices", "0"], capsys)[1]
     assert "--devices" in failure(["shard", path, "--devices", "4"], capsys)[1]
+
+
+def test_a_profile_over_device_counts(path, capsys):
+    rows = answer_of(["shard", "alexnet", "--devices", "4", "--profile", "--json"], capsys)
+    assert [row["devices"] for row in rows] == [1, 2, 4]
+    assert rows[0]["cost"] > rows[1]["cost"] > rows[2]["cost"]
+    limited = ["shard", "alexnet", "--devices", "4", "--profile", "--memory-limit"]
+    assert run([*limited, str(rows[1]["memory"])]) == 0
+    assert "fewest devices that fit: 2" in capsys.readouterr().out
+    assert "--profile" in failure(["shard", path, "--profile"], capsys)[1]
