@@ -9,9 +9,10 @@ the model with its constraints and what it relaxes is in ``exact_model``. The se
    starts become sequences, which the simulator judges (``Incumbent.offer``); the solver's bound
    holds for every placement. Where the least step of the model cannot be reached first come, first
    served, a gap remains and is reported.
-3. What time is left goes to large neighbourhoods (Shaw, 1998): all but a few units stay where they
+3. Next the problem is split by units' devices, best bound first (``exact_tree``).
+4. In turn with that come large neighbourhoods (Shaw, 1998): all but a few units stay where they
    are, their ops keep their order, and the small model is solved (``_solve_part``), in turn with
-   short annealing. Larger problems get steps 1 and 3 alone, and the general lower bound.
+   short annealing. Larger problems get steps 1 and 4 alone, and the general lower bound.
 
 The value is always the simulator's, and "optimal" is said only where the bound meets it within one
 part in a million. With budget 0 a fixed amount of the solver's deterministic time.
@@ -21,7 +22,6 @@ Complexity: exponential; model size O(n D + T D^2).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ from gnnplace.placers.exact_input import (
     swaps,
 )
 from gnnplace.placers.exact_model import ScheduleModel
+from gnnplace.placers.exact_tree import Tree
+from gnnplace.placers.incumbent import Incumbent, watcher
 from gnnplace.placers.portfolio import Portfolio
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
@@ -49,66 +51,11 @@ MOST_OPS = 5_000
 WHOLE_SIZE = 4_000  # Intervals of a model that is solved whole.
 WHOLE_SIZE_WITHOUT_BUDGET = 400
 DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: budget 0.
-PROVEN = 1e-6  # Step time over bound, minus one, that counts as optimal.
 ANNEALING_SHARE = 0.05, 0.4  # Of the budget, where the model is solved whole and where not.
+WHOLE_SHARE = 0.3  # Of the budget, for the whole model; the rest is for the tree and for parts.
+TURN_SHARE = 0.15  # Of that rest, for each turn of them.
 PART_SECONDS = 2.0
 FEWEST_UNITS, MOST_UNITS = 3, 60
-
-
-@dataclass
-class Incumbent:
-    """The best placement so far.
-
-    Attributes:
-        space: the problem's search space.
-        device: device of each op. [n]
-        order: order of all ops. [n]
-        score: seconds, with a penalty for memory; inf if there is none yet.
-        bound: seconds that no placement is below.
-    """
-
-    space: SearchSpace
-    device: IntArray
-    order: IntArray
-    score: float = np.inf
-    bound: float = 0.0
-    seen: set[bytes] = field(default_factory=set)
-
-    @property
-    def feasible(self) -> bool:
-        """Whether the placement runs and fits."""
-        if not np.isfinite(self.score):
-            return False
-        fits = not self.space.memory_matters
-        return fits or self.space.simulator.excess(self.device, self.order)[1] == 0
-
-    @property
-    def proven(self) -> bool:
-        """Whether nothing can be better, within ``PROVEN``."""
-        return self.feasible and self.score <= self.bound * (1 + PROVEN)
-
-    def take(self, device: IntArray, order: IntArray, score: float | None = None) -> bool:
-        """Keeps a placement that is better; says whether it is."""
-        score = self.space.score(device, order) if score is None else score
-        if score >= self.score:
-            return False
-        self.device, self.order, self.score = device.copy(), order.copy(), score
-        return True
-
-    def offer(self, device: IntArray, start: FloatArray) -> bool:
-        """Keeps a schedule's devices in the best order found for them, if that is better.
-
-        Args:
-            device: device of each op. [n]
-            start: when the schedule starts each op, in any unit. [n]
-        """
-        order = np.lexsort((self.space.problem.graph.position, start)).astype(np.int32)
-        better = self.take(device, order)
-        if device.tobytes() not in self.seen:
-            self.seen.add(device.tobytes())
-            score, order = self.space.sequence(device, extra=[-np.asarray(start, np.float64)])
-            better = self.take(device, order, score) or better
-        return better
 
 
 class Exact(Placer):
@@ -129,14 +76,26 @@ class Exact(Placer):
         return None
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        timed = deadline > time.perf_counter()
+        begin = time.perf_counter()
+        timed = deadline > begin
         whole = model_size(space.problem) <= (WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET)
         best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[0 if whole else 1])
         if whole and not best.proven:
-            self._solve_whole(best, rng, deadline)
-        if timed and best.feasible:
-            self._improve(best, rng, deadline)
+            self._solve_whole(best, rng, begin + WHOLE_SHARE * (deadline - begin))
+        if timed and best.feasible and not best.proven:
+            self._search_on(best, whole, rng, deadline)
         return found_by(best)
+
+    def _search_on(
+        self, best: Incumbent, whole: bool, rng: np.random.Generator, deadline: float
+    ) -> None:
+        """Improving and, where the model is small enough, proving, in turn."""
+        tree = Tree(best, lambda seconds, level: self._solver(rng, seconds, level))
+        turn = TURN_SHARE * (deadline - time.perf_counter())
+        while not best.proven and time.perf_counter() < deadline - 0.02:
+            if whole and not tree.done:
+                tree.explore(min(deadline, time.perf_counter() + turn))
+            self._improve(best, rng, min(deadline, time.perf_counter() + turn))
 
     def _incumbent(
         self, space: SearchSpace, rng: np.random.Generator, deadline: float, share: float
@@ -162,21 +121,27 @@ class Exact(Placer):
         if best.feasible:
             simulation = space.simulator.run(best.device, best.order)
             model.hint(simulation, labels_by_use(space, best.device))
-        solver = self._solver(rng, deadline)
-        status = solver.solve(model.model, watcher(model, best, True))
-        if solver.status_name(status) == "INFEASIBLE" and not best.feasible:
-            raise InfeasibleError("placer 'exact': no placement fits, proven")
-        if solver.status_name(status) != "INFEASIBLE":
-            best.bound = max(best.bound, scale.bound(solver.best_objective_bound))
+        left = deadline - time.perf_counter()
+        for level in (0, 1) if left > 0 else (1,):
+            solver = self._solver(rng, left / 2, level)
+            status = solver.status_name(solver.solve(model.model, watcher(model, best)))
+            if status == "INFEASIBLE" and not best.feasible:
+                raise InfeasibleError("placer 'exact': no placement fits, proven")
+            if status != "INFEASIBLE":
+                best.bound = max(best.bound, scale.bound(solver.best_objective_bound))
+            if best.proven or status in ("OPTIMAL", "INFEASIBLE"):
+                return
 
-    def _solver(self, rng: np.random.Generator, deadline: float) -> Any:
+    def _solver(self, rng: np.random.Generator, seconds: float, level: int = 1) -> Any:
+        """A solver with so many seconds (0 or less: of its own clock) and linear relaxation."""
         from ortools.sat.python import cp_model
 
-        solver, left = cp_model.CpSolver(), deadline - time.perf_counter()
+        solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.workers
         solver.parameters.random_seed = int(rng.integers(2**30))
-        if left > 0:
-            solver.parameters.max_time_in_seconds = left
+        solver.parameters.linearization_level = level
+        if seconds > 0:
+            solver.parameters.max_time_in_seconds = seconds
         else:
             solver.parameters.max_deterministic_time = DETERMINISTIC_TIME
         return solver
@@ -212,8 +177,8 @@ class Exact(Placer):
         model = ScheduleModel(space, scale, options, kept_order(best, ~free[problem.unit_of]))
         same = np.arange(problem.num_devices, dtype=np.int32)
         model.hint(space.simulator.run(best.device, best.order), same)
-        solver = self._solver(rng, deadline)
-        status = solver.solve(model.model, watcher(model, best, False))
+        solver = self._solver(rng, max(0.001, deadline - time.perf_counter()))
+        status = solver.solve(model.model, watcher(model, best))
         return solver.status_name(status) in ("OPTIMAL", "INFEASIBLE")
 
 
@@ -231,29 +196,6 @@ def found_by(best: Incumbent) -> Found:
     gap = best.score / best.bound - 1 if best.bound > 0 else 0.0
     note = "optimal" if best.proven else f"gap {gap:.2%}"
     return Found(best.device, best.order, note, best.bound)
-
-
-def watcher(model: ScheduleModel, best: Incumbent, whole: bool) -> Any:
-    """A solver's callback that offers every solution to ``best``; ``whole`` models give bounds."""
-    from ortools.sat.python import cp_model
-
-    unit_of = best.space.problem.unit_of
-
-    class Watcher(cp_model.CpSolverSolutionCallback):
-        """Hands solutions over."""
-
-        def on_solution_callback(self) -> None:
-            """Called by the solver."""
-            chosen = [max(row, key=lambda d: self.value(row[d])) for row in model.x]
-            device = np.array(chosen, dtype=np.int32)[unit_of]
-            start = np.array([self.value(start) for start in model.start], dtype=np.float64)
-            best.offer(device, start)
-            if whole:
-                best.bound = max(best.bound, model.scale.bound(self.best_objective_bound))
-            if best.proven:
-                self.stop_search()
-
-    return Watcher()
 
 
 def kept_order(best: Incumbent, kept: NDArray[np.bool_]) -> list[tuple[int, int]]:

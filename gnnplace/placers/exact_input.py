@@ -28,10 +28,12 @@ class Scale:
     Attributes:
         unit: seconds of one unit.
         horizon: seconds that no schedule of interest exceeds.
+        exact: whether all durations are whole units.
     """
 
     unit: float
     horizon: float
+    exact: bool = False
 
     def down(self, seconds: Any) -> Any:
         """Seconds as whole units, rounded down; arrays too."""
@@ -54,7 +56,7 @@ def make_scale(problem: Problem, horizon: float) -> Scale:
     for unit in (1.0, 0.5, 0.1, 0.05, 0.01, 0.001):
         count = durations / unit
         if horizon / unit < RESOLUTION and np.allclose(count, np.rint(count), 1e-12, 1e-9):
-            return Scale(unit, horizon)
+            return Scale(unit, horizon, True)
     return Scale(max(horizon, 1e-300) / RESOLUTION, horizon)
 
 
@@ -117,17 +119,31 @@ class Bundle:
     readers: tuple[int, ...]
 
 
-def bundles(problem: Problem) -> list[Bundle]:
-    """Everything that may be sent; tensors that always travel together are one bundle."""
+def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
+    """Everything that may be sent; tensors that always travel together are one bundle.
+
+    Args:
+        problem: the problem.
+        runs: join only tensors with no others of their producer listed between them.
+    """
     graph, unit_of = problem.graph, problem.unit_of.tolist()
     merge = bundling(problem)
+    last: dict[int, tuple[int, ...]] = {}
     groups: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
     for tensor, producer in enumerate(graph.producer.tolist()):
         consumers = graph.consumers(tensor)
-        away = sorted(int(c) for c in consumers if unit_of[int(c)] != unit_of[producer])
-        if away:
-            groups.setdefault((producer, tuple(away), -1 if merge else tensor), []).append(tensor)
-    return [Bundle(producer, tuple(group), away) for (producer, away, _), group in groups.items()]
+        away = tuple(sorted(int(c) for c in consumers if unit_of[int(c)] != unit_of[producer]))
+        if not away:
+            continue
+        changed = runs and last.get(producer) != away
+        last[producer] = away
+        key = (producer, away, -1 if merge else tensor)
+        if changed and key in groups:
+            former = groups.pop(key)
+            groups[producer, away, -2 - former[0]] = former
+        groups.setdefault(key, []).append(tensor)
+    ordered = sorted(groups.items(), key=lambda item: item[1][0])
+    return [Bundle(producer, tuple(group), away) for (producer, away, _), group in ordered]
 
 
 def bundling(problem: Problem) -> bool:
@@ -146,11 +162,16 @@ def bundling(problem: Problem) -> bool:
     return problem.num_devices <= 2 or not busy.any() or (bool(busy.all()) and own)
 
 
+def use_order(space: SearchSpace) -> IntArray:
+    """Units by falling mean work: the order in which equal devices come into use. [U]"""
+    return np.argsort(-space.mean_work, kind="stable").astype(np.int32)
+
+
 def labels_by_use(space: SearchSpace, device: IntArray) -> IntArray:
     """New labels of equal devices, so that they are first used in the order listed. [D]"""
     label = np.arange(space.problem.num_devices, dtype=np.int32)
     first = space.unit_ops[1][space.unit_ops[0][:-1]]
-    used = list(dict.fromkeys(device[first[space.unit_order]].tolist()))
+    used = list(dict.fromkeys(device[first[use_order(space)]].tolist()))
     for members in equal_devices(space.problem):
         appeared = [d for d in used if d in members]
         rest = [d for d in members if d not in appeared]

@@ -16,7 +16,8 @@ Formulation, with the method of each constraint. Times are whole multiples of a 
 
 It is a relaxation of the simulated step, so its least step time is a lower bound:
 
-* channels serve in any order and may idle, the simulator's serve first come, first served;
+* channels serve in any order and may idle, the simulator's serve first come, first served, which
+  ``_queue`` adds on request;
 * copies and overheads may come at any time between producer and consumer, the simulator's come at
   once after the producer or right before the consumer;
 * activations count only as said above, not by the lifetimes of all tensors on a device;
@@ -27,20 +28,38 @@ It is a relaxation of the simulated step, so its least step time is a lower boun
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph.ranks import downward_rank
-from gnnplace.placers.exact_input import Bundle, Scale, bundles, equal_devices, serial_time
+from gnnplace.placers.exact_input import (
+    Bundle,
+    Scale,
+    bundles,
+    equal_devices,
+    serial_time,
+    use_order,
+)
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.simulation import Simulation
 from gnnplace.simulation.compiled import least_times
 
 IntArray = NDArray[np.int32]
 MOST_BYTES = 2.0**60  # What the solver's whole numbers hold.
+
+
+class Queued(NamedTuple):
+    """A send on a channel: producer, where, its finish, whether it is needed, its service."""
+
+    producer: int
+    source: int
+    finish: Any
+    needed: Any
+    start: Any
+    end: Any
 
 
 class ScheduleModel:
@@ -52,6 +71,7 @@ class ScheduleModel:
         options: devices that each unit may be on.
         chains: pairs of ops that share a device and run in this order.
         symmetry: whether equal devices are told apart by their first use.
+        queues: whether channels serve first come, first served; a larger model.
     """
 
     def __init__(
@@ -61,6 +81,7 @@ class ScheduleModel:
         options: list[list[int]],
         chains: list[tuple[int, int]] | None = None,
         symmetry: bool = False,
+        queues: bool = False,
     ) -> None:
         # Imported late: it takes a second, and other placers do not need it.
         from ortools.sat.python import cp_model
@@ -74,12 +95,13 @@ class ScheduleModel:
         self.time = scale.down(np.where(self.problem.allowed, self.problem.times, 0.0))
         self.on_device: list[list[Any]] = [[] for _ in range(self.problem.num_devices)]
         self.on_channel: dict[int, list[Any]] = {}
+        self.queued: dict[int, list[Queued]] = {}
         self.sent: dict[tuple[int, int], Any] = {}
         self._needs: dict[tuple[int, tuple[int, ...], int, int], Any] = {}
         self._assign()
         self._run_ops()
         self._precede(chains or [])
-        self._send()
+        self._send(queues)
         self._remember()
         self._last()
         if symmetry:
@@ -87,6 +109,8 @@ class ScheduleModel:
         for intervals in (*self.on_device, *self.on_channel.values()):
             if len(intervals) > 1:
                 self.model.add_no_overlap(intervals)
+        if queues:
+            self._queue()
         self.model.minimize(self.step)
 
     def _assign(self) -> None:
@@ -132,8 +156,8 @@ class ScheduleModel:
         for before, after in pairs:
             self.model.add(self.start[after] >= self.finish[before])
 
-    def _send(self) -> None:
-        for bundle in bundles(self.problem):
+    def _send(self, runs: bool) -> None:
+        for bundle in bundles(self.problem, runs=runs):
             own = self.unit_of[bundle.producer]
             for source in self.options[own]:
                 targets = {d for c in bundle.readers for d in self.options[self.unit_of[c]]}
@@ -155,7 +179,12 @@ class ScheduleModel:
         start = self._sending(bundle, target)
         if service > 0:
             copy = self._interval(start, service, needed)
-            self.on_channel.setdefault(int(cluster.channel[source, target]), []).append(copy)
+            channel = int(cluster.channel[source, target])
+            self.on_channel.setdefault(channel, []).append(copy)
+            finish = self.finish[bundle.producer]
+            self.queued.setdefault(channel, []).append(
+                Queued(bundle.producer, source, finish, needed, start, start + service)
+            )
             if cluster.sender_busy[source, target]:
                 self.on_device[source].append(copy)
         arrival = start + service + latency
@@ -206,6 +235,26 @@ class ScheduleModel:
         self.on_device[device].append(self._interval(start, size, needed))
         return start
 
+    def _queue(self) -> None:
+        """Of two sends on a channel the one whose producer finishes first is served first.
+
+        Tensors of one op are served as listed. Whole finishes are less than two units before the
+        true ones where times are rounded, so only finishes that far apart decide.
+        """
+        slack = 0 if self.scale.exact else 1
+        for sends in self.queued.values():
+            for a, b in combinations(sends, 2):
+                both = (a.needed, b.needed)
+                if a.producer == b.producer:
+                    if a.source == b.source:
+                        self.model.add(a.end <= b.start).only_enforce_if(*both)
+                    continue
+                first = self.model.new_bool_var("")
+                for one, other, order in ((a, b, first), (b, a, ~first)):
+                    given = (order, *both)
+                    self.model.add(one.finish <= other.finish + slack).only_enforce_if(*given)
+                    self.model.add(one.end <= other.start).only_enforce_if(*given)
+
     def _remember(self) -> None:
         if not self.space.memory_matters:
             return
@@ -248,7 +297,7 @@ class ScheduleModel:
 
     def _used_after(self, former: int, later: int) -> None:
         before: list[Any] = []
-        for u in self.space.unit_order.tolist():
+        for u in use_order(self.space).tolist():
             row = self.x[u]
             if later in row:
                 self.model.add_bool_or(~row[later], *before)
