@@ -28,6 +28,7 @@ from gnnplace.report import (
     make_row,
     seconds_text,
     simulation_table,
+    with_best_bound,
     write_page,
     write_trace,
 )
@@ -242,7 +243,7 @@ def compare(args: Namespace) -> int:
     names = [name for name in args.placers.split(",") if name] or None
     api.warm(names)
     results = api.compare(problem, names, budget=args.budget, seed=args.seed, progress=say)
-    rows = [make_row(result) for result in results]
+    rows = with_best_bound([make_row(result) for result in results])
     if args.json:
         answer = {"problem": problem.name, "rows": [row.data() for row in rows]}
         sys.stdout.write(json.dumps(answer) + "\n")

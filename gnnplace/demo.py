@@ -21,6 +21,7 @@ from gnnplace.report import (
     from_execution,
     from_simulation,
     make_row,
+    with_best_bound,
     write_page,
     write_trace,
 )
@@ -56,7 +57,7 @@ def demo(args: Namespace) -> int:
     api.warm()
     results = api.compare(problem, budget=args.budget, seed=args.seed, progress=say)
     runs = _execute_all(road, results)
-    rows = [_row(result, runs) for result in results]
+    rows = with_best_bound([_row(result, runs) for result in results])
     out.print(comparison_table(rows, _title(road)))
     for line in [*summary_lines(rows), *_eager_lines(road)]:
         out.print(line, soft_wrap=True)

@@ -3,6 +3,7 @@
 from gnnplace.report.page import write_page as write_page
 from gnnplace.report.rows import Row as Row
 from gnnplace.report.rows import make_row as make_row
+from gnnplace.report.rows import with_best_bound as with_best_bound
 from gnnplace.report.tables import bytes_text as bytes_text
 from gnnplace.report.tables import comparison_table as comparison_table
 from gnnplace.report.tables import seconds_text as seconds_text

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError
@@ -68,6 +69,22 @@ def make_row(
         note=result.note,
         verified=_verdict(verification),
     )
+
+
+def with_best_bound(rows: Sequence[Row]) -> list[Row]:
+    """The rows with the largest of their lower bounds: what one placer proves holds for all."""
+    bounds = [row.lower_bound for row in rows if row.lower_bound is not None]
+    if not bounds or max(bounds) <= 0:
+        return list(rows)
+    bound = max(bounds)
+    return [
+        row if row.predicted is None else replace(row, lower_bound=bound, gap=_gap(row, bound))
+        for row in rows
+    ]
+
+
+def _gap(row: Row, bound: float) -> float:
+    return max(0.0, (row.predicted or bound) / bound - 1.0)
 
 
 def _verdict(verification: Verification | None) -> str:

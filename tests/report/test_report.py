@@ -11,6 +11,7 @@ from rich.console import Console
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import contract, placer
 from gnnplace.report import (
+    Row,
     bytes_text,
     chrome_trace,
     comparison_table,
@@ -18,6 +19,7 @@ from gnnplace.report import (
     make_row,
     seconds_text,
     simulation_table,
+    with_best_bound,
     write_page,
 )
 from gnnplace.report.page import graph_data, page_data
@@ -101,6 +103,18 @@ def test_tables_name_speed_ups_and_failures(placed):
 )
 def test_seconds(value, text):
     assert seconds_text(value) == text
+
+
+def test_what_one_placer_proves_holds_for_all():
+    rows = [
+        Row("exact", predicted=2.0, lower_bound=1.9, gap=0.05),
+        Row("heft", predicted=3.0, lower_bound=1.0, gap=2.0),
+        Row("etf", error="none"),
+    ]
+    shared = with_best_bound(rows)
+    assert [row.lower_bound for row in shared] == [1.9, 1.9, None]
+    assert shared[1].gap == pytest.approx(3 / 1.9 - 1)
+    assert with_best_bound([rows[2]]) == [rows[2]]
 
 
 def test_bytes():
