@@ -65,7 +65,7 @@ def pareto_frontier(
     Raises:
         InputError: epsilon is negative, or a limit for a problem without memory tables.
         InfeasibleError: no strategy is within the limit.
-        UnsupportedError: too many points even with the largest epsilon.
+        UnsupportedError: even the search of one strategy would take too much memory.
     """
     _check(problem, epsilon, memory_limit)
     if not problem.has_memory:
@@ -87,10 +87,12 @@ def pareto_frontier(
 def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingResult:
     """The strategy of least cost that takes at most ``memory_limit`` bytes.
 
+    Where that would take too long, the best one found, which is then not ``exact``.
+
     Raises:
         InputError: the problem has no memory tables.
         InfeasibleError: no strategy is within the limit; says what the smallest takes.
-        UnsupportedError: too many points to tell.
+        UnsupportedError: even the search without a limit would take too much memory.
     """
     _check(problem, 0.0, memory_limit)
     begin = time.perf_counter()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.errors import UnsupportedError
 from gnnplace.sharding.kernels import POSITION_BITS, eliminate
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.supported import Point, Supported, Weight
+from gnnplace.sharding.supported import Point, Supported, Weight, undominated
 from gnnplace.sharding.tree import (
     Factors,
     Step,
+    TableTooLargeError,
     elimination_tree,
     step_sum,
     two_passes,
@@ -56,7 +57,7 @@ def search(
     """Looks for strategies in the regions below ``corners``.
 
     A short attempt at ``epsilon`` comes first, then stages from a large epsilon down to it: what a
-    stage finds shrinks the regions of the next.
+    stage finds shrinks the regions of the next. Where no stage ends, the supported points remain.
 
     Args:
         supported: the points to begin with.
@@ -65,34 +66,41 @@ def search(
 
     Returns:
         all points found, and the epsilon within which they are complete.
-
-    Raises:
-        UnsupportedError: too many points even with the largest epsilon.
     """
     steps, weights = elimination_tree(supported.factors), _pick(supported.weights, WEIGHTS)
-    factors = supported.factors
-    known, reached = list(supported.points), None
+    factors, known, reached = supported.factors, list(supported.points), _gap(supported.points)
     for error, work in [(epsilon, FIRST_WORK), *((e, WORK) for e in EPSILONS if e > epsilon),
                         (epsilon, WORK)]:  # fmt: skip
         regions = _regions(_merged(corners(known)), weights)
-        left = _pruned(steps, factors, weights, regions) if len(regions) else None
-        if left is None:
-            return known, 0.0
-        factors = left
         try:
+            left = _pruned(steps, factors, weights, regions) if len(regions) else None
+            if left is None:
+                return known, 0.0
+            factors = left
             run = _Run(steps, factors, weights, regions, known[0], np.log1p(error), work)
+        except TableTooLargeError:
+            break
         except _TooMuchWork:
-            if reached is not None:
-                return known, reached
-            continue
+            if work == FIRST_WORK:
+                continue
+            break
         known += run.points(supported.problem)
-        reached = error
+        reached = min(reached, error)
         if error == epsilon:
-            return known, epsilon
-    raise UnsupportedError(
-        f"frontier: too many strategies, even within {EPSILONS[0]:g} times the least cost; "
-        "give a memory limit, or fewer configurations"
-    )
+            break
+    return known, reached
+
+
+def _gap(points: list[Point]) -> float:
+    """The epsilon of supported points alone.
+
+    What lies between two neighbours is slower than the faster one, which is best for its weighing,
+    and has no less memory than the other one.
+    """
+    pairs = list(pairwise(undominated(points)))
+    if any(fast.time <= 0 for fast, _ in pairs):
+        return float("inf")
+    return max((slow.time / fast.time - 1.0 for fast, slow in pairs), default=0.0)
 
 
 def _pick(weights: list[Weight], count: int) -> list[Weight]:

@@ -30,6 +30,10 @@ BATCH = 2_000_000  # Cells of one sum, over weighings that go together.
 CELL_LIMIT = 60_000_000  # Cells of one sum; some arrays of this size are there at once.
 
 
+class TableTooLargeError(UnsupportedError):
+    """A sum that has more cells than ``CELL_LIMIT``."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One step.
@@ -162,7 +166,7 @@ def step_sum(
     """The sum of ``tables`` over the step's axes.
 
     Raises:
-        UnsupportedError: it would have more cells than ``CELL_LIMIT``.
+        TableTooLargeError: it would have more cells than ``CELL_LIMIT``.
     """
     return _add_up(step.axes, tables, scopes, [sizes[node] for node in step.axes])
 
@@ -171,7 +175,7 @@ def _add_up(
     axes: Scope, tables: Sequence[FloatArray], scopes: Sequence[Scope], shape: list[int]
 ) -> FloatArray:
     if math.prod(shape) > CELL_LIMIT:
-        raise UnsupportedError(
+        raise TableTooLargeError(
             f"frontier: a table of {math.prod(shape):.3g} cells is more than the limit of "
             f"{CELL_LIMIT:.3g}; use fewer configurations, or ask for the best strategy alone"
         )
@@ -208,7 +212,7 @@ def two_passes(
     """Inside and outside costs of every cell for some weighted costs.
 
     Raises:
-        UnsupportedError: a sum would have more cells than ``CELL_LIMIT``.
+        TableTooLargeError: a sum would have more cells than ``CELL_LIMIT``.
     """
     tables = factors.weighted(weights)
     inside: list[FloatArray] = []

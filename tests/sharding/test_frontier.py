@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
-from gnnplace.sharding import best_strategy, cheapest_within, pareto_frontier
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.sharding import best_strategy, cheapest_within, pareto_frontier, tree
 from gnnplace.sharding import frontier_search as search
 from tests.sharding.problems import every_point, random_problem, random_problems
 
@@ -84,13 +84,21 @@ def test_larger_epsilon_where_exact_is_too_much_work(monkeypatch):
         assert any(t <= near and m <= memory * (1 + 1e-12) for t, m in points_of(answer))
 
 
-def test_too_much_work_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(search, "FIRST_WORK", 1.0)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("limit", "value"), [("FIRST_WORK", 1.0), ("CELL_LIMIT", 20)])
+def test_supported_points_remain_with_their_epsilon(monkeypatch, seed, limit, value):
+    problem = random_problem(seed, nodes=6, edges=9, memory=True)
+    exact = expected_frontier(problem)
+    monkeypatch.setattr(search if limit == "FIRST_WORK" else tree, limit, value)
     monkeypatch.setattr(search, "WORK", 1.0)
-    problem = random_problem(4, nodes=8, edges=10, memory=True)
-    with pytest.raises(UnsupportedError, match="too many") as caught:
-        pareto_frontier(problem)
-    assert "\n" not in str(caught.value)
+    answer = pareto_frontier(problem)
+    for time, memory in exact:
+        near = time * (1 + answer.epsilon) + 1e-9
+        assert any(t <= near and m <= memory + 1e-9 for t, m in points_of(answer))
+    memory = exact[len(exact) // 2][1]
+    found = cheapest_within(problem, memory)
+    assert found.memory <= memory * (1 + 1e-9)
+    assert not found.exact or found.cost == pytest.approx(exact[len(exact) // 2][0])
 
 
 def test_without_memory_there_is_one_point():
