@@ -119,9 +119,10 @@ def _frontier(problem: ShardingProblem, args: Namespace) -> int:
         f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
     )
     _write(f"{'cost':>16}  {'memory (bytes)':>16}")
-    for point in answer.points:
+    for k, point in enumerate(answer.points):
         memory = "unknown" if point.memory is None else f"{point.memory:.10g}"
-        _write(f"{point.cost:16.10g}  {memory:>16}")
+        knee = "  <- knee" if k == answer.knee else ""
+        _write(f"{point.cost:16.10g}  {memory:>16}{knee}")
     _write(f"searched for {answer.seconds:.3f} s")
     return 0
 

@@ -51,6 +51,17 @@ class Frontier:
     epsilon: float
     seconds: float
 
+    @property
+    def knee(self) -> int | None:
+        """Index of the point farthest below the line between both ends; None without one."""
+        if len(self.points) < 3:
+            return None
+        cost = np.array([point.cost for point in self.points])
+        memory = np.array([point.memory for point in self.points])
+        below = (cost[-1] - cost) / (cost[-1] - cost[0])
+        below += (memory[0] - memory) / (memory[0] - memory[-1])
+        return int(below.argmax())
+
 
 def pareto_frontier(
     problem: ShardingProblem, epsilon: float = 0.0, memory_limit: float | None = None

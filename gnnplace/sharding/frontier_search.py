@@ -134,10 +134,14 @@ def _pruned(
     steps: Sequence[Step], factors: Factors, weights: list[Weight], regions: FloatArray
 ) -> Factors | None:
     """Without configurations that are in no region in all weighings; None if none is left."""
+    # Weighings in the middle discard the most, so that the others have less to look at.
+    turn = np.argsort(np.abs(np.arange(len(weights)) - len(weights) / 2), kind="stable")
+    weights, regions = [weights[k] for k in turn], regions[:, turn]
     alive = [np.ones((size, len(regions)), bool) for size in factors.sizes]
-    done = 0
+    done, count = 0, 1
     while done < len(weights):
-        last = done + weights_at_once(steps, factors.sizes)
+        last = done + min(count, weights_at_once(steps, factors.sizes))
+        count *= 2
         node = two_passes(steps, factors, weights[done:last]).node
         for k, bound in enumerate(node):
             below = bound.T[:, None] <= regions[None, :, done:last]

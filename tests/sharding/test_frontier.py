@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -144,3 +145,25 @@ def test_units_do_not_matter():
     )
     expected = [(t * 1e12, m * 1e9) for t, m in points_of(pareto_frontier(problem))]
     np.testing.assert_allclose(points_of(pareto_frontier(scaled)), expected)
+
+
+@pytest.mark.parametrize(("name", "devices"), [("alexnet", 8), ("rnnlm", 4)])
+def test_limits_walk_along_the_frontier_of_a_network(name, devices):
+    problem = sharding_problem(build_network(name), devices)
+    answer = pareto_frontier(problem)
+    assert answer.epsilon == 0
+    assert answer.points[0].cost == pytest.approx(best_strategy(problem).cost, rel=1e-12)
+    for point, following in pairwise(answer.points):
+        assert cheapest_within(problem, point.memory).cost == pytest.approx(point.cost, rel=1e-12)
+        below = cheapest_within(problem, point.memory * (1 - 1e-9))
+        assert below.cost == pytest.approx(following.cost, rel=1e-12)
+        assert below.exact
+
+
+def test_the_knee_is_farthest_from_the_line_between_the_ends():
+    def point(cost, memory):
+        return ShardingResult(cost, memory, (), 0.0, True)
+
+    points = (point(1.0, 10.0), point(2.0, 3.0), point(5.0, 2.0), point(9.0, 1.0))
+    assert Frontier(points, 0.0, 0.0).knee == 1
+    assert Frontier(points[:2], 0.0, 0.0).knee is None
