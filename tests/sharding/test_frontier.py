@@ -9,8 +9,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.sharding import best_strategy, cheapest_within, pareto_frontier, tree
+from gnnplace.sharding import (
+    Frontier,
+    ShardingResult,
+    best_strategy,
+    cheapest_within,
+    pareto_frontier,
+    tree,
+)
 from gnnplace.sharding import frontier_search as search
+from gnnplace.sharding.costs import sharding_problem
+from gnnplace.sharding.networks import build_network
 from tests.sharding.problems import every_point, random_problem, random_problems
 
 
