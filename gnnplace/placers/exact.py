@@ -48,10 +48,10 @@ from gnnplace.simulation import lower_bound
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 MOST_OPS = 5_000
-WHOLE_SIZE = 4_000  # Intervals of a model that is solved whole.
+WHOLE_SIZE, WHOLE_OPS = 4_000, 80  # Intervals and ops of a model that is solved whole.
 WHOLE_SIZE_WITHOUT_BUDGET = 400
 DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: budget 0.
-ANNEALING_SHARE = 0.05, 0.4  # Of the budget, where the model is solved whole and where not.
+ANNEALING_SHARE = 0.05, 0.7  # Of the budget, where the model is solved whole and where not.
 WHOLE_SHARE = 0.3  # Of the budget, for the whole model; the rest is for the tree and for parts.
 TURN_SHARE = 0.15  # Of that rest, for each turn of them.
 PART_SECONDS = 2.0
@@ -78,7 +78,8 @@ class Exact(Placer):
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         begin = time.perf_counter()
         timed = deadline > begin
-        whole = model_size(space.problem) <= (WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET)
+        most = WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET
+        whole = space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= most
         best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[0 if whole else 1])
         if whole and not best.proven:
             self._solve_whole(best, rng, begin + WHOLE_SHARE * (deadline - begin))
