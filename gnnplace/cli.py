@@ -204,6 +204,8 @@ def _shard(parser: ArgumentParser) -> None:
     parser.add_argument("what", help="a sharding file (NAME.json beside NAME.npz) or a network")
     parser.add_argument("--devices", type=int, default=None, help="of a network; 8 by default")
     parser.add_argument("--exactly", action="store_true", help="a network's layers use all devices")
+    parser.add_argument("--flops", type=float, default=10e12, help="FLOP/s of a device")
+    parser.add_argument("--bandwidth", type=float, default=16e9, help="bytes/s of a link")
     parser.add_argument("--profile", action="store_true", help="for 1, 2, 4 … devices")
     parser.add_argument("--pareto", action="store_true", help="every trade of cost for memory")
     parser.add_argument("--epsilon", type=float, default=0.0, help="relative error of --pareto")

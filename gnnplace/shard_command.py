@@ -61,8 +61,9 @@ def _read(args: Namespace) -> tuple[ShardingProblem, Setting | None]:
     devices = 8 if args.devices is None else args.devices
     if not 1 <= devices <= MOST_DEVICES:
         raise InputError(f"--devices: {devices} is not between 1 and {MOST_DEVICES}")
-    setting = Setting(build_network(args.what), devices, Machine(), args.exactly)
-    return sharding_problem(setting.network, devices, exactly=args.exactly), setting
+    machine = Machine(flops=args.flops, bandwidth=args.bandwidth)
+    setting = Setting(build_network(args.what), devices, machine, args.exactly)
+    return sharding_problem(setting.network, devices, machine, exactly=args.exactly), setting
 
 
 def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingResult) -> list[str]:

@@ -111,3 +111,11 @@ def test_a_profile_over_device_counts(path, capsys):
     assert run([*limited, str(rows[1]["memory"])]) == 0
     assert "fewest devices that fit: 2" in capsys.readouterr().out
     assert "--profile" in failure(["shard", path, "--profile"], capsys)[1]
+
+
+def test_faster_links_cost_less(capsys):
+    network = ["shard", "transformer", "--devices", "4", "--json"]
+    slow = answer_of([*network, "--bandwidth", "1e9"], capsys)
+    fast = answer_of([*network, "--bandwidth", "1e11"], capsys)
+    assert fast["cost"] < slow["cost"]
+    assert "bandwidth" in failure([*network, "--bandwidth", "0"], capsys)[1]

@@ -25,6 +25,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.errors import InputError
 from gnnplace.sharding.configurations import configurations
 from gnnplace.sharding.layers import Axes, Network, Operation
 from gnnplace.sharding.problem import Edge, ShardingProblem
@@ -41,12 +42,20 @@ class Machine:
         bandwidth: bytes per second of the link.
         element: bytes of an element.
         state: copies of a parameter that stay: itself, its gradient and Adam's two moments.
+
+    Raises:
+        InputError: a speed that is not positive.
     """
 
     flops: float = 10e12
     bandwidth: float = 16e9
     element: int = 4
     state: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bandwidth"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise InputError(f"{name}: {getattr(self, name):g} is not a positive number")
 
 
 @dataclass(frozen=True, eq=False)
