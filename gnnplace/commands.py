@@ -262,8 +262,8 @@ def summary_lines(rows: Sequence[Row]) -> list[str]:
         return ["no placer found a feasible placement"]
     best = min(placed, key=lambda row: row.predicted or 0.0)
     lines = [
-        f"lower bound {seconds_text(best.lower_bound)}: no placement of this problem can be "
-        f"faster; the best here, {best.placer}, is within {best.gap or 0.0:.1%} of it"
+        f"lower bound {seconds_text(best.lower_bound)} (predicted, from the same op times): no "
+        f"placement can be below it; the best here, {best.placer}, is within {best.gap or 0.0:.1%}"
     ]
     single = next((row for row in placed if row.placer == "single"), None)
     if single and single.predicted and best.predicted and best.predicted > 0.97 * single.predicted:
