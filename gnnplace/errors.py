@@ -47,7 +47,3 @@ class ExecutionError(GnnplaceError):
     """A run on workers that failed: a worker died, hung, or computed something else."""
 
     exit_code = 1
-
-
-class MissingDependencyError(GnnplaceError):
-    """An optional package is not installed; the message says which and how to get it."""

@@ -134,6 +134,47 @@ def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple
 
 
 @njit(cache=True, boundscheck=False)
+def move_units(
+    h: Neighbourhood,
+    unit_device: IntArray,
+    device: IntArray,
+    units: IntArray,
+    target: int,
+    former: IntArray,
+) -> int:
+    """Moves ``units`` to ``target`` where they may be there; how many moved.
+
+    ``former`` receives the device that each of them had, for ``undo_move``.
+    """
+    changed = 0
+    for i in range(len(units)):
+        unit = units[i]
+        former[i] = unit_device[unit]
+        if unit_device[unit] != target and h.allowed[unit, target]:
+            changed += 1
+            unit_device[unit] = target
+            for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
+                device[h.ops[k]] = target
+    return changed
+
+
+@njit(cache=True, boundscheck=False)
+def undo_move(
+    h: Neighbourhood,
+    unit_device: IntArray,
+    device: IntArray,
+    units: IntArray,
+    former: IntArray,
+) -> None:
+    """Puts ``units`` back where ``move_units`` found them, the last one first."""
+    for i in range(len(units) - 1, -1, -1):
+        unit = units[i]
+        unit_device[unit] = former[i]
+        for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
+            device[h.ops[k]] = former[i]
+
+
+@njit(cache=True, boundscheck=False)
 def anneal_kernel(
     c: Compiled,
     h: Neighbourhood,
@@ -174,26 +215,14 @@ def anneal_kernel(
                 shift(order, position, goal, origin)
         else:
             count, target = propose(h, unit_device, touched)
-            changed = 0
-            for i in range(count):
-                unit = touched[i]
-                former[i] = unit_device[unit]
-                if unit_device[unit] != target and h.allowed[unit, target]:
-                    changed += 1
-                    unit_device[unit] = target
-                    for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
-                        device[h.ops[k]] = target
+            changed = move_units(h, unit_device, device, touched[:count], target, former)
             if changed == 0:
                 continue
             tried = energy(c, h, device, order, threshold)
             if tried <= threshold:
                 now = tried
             else:
-                for i in range(count - 1, -1, -1):
-                    unit = touched[i]
-                    unit_device[unit] = former[i]
-                    for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
-                        device[h.ops[k]] = former[i]
+                undo_move(h, unit_device, device, touched[:count], former)
         if now < best:
             best = now
             best_device[:] = device

@@ -29,7 +29,6 @@ MOST_OPS = 20_000
 def etf_kernel(
     c: Compiled,
     rank: FloatArray,
-    producer: IntArray,
     allowed: NDArray[np.bool_],
     favourite: IntArray,
     limit: FloatArray,
@@ -40,7 +39,6 @@ def etf_kernel(
     Args:
         c: the problem.
         rank: upward rank, breaks ties. [n]
-        producer: op that makes each tensor. [T]
         allowed: whether a unit may be on a device. [U, D]
         favourite: the child an op would like to have on its own device, or -1. [n]
         limit: bytes of units a device takes before it counts as full. [D]
@@ -126,7 +124,6 @@ class Etf(Placer):
         device, start = etf_kernel(
             space.compiled,
             mean_upward_rank(problem),
-            problem.graph.producer,
             problem.unit_allowed,
             np.full(problem.num_ops, -1, dtype=np.int32),
             np.full(problem.num_devices, np.inf),

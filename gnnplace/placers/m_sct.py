@@ -50,7 +50,6 @@ class MSct(Placer):
         device, start = etf_kernel(
             space.compiled,
             mean_upward_rank(problem),
-            problem.graph.producer,
             problem.unit_allowed,
             favourite_children(problem),
             problem.cluster.memory,

@@ -39,7 +39,7 @@ def repair(space: SearchSpace, device: IntArray, order: IntArray) -> tuple[IntAr
 
 
 def unit_bytes(space: SearchSpace) -> FloatArray:
-    """State of each unit plus the largest of: its tensors' bytes of one micro-batch. [U]"""
+    """State of each unit plus all bytes that it produces. [U]"""
     problem = space.problem
     graph = problem.graph
     unit = problem.unit_of[graph.producer]

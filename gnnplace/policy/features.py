@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from gnnplace.graph.ranks import levels
 from gnnplace.policy.kernels import NUM_DYNAMIC
 from gnnplace.policy.walk import WalkGraph
-from gnnplace.problem import Problem
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -179,12 +178,3 @@ def _spread(times: FloatArray) -> FloatArray:
 def message_features(graph: WalkGraph) -> SingleArray:
     """Log transfer time of each edge in units of the mean op time. [edges, 1]"""
     return np.log1p(graph.edge_cost / graph.forward.scale).astype(np.float32)[:, None]
-
-
-def supports_reason(problem: Problem) -> str | None:
-    """Why the policy cannot place ``problem``, or None if it can."""
-    stuck = np.flatnonzero(~problem.unit_allowed.any(axis=1))
-    if stuck.size == 0:
-        return None
-    op = int(np.flatnonzero(problem.unit_of == stuck[0])[0])
-    return f"op {problem.graph.names[op]!r} (with what is colocated) can run on no device"

@@ -11,8 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-ROWS = 256  # Rows of A at once: their part of C and the block of B stay in the cache.
-COLUMNS = 512
+COLUMNS = 512  # Columns of B at once, so that the rows in use stay in the cache.
 
 
 @njit(cache=True, boundscheck=False, fastmath={"nnan", "ninf", "nsz"})

@@ -13,8 +13,6 @@ from gnnplace.problem import PHASES, UPDATE
 from gnnplace.tracing.builder import alias_roots
 from gnnplace.tracing.program import Program, ProgramOp
 
-OWNED = ("parameter", "optimizer")
-
 
 @dataclass(frozen=True)
 class ProgramGraph:

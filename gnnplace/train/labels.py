@@ -24,9 +24,11 @@ from gnnplace.placers.annealing import (
     HOT,
     Neighbourhood,
     energy,
+    move_units,
     neighbourhood,
     propose,
     seed_kernel,
+    undo_move,
 )
 from gnnplace.policy.model import PlacementPolicy
 from gnnplace.policy.rollouts import Aim, Rollouts
@@ -75,26 +77,14 @@ def anneal_units(
     for _ in range(moves):
         threshold = now - temperature * np.log(1.0 - np.random.random())  # noqa: NPY002
         count, target = propose(h, unit_device, touched)
-        changed = 0
-        for i in range(count):
-            unit = touched[i]
-            former[i] = unit_device[unit]
-            if unit_device[unit] != target and h.allowed[unit, target]:
-                changed += 1
-                unit_device[unit] = target
-                for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
-                    device[h.ops[k]] = target
+        changed = move_units(h, unit_device, device, touched[:count], target, former)
         if changed == 0:
             continue
         tried = energy(c, h, device, order, threshold)
         if tried <= threshold:
             now = tried
             continue
-        for i in range(count - 1, -1, -1):
-            unit = touched[i]
-            unit_device[unit] = former[i]
-            for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
-                device[h.ops[k]] = former[i]
+        undo_move(h, unit_device, device, touched[:count], former)
     return now
 
 
