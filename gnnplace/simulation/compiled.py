@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph import ComputationGraph
+from gnnplace.graph.ranks import downward_rank
 from gnnplace.problem import Problem
 
 FloatArray = NDArray[np.float64]
@@ -27,11 +29,16 @@ class Compiled(NamedTuple):
         consumer: consumers of all tensors.
         input_offset: where each op's inputs start in ``input_tensor``. [n + 1]
         input_tensor: tensors each op consumes, in listing order.
+        flow_offset: where each op's consumptions start in ``flow_op``. [n + 1]
+        flow_op: consumers of all of an op's tensors, one op after the other.
+        flow_size: bytes of the tensor of each of these.
+        head: least seconds from the beginning to an op's start. [n]
         tail: least seconds from an op's finish to the end of the step. [n]
         unit_of: placement unit of each op. [n]
         memory: bytes. [D]
         latency: seconds. [D, D]
         bandwidth: bytes per second. [D, D]
+        per_byte: seconds a byte, 0 without a link. [D, D]
         channel: channel index, -1 without a link. [D, D]
         busy: whether the sender makes the copy itself. [D, D]
         send_overhead: seconds of the sender a message. [D, D]
@@ -50,11 +57,16 @@ class Compiled(NamedTuple):
     consumer: IntArray
     input_offset: IntArray
     input_tensor: IntArray
+    flow_offset: IntArray
+    flow_op: IntArray
+    flow_size: FloatArray
+    head: FloatArray
     tail: FloatArray
     unit_of: IntArray
     memory: FloatArray
     latency: FloatArray
     bandwidth: FloatArray
+    per_byte: FloatArray
     channel: IntArray
     busy: NDArray[np.bool_]
     send_overhead: FloatArray
@@ -82,7 +94,7 @@ def tails(problem: Problem) -> FloatArray:
 
 def compile_problem(problem: Problem) -> Compiled:
     """Bundles the arrays of ``problem``."""
-    graph, cluster = problem.graph, problem.cluster
+    graph, cluster, cost = problem.graph, problem.cluster, least_times(problem)
     num_inputs = np.bincount(graph.consumer, minlength=graph.num_ops)
     by_consumer = np.argsort(graph.consumer, kind="stable")
     return Compiled(
@@ -96,11 +108,14 @@ def compile_problem(problem: Problem) -> Compiled:
         consumer=graph.consumer,
         input_offset=np.concatenate(([0], np.cumsum(num_inputs))).astype(np.int32),
         input_tensor=graph.consumption_tensor[by_consumer],
+        **_flows(graph),
+        head=downward_rank(graph, cost, np.zeros(len(graph.edges[0]))),
         tail=tails(problem),
         unit_of=problem.unit_of,
         memory=cluster.memory,
         latency=cluster.latency,
         bandwidth=cluster.bandwidth,
+        per_byte=1.0 / np.where(cluster.channel >= 0, cluster.bandwidth, np.inf),
         channel=cluster.channel,
         busy=cluster.sender_busy,
         send_overhead=cluster.send_overhead,
@@ -108,3 +123,16 @@ def compile_problem(problem: Problem) -> Compiled:
         num_channels=cluster.num_channels,
         receives_cost=bool((cluster.receive_overhead > 0).any()),
     )
+
+
+def _flows(graph: ComputationGraph) -> dict[str, NDArray[Any]]:
+    """Consumptions by producer, in the order of the op's tensors and their consumers."""
+    tensor = graph.consumption_tensor
+    source = graph.producer[tensor]
+    by_source = np.argsort(source, kind="stable")
+    counts = np.bincount(source, minlength=graph.num_ops)
+    return {
+        "flow_offset": np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+        "flow_op": graph.consumer[by_source],
+        "flow_size": graph.size[tensor[by_source]],
+    }

@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.kernels import run_kernel
+from gnnplace.simulation.kernels import DONE, ROUNDING, exceeds, run_kernel
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -113,16 +113,19 @@ def excess_kernel(
     The exact peak is computed only where a cheap upper bound exceeds the limit.
     """
     n = len(device)
+    after, limit = np.empty(n), cutoff * (1.0 + ROUNDING)
+    if exceeds(c, device, order, limit, after):
+        return np.inf, 0.0
     start, finish = np.empty(n), np.empty(n)
     if (most_memory(c, device) <= c.memory).all():
         none, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
-        return run_kernel(c, device, order, cutoff, start, finish, none, nowhere)[1], 0.0
+        return run_kernel(c, device, order, limit, after, start, finish, none, nowhere)[1], 0.0
     transfer = np.empty((len(c.consumer) + 1, 3), np.int32)
     service = np.empty((len(c.consumer) + 1, 3))
     status, step_time, count = run_kernel(
-        c, device, order, cutoff, start, finish, transfer, service
+        c, device, order, limit, after, start, finish, transfer, service
     )
-    if status != 0:
+    if status != DONE:
         return np.inf, np.maximum(device_state(c, device) - c.memory, 0.0).sum()
     lives = lifetimes(c, device, start, finish, transfer[:count], service[:count])
     peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], device_state(c, device))

@@ -135,7 +135,9 @@ class Simulator:
         n, room = problem.num_ops, len(c.consumer) + 1
         start, finish = np.full(n, np.nan), np.full(n, np.nan)
         transfer, service = np.empty((room, 3), np.int32), np.empty((room, 3))
-        _, step_time, count = run_kernel(c, device, order, np.inf, start, finish, transfer, service)
+        _, step_time, count = run_kernel(
+            c, device, order, np.inf, c.tail, start, finish, transfer, service
+        )
         transfers = Transfers(*transfer[:count].T, *service[:count].T)
         if not np.isfinite(step_time):
             peak, curve = device_state(c, device), _flat_curve(device_state(c, device))
