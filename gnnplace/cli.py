@@ -23,6 +23,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace convert FILE --from FORMAT -o problem.json
   gnnplace report PROBLEM PLACEMENT... -o report.html
   gnnplace bench SUITE.yaml -o results/
+  gnnplace data build FOLDER                        captures models as graphs to learn from
   gnnplace train fit|validate|test|predict --config trainers/NAME.yaml
 
 gnnplace COMMAND --help says more. MODEL is a zoo name, hf:CONFIG or module:callable; C is cpu:N,
@@ -199,6 +200,13 @@ def _bench(parser: ArgumentParser) -> None:
     _output(parser, "folder of results")
 
 
+def _data(parser: ArgumentParser) -> None:
+    parser.description = "Captures models as graphs to learn from; graphs that are there are kept."
+    parser.add_argument("action", help="build")
+    parser.add_argument("folder", help="one file a graph, and a card")
+    parser.add_argument("--models", default="", help="comma-separated models or families; all")
+
+
 def _shard(parser: ArgumentParser) -> None:
     parser.description = "Finds the best way to split every layer over the devices."
     parser.add_argument("what", help="a sharding file (NAME.json beside NAME.npz) or a network")
@@ -225,4 +233,5 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "convert": (_convert, "gnnplace.commands"),
     "report": (_report, "gnnplace.commands"),
     "bench": (_bench, "gnnplace.commands"),
+    "data": (_data, "gnnplace.data_command"),
 }

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
 from gnnplace.zoo import random_sketches as sketches
+from gnnplace.zoo.random_clusters import CLUSTERS, check_cluster, make_cluster
+from gnnplace.zoo.random_clusters import TRAIN_CLUSTERS as TRAIN_CLUSTERS
 from gnnplace.zoo.random_sketches import Sketch
 
 FloatArray = NDArray[np.float64]
@@ -32,8 +33,6 @@ Generator = np.random.Generator
 TRAIN = ("layered", "erdos-renyi", "inception", "transformer", "chain", "mixture", "grid")
 VALIDATION = ("nas", "two-tower")
 TEST = ("seq2seq", "series-parallel")
-TRAIN_CLUSTERS = ("shared", "own", "mixed")
-CLUSTERS = (*TRAIN_CLUSTERS, "two-tier")
 MICROBATCHES = (1, 1, 1, 2, 4, 8)
 MOST_OPS = 2_000
 
@@ -61,6 +60,7 @@ def random_problem(
     devices: tuple[int, int] = (2, 8),
     clusters: tuple[str, ...] = CLUSTERS,
     microbatches: tuple[int, ...] = MICROBATCHES,
+    most_ops: int = MOST_OPS,
 ) -> Problem:
     """A problem of ``family``; the same arguments give the same problem.
 
@@ -71,6 +71,7 @@ def random_problem(
         devices: least and most devices.
         clusters: types of clusters to draw from; of ``CLUSTERS``.
         microbatches: numbers of micro-batches to draw from; forward-only graphs have one.
+        most_ops: no number of micro-batches is drawn that makes more ops than this.
 
     Raises:
         InputError: there is no such family or cluster; the names are listed.
@@ -84,10 +85,9 @@ def random_problem(
     draft = _draw_costs(sketch, rng)
     graph = _training_graph(draft) if training else _forward_graph(draft)
     cluster_type = str(rng.choice(clusters))
-    if cluster_type not in CLUSTERS:
-        raise InputError(f"cluster {cluster_type!r}: unknown; clusters: {', '.join(CLUSTERS)}")
+    check_cluster(cluster_type)
     problem = _on_cluster(graph, f"{family}-{seed}", cluster_type, devices, rng)
-    fitting = [m for m in microbatches if training and m * problem.num_ops <= MOST_OPS]
+    fitting = [m for m in microbatches if training and m * problem.num_ops <= most_ops]
     return with_microbatches(problem, int(rng.choice(fitting or [1])))
 
 
@@ -189,7 +189,7 @@ def _on_cluster(
     bandwidth = max(moved, 1.0) / (ratio * float(parts.seconds.sum()))
     latency = float(parts.seconds.mean() * np.exp(rng.uniform(np.log(1e-3), np.log(0.3))))
     memory = _memory(parts, count, rng)
-    cluster = _cluster(cluster_type, count, bandwidth, latency, memory, rng)
+    cluster = make_cluster(cluster_type, count, bandwidth, latency, memory, rng)
     slower = float(np.exp(rng.uniform(0.0, np.log(5.0))))
     noise = rng.lognormal(0.0, rng.uniform(0.0, 0.5), len(parts.seconds))
     time = {"fast": parts.seconds, "slow": parts.seconds * slower * noise}
@@ -211,43 +211,3 @@ def _memory(parts: Parts, count: int, rng: Generator) -> float:
     if rng.random() < 0.7:
         return 4.0 * everything + largest
     return max(3.0 * largest, everything * rng.uniform(1.5, 3.0) / count)
-
-
-def _cluster(
-    cluster_type: str,
-    count: int,
-    bandwidth: float,
-    latency: float,
-    memory: float,
-    rng: Generator,
-) -> Cluster:
-    slow = int(rng.integers(1, count)) if cluster_type == "mixed" and count > 1 else 0
-    kinds = ["fast"] * (count - slow) + ["slow"] * slow
-    devices = tuple(
-        Device(name=f"device:{i}", kind=kind, memory=memory) for i, kind in enumerate(kinds)
-    )
-    each = max(1, (count + 1) // 2)
-    links = []
-    for i in range(count):
-        for j in range(count):
-            if i != j:
-                channel, factor = _channel(cluster_type, i // each, j // each)
-                links.append(
-                    Link(
-                        source=devices[i].name,
-                        target=devices[j].name,
-                        latency=latency,
-                        bandwidth=bandwidth * factor,
-                        channel=channel,
-                    )
-                )
-    return Cluster(devices, tuple(links), cluster_type)
-
-
-def _channel(cluster_type: str, here: int, there: int) -> tuple[str | None, float]:
-    """Channel of a link and how much faster than the drawn bandwidth it is."""
-    if cluster_type == "shared":
-        return "bus", 2.0
-    if cluster_type == "two-tier" and here != there:
-        return f"network {here}", 0.5
-    return None, 4.0 if cluster_type == "two-tier" else 1.0

@@ -1,0 +1,212 @@
+"""``CapturedGraph``: a model's training step as a graph with costs on several kinds, and its file.
+
+Costs are kept in two parts, so that a share of the batch can be priced: what an op takes at least
+(launches) and what it takes beyond that for the whole batch (work). Both are estimates from the
+kinds' published peaks, never measured: the same file comes out on every machine. Views and copies
+into buffers are already part of the op that they must not be parted from. Names are dropped.
+
+A file is an ``.npz`` without pickled objects. Indices are kept as differences, which compress well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import FormatError, InputError
+from gnnplace.graph import ComputationGraph
+from gnnplace.graph.coarsening import coarsen
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+FORMAT, VERSION = "gnnplace-captured", 1
+INDICES = ("producer", "consumer", "consumer_offset", "unit")
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedGraph:
+    """A captured training step.
+
+    Attributes:
+        origin: what it was captured from: at least ``name``, ``family``, ``part``, ``spec``,
+            ``optimizer`` and ``versions``.
+        graph: ops and tensors; bytes are those of the whole batch.
+        kinds: device kinds that costs are known for.
+        work: seconds of each op on each kind for the whole batch, without launches.
+            [num_kinds, num_ops]
+        launch: seconds that launching it takes, whatever the batch. [num_kinds, num_ops]
+        state: bytes that stay for the whole step. [num_ops]
+        phase: FORWARD, BACKWARD or UPDATE, as in a problem. [num_ops]
+        unit: class of ops that share a device, -1 if none. [num_ops]
+    """
+
+    origin: dict[str, Any]
+    graph: ComputationGraph
+    kinds: tuple[str, ...]
+    work: FloatArray
+    launch: FloatArray
+    state: FloatArray
+    phase: NDArray[np.int8]
+    unit: IntArray
+
+    @property
+    def name(self) -> str:
+        """Name of the graph."""
+        return str(self.origin["name"])
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops n."""
+        return self.graph.num_ops
+
+    @cached_property
+    def colocate(self) -> tuple[str | None, ...]:
+        """Class of each op as in a problem, or None. [num_ops]"""
+        return tuple(None if unit < 0 else f"unit{unit}" for unit in self.unit.tolist())
+
+    def coarsened(self, target: int) -> CapturedGraph:
+        """The graph with about ``target`` groups as its ops; itself where it has no more ops.
+
+        Groups depend on structure and the costs on the first kind alone.
+        """
+        if target >= self.num_ops:
+            return self
+        cost = self.work[0] + self.launch[0]
+        group = coarsen(self.graph, cost, target=target, unit=self.colocate, phase=self.phase)
+        count = int(group.max()) + 1
+        first = np.full(count, self.num_ops)
+        np.minimum.at(first, group, np.arange(self.num_ops))
+        return CapturedGraph(
+            self.origin,
+            quotient(self.graph, group, count),
+            self.kinds,
+            _summed(self.work, group, count),
+            _summed(self.launch, group, count),
+            np.bincount(group, self.state, count).astype(np.float64),
+            self.phase[first],
+            united(self.unit, group, count),
+        )
+
+
+def _summed(costs: FloatArray, group: IntArray, count: int) -> FloatArray:
+    return np.stack([np.bincount(group, row, count) for row in costs])
+
+
+def op_names(count: int) -> list[str]:
+    """Names of ops whose own are unknown."""
+    return [f"op{i}" for i in range(count)]
+
+
+def quotient(graph: ComputationGraph, group: IntArray, count: int) -> ComputationGraph:
+    """The graph of groups: a tensor for each one that leaves its group.
+
+    A tensor of no bytes is only an order; it is dropped where another tensor makes that order.
+    """
+    linked: set[tuple[int, int]] = set()
+    tensors: list[tuple[int, float, list[int]]] = []
+    for k in np.argsort(graph.size == 0, kind="stable").tolist():
+        source, size = int(group[graph.producer[k]]), float(graph.size[k])
+        targets = dict.fromkeys(group[graph.consumers(k)].tolist())
+        leaving = [g for g in targets if g != source and (size or (source, g) not in linked)]
+        if leaving:
+            linked.update((source, g) for g in leaving)
+            tensors.append((source, size, leaving))
+    return ComputationGraph.from_tensors(op_names(count), tensors)
+
+
+def united(unit: IntArray, group: IntArray, count: int) -> IntArray:
+    """Class of each group: classes that meet in a group are one, under the smallest number."""
+    same = list(range(int(unit.max(initial=-1)) + 1))
+
+    def root(one: int) -> int:
+        while same[one] != one:
+            same[one] = one = same[same[one]]
+        return one
+
+    own = [-1] * count
+    for one, g in zip(unit.tolist(), group.tolist(), strict=True):
+        if one >= 0 and own[g] >= 0:
+            a, b = sorted((root(one), root(own[g])))
+            same[b] = a
+        elif one >= 0:
+            own[g] = one
+    return np.array([one if one < 0 else root(one) for one in own], dtype=np.int32)
+
+
+def write_captured(path: str | Path, captured: CapturedGraph) -> None:
+    """Writes a graph's file: to a temporary file beside ``path`` that is renamed over it.
+
+    Raises:
+        InputError: the folder does not exist or cannot be written to.
+    """
+    graph = captured.graph
+    header = {"format": FORMAT, "version": VERSION, "kinds": captured.kinds, **captured.origin}
+    arrays: dict[str, Any] = {
+        "producer": graph.producer,
+        "consumer": graph.consumer,
+        "consumer_offset": graph.consumer_offset,
+        "unit": captured.unit,
+    }
+    arrays = {key: np.diff(value, prepend=0).astype(np.int32) for key, value in arrays.items()}
+    arrays["header"] = np.array(json.dumps(header, sort_keys=True))
+    arrays["phase"], arrays["size"] = captured.phase, graph.size
+    for key in ("work", "launch", "state"):
+        arrays[key] = getattr(captured, key).astype(np.float32)
+    _write(Path(path), arrays)
+
+
+def _write(path: Path, arrays: dict[str, Any]) -> None:
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_captured(path: str | Path) -> CapturedGraph:
+    """Reads a graph's file.
+
+    Raises:
+        FormatError: the file is missing, is not one of ours, or of another version.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+        header = json.loads(str(arrays["header"]))
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        raise FormatError(f"{path}: not a captured graph: {error}") from None
+    if (header.pop("format", None), header.pop("version", None)) != (FORMAT, VERSION):
+        raise FormatError(f"{path}: not a {FORMAT} file of version {VERSION}; build the store anew")
+    try:
+        return _assemble(header, arrays)
+    except (KeyError, InputError) as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def _assemble(header: dict[str, Any], arrays: dict[str, Any]) -> CapturedGraph:
+    whole = {key: np.cumsum(arrays[key]).astype(np.int32) for key in INDICES}
+    names = op_names(len(arrays["phase"]))
+    size = arrays["size"].astype(np.float64)
+    graph = ComputationGraph(
+        tuple(names), whole["producer"], size, whole["consumer_offset"], whole["consumer"]
+    )
+    costs = {key: arrays[key].astype(np.float64) for key in ("work", "launch", "state")}
+    kinds = tuple(header.pop("kinds"))
+    return CapturedGraph(header, graph, kinds, phase=arrays["phase"], unit=whole["unit"], **costs)
