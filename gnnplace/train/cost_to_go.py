@@ -18,13 +18,15 @@ Cost: decisions * candidates decodes a problem.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from gnnplace.policy.rollouts import ORDERS, Aim, Decisions, Rollouts
+from gnnplace.policy.rollouts import Aim, Decisions, Rollouts
 from gnnplace.train.data import Sample
 from gnnplace.train.policy_module import Lesson, PolicyModule, alike, take
 
@@ -42,14 +44,7 @@ class CostToGo(PolicyModule):
         sharpness: scores are multiplied by this.
         most: greatest regret, in log step time.
         noise: temperature of the noise in the base placements.
-        hidden: size of the encoder's states.
-        layers: rounds of messages; 0 leaves the graph out.
-        decoder_hidden: size of the decoder's layers.
-        learning_rate: of Adam, at its highest.
-        steps: training steps over which the learning rate falls to a tenth.
-        orders: traversal orders to decode under.
-        start: folder of a policy to start from; its sizes must be those given here.
-        export: folder that the policy is saved to whenever the validation improves.
+        shared: arguments of ``PolicyModule``.
     """
 
     def __init__(
@@ -60,18 +55,9 @@ class CostToGo(PolicyModule):
         sharpness: float = 4.0,
         most: float = 0.3,
         noise: float = 0.2,
-        hidden: int = 64,
-        layers: int = 3,
-        decoder_hidden: int = 32,
-        learning_rate: float = 1e-3,
-        steps: int = 3000,
-        orders: tuple[str, ...] = ORDERS,
-        start: str | None = None,
-        export: str | None = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            hidden, layers, decoder_hidden, learning_rate, steps, orders, start, export
-        )
+        super().__init__(**shared)
         self.decisions, self.candidates, self.aims = decisions, candidates, aims
         self.sharpness, self.most, self.noise = sharpness, most, noise
 

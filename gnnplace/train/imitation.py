@@ -8,6 +8,8 @@ devices the label took is nothing to learn. Cost: one decode an aim.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnnplace.errors import InputError
-from gnnplace.policy.rollouts import ORDERS, Aim, Rollouts, device_limits
+from gnnplace.policy.rollouts import Aim, Rollouts, device_limits
 from gnnplace.train.data import Sample
 from gnnplace.train.policy_module import Lesson, PolicyModule, alike, take
 
@@ -27,31 +29,15 @@ class Imitation(PolicyModule):
 
     Args:
         aims: aims that each label is followed under.
-        hidden: size of the encoder's states.
-        layers: rounds of messages; 0 leaves the graph out.
-        decoder_hidden: size of the decoder's layers.
-        learning_rate: of Adam, at its highest.
-        steps: training steps over which the learning rate falls to a tenth.
-        orders: traversal orders to decode under.
-        start: folder of a policy to start from; its sizes must be those given here.
-        export: folder that the policy is saved to whenever the validation improves.
+        shared: arguments of ``PolicyModule``.
     """
 
     def __init__(
         self,
         aims: int = 3,
-        hidden: int = 64,
-        layers: int = 3,
-        decoder_hidden: int = 32,
-        learning_rate: float = 1e-3,
-        steps: int = 3000,
-        orders: tuple[str, ...] = ORDERS,
-        start: str | None = None,
-        export: str | None = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            hidden, layers, decoder_hidden, learning_rate, steps, orders, start, export
-        )
+        super().__init__(**shared)
         self.aims = aims
 
     def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
