@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -12,10 +13,15 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Portfolio, SearchSpace
 from gnnplace.policy.model import PlacementPolicy
+from gnnplace.problem import Problem
 from gnnplace.train.labels import Label, build_labels, read_labels
 from gnnplace.zoo import random_families
+from gnnplace.zoo.captured import TEST, TRAIN, VALIDATION, captured_problem, shipped_store
 
 TRAIN_SEEDS, VALIDATION_SEEDS, TEST_SEEDS = 1_000_000, 0, 500_000
+TELLING = 1  # of the random numbers that tell captured and large problems from the others
+GROUPS = (60, 400)  # least and most groups of a captured graph
+BATCH = (0.25, 4.0)  # of the captured batch, in training
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,46 +41,84 @@ class Sample:
     label: Label | None = None
 
 
-class Problems(Dataset[Sample]):
-    """Problem ``i`` is drawn from family ``i mod number of families`` with a seed of its own.
+@dataclass(frozen=True)
+class Draws:
+    """What problems are drawn from; problem ``i`` is the same each time.
 
-    Args:
-        families: names of random families.
+    Attributes:
+        families: names of random families; problem ``i`` is of family ``i mod their number``
+            unless it is of a captured graph.
+        part: part of the split that captured graphs are from: train, validation or test.
         seed: of all problems.
         ops: least and most ops before micro-batches.
         devices: least and most devices.
         clusters: types of clusters.
         microbatches: numbers of micro-batches to draw from.
-        reference: whether to run the heuristics.
+        captured: share of problems that are drawn from captured graphs.
+        large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
+        large_ops: least and most ops of large problems; the most holds with micro-batches.
+        batch: least and most of the captured batch.
     """
 
-    def __init__(
-        self,
-        families: tuple[str, ...],
-        seed: int,
-        ops: tuple[int, int],
-        devices: tuple[int, int],
-        clusters: tuple[str, ...],
-        microbatches: tuple[int, ...],
-        *,
-        reference: bool,
-    ) -> None:
-        self.families, self.seed, self.ops, self.devices = families, seed, ops, devices
-        self.clusters, self.microbatches, self.reference = clusters, microbatches, reference
+    families: tuple[str, ...]
+    part: str
+    seed: int
+    ops: tuple[int, int]
+    devices: tuple[int, int]
+    clusters: tuple[str, ...]
+    microbatches: tuple[int, ...]
+    captured: float = 0.0
+    large: float = 0.0
+    large_ops: tuple[int, int] = (1_000, 5_000)
+    batch: tuple[float, float] = (1.0, 1.0)
+
+    def problem(self, index: int) -> Problem:
+        """Problem number ``index``."""
+        rng = np.random.default_rng([self.seed + index, TELLING])
+        captured, large = rng.random() < self.captured, rng.random() < self.large
+        if captured:
+            return self._captured(index, large, rng)
+        return random_families.random_problem(
+            self.families[index % len(self.families)],
+            self.seed + index,
+            ops=self.large_ops if large else self.ops,
+            devices=self.devices,
+            clusters=self.clusters,
+            microbatches=self.microbatches,
+            most_ops=max(random_families.MOST_OPS, self.large_ops[1] if large else 0),
+        )
+
+    def _captured(self, index: int, large: bool, rng: np.random.Generator) -> Problem:
+        store = shipped_store()
+        return captured_problem(
+            store,
+            str(rng.choice(store.part(self.part))),
+            self.seed + index,
+            groups=None if large else GROUPS,
+            devices=self.devices,
+            clusters=self.clusters,
+            microbatches=self.microbatches,
+            batch=self.batch,
+            most_ops=self.large_ops[1] if large else random_families.MOST_OPS,
+        )
+
+
+class Problems(Dataset[Sample]):
+    """Problems as they are drawn.
+
+    Args:
+        draws: what from.
+        reference: whether to run the heuristics; such problems are kept once they are made.
+    """
+
+    def __init__(self, draws: Draws, *, reference: bool) -> None:
+        self.draws, self.reference = draws, reference
         self.made: dict[int, Sample] = {}
 
     def __getitem__(self, index: int) -> Sample:
         if index in self.made:
             return self.made[index]
-        problem = random_families.random_problem(
-            self.families[index % len(self.families)],
-            self.seed + index,
-            ops=self.ops,
-            devices=self.devices,
-            clusters=self.clusters,
-            microbatches=self.microbatches,
-        )
-        space = SearchSpace(problem)
+        space = SearchSpace(self.draws.problem(index))
         if not self.reference:
             return Sample(space, index)
         self.made[index] = Sample(space, index, reference_seconds(space))
@@ -142,6 +186,10 @@ class ProblemDataModule(LightningDataModule):
         problems: training problems an epoch.
         validation_problems: number of validation problems.
         test_problems: number of test problems.
+        captured: share of problems that are drawn from captured graphs, each of its own part of
+            the split by model family.
+        large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
+        large_ops: least and most ops of large problems.
         batch_size: problems a step.
         labels: number of training problems with labels to imitate; 0 for new problems all along.
         label_folder: where labels are kept, made on first use.
@@ -161,6 +209,9 @@ class ProblemDataModule(LightningDataModule):
         problems: int = 1000,
         validation_problems: int = 64,
         test_problems: int = 100,
+        captured: float = 0.0,
+        large: float = 0.0,
+        large_ops: tuple[int, int] = (1_000, 5_000),
         batch_size: int = 8,
         labels: int = 0,
         label_folder: str = "runs/labels",
@@ -170,17 +221,28 @@ class ProblemDataModule(LightningDataModule):
         self.batch_size, self.problems = batch_size, problems
         self.labels, self.label_folder = labels, label_folder
         self.counts = {"validation": validation_problems, "test": test_problems}
-        start = TRAIN_SEEDS * (seed + 1)
-        self.train = Problems(
-            families, start, ops, devices, clusters, microbatches, reference=False
+        begin = TRAIN_SEEDS * (seed + 1)
+        draws = Draws(
+            families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large, large_ops
         )
-        held_out = {
-            "validation": (validation_families, VALIDATION_SEEDS, clusters),
-            "test": (test_families, TEST_SEEDS, (*clusters, "two-tier")),
-        }
+        validation = replace(
+            draws,
+            families=validation_families,
+            part=VALIDATION,
+            seed=VALIDATION_SEEDS,
+            ops=held_out_ops,
+        )
+        test = replace(
+            validation,
+            families=test_families,
+            part=TEST,
+            seed=TEST_SEEDS,
+            clusters=(*clusters, "two-tier"),
+        )
+        self.train = Problems(replace(draws, batch=BATCH), reference=False)
         self.held_out = {
-            part: Problems(names, first, held_out_ops, devices, types, microbatches, reference=True)
-            for part, (names, first, types) in held_out.items()
+            "validation": Problems(validation, reference=True),
+            "test": Problems(test, reference=True),
         }
 
     def prepare_data(self) -> None:
