@@ -76,16 +76,27 @@ class Problem:
         return self.cluster.num_devices
 
     @cached_property
+    def kind_of(self) -> NDArray[np.intp]:
+        """Kind of each device, an index into ``cluster.kinds``. [D]"""
+        index = {kind: k for k, kind in enumerate(self.cluster.kinds)}
+        return np.array([index[device.kind] for device in self.cluster.devices])
+
+    @cached_property
+    def kind_times(self) -> NDArray[np.float64]:
+        """Seconds of each op on each of ``cluster.kinds``, inf where it cannot run. [num_ops, K]"""
+        never = np.full(self.num_ops, np.inf)
+        columns = [self.time.get(kind, never) for kind in self.cluster.kinds]
+        return np.ascontiguousarray(np.stack(columns, axis=1))
+
+    @cached_property
     def times(self) -> NDArray[np.float64]:
         """Seconds of each op on each device, inf where it cannot run. [num_ops, D]"""
-        never = np.full(self.num_ops, np.inf)
-        columns = [self.time.get(device.kind, never) for device in self.cluster.devices]
-        return np.ascontiguousarray(np.stack(columns, axis=1))
+        return self.kind_times.take(self.kind_of, axis=1)
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
         """Whether an op may be on a device by itself: the kind can run it, no pin. [num_ops, D]"""
-        allowed = np.isfinite(self.times)
+        allowed = np.isfinite(self.kind_times).take(self.kind_of, axis=1)
         pinned = np.flatnonzero(self.pin >= 0)
         allowed[pinned] &= np.arange(self.num_devices) == self.pin[pinned, None]
         return allowed
@@ -111,7 +122,8 @@ class Problem:
     def unit_allowed(self) -> NDArray[np.bool_]:
         """Whether a whole unit may be on a device. [U, D]"""
         allowed = np.ones((self.num_units, self.num_devices), dtype=bool)
-        np.logical_and.at(allowed, self.unit_of, self.allowed)
+        op, device = np.nonzero(~self.allowed)
+        allowed[self.unit_of[op], device] = False
         return allowed
 
     @cached_property
@@ -122,13 +134,11 @@ class Problem:
     @cached_property
     def microbatch(self) -> NDArray[np.int32]:
         """Micro-batch of each op, read off its name's ``#k``; 0 for update ops. [num_ops]"""
-        result = np.zeros(self.num_ops, dtype=np.int32)
-        if self.microbatches > 1:
-            for i, name in enumerate(self.graph.names):
-                suffix = name.rpartition("#")[2]
-                if self.phase[i] != UPDATE and "#" in name and suffix.isdecimal():
-                    result[i] = int(suffix)
-        return result
+        if self.microbatches == 1:
+            return np.zeros(self.num_ops, dtype=np.int32)
+        number = {f"#{k}": k for k in range(self.microbatches)}
+        named = [number.get(name[name.rfind("#") :], 0) for name in self.graph.names]
+        return np.where(self.phase == UPDATE, 0, np.array(named, dtype=np.int32))
 
     @cached_property
     def fingerprint(self) -> str:

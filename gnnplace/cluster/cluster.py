@@ -109,11 +109,17 @@ class Cluster:
         """Number of distinct channels."""
         return int(self.channel.max(initial=-1)) + 1
 
+    @cached_property
+    def _ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Source and target device of each link."""
+        index = self.device_index
+        source = np.array([index[link.source] for link in self.links], dtype=np.intp)
+        return source, np.array([index[link.target] for link in self.links], dtype=np.intp)
+
     def _matrix(
         self, values: Sequence[float], absent: float, diagonal: float
     ) -> NDArray[np.float64]:
         matrix = np.full((self.num_devices, self.num_devices), absent)
         np.fill_diagonal(matrix, diagonal)
-        for link, value in zip(self.links, values, strict=True):
-            matrix[self.device_index[link.source], self.device_index[link.target]] = value
+        matrix[self._ends] = values
         return matrix

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 import networkx as nx
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import InputError
+from gnnplace.graph.kernels import least_first
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
@@ -157,21 +157,11 @@ class ComputationGraph:
         Raises:
             InputError: naming the ops of a cycle.
         """
-        waiting = np.diff(self.predecessor_offset).tolist()
-        offset, successor = self.successor_offset.tolist(), self.successor.tolist()
-        ready = [op for op in range(self.num_ops) if waiting[op] == 0]
-        heapify(ready)
-        order: list[int] = []
-        while ready:
-            op = heappop(ready)
-            order.append(op)
-            for other in successor[offset[op] : offset[op + 1]]:
-                waiting[other] -= 1
-                if waiting[other] == 0:
-                    heappush(ready, other)
+        listed = np.arange(self.num_ops, dtype=np.int32)
+        order = least_first(self.successor_offset, self.successor, listed)
         if len(order) < self.num_ops:
             raise InputError(f"tensors: a cycle: {self._describe_cycle()}")
-        return np.array(order, dtype=np.int32)
+        return np.asarray(order)
 
     @cached_property
     def position(self) -> IntArray:

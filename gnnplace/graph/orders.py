@@ -15,15 +15,14 @@ op that comes first in the stable topological order, but for ``lexicographic``, 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import InputError
+from gnnplace.graph import kernels
 from gnnplace.graph.computation_graph import ComputationGraph
 from gnnplace.graph.ranks import downward_rank, upward_rank
 
@@ -54,18 +53,7 @@ def reverse_topological(graph: ComputationGraph) -> IntArray:
 
 def breadth_first(graph: ComputationGraph) -> IntArray:
     """Producers first; ops become ready into a queue. [n]"""
-    waiting = np.diff(graph.predecessor_offset).tolist()
-    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
-    queue = deque(op for op in range(graph.num_ops) if waiting[op] == 0)
-    order = []
-    while queue:
-        op = queue.popleft()
-        order.append(op)
-        for other in successor[offset[op] : offset[op + 1]]:
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                queue.append(other)
-    return np.array(order, dtype=np.int32)
+    return np.asarray(kernels.first_ready_first(graph.successor_offset, graph.successor))
 
 
 def depth_first_pre(graph: ComputationGraph) -> IntArray:
@@ -92,31 +80,14 @@ def _depth_first(graph: ComputationGraph, key: NDArray[Any]) -> tuple[IntArray, 
     """Pre- and post-order; of sources and of an op's successors the least key first."""
     owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.successor_offset))
     by_key = np.lexsort((key[graph.successor], owner))
-    offset, successor = graph.successor_offset.tolist(), graph.successor[by_key].tolist()
     sources = np.flatnonzero(np.diff(graph.predecessor_offset) == 0)
-    sources = sources[np.argsort(key[sources], kind="stable")].tolist()
-    following = offset[:-1].copy()
-    met = [False] * graph.num_ops
-    pre: list[int] = []
-    post: list[int] = []
-    stack = sources[::-1]
-    while stack:
-        op = stack[-1]
-        if not met[op]:
-            met[op] = True
-            pre.append(op)
-        while following[op] < offset[op + 1] and met[successor[following[op]]]:
-            following[op] += 1
-        if following[op] < offset[op + 1]:
-            stack.append(successor[following[op]])
-        else:
-            post.append(stack.pop())
-    return np.array(pre, dtype=np.int32), np.array(post, dtype=np.int32)
+    sources = sources[np.argsort(key[sources], kind="stable")].astype(np.int32)
+    return kernels.depth_first(graph.successor_offset, graph.successor[by_key], sources)
 
 
 def lexicographic(graph: ComputationGraph) -> IntArray:
     """Producers first, among the ready ops the least name. [n]"""
-    return _least_first(graph, np.argsort(np.argsort(np.array(graph.names))).tolist())
+    return _least_first(graph, np.argsort(np.array(graph.names)))
 
 
 def upward_rank_order(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> IntArray:
@@ -147,23 +118,12 @@ def reverse_upward_rank_order(
 
 def random_order(graph: ComputationGraph, seed: int) -> IntArray:
     """Producers first, among the ready ops the one with the least random number. [n]"""
-    return _least_first(graph, np.random.default_rng(seed).random(graph.num_ops).tolist())
+    return _least_first(graph, np.argsort(np.random.default_rng(seed).random(graph.num_ops)))
 
 
-def _least_first(graph: ComputationGraph, key: Sequence[Any]) -> IntArray:
-    waiting = np.diff(graph.predecessor_offset).tolist()
-    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
-    ready = [(key[op], op) for op in range(graph.num_ops) if waiting[op] == 0]
-    heapify(ready)
-    order = []
-    while ready:
-        _, op = heappop(ready)
-        order.append(op)
-        for other in successor[offset[op] : offset[op + 1]]:
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                heappush(ready, (key[other], other))
-    return np.array(order, dtype=np.int32)
+def _least_first(graph: ComputationGraph, preferred: NDArray[np.intp]) -> IntArray:
+    op_of = preferred.astype(np.int32)
+    return np.asarray(kernels.least_first(graph.successor_offset, graph.successor, op_of))
 
 
 Order = Callable[[ComputationGraph, FloatArray, FloatArray, int], IntArray]

@@ -6,43 +6,45 @@ counted. Downward rank (eq. 10): the longest path before the op. Both O(n + edge
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph.computation_graph import ComputationGraph
+from gnnplace.graph.kernels import longest_after, longest_before
 
 FloatArray = NDArray[np.float64]
+Rank = Callable[[ComputationGraph, FloatArray, FloatArray], FloatArray]
 
 
 def upward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
     """Longest path from each op's start to the end. ``edge_cost`` goes with ``graph.edges``. [n]"""
-    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
-    seconds, between = cost.tolist(), edge_cost.tolist()
-    rank = [0.0] * graph.num_ops
-    for op in reversed(graph.topological_order.tolist()):
-        longest = 0.0
-        for k in range(offset[op], offset[op + 1]):
-            path = between[k] + rank[successor[k]]
-            if path > longest:
-                longest = path
-        rank[op] = seconds[op] + longest
-    return np.array(rank)
+    return cost + rank_after(graph, cost, edge_cost)
+
+
+def rank_after(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
+    """Upward rank without the op itself: longest path from each op's finish to the end. [n]"""
+    arrays = (graph.topological_order, graph.successor_offset, graph.successor)
+    return np.asarray(longest_after(*arrays, cost, edge_cost))
 
 
 def downward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
     """Longest path from the beginning to each op's start. [n]"""
-    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
-    seconds, between = cost.tolist(), edge_cost.tolist()
-    rank = [0.0] * graph.num_ops
-    for op in graph.topological_order.tolist():
-        done = rank[op] + seconds[op]
-        for k in range(offset[op], offset[op + 1]):
-            if done + between[k] > rank[successor[k]]:
-                rank[successor[k]] = done + between[k]
-    return np.array(rank)
+    arrays = (graph.topological_order, graph.successor_offset, graph.successor)
+    return np.asarray(longest_before(*arrays, cost, edge_cost))
 
 
 def levels(graph: ComputationGraph) -> NDArray[np.int32]:
     """Number of edges on the longest path from a source to each op. [n]"""
-    ones = np.ones(len(graph.edges[0]))
-    return downward_rank(graph, np.zeros(graph.num_ops), ones).astype(np.int32)
+    return _edges_on(downward_rank, graph)
+
+
+def levels_from_sinks(graph: ComputationGraph) -> NDArray[np.int32]:
+    """Number of edges on the longest path from each op to a sink. [n]"""
+    return _edges_on(upward_rank, graph)
+
+
+def _edges_on(rank: Rank, graph: ComputationGraph) -> NDArray[np.int32]:
+    ones = np.ones(len(graph.successor))
+    return rank(graph, np.zeros(graph.num_ops), ones).astype(np.int32)

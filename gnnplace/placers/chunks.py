@@ -39,16 +39,8 @@ def chunk_of_unit(space: SearchSpace, cuts: IntArray) -> IntArray:
     return chunk
 
 
-def device_speeds(space: SearchSpace) -> FloatArray:
-    """Relative speed of each device on the units it may have; 0 if none. [D]"""
-    allowed = space.problem.unit_allowed
-    own = np.where(allowed, space.work, 0.0).sum(axis=0)
-    mean = np.where(allowed, space.mean_work[:, None], 0.0).sum(axis=0)
-    return np.where(own > 0, mean / np.maximum(own, 1e-300), allowed.any(axis=0).astype(float))
-
-
 def device_ranking(space: SearchSpace) -> IntArray:
     """Devices that can run something, the fastest first, as listed among equals. [<= D]"""
-    speed = device_speeds(space)
+    speed = space.speed
     ranking = np.argsort(-np.round(speed, 9), kind="stable")
     return ranking[speed[ranking] > 0].astype(np.int32)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.chunks import chunk_of_unit, device_ranking, device_speeds, even_cuts
+from gnnplace.placers.chunks import chunk_of_unit, device_ranking, even_cuts
 from gnnplace.placers.search_space import SearchSpace
 
 IntArray = NDArray[np.int32]
@@ -28,7 +28,7 @@ class Contiguous(Placer):
     name = "contiguous"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        ranking, speeds = device_ranking(space), device_speeds(space)
+        ranking, speeds = device_ranking(space), space.speed
         starts = []
         for k in device_counts(len(ranking)):
             devices = np.sort(ranking[:k])

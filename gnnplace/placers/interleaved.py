@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.chunks import chunk_of_unit, device_ranking, device_speeds, even_cuts
+from gnnplace.placers.chunks import chunk_of_unit, device_ranking, even_cuts
 from gnnplace.placers.contiguous import device_counts, max_tries, move_cut
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import BACKWARD, Problem
@@ -33,7 +33,7 @@ class Interleaved(Placer):
         return None if problem.num_devices > 1 else "chunks need at least two devices"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        ranking, speeds = device_ranking(space), device_speeds(space)
+        ranking, speeds = device_ranking(space), space.speed
         tried = []
         for k in device_counts(len(ranking)):
             devices = np.sort(ranking[:k])

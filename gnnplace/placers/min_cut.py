@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.chunks import device_ranking, device_speeds
+from gnnplace.placers.chunks import device_ranking
 from gnnplace.placers.contiguous import device_counts
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
@@ -51,7 +51,7 @@ def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
     if len(devices) == 1:
         return np.zeros(space.problem.num_units, dtype=np.int32)
     offset, neighbour, weight = _weighted_edges(space)
-    speed = device_speeds(space)[devices]
+    speed = space.speed[devices]
     _, part = pymetis.part_graph(
         len(devices),
         xadj=offset.tolist(),
@@ -69,14 +69,6 @@ def _whole(values: FloatArray) -> IntArray:
 
 
 def _weighted_edges(space: SearchSpace) -> tuple[IntArray, IntArray, IntArray]:
-    problem = space.problem
-    source, target, size = problem.graph.edges
-    a, b = problem.unit_of[source].astype(np.int64), problem.unit_of[target].astype(np.int64)
-    keep, n = a != b, problem.num_units
-    key = np.concatenate([a[keep] * n + b[keep], b[keep] * n + a[keep]])
-    unique, inverse = np.unique(key, return_inverse=True)
-    total = np.bincount(inverse, np.tile(size[keep], 2), len(unique)).astype(np.float64)
-    ends = np.divmod(unique, n)
-    offset = np.concatenate(([0], np.cumsum(np.bincount(ends[0], minlength=n))))
-    weight = _whole(total) if len(total) else np.zeros(0, dtype=np.int32)
-    return offset.astype(np.int32), ends[1].astype(np.int32), weight
+    offset, neighbour, into, out = space.unit_flows
+    both = np.maximum(into, 0.0) + np.maximum(out, 0.0)
+    return offset, neighbour, _whole(both) if len(both) else np.zeros(0, dtype=np.int32)

@@ -16,6 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import InfeasibleError
+from gnnplace.placers.space_kernels import (
+    flows_between,
+    follow_forward,
+    mean_of_finite,
+    sum_of_finite,
+)
 from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.list_scheduling import list_schedule, priorities, turn_order
@@ -56,30 +62,33 @@ class SearchSpace:
     def work(self) -> FloatArray:
         """Seconds of each unit on each device; inf where it is not allowed. [U, D]"""
         problem = self.problem
-        work = np.zeros((problem.num_units, problem.num_devices))
-        np.add.at(work, problem.unit_of, problem.times)
-        return np.where(problem.unit_allowed, work, np.inf)
+        kinds = np.stack(
+            [np.bincount(problem.unit_of, times) for times in problem.kind_times.T], axis=1
+        )
+        work = kinds.astype(np.float64).take(problem.kind_of, axis=1)
+        work[~problem.unit_allowed] = np.inf
+        return work
 
     @cached_property
     def mean_work(self) -> FloatArray:
         """Mean seconds of each unit over the devices that may have it. [U]"""
+        return np.asarray(mean_of_finite(self.work))
+
+    @cached_property
+    def speed(self) -> FloatArray:
+        """Relative speed of each device on the units it may have; 0 if none. [D]"""
         allowed = self.problem.unit_allowed
-        return np.where(allowed, self.work, 0.0).sum(axis=1) / np.maximum(1, allowed.sum(axis=1))
+        own, mean = sum_of_finite(self.work), self.mean_work @ allowed
+        idle = allowed.any(axis=0).astype(np.float64)
+        return np.where(own > 0, mean / np.maximum(own, 1e-300), idle)
 
     @cached_property
     def coordinate(self) -> FloatArray:
         """Coordinate of each op, as the module's text says. [n]"""
-        graph, phase = self.problem.graph, self.problem.phase.tolist()
-        position, result = graph.position.tolist(), [0.0] * graph.num_ops
-        offset, before = graph.predecessor_offset.tolist(), graph.predecessor.tolist()
-        for op in graph.topological_order.tolist():
-            inputs = before[offset[op] : offset[op + 1]]
-            if phase[op] == FORWARD or not inputs:
-                result[op] = float(position[op])
-                continue
-            forward = [result[i] for i in inputs if phase[i] == FORWARD]
-            result[op] = max(forward) if forward else min(result[i] for i in inputs)
-        return np.array(result)
+        graph, forward = self.problem.graph, self.problem.phase == FORWARD
+        inputs = (graph.predecessor_offset, graph.predecessor)
+        place = graph.position.astype(np.float64)
+        return np.asarray(follow_forward(graph.topological_order, *inputs, forward, place))
 
     @cached_property
     def unit_coordinate(self) -> FloatArray:
@@ -97,16 +106,20 @@ class SearchSpace:
         return np.argsort(self.unit_coordinate, kind="stable").astype(np.int32)
 
     @cached_property
+    def unit_flows(self) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+        """Bytes between units: offset, neighbours, bytes in, bytes out. [U + 1], [E], [E], [E]
+
+        -1 bytes where no tensor goes that way.
+        """
+        problem = self.problem
+        source, target, size = problem.graph.edges
+        unit = problem.unit_of
+        return flows_between(unit[source], unit[target], size, problem.num_units)
+
+    @cached_property
     def unit_edges(self) -> tuple[IntArray, IntArray]:
         """Neighbours of units in the graph as a symmetric CSR. [U + 1], [2 E]"""
-        problem = self.problem
-        a, b = (problem.unit_of[ends].astype(np.int64) for ends in problem.graph.edges[:2])
-        keep = a != b
-        both = a[keep] * problem.num_units + b[keep]
-        mirrored = b[keep] * problem.num_units + a[keep]
-        source, target = np.divmod(np.unique(np.concatenate([both, mirrored])), problem.num_units)
-        offset = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=problem.num_units))))
-        return offset.astype(np.int32), target.astype(np.int32)
+        return self.unit_flows[:2]
 
     @cached_property
     def unit_ops(self) -> tuple[IntArray, IntArray]:
@@ -124,7 +137,7 @@ class SearchSpace:
     @cached_property
     def penalty(self) -> float:
         """Seconds that a whole cluster's memory in excess adds to a score."""
-        times = np.where(np.isfinite(self.problem.times), self.problem.times, 0.0)
+        times = np.where(np.isfinite(self.problem.kind_times), self.problem.kind_times, 0.0)
         return 100.0 * float(times.max(axis=1).sum() + 1e-9)
 
     @cached_property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.graph.ranks import levels
+from gnnplace.graph.ranks import levels, levels_from_sinks
 from gnnplace.policy.kernels import NUM_DYNAMIC
 from gnnplace.policy.walk import WalkGraph
 
@@ -105,14 +105,14 @@ def static_features(graph: WalkGraph) -> SingleArray:
     ahead = np.empty(m)
     by_start = np.lexsort((g.position, -graph.up, graph.down))
     ahead[by_start] = np.cumsum(graph.cost[by_start])
-    sinkward = _levels_from_sinks(graph)
+    depth, height = levels(g), levels_from_sinks(g)
     memory, unit = float(walk.memory.mean()), walk.unit
     columns = [
         np.log1p(graph.cost / walk.scale),
         np.log1p(np.bincount(target, edge, m) / walk.scale),
         np.log1p(np.bincount(source, edge, m) / walk.scale),
-        levels(g) / max(1, int(levels(g).max())),
-        sinkward / max(1.0, float(sinkward.max())),
+        depth / max(1, int(depth.max())),
+        height / max(1, int(height.max())),
         graph.down / longest,
         graph.up / longest,
         1.0 - (graph.up + graph.down) / longest,
@@ -124,8 +124,8 @@ def static_features(graph: WalkGraph) -> SingleArray:
         np.log1p(np.bincount(problem.unit_of)[unit]),
         np.minimum(1.0, walk.unit_state[unit] / memory),
         np.minimum(1.0, walk.unit_bytes[unit] / memory),
-        _spread(problem.times[graph.ops]),
-        problem.unit_allowed[unit].mean(axis=1),
+        _spread(problem.kind_times[graph.ops], np.bincount(problem.kind_of).astype(np.float64)),
+        problem.unit_allowed.mean(axis=1)[unit],
         *(problem.phase[graph.ops] == phase for phase in range(3)),
     ]
     return np.stack(columns, axis=1).astype(np.float32)
@@ -145,7 +145,7 @@ def global_features(graph: WalkGraph) -> SingleArray:
         np.log(problem.microbatches),
         np.log1p(graph.edge_cost.sum() / max(float(graph.cost.sum()), 1e-300)),
         min(8.0, critical * problem.num_devices * problem.microbatches / walk.work),
-        float(_spread(walk.device_time[None])[0]),
+        float(_spread(walk.device_time[None], np.ones(problem.num_devices))[0]),
         min(2.0, (walk.unit_state.sum() + walk.unit_bytes.sum()) / memory),
         min(2.0, walk.unit_state.sum() / memory),
         problem.cluster.num_channels / problem.num_devices**2,
@@ -155,23 +155,18 @@ def global_features(graph: WalkGraph) -> SingleArray:
     return np.array(values, dtype=np.float32)
 
 
-def _levels_from_sinks(graph: WalkGraph) -> FloatArray:
-    g = graph.graph
-    offset, successor = g.successor_offset.tolist(), g.successor.tolist()
-    level = [0] * g.num_ops
-    for op in reversed(g.topological_order.tolist()):
-        for other in successor[offset[op] : offset[op + 1]]:
-            level[op] = max(level[op], level[other] + 1)
-    return np.array(level, dtype=np.float64)
+def _spread(times: FloatArray, devices: FloatArray) -> FloatArray:
+    """Standard deviation of the logarithm over devices that can run an op. [n]
 
-
-def _spread(times: FloatArray) -> FloatArray:
-    """Standard deviation of the logarithm over devices that can run an op. [n, D] to [n]"""
+    Args:
+        times: seconds of each op on each column of devices, inf where they cannot. [n, K]
+        devices: number of devices of each column. [K]
+    """
     good = np.isfinite(times) & (times > 0)
-    count = np.maximum(good.sum(axis=1), 1)
+    count = np.maximum(good @ devices, 1.0)
     logs = np.where(good, np.log(np.where(good, times, 1.0)), 0.0)
-    mean = logs.sum(axis=1) / count
-    square = np.where(good, (logs - mean[:, None]) ** 2, 0.0).sum(axis=1) / count
+    mean = logs @ devices / count
+    square = np.where(good, (logs - mean[:, None]) ** 2, 0.0) @ devices / count
     return np.asarray(np.sqrt(square))
 
 

@@ -22,7 +22,9 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
 from gnnplace.graph.ranks import downward_rank, upward_rank
 from gnnplace.placers import SearchSpace
+from gnnplace.placers.space_kernels import follow_forward, sum_of_finite
 from gnnplace.problem import FORWARD, Problem
+from gnnplace.simulation.compiled import mean_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 
 FloatArray = NDArray[np.float64]
@@ -140,7 +142,7 @@ class WalkGraph:
     @cached_property
     def cost(self) -> FloatArray:
         """Mean seconds of each visited op over the devices that can run it. [m]"""
-        return mean_times(self.problem.times[self.ops])
+        return mean_times(self.problem)[self.ops]
 
     @cached_property
     def edge_cost(self) -> FloatArray:
@@ -188,17 +190,11 @@ class WalkGraph:
         return np.asarray(total / np.bincount(self.unit, weight, count))
 
     def _coordinates(self) -> FloatArray:
-        graph, phase = self.graph, self.problem.phase[self.ops].tolist()
-        result = np.empty(graph.num_ops)
-        result[self.order("depth-first-rank")] = np.arange(graph.num_ops)
-        values = result.tolist()
-        offset, before = graph.predecessor_offset.tolist(), graph.predecessor.tolist()
-        for op in graph.topological_order.tolist():
-            inputs = before[offset[op] : offset[op + 1]]
-            if phase[op] != FORWARD and inputs:
-                forward = [values[i] for i in inputs if phase[i] == FORWARD]
-                values[op] = max(forward) if forward else min(values[i] for i in inputs)
-        return np.array(values)
+        graph, forward = self.graph, self.problem.phase[self.ops] == FORWARD
+        place = np.empty(graph.num_ops)
+        place[self.order("depth-first-rank")] = np.arange(graph.num_ops)
+        inputs = (graph.predecessor_offset, graph.predecessor)
+        return np.asarray(follow_forward(graph.topological_order, *inputs, forward, place))
 
     @cached_property
     def unit_order(self) -> IntArray:
@@ -230,45 +226,36 @@ class WalkGraph:
         return traversal(name, self.graph, self.cost, self.edge_cost, seed)
 
 
-def mean_times(times: FloatArray) -> FloatArray:
-    """Mean seconds over the devices that can run an op, 0 where none can. [n, D] to [n]"""
-    able = np.isfinite(times)
-    count = able.sum(axis=1)
-    return np.asarray(np.where(able, times, 0.0).sum(axis=1) / np.maximum(count, 1))
-
-
 def _build(graph: WalkGraph) -> Walk:
-    problem, cluster = graph.problem, graph.problem.cluster
-    cost, unit_time = graph.cost, _unit_time(problem)
-    unit_work = mean_times(unit_time)
-    work = max(float(unit_work.sum()), 1e-300)
-    finite = np.where(np.isfinite(unit_time), unit_time, 0.0)
-    flow = _flows(problem)
+    problem, space, cluster = graph.problem, graph.space, graph.problem.cluster
+    work = max(float(space.mean_work.sum()), 1e-300)
+    every = len(graph.ops) == problem.num_ops
+    flow = space.unit_flows
     with np.errstate(divide="ignore"):
         per_byte = np.where(cluster.channel >= 0, 1.0 / cluster.bandwidth, 0.0)
     mean_bytes = float(graph.graph.size.mean()) if graph.graph.num_tensors else 0.0
     latency = np.where(cluster.channel >= 0, cluster.latency, 0.0)
     return Walk(
         unit=graph.unit,
-        time=np.ascontiguousarray(problem.times[graph.ops]),
+        time=problem.times if every else problem.times[graph.ops],
         **_inputs(graph.graph, backwards=False),
-        after=graph.up - cost,
-        unit_time=unit_time,
-        unit_work=unit_work,
+        after=graph.up - graph.cost,
+        unit_time=space.work,
+        unit_work=space.mean_work,
         unit_state=problem.unit_state,
         unit_bytes=_unit_bytes(problem),
         flow_offset=flow[0],
         flow_unit=flow[1],
         flow_in=flow[2],
         flow_out=flow[3],
-        device_time=finite.sum(axis=0),
+        device_time=sum_of_finite(space.work),
         memory=np.maximum(cluster.memory, 1.0),
         latency=latency,
         per_byte=per_byte,
         channel=cluster.channel,
         num_channels=cluster.num_channels,
         far=np.round((latency + mean_bytes * per_byte).mean(axis=1), 12),
-        scale=float(cost.mean()) or 1.0,
+        scale=float(graph.cost.mean()) or 1.0,
         work=work,
         bound=max(float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300),
         mean_bytes=mean_bytes,
@@ -302,32 +289,6 @@ def _inputs(graph: ComputationGraph, *, backwards: bool) -> dict[str, Any]:
     }
 
 
-def _unit_time(problem: Problem) -> FloatArray:
-    """Seconds of all ops of a unit on each device, inf where it may not be. [U, D]"""
-    total = np.zeros((problem.num_units, problem.num_devices))
-    np.add.at(total, problem.unit_of, problem.times)
-    return np.where(problem.unit_allowed, total, np.inf)
-
-
 def _unit_bytes(problem: Problem) -> FloatArray:
     units = problem.unit_of[problem.graph.producer]
     return np.bincount(units, problem.graph.size, problem.num_units).astype(np.float64)
-
-
-def _flows(problem: Problem) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """Bytes between units, both ways: offset, neighbour, bytes in, bytes out."""
-    source, target, size = problem.graph.edges
-    count = problem.num_units
-    a, b = problem.unit_of[source].astype(np.int64), problem.unit_of[target].astype(np.int64)
-    apart = a != b
-    a, b, size = a[apart], b[apart], size[apart]
-    key, index = np.unique(np.concatenate([a * count + b, b * count + a]), return_inverse=True)
-    out_index, in_index = index[: len(a)], index[len(a) :]
-    out, into = np.full(len(key), -1.0), np.full(len(key), -1.0)
-    out[out_index] = 0.0
-    into[in_index] = 0.0
-    np.add.at(out, out_index, size)
-    np.add.at(into, in_index, size)
-    mine, other = np.divmod(key, max(count, 1))
-    offset = np.concatenate(([0], np.cumsum(np.bincount(mine, minlength=count))))
-    return offset.astype(np.int32), other.astype(np.int32), into, out

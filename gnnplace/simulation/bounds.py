@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.ranks import downward_rank
 from gnnplace.problem import Problem
+from gnnplace.simulation import bound_kernels
 from gnnplace.simulation.compiled import least_times, tails
 
 FloatArray = NDArray[np.float64]
@@ -50,14 +51,19 @@ class LowerBounds:
 
 def lower_bounds(problem: Problem) -> LowerBounds:
     """All bounds of ``problem``."""
-    cost, tail = least_times(problem), tails(problem)
-    head = downward_rank(problem.graph, cost, np.zeros(len(problem.graph.edges[0])))
-    weighted = _weighted_work(problem)
+    graph, cost, tail = problem.graph, least_times(problem), tails(problem)
+    head = downward_rank(graph, cost, np.zeros(len(graph.successor)))
+    columns, counts = _columns(problem)
+    weighted = bound_kernels.weighted_work(columns, counts, WEIGHT_UPDATES)
+    phases = problem.unit_of * np.int32(3) + problem.phase
+    units = (
+        bound_kernels.on_one_device(part, columns, head, tail) for part in (problem.unit_of, phases)
+    )
     values = {
         "critical_path": float((head + cost + tail).max()),
         "work": float(weighted.sum()),
         "windows": _windows(head, tail, weighted),
-        "units": _units(problem, head, tail),
+        "units": max(units),
     }
     return LowerBounds(**{key: value * (1.0 - ROUNDING) for key, value in values.items()})
 
@@ -68,34 +74,23 @@ def lower_bound(problem: Problem) -> float:
 
 
 def _columns(problem: Problem) -> tuple[FloatArray, FloatArray]:
-    """Distinct columns of allowed times, and how many devices have each. [n, K], [K]"""
-    times = np.where(problem.allowed, problem.times, np.inf)
-    times[~np.isfinite(times).any(axis=1)] = 0.0
-    columns, counts = np.unique(times, axis=1, return_counts=True)
+    """Allowed times of devices that are alike, and how many devices each column is. [n, K], [K]
+
+    Devices of one kind are alike but for those that ops are pinned to.
+    """
+    pinned = np.unique(problem.pin[problem.pin >= 0])
+    group = problem.kind_of.copy()
+    group[pinned] = len(problem.cluster.kinds) + np.arange(len(pinned))
+    _, first, counts = np.unique(group, return_index=True, return_counts=True)
+    columns = problem.kind_times.take(problem.kind_of[first], axis=1)
+    elsewhere = (problem.pin >= 0)[:, None] & (problem.pin[:, None] != first)
+    columns[elsewhere] = np.inf
+    columns[~np.isfinite(columns).any(axis=1)] = 0.0
     return columns, counts.astype(np.float64)
 
 
-def _weighted_work(problem: Problem) -> FloatArray:
-    """Each op's share of the work bound under the best weights found. [n]"""
-    columns, counts = _columns(problem)
-    weight = np.full(len(counts), 1.0 / counts.sum())
-    best = np.zeros(problem.num_ops)
-    for _ in range(WEIGHT_UPDATES if len(counts) > 1 else 1):
-        priced = columns * weight
-        choice = priced.argmin(axis=1)
-        share = np.take_along_axis(priced, choice[:, None], axis=1)[:, 0]
-        if share.sum() > best.sum():
-            best = share
-        own = np.take_along_axis(columns, choice[:, None], axis=1)[:, 0]
-        load = np.bincount(choice, own, len(counts)) / counts
-        weight = weight * np.exp(0.2 * load / max(load.max(), 1e-300))
-        weight /= (weight * counts).sum()
-    return best
-
-
 def _windows(head: FloatArray, tail: FloatArray, weighted: FloatArray) -> float:
-    a = np.unique(np.quantile(head, np.linspace(0, 1, THRESHOLDS), method="lower"))
-    b = np.unique(np.quantile(tail, np.linspace(0, 1, THRESHOLDS), method="lower"))
+    a, b = _thresholds(head), _thresholds(tail)
     row = np.searchsorted(a, head, side="right") - 1
     column = np.searchsorted(b, tail, side="right") - 1
     work = np.bincount(row * len(b) + column, weighted, len(a) * len(b)).reshape(len(a), len(b))
@@ -104,24 +99,7 @@ def _windows(head: FloatArray, tail: FloatArray, weighted: FloatArray) -> float:
     return float(value.max())
 
 
-def _units(problem: Problem, head: FloatArray, tail: FloatArray) -> float:
-    by_phase = np.unique(problem.unit_of.astype(np.int64) * 3 + problem.phase, return_inverse=True)
-    return max(
-        _one_device(problem, problem.unit_of, head, tail),
-        _one_device(problem, by_phase[1].astype(np.int32), head, tail),
-    )
-
-
-def _one_device(
-    problem: Problem, part: NDArray[np.int32], head: FloatArray, tail: FloatArray
-) -> float:
-    """Bound of ops of one part running one after the other on the best device for them."""
-    count = int(part.max()) + 1
-    work = np.zeros((count, problem.num_devices))
-    np.add.at(work, part, np.where(problem.allowed, problem.times, np.inf))
-    earliest, least = np.full(count, np.inf), np.full(count, np.inf)
-    np.minimum.at(earliest, part, head)
-    np.minimum.at(least, part, tail)
-    work = work.min(axis=1)
-    total = earliest + np.where(np.isfinite(work), work, 0.0) + least
-    return float(total.max())
+def _thresholds(values: FloatArray) -> FloatArray:
+    """At most ``THRESHOLDS`` of the values, spread evenly over their ranks, the least included."""
+    ranks = np.linspace(0, len(values) - 1, THRESHOLDS).astype(np.int64)
+    return np.unique(np.sort(values)[ranks])

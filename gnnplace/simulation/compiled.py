@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.ranks import downward_rank
+from gnnplace.graph.ranks import downward_rank, rank_after
 from gnnplace.problem import Problem
 
 FloatArray = NDArray[np.float64]
@@ -77,19 +77,24 @@ class Compiled(NamedTuple):
 
 def least_times(problem: Problem) -> FloatArray:
     """Seconds of each op on its fastest allowed device; 0 where there is none. [n]"""
-    times = np.where(problem.allowed, problem.times, np.inf).min(axis=1)
+    times = problem.kind_times.min(axis=1)
+    pinned = np.flatnonzero(problem.pin >= 0)
+    times[pinned] = problem.kind_times[pinned, problem.kind_of[problem.pin[pinned]]]
     return np.where(np.isfinite(times), times, 0.0)
+
+
+def mean_times(problem: Problem) -> FloatArray:
+    """Mean seconds of each op over the devices whose kind can run it; 0 where none can. [n]"""
+    able = np.isfinite(problem.kind_times)
+    devices = np.bincount(problem.kind_of).astype(np.float64)
+    total = np.where(able, problem.kind_times, 0.0) @ devices
+    return np.asarray(total / np.maximum(able @ devices, 1.0))
 
 
 def tails(problem: Problem) -> FloatArray:
     """Longest path of least times after each op, the op itself not counted. [n]"""
-    graph, cost = problem.graph, least_times(problem).tolist()
-    offset, successor = graph.successor_offset.tolist(), graph.successor.tolist()
-    tail = [0.0] * graph.num_ops
-    for op in reversed(graph.topological_order.tolist()):
-        for other in successor[offset[op] : offset[op + 1]]:
-            tail[op] = max(tail[op], tail[other] + cost[other])
-    return np.array(tail)
+    graph = problem.graph
+    return rank_after(graph, least_times(problem), np.zeros(len(graph.successor)))
 
 
 def compile_problem(problem: Problem) -> Compiled:
@@ -109,7 +114,7 @@ def compile_problem(problem: Problem) -> Compiled:
         input_offset=np.concatenate(([0], np.cumsum(num_inputs))).astype(np.int32),
         input_tensor=graph.consumption_tensor[by_consumer],
         **_flows(graph),
-        head=downward_rank(graph, cost, np.zeros(len(graph.edges[0]))),
+        head=downward_rank(graph, cost, np.zeros(len(graph.successor))),
         tail=tails(problem),
         unit_of=problem.unit_of,
         memory=cluster.memory,

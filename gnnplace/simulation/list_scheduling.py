@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.ranks import upward_rank
 from gnnplace.problem import Problem
-from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.compiled import Compiled, mean_times
 from gnnplace.simulation.kernels import step_times_kernel
 
 FloatArray = NDArray[np.float64]
@@ -110,9 +110,10 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
 
 def turn_order(problem: Problem) -> IntArray:
     """Ops by (phase, micro-batch, topological position): a topological order. [n]"""
-    keys = (problem.graph.position, problem.microbatch, problem.phase)
-    order = np.lexsort(keys).astype(np.int32)
-    return order if _is_topological(problem, order) else problem.graph.topological_order
+    turn = problem.phase.astype(np.int32) * problem.microbatches + problem.microbatch
+    listed = problem.graph.topological_order
+    order = listed[np.argsort(turn[listed], kind="stable")]
+    return order if _is_topological(problem, order) else listed
 
 
 def _is_topological(problem: Problem, order: IntArray) -> bool:
@@ -135,12 +136,8 @@ def priorities(problem: Problem) -> list[FloatArray]:
 
 def mean_upward_rank(problem: Problem) -> FloatArray:
     """Upward rank with mean op times and mean transfer times over the cluster, in seconds. [n]"""
-    times = np.where(np.isfinite(problem.times), problem.times, np.nan)
-    able = np.isfinite(times).any(axis=1)
-    cost = np.zeros(problem.num_ops)
-    cost[able] = np.nanmean(times[able], axis=1)
     size = problem.graph.edges[2]
-    return upward_rank(problem.graph, cost, mean_transfer_times(problem, size))
+    return upward_rank(problem.graph, mean_times(problem), mean_transfer_times(problem, size))
 
 
 def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:

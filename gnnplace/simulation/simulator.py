@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import DeadlockError
 from gnnplace.graph import describe_cycle
+from gnnplace.graph.kernels import first_ready_first
 from gnnplace.placement import Placement, faults, sequence_from_order
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import compile_problem
@@ -22,6 +24,7 @@ from gnnplace.simulation.memory import device_state, excess_kernel, lifetimes, p
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
+NO_LIVES = (np.empty(0, np.int32), np.empty(0), np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,8 @@ class Simulation:
         finish: seconds at which each op finishes. [n]
         device: device of each op. [n]
         order: the order of all ops that the sequences come from. [n]
-        memory_curve: for each device the instants (seconds) and bytes from then on.
+        lives: device, begin, end and bytes of every tensor's life; none where it cannot run.
+        state: bytes of state on each device. [D]
     """
 
     step_time: float
@@ -68,7 +72,13 @@ class Simulation:
     transfers: Transfers
     device: IntArray
     order: IntArray
-    memory_curve: tuple[tuple[FloatArray, FloatArray], ...]
+    lives: tuple[IntArray, FloatArray, FloatArray, FloatArray]
+    state: FloatArray
+
+    @cached_property
+    def memory_curve(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
+        """For each device the instants (seconds) and bytes from then on."""
+        return _memory_curve(self.lives, self.state)
 
     @property
     def feasible(self) -> bool:
@@ -139,15 +149,22 @@ class Simulator:
             c, device, order, np.inf, c.tail, start, finish, transfer, service
         )
         transfers = Transfers(*transfer[:count].T, *service[:count].T)
-        if not np.isfinite(step_time):
-            peak, curve = device_state(c, device), _flat_curve(device_state(c, device))
-        else:
+        state, lives = device_state(c, device), NO_LIVES
+        if np.isfinite(step_time):
             lives = lifetimes(c, device, start, finish, transfer[:count], service[:count])
-            peak = peak_kernel(*lives, device_state(c, device))
-            curve = _memory_curve(lives, device_state(c, device))
+        peak = peak_kernel(*lives, state)
         found += _memory_faults(problem, peak)
         return Simulation(
-            float(step_time), peak, tuple(found), start, finish, transfers, device, order, curve
+            float(step_time),
+            peak,
+            tuple(found),
+            start,
+            finish,
+            transfers,
+            device,
+            order,
+            lives,
+            state,
         )
 
 
@@ -179,15 +196,8 @@ def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArra
 
 def _topological(before: IntArray, after: IntArray, n: int) -> IntArray:
     by_source = np.argsort(before, kind="stable")
-    offset = np.concatenate(([0], np.cumsum(np.bincount(before, minlength=n)))).tolist()
-    successor, waiting = after[by_source].tolist(), np.bincount(after, minlength=n).tolist()
-    order = [op for op in range(n) if waiting[op] == 0]
-    for op in order:
-        for other in successor[offset[op] : offset[op + 1]]:
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                order.append(other)
-    return np.array(order, dtype=np.int32)
+    offset = np.concatenate(([0], np.cumsum(np.bincount(before, minlength=n)))).astype(np.int32)
+    return np.asarray(first_ready_first(offset, _int32(after[by_source])))
 
 
 def finished_placement(
@@ -209,10 +219,6 @@ def _memory_faults(problem: Problem, peak: FloatArray) -> list[str]:
         f"{peak[d] - devices[d].memory:.6g} more than its memory of {devices[d].memory:.6g}"
         for d in np.flatnonzero(peak > problem.cluster.memory)
     ]
-
-
-def _flat_curve(state: FloatArray) -> tuple[tuple[FloatArray, FloatArray], ...]:
-    return tuple((np.zeros(1), state[d : d + 1]) for d in range(len(state)))
 
 
 def _memory_curve(

@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.ranks import downward_rank, levels, upward_rank
+from gnnplace.graph.ranks import downward_rank, levels, levels_from_sinks, upward_rank
 from tests.random_problems import random_graph, seeds
 
 # The example of Topcuoglu et al. (2002), figure 2 and table 2: edges of the task graph.
@@ -44,3 +44,7 @@ def test_ranks_are_longest_paths(seed):
     assert np.isclose(max(up), max(down[op] + cost[op] for op in ends))
     depth = levels(graph)
     assert all(depth[b] > depth[a] for a, b in view.edges)
+    height = levels_from_sinks(graph)
+    for op in range(9):
+        after = graph.successors(op)
+        assert height[op] == (height[after].max() + 1 if len(after) else 0)

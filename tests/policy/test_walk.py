@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.walk import COORDINATE, WalkGraph, mean_times
+from gnnplace.policy.walk import COORDINATE, WalkGraph
 from gnnplace.zoo.random_families import random_problem as family_problem
 from tests.random_problems import random_problem, seeds
 
@@ -69,8 +69,3 @@ def test_coordinates_keep_a_layers_ops_together_and_layers_in_order():
     assert len(starts) == problem.num_units
     assert (np.diff(graph.unit_coordinate[visited]) >= 0).all()
     assert (np.diff(graph.place[graph.unit_order]) > 0).all()
-
-
-def test_mean_times_leave_out_devices_that_cannot():
-    times = np.array([[1.0, 3.0], [np.inf, 2.0], [np.inf, np.inf]])
-    assert mean_times(times).tolist() == [2.0, 2.0, 0.0]

@@ -1,0 +1,117 @@
+"""Loops over ops and edges that ``SearchSpace`` needs, in numba. O(n D + edges log edges)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+@njit(cache=True, boundscheck=False)
+def mean_of_finite(rows: FloatArray) -> FloatArray:
+    """Mean of the finite entries of each row, 0 where there is none. [n, D] to [n]"""
+    result = np.zeros(len(rows))
+    for i in range(len(rows)):
+        total, count = 0.0, 0
+        for value in rows[i]:
+            if value < np.inf:
+                total += value
+                count += 1
+        if count > 0:
+            result[i] = total / count
+    return result
+
+
+@njit(cache=True, boundscheck=False)
+def sum_of_finite(rows: FloatArray) -> FloatArray:
+    """Sum of the finite entries of each column. [n, D] to [D]"""
+    total = np.zeros(rows.shape[1])
+    for i in range(len(rows)):
+        for d in range(len(total)):
+            if rows[i, d] < np.inf:
+                total[d] += rows[i, d]
+    return total
+
+
+@njit(cache=True, boundscheck=False)
+def follow_forward(
+    order: IntArray,
+    offset: IntArray,
+    predecessor: IntArray,
+    forward: BoolArray,
+    place: FloatArray,
+) -> FloatArray:
+    """Coordinates of all ops, from those of forward ops in ``place``. [n]
+
+    Another op takes the largest of its forward inputs', or the smallest of its other inputs', or
+    keeps its own if it has no input. ``order`` is topological; inputs of ``op`` are
+    ``predecessor[offset[op] : offset[op + 1]]``.
+    """
+    result = place.copy()
+    for op in order:
+        if forward[op] or offset[op] == offset[op + 1]:
+            continue
+        most, least = -1.0, np.inf
+        for k in range(offset[op], offset[op + 1]):
+            other = predecessor[k]
+            if forward[other]:
+                most = max(most, result[other])
+            least = min(least, result[other])
+        result[op] = most if most >= 0.0 else least
+    return result
+
+
+@njit(cache=True, boundscheck=False)
+def flows_between(
+    a: IntArray, b: IntArray, size: FloatArray, count: int
+) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """Bytes between units both ways: offset, neighbours in ascending order, bytes in, bytes out.
+
+    Args:
+        a: unit that each edge comes from; edges within a unit are left out. [E]
+        b: unit that each edge goes to. [E]
+        size: bytes of each edge. [E]
+        count: number of units U.
+
+    Returns:
+        Where each unit's neighbours start [U + 1], the neighbours, bytes from and bytes to each of
+        them, -1 where no tensor goes that way.
+    """
+    offset = np.zeros(count + 1, np.int32)
+    for k in range(len(a)):
+        if a[k] != b[k]:
+            offset[a[k] + 1] += 1
+            offset[b[k] + 1] += 1
+    for u in range(count):
+        offset[u + 1] += offset[u]
+    at = offset[:-1].copy()
+    end, edge = np.empty(offset[-1], np.int32), np.empty(offset[-1], np.int32)
+    for k in range(len(a)):
+        if a[k] != b[k]:
+            end[at[a[k]]], edge[at[a[k]]] = b[k], k
+            at[a[k]] += 1
+            end[at[b[k]]], edge[at[b[k]]] = a[k], k
+            at[b[k]] += 1
+    other = np.empty(len(end), np.int32)
+    into, out = np.full(len(end), -1.0), np.full(len(end), -1.0)
+    slot = np.full(count, -1, np.int32)
+    total = 0
+    for u in range(count):
+        low, high = offset[u], offset[u + 1]
+        first = total
+        offset[u] = first
+        for neighbour in np.sort(end[low:high]):
+            if total == first or other[total - 1] != neighbour:
+                other[total] = neighbour
+                slot[neighbour] = total
+                total += 1
+        for k in range(low, high):
+            flow = out if a[edge[k]] == u else into
+            at_slot = slot[end[k]]
+            flow[at_slot] = max(flow[at_slot], 0.0) + size[edge[k]]
+    offset[count] = total
+    return offset, other[:total].copy(), into[:total].copy(), out[:total].copy()

@@ -1,0 +1,69 @@
+"""Loops over ops of the lower bounds, in numba. The bounds themselves: ``bounds``."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+
+@njit(cache=True, boundscheck=False)
+def weighted_work(columns: FloatArray, counts: FloatArray, updates: int) -> FloatArray:
+    """Each op's share of the work bound under the best weights found, in seconds. [n]
+
+    Args:
+        columns: seconds of each op on devices that are alike, inf where not allowed. [n, K]
+        counts: number of devices of each column. [K]
+        updates: multiplicative updates of the weights; one column needs none.
+    """
+    n, num_columns = columns.shape
+    weight = np.full(num_columns, 1.0 / counts.sum())
+    share, best, most = np.empty(n), np.zeros(n), -1.0
+    for _ in range(updates if num_columns > 1 else 1):
+        load = np.zeros(num_columns)
+        total = 0.0
+        for op in range(n):
+            least, choice = np.inf, 0
+            for k in range(num_columns):
+                priced = columns[op, k] * weight[k]
+                if priced < least:
+                    least, choice = priced, k
+            share[op] = least
+            total += least
+            load[choice] += columns[op, choice]
+        if total > most:
+            most = total
+            best[:] = share
+        load /= counts
+        weight *= np.exp(0.2 * load / max(load.max(), 1e-300))
+        weight /= (weight * counts).sum()
+    return best
+
+
+@njit(cache=True, boundscheck=False)
+def on_one_device(part: IntArray, columns: FloatArray, head: FloatArray, tail: FloatArray) -> float:
+    """Bound in seconds of parts whose ops run one after the other on the best device for them.
+
+    Args:
+        part: part of each op. [n]
+        columns: seconds of each op on devices that are alike, inf where not allowed. [n, K]
+        head: least seconds before each op. [n]
+        tail: least seconds after each op. [n]
+    """
+    count, num_columns = part.max() + 1, columns.shape[1]
+    work = np.zeros((count, num_columns))
+    earliest, least = np.full(count, np.inf), np.full(count, np.inf)
+    for op in range(len(part)):
+        p = part[op]
+        work[p] += columns[op]
+        earliest[p] = min(earliest[p], head[op])
+        least[p] = min(least[p], tail[op])
+    bound = 0.0
+    for p in range(count):
+        if earliest[p] < np.inf:
+            seconds = work[p].min()
+            bound = max(bound, earliest[p] + least[p] + (seconds if seconds < np.inf else 0.0))
+    return bound
