@@ -22,7 +22,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace shard SHARDING|NETWORK [--devices P]     the best way to split every layer
   gnnplace convert FILE --from FORMAT -o problem.json
   gnnplace report PROBLEM PLACEMENT... -o report.html
-  gnnplace bench SUITE.yaml -o results/
+  gnnplace bench SUITE.yaml -o results/ | summary results/*.jsonl
   gnnplace data build FOLDER                        captures models as graphs to learn from
   gnnplace train fit|validate|test|predict --config trainers/NAME.yaml
 
@@ -195,9 +195,18 @@ def _report(parser: ArgumentParser) -> None:
 
 
 def _bench(parser: ArgumentParser) -> None:
-    parser.description = "Runs a suite; resumable, one JSON line a cell."
-    parser.add_argument("suite")
-    _output(parser, "folder of results")
+    parser.description = "Runs a suite; resumable, one JSON line a cell. Or sums up such lines."
+    parser.add_argument("suite", help="a suite file; or: summary FILE...")
+    parser.add_argument("files", nargs="*", help="files of lines to sum up")
+    _output(parser, "folder of results, or of tables and plots", required=False)
+    parser.add_argument("--placers", default="", help="instead of the suite's, comma-separated")
+    parser.add_argument("--budgets", default="", help="instead of the suite's, comma-separated")
+    parser.add_argument("--seeds", default="", help="instead of the suite's, comma-separated")
+    parser.add_argument("--part", default="", help="K/N: the K-th of N parts of the problems")
+    parser.add_argument("--best-known", default=None, help="summary: a file that counts as well")
+    parser.add_argument("--record", action="store_true", help="summary: writes that file anew")
+    parser.add_argument("--rival", default="annealing", help="summary: wins and losses against it")
+    parser.add_argument("--only", default="", help="summary: problems whose key has this text")
 
 
 def _data(parser: ArgumentParser) -> None:
@@ -232,6 +241,6 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "shard": (_shard, "gnnplace.shard_command"),
     "convert": (_convert, "gnnplace.commands"),
     "report": (_report, "gnnplace.commands"),
-    "bench": (_bench, "gnnplace.commands"),
+    "bench": (_bench, "gnnplace.bench_command"),
     "data": (_data, "gnnplace.data_command"),
 }

@@ -323,10 +323,3 @@ def _row(placement: Placement, simulation: Any, name: str) -> Row:
         seconds=placement.seconds,
         error="; ".join(simulation.faults),
     )
-
-
-def bench(args: Namespace) -> int:
-    """Runs a benchmark suite."""
-    from gnnplace.bench import run_suite
-
-    return run_suite(args.suite, args.output, console(), say)

@@ -17,6 +17,7 @@ from jsonargparse import Namespace
 from numpy.typing import NDArray
 
 from gnnplace import api
+from gnnplace.commands import say
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph
@@ -36,8 +37,6 @@ CARD = "README.md"
 
 def data(args: Namespace) -> int:
     """Builds a store of captured graphs."""
-    from gnnplace.commands import say
-
     if args.action != "build":
         raise InputError(
             f"data: action {args.action!r} is unknown; use: gnnplace data build FOLDER"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -12,9 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from gnnplace.errors import FormatError, InputError
+from gnnplace.problem import Problem
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")
@@ -103,8 +106,19 @@ def identity(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[key] for key in IDENTITY)
 
 
-def results_file(folder: str | Path, suite: str) -> Path:
-    """The rows' file of a suite; makes the folder.
+def digest(problem: Problem) -> str:
+    """What tells two problems apart that have one key: structure, costs, links and memory."""
+    hashed = hashlib.sha256(problem.fingerprint.encode())
+    for array in (problem.times, problem.state, problem.phase, problem.pin):
+        hashed.update(np.ascontiguousarray(array).tobytes())
+    cluster = problem.cluster
+    for entry in (*cluster.devices, *cluster.links):
+        hashed.update(entry.model_dump_json().encode())
+    return hashed.hexdigest()[:12]
+
+
+def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = None) -> Path:
+    """The rows' file of a suite or of a part of it; makes the folder.
 
     Raises:
         InputError: the folder cannot be made.
@@ -113,4 +127,5 @@ def results_file(folder: str | Path, suite: str) -> Path:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"results folder {str(folder)!r}: {error.strerror}") from None
-    return Path(folder) / f"{suite}.jsonl"
+    suffix = f"-{part[0]}-of-{part[1]}" if part else ""
+    return Path(folder) / f"{suite}{suffix}.jsonl"

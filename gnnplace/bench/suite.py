@@ -4,11 +4,13 @@
 
     name: smoke
     problems:
-      - {family: layered, seed: 1}                        # a random family
+      - {family: layered, seed: 1, ops: [100, 300]}       # a random family
+      - {captured: bert-base, seed: 1, groups: 200, microbatches: 4, memory: tight}
       - {model: inception, cluster: pcie-t4-4, microbatches: 4}
       - {profile: nets/vgg16.txt, format: pipedream, cluster: pcie-v100-4}
       - {file: my-problem.json}
-    placers: [single, heft, contiguous, learned, best]
+    constructions: [single, heft, contiguous]   # run once: first seed, budget 0
+    placers: [annealing, learned, best]         # run with all seeds and budgets
     seeds: [0]
     budgets: [0.0, 1.0]       # seconds; equal for all placers
     timeout: 60.0             # seconds a cell may take before it counts as a failure
@@ -17,6 +19,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,16 +31,37 @@ from gnnplace.errors import FormatError
 from gnnplace.files import Schema, parse, read_text
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, read_problem
-from gnnplace.zoo.random_families import random_problem
+from gnnplace.zoo.captured import captured_problem, shipped_store
+from gnnplace.zoo.random_clusters import CLUSTERS
+from gnnplace.zoo.random_families import MOST_OPS, random_problem
 
 NonNegative = Annotated[float, Field(ge=0)]
-SOURCES = ("family", "model", "profile", "file")
+SOURCES = ("family", "captured", "model", "profile", "file")
+Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
 class ProblemEntry(Schema):
-    """One problem of a suite: exactly one of ``family``, ``model``, ``profile``, ``file``."""
+    """One problem of a suite: exactly one of ``SOURCES``.
+
+    Attributes:
+        family: a random family.
+        captured: a graph of the shipped store.
+        model: a model to capture and profile.
+        profile: a file of ``format``.
+        file: a problem file.
+        seed: of a family's or captured graph's draw.
+        cluster: a type of cluster to draw (family, captured), or a preset, as ``compare`` takes it.
+        microbatches: shares that the batch is cut into; a family draws its own number.
+        groups: ops to aim at (captured, model).
+        whole: the captured graph is not grouped.
+        memory: of a captured graph's devices, ``ample`` or ``tight``.
+        ops: least and most ops of a family's problem before micro-batches.
+        devices: least and most devices to draw.
+        seen: graphs like this one were in the training data.
+    """
 
     family: str | None = None
+    captured: str | None = None
     model: str | None = None
     profile: str | None = None
     file: str | None = None
@@ -45,7 +69,12 @@ class ProblemEntry(Schema):
     cluster: str | None = None
     microbatches: Annotated[int, Field(ge=1)] = 1
     groups: Annotated[int, Field(ge=1)] = 200
+    whole: bool = False
+    memory: str = "ample"
+    ops: Annotated[Pair, Field(strict=False)] = (40, 260)
+    devices: Annotated[Pair, Field(strict=False)] = (2, 8)
     format: str = "pipedream"
+    seen: bool = False
 
     @model_validator(mode="after")
     def _one_source(self) -> ProblemEntry:
@@ -58,25 +87,49 @@ class ProblemEntry(Schema):
         """A name that tells the problem from all others of the suite."""
         source = next(key for key in SOURCES if getattr(self, key) is not None)
         parts = [f"{source}={getattr(self, source)}"]
-        defaults = ProblemEntry.model_fields
-        for key in ("seed", "cluster", "microbatches", "groups"):
-            if getattr(self, key) != defaults[key].default:
-                parts.append(f"{key}={getattr(self, key)}")
+        for key, field in ProblemEntry.model_fields.items():
+            value = getattr(self, key)
+            if key not in (*SOURCES, "format", "seen") and value != field.default:
+                text = "-".join(map(str, value)) if isinstance(value, tuple) else value
+                parts.append(f"{key}={text}")
         return " ".join(parts)
 
-    def load(self, folder: Path) -> Problem:
+    def load(self, folder: Path = Path()) -> Problem:
         """Builds, captures or reads the problem; files are relative to ``folder``."""
         if self.model is not None:
             options = api.CaptureOptions(groups=self.groups, microbatches=self.microbatches)
             return api.profile(self.model, self.cluster or "auto", options=options)
-        if self.family is not None:
-            problem = random_problem(self.family, self.seed)
-        elif self.profile is not None:
-            cluster = api.resolve_cluster(self.cluster) if self.cluster else None
-            problem = api.convert(folder / self.profile, self.format, cluster)
-        else:
-            problem = read_problem(folder / str(self.file))
+        if self.captured is not None:
+            return self._captured(self.captured)
+        problem = self._uncut(folder)
         return problem if self.microbatches == 1 else with_microbatches(problem, self.microbatches)
+
+    def _captured(self, name: str) -> Problem:
+        return captured_problem(
+            shipped_store(),
+            name,
+            self.seed,
+            groups=None if self.whole else (self.groups, self.groups),
+            clusters=(self.cluster,) if self.cluster else CLUSTERS,
+            devices=self.devices,
+            microbatches=(self.microbatches,),
+            memory=(self.memory,),
+        )
+
+    def _uncut(self, folder: Path) -> Problem:
+        if self.family is not None:
+            return random_problem(
+                self.family,
+                self.seed,
+                ops=self.ops,
+                devices=self.devices,
+                clusters=(self.cluster,) if self.cluster else CLUSTERS,
+                most_ops=MOST_OPS if max(self.ops) <= MOST_OPS else max(self.ops),
+            )
+        if self.profile is not None:
+            cluster = api.resolve_cluster(self.cluster) if self.cluster else None
+            return api.convert(folder / self.profile, self.format, cluster)
+        return read_problem(folder / str(self.file))
 
 
 class SuiteFile(Schema):
@@ -84,10 +137,17 @@ class SuiteFile(Schema):
 
     name: Annotated[str, Field(min_length=1)]
     problems: Annotated[list[ProblemEntry], Field(min_length=1)]
-    placers: Annotated[list[str], Field(min_length=1)]
+    placers: list[str] = []
+    constructions: list[str] = []
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
     budgets: Annotated[list[NonNegative], Field(min_length=1)] = [0.0]
     timeout: Annotated[float, Field(gt=0)] = 60.0
+
+    @model_validator(mode="after")
+    def _some_placer(self) -> SuiteFile:
+        if not self.placers and not self.constructions:
+            raise ValueError("give placers, constructions or both")
+        return self
 
 
 @dataclass(frozen=True)
@@ -125,10 +185,16 @@ def read_suite(path: str | Path) -> SuiteFile:
 
 def cells(suite: SuiteFile) -> list[Cell]:
     """All cells, problem by problem."""
-    return [
-        Cell(problem, placer, seed, budget)
-        for problem in suite.problems
-        for placer in suite.placers
-        for seed in suite.seeds
-        for budget in suite.budgets
-    ]
+    once = [(name, suite.seeds[0], 0.0) for name in suite.constructions]
+    crossed = list(product(suite.placers, suite.seeds, suite.budgets))
+    return [Cell(problem, *what) for problem in suite.problems for what in (*once, *crossed)]
+
+
+def load_problems(path: str | Path) -> list[tuple[ProblemEntry, Problem]]:
+    """All problems of a suite file, with their entries.
+
+    Raises:
+        FormatError: a malformed suite or problem file.
+    """
+    folder = Path(path).parent
+    return [(entry, entry.load(folder)) for entry in read_suite(path).problems]

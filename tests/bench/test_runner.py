@@ -7,13 +7,15 @@ import time
 import pytest
 from rich.console import Console
 
-from gnnplace.bench import run_suite
+from gnnplace import api
+from gnnplace.bench import Override, run_suite
+from gnnplace.bench.best_known import read_best_known
 from gnnplace.bench.rows import IDENTITY, read_rows
 from gnnplace.bench.runner import CellTimeoutError, time_limit
-from gnnplace.bench.summary import ratios
 from gnnplace.cli import run
 from gnnplace.errors import FormatError
 from gnnplace.placers import contract
+from gnnplace.placers.single import Single
 from gnnplace.problem import write_problem
 
 SUITE = """
@@ -57,7 +59,68 @@ def test_every_cell_is_a_row_with_its_origin(suite):
         if row["feasible"]:
             assert 0 < row["lower_bound"] <= row["step_time"]
     assert "heft" in summary
-    assert min(min(values) for values in ratios(rows).values()) == 1.0
+    assert len({row["digest"] for row in rows if row["feasible"]}) == 3
+
+
+def test_parts_share_the_problems_and_overrides_replace_the_placers(suite):
+    out = Console(file=io.StringIO(), width=160)
+    found = []
+    for k in (1, 2):
+        override = Override(placers=("m-topo",), seeds=(7,), budgets=(0.0,), part=(k, 2))
+        run_suite(str(suite / "tiny.yaml"), str(suite / "r"), out, lambda line: None, override)
+        found.append(read_rows(suite / "r" / f"tiny-{k}-of-2.jsonl"))
+    assert [len(rows) for rows in found] == [2, 2]
+    assert {(row["placer"], row["seed"]) for rows in found for row in rows} == {("m-topo", 7)}
+    assert len({row["problem"] for rows in found for row in rows}) == 4
+
+
+def test_a_cell_pays_for_its_own_search_space(monkeypatch, suite):
+    spaces = []
+    made = Single.search
+
+    def search(self, space, rng, deadline):
+        spaces.append(space)
+        return made(self, space, rng, deadline)
+
+    monkeypatch.setattr(Single, "search", search)
+    monkeypatch.setattr(api, "warm", lambda names: None)
+    start(suite)
+    assert len({id(space) for space in spaces}) == len({id(s.problem) for s in spaces}) == 6
+
+
+def test_rows_are_summed_up_and_the_best_known_kept(suite, capsys):
+    start(suite)
+    rows, best = str(suite / "results" / "tiny.jsonl"), str(suite / "best.json")
+    more = ["--best-known", best, "--rival", "heft", "-o", str(suite / "tables")]
+    assert run(["bench", "summary", rows, "--record", *more]) == 0
+    assert "gap closed" in capsys.readouterr().out
+    assert len(read_best_known(best)) == 3
+    assert "| heft | 0 s |" in (suite / "tables" / "summary.md").read_text()
+    assert "<svg" in (suite / "tables" / "tiny.svg").read_text()
+    assert run(["bench", "summary", rows, "--only", "layered"]) == 0
+    assert "1 problems" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["summary", "ROWS", "--record"], "--record needs --best-known"),
+        (["summary", "ROWS", "--only", "moon"], "contains 'moon'"),
+        (["summary", "missing.jsonl"], "missing.jsonl: no such file"),
+        (["SUITE"], "give one suite and -o"),
+        (["SUITE", "-o", "r", "--part", "3/2"], "part 3/2"),
+        (["SUITE", "-o", "r", "--part", "3"], "--part '3': give K/N"),
+        (["SUITE", "-o", "r", "--budgets", "a"], "--budgets 'a': give numbers"),
+        (["SUITE", "-o", "r", "--placers", "magic"], "'magic' is unknown"),
+    ],
+)
+def test_mistakes_of_the_command_line_are_one_line(suite, more, message, capsys):
+    (suite / "rows.jsonl").write_text("")
+    named = {"ROWS": str(suite / "rows.jsonl"), "SUITE": str(suite / "tiny.yaml")}
+    assert run(["bench", *(named.get(word, word) for word in more)]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(suite):

@@ -1,0 +1,145 @@
+"""Standings: every placer and budget against the best known, the portfolio and a rival.
+
+For problem p let b be the best known step time, h that of the heuristics' portfolio (one
+construction), t that of the placer (geometric mean over seeds).
+
+* **ratio**: geometric mean of t / b.
+* **gap closed**: mean of (h - t) / (h - b): 0 like the portfolio, 1 like the best known, below 0 if
+  worse. Where h is within ``TIE`` of b the problem says nothing: it is counted apart.
+* **gap closed, pooled**: sum of log(h / t) over sum of log(h / b) of the same problems. One problem
+  with a tiny gap can ruin the mean; it can't ruin this.
+* **wins, losses, ties** against a rival at the same budget: t shorter or longer than the rival's by
+  more than ``TIE``. Who finds nothing feasible where the other does loses.
+
+Problems on which a placer finds nothing feasible are in no mean of its; they are counted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnnplace.bench.best_known import BestKnown, ProblemId, problem_id
+from gnnplace.bench.statistics import Interval, geometric_interval, mean_interval
+
+TIE = 0.01
+PORTFOLIO = ("portfolio", 0.0)
+RIVAL = "annealing"
+Entrant = tuple[str, float]  # Placer and budget.
+Times = dict[ProblemId, float]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a placer did with a budget.
+
+    Attributes:
+        placer: its name.
+        budget: seconds that it had.
+        seconds: mean seconds that it took.
+        ratio: over the best known.
+        closed: gap closed, over problems with a gap.
+        pooled: gap closed, pooled; nan without problems with a gap.
+        ties_apart: problems without a gap.
+        wins: problems won against the rival.
+        losses: problems lost.
+        ties: problems neither won nor lost.
+        rows: cells.
+        infeasible: cells without a feasible placement.
+    """
+
+    placer: str
+    budget: float
+    seconds: float
+    ratio: Interval | None
+    closed: Interval | None
+    pooled: float
+    ties_apart: int
+    wins: int
+    losses: int
+    ties: int
+    rows: int
+    infeasible: int
+
+
+def standings(
+    rows: Iterable[Mapping[str, Any]],
+    best: Mapping[ProblemId, BestKnown],
+    rival: str = RIVAL,
+) -> list[Standing]:
+    """Standings of all placers and budgets among ``rows``, by budget, the best ratio first.
+
+    Args:
+        rows: cells, of any number of files.
+        best: best known step times; at least those of the rows.
+        rival: who wins and losses are counted against.
+    """
+    cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        cells[row["placer"], row["budget"]].append(row)
+    times = {who: _times(mine) for who, mine in cells.items()}
+    tried = {who: {problem_id(row) for row in mine} for who, mine in cells.items()}
+    base = times.get(PORTFOLIO, {})
+    result = []
+    for who, mine in cells.items():
+        other = (rival, who[1])
+        both = tried[who] & tried.get(other, set())
+        versus = _versus(times[who], times.get(other, {}), both)
+        result.append(_standing(who, mine, times[who], base, best, versus))
+    return sorted(result, key=lambda s: (s.budget, s.ratio.mean if s.ratio else np.inf, s.placer))
+
+
+def _standing(
+    who: Entrant,
+    rows: list[Mapping[str, Any]],
+    times: Times,
+    base: Times,
+    best: Mapping[ProblemId, BestKnown],
+    versus: tuple[int, int, int],
+) -> Standing:
+    known = {p: best[p].step_time for p in times}
+    both = [p for p in times if p in base]
+    open_ = [p for p in both if base[p] > (1 + TIE) * known[p]]
+    closed = [(base[p] - times[p]) / (base[p] - known[p]) for p in open_]
+    gained = sum(np.log(base[p] / times[p]) for p in open_)
+    gap = sum(np.log(base[p] / known[p]) for p in open_)
+    return Standing(
+        *who,
+        seconds=float(np.mean([row["seconds"] for row in rows])),
+        ratio=geometric_interval([times[p] / known[p] for p in times]),
+        closed=mean_interval(closed),
+        pooled=float(gained / gap) if open_ else float("nan"),
+        ties_apart=len(both) - len(open_),
+        wins=versus[0],
+        losses=versus[1],
+        ties=versus[2],
+        rows=len(rows),
+        infeasible=sum(not row["feasible"] for row in rows),
+    )
+
+
+def _times(rows: Iterable[Mapping[str, Any]]) -> Times:
+    """Geometric mean step time over the seeds that found something, by problem."""
+    found: dict[ProblemId, list[float]] = defaultdict(list)
+    for row in rows:
+        if row["feasible"]:
+            found[problem_id(row)].append(row["step_time"])
+    return {p: float(np.exp(np.mean(np.log(values)))) for p, values in found.items()}
+
+
+def _versus(mine: Times, rivals: Times, both: Iterable[ProblemId]) -> tuple[int, int, int]:
+    """Wins, losses, ties on the problems that both tried."""
+    wins = losses = ties = 0
+    for problem in both:
+        ours, theirs = mine.get(problem, np.inf), rivals.get(problem, np.inf)
+        if ours < theirs / (1 + TIE):
+            wins += 1
+        elif theirs < ours / (1 + TIE):
+            losses += 1
+        else:
+            ties += 1
+    return wins, losses, ties

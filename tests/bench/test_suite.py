@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnnplace.bench.suite import ProblemEntry, cells, load_problems, read_suite
+from gnnplace.zoo.captured import shipped_store
+from gnnplace.zoo.random_families import TEST, TRAIN
+
+SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
+SUITE = """
+name: tiny
+problems:
+  - {captured: mlp-small, seed: 5, groups: 60, microbatches: 4, memory: tight, cluster: own}
+  - {captured: bert-mini, whole: true, devices: [2, 3]}
+  - {family: grid, seed: 2, ops: [30, 40], cluster: two-tier, devices: [4, 4], seen: true}
+constructions: [single, heft]
+placers: [annealing]
+seeds: [3, 4]
+budgets: [0.0, 1.0]
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(SUITE)
+    return tmp_path / "tiny.yaml"
+
+
+def test_problems_are_as_they_are_described(path):
+    (one, mlp), (_, bert), (_, grid) = load_problems(path)
+    assert one.key == (
+        "captured=mlp-small seed=5 cluster=own microbatches=4 groups=60 memory=tight"
+    )
+    assert mlp.microbatches == 4
+    assert mlp.num_ops <= 4 * 61
+    assert bert.num_ops == shipped_store().graph("bert-mini").num_ops
+    assert bert.num_devices <= 3
+    assert grid.cluster.name == "two-tier"
+    assert grid.num_devices == 4
+
+
+def test_keys_tell_problems_apart_and_not_what_they_are_compared_with(path):
+    entries = [entry for entry, _ in load_problems(path)]
+    assert len({entry.key for entry in entries}) == 3
+    seen = ProblemEntry(family="grid", seen=True)
+    assert seen.key == ProblemEntry(family="grid").key
+
+
+def test_constructions_run_once_and_placers_with_all_seeds_and_budgets(path):
+    found = [(c.placer, c.seed, c.budget) for c in cells(read_suite(path))]
+    assert len(found) == 3 * (2 + 1 * 2 * 2)
+    assert found[:2] == [("single", 3, 0.0), ("heft", 3, 0.0)]
+    assert len(set(found)) == 6
+
+
+@pytest.mark.parametrize("name", ["real", "large", "small"])
+def test_the_test_sets_hold_no_training_graphs_but_those_they_mark(name):
+    suite = read_suite(SUITES / f"{name}.yaml")
+    assert len({entry.key for entry in suite.problems}) == len(suite.problems)
+    assert len(suite.problems) == {"real": 36, "large": 16, "small": 60}[name]
+    held_out = {*shipped_store().part("test"), *TEST}
+    for entry in suite.problems:
+        graph = entry.captured or entry.family
+        assert graph in TRAIN if entry.seen else graph in held_out
+        assert 500_000 < entry.seed < 1_000_000 or not entry.seen
+
+
+def test_large_problems_are_large():
+    suite = read_suite(SUITES / "large.yaml")
+    for entry in suite.problems[::5]:
+        assert 1_000 <= entry.load().num_ops <= 10_500
