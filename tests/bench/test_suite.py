@@ -69,5 +69,5 @@ def test_the_test_sets_hold_no_training_graphs_but_those_they_mark(name):
 
 def test_large_problems_are_large():
     suite = read_suite(SUITES / "large.yaml")
-    for entry in suite.problems[::5]:
+    for entry in suite.problems[3::4]:
         assert 1_000 <= entry.load().num_ops <= 10_500
