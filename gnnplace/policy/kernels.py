@@ -143,6 +143,12 @@ def candidates(w: Walk, s: State, u: int, limit: int, spread: float, allowed: Bo
 
 
 @njit(cache=True, boundscheck=False, error_model="numpy")
+def log_above(value: float) -> float:
+    """``log(1 + value)`` in single precision, as features are: a third of the time of ``log1p``."""
+    return np.log(np.float32(1.0 + value))
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
 def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: SingleArray) -> None:
     """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F]."""
     limit, rounds = goal.limit, goal.rounds
@@ -150,8 +156,8 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
     u = w.unit[i]
     scale, ideal = w.scale, w.work / limit
     run = (s.sums[1] + w.unit_work[u]) / (ideal / rounds)
-    ready, wait = np.zeros(num_devices), np.zeros(num_devices)
-    move, here = np.zeros(num_devices), np.zeros(num_devices)
+    scratch = np.zeros((6, num_devices))
+    ready, wait, move, here, near, flow = scratch
     inputs = 0
     for k in range(w.before_offset[i], w.before_offset[i + 1]):
         j, tensor = w.before[k], w.before_tensor[k]
@@ -173,8 +179,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
                 move[d] += seconds + w.latency[e, d]
                 at = begin + seconds + w.latency[e, d]
             ready[d] = max(ready[d], at)
-    near, near_all = np.zeros(num_devices), 0.0
-    flow = np.zeros(num_devices)
+    near_all = 0.0
     for k in range(w.flow_offset[u], w.flow_offset[u + 1]):
         e = s.device[w.flow_unit[k]]
         if e < 0:
@@ -212,13 +217,13 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         begin = max(s.free[d], ready[d])
         end = begin + w.time[i, d]
         load = s.load[d] + w.unit_time[u, d]
-        f[0] = np.log1p((end - least_finish) / scale)
-        f[1] = np.log1p((begin - least_start) / scale)
-        f[2] = np.log1p((ready[d] - least_ready) / scale)
-        f[3] = np.log1p((begin - s.free[d]) / scale)
-        f[4] = np.log1p(wait[d] / scale)
-        f[5] = np.log1p(move[d] / scale)
-        f[6] = np.log1p(flow[d] / scale)
+        f[0] = log_above((end - least_finish) / scale)
+        f[1] = log_above((begin - least_start) / scale)
+        f[2] = log_above((ready[d] - least_ready) / scale)
+        f[3] = log_above((begin - s.free[d]) / scale)
+        f[4] = log_above(wait[d] / scale)
+        f[5] = log_above(move[d] / scale)
+        f[6] = log_above(flow[d] / scale)
         f[7] = min(MOST, flow[d] / ideal)
         f[8] = min(MOST, (end - least_finish) / ideal)
         f[9] = near[d] / near_all if near_all > 0.0 else 0.0
@@ -239,11 +244,11 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         f[24] = 0.0
         if current >= 0 and d != current and w.channel[current, d] >= 0:
             busy = s.channel_free[w.channel[current, d]] - least_start
-            f[23] = np.log1p(max(0.0, busy) / scale)
+            f[23] = log_above(max(0.0, busy) / scale)
             far = w.latency[current, d] + w.mean_bytes * w.per_byte[current, d]
-            f[24] = np.log1p(far / scale)
+            f[24] = log_above(far / scale)
         elif current < 0:
-            f[24] = np.log1p(w.far[d] / scale)
+            f[24] = log_above(w.far[d] / scale)
         f[25] = 1.0 / limit
         f[26] = limit / num_devices
         f[27] = progress
@@ -305,46 +310,42 @@ def score(
     hidden: SingleArray,
     out: SingleArray,
 ) -> None:
-    """Score of each candidate, -inf for others. ``out``: [D]; ``hidden``: scratch [D + 2, H]."""
+    """Score of each candidate, -inf for others.
+
+    Matrix products go to BLAS, four times as fast as loops here on eight devices.
+
+    Args:
+        p: the decoder's parameters.
+        context: what the encoder says of the op. [H]
+        features: of each candidate, finite for others. [D, F]
+        allowed: the candidates, at least one. [D]
+        hidden: scratch. [2 D + 2, H]
+        out: out: scores. [D]
+    """
     num_devices, num_features = features.shape
-    size = len(context)
-    mean, common = hidden[num_devices], hidden[num_devices + 1]
-    mean[:] = 0.0
+    size, zero = len(context), np.float32(0.0)
+    first, second = hidden[:num_devices], hidden[num_devices : 2 * num_devices]
+    mean, common = hidden[2 * num_devices], hidden[2 * num_devices + 1]
+    np.dot(features, p.first, first)
+    mean[:] = zero
     count = 0
     for d in range(num_devices):
-        if not allowed[d]:
-            continue
-        count += 1
-        row = hidden[d]
-        row[:] = context
-        for f in range(num_features):
-            value = features[d, f]
-            if value != 0.0:
-                for h in range(size):
-                    row[h] += value * p.first[f, h]
-        for h in range(size):
-            row[h] = max(row[h], np.float32(0.0))
-            mean[h] += row[h]
-    common[:] = p.bias
-    for g in range(size):
-        value = mean[g] / np.float32(count)
-        if value != 0.0:
+        if allowed[d]:
+            count += 1
             for h in range(size):
-                common[h] += value * p.pooled[g, h]
+                first[d, h] = max(first[d, h] + context[h], zero)
+                mean[h] += first[d, h]
+    for h in range(size):
+        mean[h] /= np.float32(count)
+    np.dot(mean, p.pooled, common)
+    np.dot(first, p.second, second)
     for d in range(num_devices):
         if not allowed[d]:
             out[d] = -np.inf
             continue
-        second = mean
-        second[:] = common
-        for g in range(size):
-            value = hidden[d, g]
-            if value != 0.0:
-                for h in range(size):
-                    second[h] += value * p.second[g, h]
-        total = np.float32(0.0)
+        total = zero
         for h in range(size):
-            total += max(second[h], np.float32(0.0)) * p.last[h]
+            total += max(second[d, h] + common[h] + p.bias[h], zero) * p.last[h]
         for f in range(num_features):
             total += features[d, f] * p.skip[f]
         out[d] = total
@@ -386,7 +387,7 @@ def decode(
     s = start_state(w)
     now = np.zeros((num_devices, NUM_DYNAMIC), np.float32)
     allowed = np.zeros(num_devices, np.bool_)
-    hidden = np.zeros((num_devices + 2, len(p.bias)), np.float32)
+    hidden = np.zeros((2 * num_devices + 2, len(p.bias)), np.float32)
     scores = np.zeros(num_devices, np.float32)
     record, noisy = len(features) > 0, len(noise) > 0
     count = 0
