@@ -24,7 +24,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace report PROBLEM PLACEMENT... -o report.html
   gnnplace bench SUITE.yaml -o results/ | summary results/*.jsonl
   gnnplace data build FOLDER                        captures models as graphs to learn from
-  gnnplace train fit|validate|test|predict --config trainers/NAME.yaml
+  gnnplace train fit|validate|test|predict|sweep --config trainers/NAME.yaml
 
 gnnplace COMMAND --help says more. MODEL is a zoo name, hf:CONFIG or module:callable; C is cpu:N,
 cuda:N, auto, a preset or a YAML file.

@@ -1,54 +1,87 @@
-"""``gnnplace train fit|validate|test|predict``: Lightning's command line, as its users know it."""
+"""``gnnplace train fit|validate|test|predict|sweep``."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
+from pathlib import Path
 
-# The command line needs the classes imported to find them by their short names.
-from lightning import LightningDataModule
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.trial import Trial
 
-from gnnplace.train import CostToGo as CostToGo
-from gnnplace.train import Imitation as Imitation
-from gnnplace.train import ProblemDataModule as ProblemDataModule
-from gnnplace.train.policy_module import PolicyModule
-
-
-class TrainingCLI(LightningCLI):
-    """Lightning's command line with one thread for torch: small graphs gain nothing from more."""
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the number of torch threads."""
-        parser.add_argument("--threads", type=int, default=1, help="threads of torch")
-
-    def before_instantiate_classes(self) -> None:
-        """Sets the number of torch threads."""
-        import torch
-
-        torch.set_num_threads(self.config[self.config.subcommand].threads)
+from gnnplace.errors import InputError
+from gnnplace.train.search_space import first_values, read_space
+from gnnplace.train.study_storage import open_study
+from gnnplace.train.sweep import NumberedSampler, Worker, pruner
+from gnnplace.train.sweep_table import write_results
+from gnnplace.train.training_cli import TrainingCLI
+from gnnplace.train.trial import SweepCLI, run_trial
 
 
-def main(args: list[str] | None = None) -> None:
-    """Runs the training command line; ``args`` without the program's name, None for ``sys.argv``.
+def quiet() -> None:
+    """Silences warnings that say nothing about a training run here."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    for message in ("does not have many workers", "LeafSpec", "LightningCLI's args parameter"):
+        warnings.filterwarnings("ignore", f".*{message}.*")
+    warnings.filterwarnings("ignore", category=ExperimentalWarning)
+
+
+def sweep(args: list[str]) -> None:
+    """Runs trials of a recipe until the study has its number of them.
+
+    Args:
+        args: arguments after ``gnnplace train sweep``; recipes may come first and bare.
+
+    Raises:
+        InputError: bad arguments, or a recipe that cannot run.
+    """
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    first = next((i for i, arg in enumerate(args) if arg.startswith("-")), len(args))
+    args = [*(f"--config={recipe}" for recipe in args[:first]), *args[first:]]
+    options = SweepCLI(args).chosen
+    space = read_space(options.space, options.set)
+    if options.trials < 1:
+        raise InputError(f"--trials {options.trials}: must be at least 1")
+    # A wrong key or value shows before the study is made.
+    SweepCLI([*args, *(f"--{key}={value}" for key, value in first_values(space).items())])
+    folder = Path(options.folder or f"runs/sweeps/{options.study}")
+    url = options.storage or f"journal:///{folder / 'trials.journal'}"
+    study = open_study(url, options.study, NumberedSampler(options.study_seed), pruner())
+
+    def objective(trial: Trial) -> float:
+        return run_trial(args, trial, folder / f"trial-{trial.number}", options.monitor)
+
+    def report(line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+        write_results(study, folder)
+
+    Worker(study, options.trials, space, objective, report).run()
+    report(f"every trial: {folder / 'trials.csv'}; overlay for recipes: {folder / 'best.yaml'}")
+
+
+def main(args: list[str]) -> None:
+    """Runs the training command line.
 
     ``--model`` is the training algorithm (``Imitation`` or ``CostToGo``), ``--data`` the problems
     (``ProblemDataModule``); ``--config`` a recipe of ``trainers/``.
+
+    Args:
+        args: arguments after ``gnnplace train``.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    warnings.filterwarnings("ignore", ".*does not have many workers.*")
-    warnings.filterwarnings("ignore", ".*LeafSpec.*")
-    if args is not None:
-        # Lightning warns where it is handed arguments while the process has others.
-        sys.argv = ["gnnplace train", *args]
-    TrainingCLI(
-        PolicyModule,
-        LightningDataModule,
-        subclass_mode_model=True,
-        subclass_mode_data=True,
-        save_config_kwargs={"overwrite": True},
-        seed_everything_default=0,
-        # The caller turns an ArgumentError into one line.
-        parser_kwargs={"exit_on_error": False},
-    )
+    quiet()
+    before = sys.argv[1:]
+    # Lightning starts further processes with these.
+    sys.argv[1:] = ["train", *args]
+    try:
+        if args[:1] == ["sweep"]:
+            sweep(args[1:])
+        else:
+            TrainingCLI(args)
+    finally:
+        sys.argv[1:] = before

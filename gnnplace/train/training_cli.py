@@ -1,0 +1,110 @@
+"""``TrainingCLI``: Lightning's command line for this project, as its users know it.
+
+What differs from Lightning's own: one thread of torch, what a recipe leaves out goes to one folder
+(``run_folder``), under ``torchrun`` the recipe takes the number of processes from there, and bad
+input is one line.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# The command line needs the classes imported to find them by their short names.
+from jsonargparse import Namespace
+from lightning import LightningDataModule, Trainer
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+
+from gnnplace.errors import InputError
+from gnnplace.train import CostToGo as CostToGo
+from gnnplace.train import Imitation as Imitation
+from gnnplace.train import ProblemDataModule as ProblemDataModule
+from gnnplace.train import run_folder
+from gnnplace.train.policy_module import PolicyModule
+
+SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself
+
+
+class TrainingCLI(LightningCLI):
+    """Lightning's command line for this project's modules and data.
+
+    Args:
+        args: arguments without the program's name.
+        run: whether a subcommand is given and run; otherwise only objects are made.
+        save_config: whether to write the whole recipe beside the logs.
+    """
+
+    def __init__(self, args: list[str], *, run: bool = True, save_config: bool = True) -> None:
+        given: dict[str, Any] = {} if save_config else {"save_config_callback": None}
+        super().__init__(
+            PolicyModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={"default_root_dir": "runs/train"},
+            seed_everything_default=0,
+            # The caller turns an ArgumentError into one line.
+            parser_kwargs={"exit_on_error": False, "prog": "gnnplace train"},
+            args=args,
+            run=run,
+            **given,
+        )
+
+    @property
+    def chosen(self) -> Namespace:
+        """The parsed arguments of the subcommand, or all where there is none."""
+        return self.config[self.subcommand] if self.subcommand else self.config
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the number of torch threads."""
+        parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parses, and checks what Lightning would only find out late.
+
+        Raises:
+            InputError: the checkpoint to resume from is missing or is none.
+        """
+        super().parse_arguments(parser, args)
+        command = self.config.get("subcommand")
+        path = self.config[command].get("ckpt_path") if command else None
+        if path is not None and path not in SPECIAL_CHECKPOINTS and not zipfile.is_zipfile(path):
+            what = "not a checkpoint" if Path(path).exists() else "no such file"
+            raise InputError(f"ckpt_path {path}: {what}; give a .ckpt file or 'last'")
+
+    def before_instantiate_classes(self) -> None:
+        """Sets the threads of torch; fills in processes, loggers and checkpoints."""
+        torch.set_num_threads(self.chosen.threads)
+        adopt_torchrun(self.chosen.trainer)
+        run_folder.complete(self.chosen.trainer)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Lightning's trainer.
+
+        Raises:
+            InputError: Lightning refuses the settings.
+        """
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, TypeError, ValueError) as error:
+            raise InputError(f"trainer: {error}") from None
+
+
+def adopt_torchrun(trainer: Namespace) -> None:
+    """Under ``torchrun``, takes the number of processes from it; in place.
+
+    Args:
+        trainer: the parsed ``trainer`` section of a recipe.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    trainer.devices, trainer.num_nodes = local, world // local
+    if trainer.strategy == "auto" and world > 1:
+        trainer.strategy = "ddp"
