@@ -7,8 +7,11 @@ in the graph (a bucket of the work before it) and its neighbouring buckets, and 
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch_geometric.utils import scatter
 
 NUM_BUCKETS = 16
@@ -57,7 +60,16 @@ class Layer(nn.Module):
         along = torch.relu(self.along(lanes)).transpose(1, 2).reshape(pooled.shape)
         before = self.producers(y, edges, attr)
         behind = self.consumers(y, edges.flip(0), attr)
-        return x + self.update(torch.cat([y, before, behind, along[place], whole[of]], dim=1))
+        return x + self._updated(torch.cat([y, before, behind], dim=1), along, whole, place)
+
+    def _updated(self, own: Tensor, along: Tensor, whole: Tensor, place: Tensor) -> Tensor:
+        """``update`` of all five parts; what ops of a bucket share is multiplied once a bucket."""
+        enter, hidden = cast("nn.Linear", self.update[0]), along.shape[1]
+        weight = enter.weight
+        shared = linear(along, weight[:, 3 * hidden : 4 * hidden])
+        shared = shared + linear(whole, weight[:, 4 * hidden :]).repeat_interleave(NUM_BUCKETS, 0)
+        own = linear(own, weight[:, : 3 * hidden], enter.bias)
+        return self.update[1:](own + shared[place])
 
 
 class Encoder(nn.Module):
