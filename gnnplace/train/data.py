@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from lightning import LightningDataModule
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Portfolio, SearchSpace
 from gnnplace.policy.model import PlacementPolicy
 from gnnplace.problem import Problem
 from gnnplace.train.labels import Label, build_labels, read_labels
+from gnnplace.train.loading import EpochSampler, HeldOutSampler, ResumableLoader
 from gnnplace.zoo import random_families
 from gnnplace.zoo.captured import TEST, TRAIN, VALIDATION, captured_problem, shipped_store
 
@@ -149,23 +149,6 @@ class LabelledProblems(Dataset[Sample]):
         return Sample(self.problems[number].space, index, label=self.labels[number])
 
 
-class EpochSampler(Sampler[int]):
-    """``count`` new problems each epoch; Lightning calls ``set_epoch``."""
-
-    def __init__(self, count: int) -> None:
-        self.count, self.epoch = count, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Moves on to the problems of ``epoch``."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.epoch * self.count, (self.epoch + 1) * self.count))
-
-    def __len__(self) -> int:
-        return self.count
-
-
 def as_list(samples: list[Sample]) -> list[Sample]:
     """A batch is a list of samples."""
     return samples
@@ -262,12 +245,19 @@ class ProblemDataModule(LightningDataModule):
         if self.labels:
             known = read_labels(self.label_folder)
             problems = LabelledProblems(self.train, {i: known[i] for i in range(self.labels)})
-        return DataLoader(
+        return ResumableLoader(
             problems,
             batch_size=self.batch_size,
-            sampler=EpochSampler(self.problems),
+            sampler=EpochSampler(self.problems, *self.process),
             collate_fn=as_list,
         )
+
+    @property
+    def process(self) -> tuple[int, int]:
+        """Number of this process and of all processes of the run."""
+        if self.trainer is None:
+            return 0, 1
+        return self.trainer.global_rank, self.trainer.world_size
 
     def val_dataloader(self) -> DataLoader[Sample]:
         """The same problems each time."""
@@ -291,6 +281,6 @@ class ProblemDataModule(LightningDataModule):
         return DataLoader(
             self.held_out[part],
             batch_size=self.batch_size,
-            sampler=range(self.counts[part]),
+            sampler=HeldOutSampler(self.counts[part], *self.process),
             collate_fn=as_list,
         )

@@ -25,6 +25,7 @@ from gnnplace.train.data import Sample
 
 SKIP = 10.0  # the weights of the prior are that much larger than those of the network
 DECAY = 0.99  # of the moving average, a step
+BETTER = -1e-3  # log ratio below which a problem was placed better than by the heuristics
 
 
 class PolicyModule(LightningModule):
@@ -115,11 +116,16 @@ class PolicyModule(LightningModule):
     def training_step(self, batch: list[Sample], batch_index: int) -> Tensor | None:
         """The loss of a batch's lessons."""
         lessons = [lesson for lesson in self.lessons(batch) if len(lesson.values)]
+        several = self.trainer.world_size > 1
         if not lessons:
-            return None
-        loss = self.loss(lessons)
+            return self._no_loss() if several else None
+        loss = self.loss(lessons) + (self._no_loss() if several else 0.0)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(lessons))
         return loss
+
+    def _no_loss(self) -> Tensor:
+        """Zero, of all parameters: a process without gradients would keep the others waiting."""
+        return torch.stack([p.sum() for p in self.policy.parameters()]).sum() * 0.0
 
     def loss(self, lessons: list[Lesson]) -> Tensor:
         """Mean loss of all decisions."""
@@ -149,9 +155,9 @@ class PolicyModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Logs the ratio and saves the policy where it is the best so far."""
-        ratio = float(np.exp(np.nanmean(self.ratios)))
-        self.log("val/ratio", ratio, prog_bar=True)
-        self.log("val/better", float(np.nanmean(np.array(self.ratios) < -1e-3)))
+        ratio, better = self.quality()
+        self.log("val/ratio", ratio, prog_bar=True, sync_dist=True)
+        self.log("val/better", better, sync_dist=True)
         if ratio < float(self.best) and not self.trainer.sanity_checking:
             self.best.fill_(ratio)
             if self.export is not None and self.trainer.is_global_zero:
@@ -168,8 +174,21 @@ class PolicyModule(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Logs the ratio on the test families."""
-        self.log("test/ratio", float(np.exp(np.nanmean(self.ratios))))
-        self.log("test/better", float(np.nanmean(np.array(self.ratios) < -1e-3)))
+        ratio, better = self.quality()
+        self.log("test/ratio", ratio, sync_dist=True)
+        self.log("test/better", better, sync_dist=True)
+
+    def quality(self) -> tuple[float, float]:
+        """Geometric mean of the ratios of all processes, share of those below one.
+
+        Problems without a reference are left out; nan where there are no others.
+        """
+        ratios = np.array(self.ratios)
+        known = ratios[np.isfinite(ratios)]
+        sums = [known.sum(), (known < BETTER).sum(), len(known)]
+        here = torch.tensor(sums, dtype=torch.float64, device=self.device)
+        total, better, count = self.trainer.strategy.reduce(here, reduce_op="sum").tolist()
+        return float(np.exp(total / count)) if count else float("nan"), better / max(count, 1.0)
 
     def predict_step(self, batch: list[Sample], batch_index: int) -> list[dict[str, Any]]:
         """Name, predicted seconds and those of the best heuristic of each problem."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,9 @@ from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.rollouts import Aim, Decisions, Rollouts
 from gnnplace.train import CostToGo, Imitation
-from gnnplace.train.data import EpochSampler, ProblemDataModule, Sample
+from gnnplace.train.data import ProblemDataModule, Sample
 from gnnplace.train.labels import Label
+from gnnplace.train.loading import EpochSampler
 from gnnplace.train.policy_module import alike
 from gnnplace.zoo.random_families import random_problem
 
@@ -119,3 +122,25 @@ def test_validation_is_the_policy_over_the_heuristics():
     step_time = Rollouts(one.space, module.policy).greedy()[0].score
     ratio = module._log_ratio(Sample(one.space, 1, reference=2 * step_time))
     assert ratio == pytest.approx(np.log(0.5))
+
+
+def test_a_process_without_lessons_takes_its_step_with_the_others():
+    module = CostToGo(**SIZES)
+    module._trainer = SimpleNamespace(world_size=2)
+    module.lessons = lambda batch: []
+    module.training_step([], 0).backward()
+    assert all(torch.count_nonzero(p.grad) == 0 for p in module.policy.parameters())
+    module._trainer = SimpleNamespace(world_size=1)
+    assert module.training_step([], 0) is None
+
+
+def test_the_quality_leaves_out_problems_without_a_reference():
+    module = CostToGo(**SIZES)
+    reduce = lambda tensor, reduce_op: 2 * tensor  # noqa: E731
+    module._trainer = SimpleNamespace(strategy=SimpleNamespace(reduce=reduce))
+    module.ratios = [np.log(0.5), np.nan, np.log(2.0), np.log(0.5)]
+    ratio, better = module.quality()
+    assert ratio == pytest.approx(0.5 ** (1 / 3))
+    assert better == pytest.approx(2 / 3)
+    module.ratios = [np.nan]
+    assert np.isnan(module.quality()[0])
