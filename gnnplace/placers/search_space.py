@@ -23,7 +23,8 @@ from gnnplace.placers.space_kernels import (
     sum_of_finite,
 )
 from gnnplace.problem import FORWARD, Problem
-from gnnplace.simulation import Simulator
+from gnnplace.simulation import Compiled, Simulator
+from gnnplace.simulation.justification import reversed_problem
 from gnnplace.simulation.list_scheduling import list_schedule, priorities, turn_order
 from gnnplace.simulation.memory import most_memory
 
@@ -160,6 +161,11 @@ class SearchSpace:
         wrong = ~self.problem.unit_allowed[np.arange(len(unit_device)), unit_device]
         unit_device[wrong] = self.work[wrong].argmin(axis=1)
         return unit_device
+
+    @cached_property
+    def reversed(self) -> Compiled:
+        """The reversed problem, for ``justify``."""
+        return reversed_problem(self.compiled)
 
     def score(self, device: IntArray, order: IntArray) -> float:
         """Predicted seconds, plus a penalty for memory above the limits."""

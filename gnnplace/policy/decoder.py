@@ -2,9 +2,9 @@
 
 The score of a candidate is a small network on what the encoder says of the op and on the
 candidate's features, with the mean over all candidates as context, plus a weighted sum of the
-features. That sum begins as a prior (earliest finish, no more load than the ideal share, long runs
-on one device where chunks are wanted) and
-the network at zero, so an untrained policy already is a list scheduler.
+features. That sum begins as a prior (earliest finish, or the plan's device where chunks are wanted,
+and no more load than the ideal share) and the network at zero, so an untrained policy already is a
+list scheduler.
 
 ``kernels.decode`` is the same in numba, for inference.
 """
@@ -25,10 +25,9 @@ IntArray = NDArray[np.int32]
 SingleArray = NDArray[np.float32]
 
 PRIOR = {
-    "earliest finish above the best": -4.0,
+    "earliest finish above the best, out of chunks": -4.0,
     "load after, above the ideal share": -3.0,
-    "the same above a chunk's share, there, in chunks": -300.0,
-    "another device than before, in chunks": -30.0,
+    "the chunk plan's device": 8.0,
 }
 
 

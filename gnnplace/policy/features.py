@@ -16,10 +16,10 @@ from gnnplace.policy.walk import WalkGraph
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 
-FEATURE_VERSION = 1
+FEATURE_VERSION = 2
 
 DYNAMIC = (
-    "earliest finish above the best",
+    "earliest finish above the best, out of chunks",
     "earliest start above the best",
     "data ready above the best",
     "idle gap",
@@ -53,6 +53,7 @@ DYNAMIC = (
     "one over the number of rounds aimed at",
     "another device than before, in chunks",
     "in chunks",
+    "the chunk plan's device",
 )
 
 STATIC = (

@@ -22,7 +22,7 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
-NUM_DYNAMIC = 34
+NUM_DYNAMIC = 35
 MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 
@@ -63,11 +63,13 @@ class Goal(NamedTuple):
         limit: number of devices, 1..D.
         rounds: number of runs of consecutive work on each device.
         chunks: 1 where long runs on one device are wanted, else 0.
+        plan: device of each unit in a plan of chunks (``plans.chunk_plan``), -1 without. [U]
     """
 
     limit: int
     rounds: int
     chunks: int
+    plan: IntArray
 
 
 class Weights(NamedTuple):
@@ -258,6 +260,9 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         f[31] = 1.0 / rounds
         f[32] = 1.0 if goal.chunks and current >= 0 and d != current else 0.0
         f[33] = goal.chunks
+        f[34] = 1.0 if goal.chunks and goal.plan[u] == d else 0.0
+        if goal.chunks:
+            f[0] = 0.0
 
 
 @njit(cache=True, boundscheck=False, error_model="numpy")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -23,8 +23,10 @@ from gnnplace.placers.interleaved import round_priority
 from gnnplace.policy import kernels
 from gnnplace.policy.features import DYNAMIC
 from gnnplace.policy.model import PlacementPolicy
+from gnnplace.policy.plans import chunk_plan
 from gnnplace.policy.walk import COORDINATE, WalkGraph
 from gnnplace.simulation import Compiled
+from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 
 FloatArray = NDArray[np.float64]
@@ -133,30 +135,40 @@ class Rollouts:
         self.contexts = policy.contexts(self.graph)
         self.weights = policy.decoder.weights()
         self.orders_made: dict[str, IntArray] = {}
+        self.plans: dict[tuple[int, int], IntArray] = {}
 
     @cached_property
     def aims(self) -> list[Aim]:
-        """All aims; one device needs one order, rounds need micro-batches and chunks."""
+        """All aims, one device first; rounds need chunks, and rounds above two micro-batches."""
         problem = self.space.problem
         limits = device_limits(problem.num_devices)[1:]
-        result = [Aim(self.orders[0], 1)]
-        if problem.microbatches == 1 or COORDINATE not in self.orders:
-            few = problem.num_devices <= 2 * MOST_EVERY
-            orders = self.orders if few else (self.orders[0], self.orders[-1])
-            return result + [Aim(order, limit) for limit in limits for order in orders]
-        rest = [order for order in self.orders if order not in (COORDINATE, "downward-rank")]
-        result += [Aim(order, limit) for limit in limits for order in rest]
+        single = [Aim(self.orders[0], 1)]
+        free = [order for order in self.orders if order != COORDINATE]
+        if problem.microbatches > 1 or problem.num_devices > 2 * MOST_EVERY:
+            free = [order for order in free if order != "downward-rank"]
+        result = single + [Aim(order, limit) for limit in limits for order in free]
+        if COORDINATE not in self.orders:
+            return result
         every = sorted({*range(2, min(problem.num_devices, MOST_EVERY) + 1), *limits})
+        rounds = ROUNDS if problem.microbatches > 1 else ROUNDS[:1]
         return result + [
-            Aim(COORDINATE, limit, rounds)
+            Aim(COORDINATE, limit, r)
             for limit in every
-            for rounds in (ROUNDS if limit in limits else ROUNDS[:2])
+            for r in (rounds if limit in limits else rounds[:2])
         ]
 
     def goal(self, aim: Aim) -> kernels.Goal:
         """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
-        chunks = aim.order == COORDINATE and self.space.problem.microbatches > 1
-        return kernels.Goal(aim.limit, aim.rounds, int(chunks))
+        chunks = aim.order == COORDINATE and aim.limit > 1
+        return kernels.Goal(aim.limit, aim.rounds, int(chunks), self.plan(aim, chunks=chunks))
+
+    def plan(self, aim: Aim, *, chunks: bool) -> IntArray:
+        """The chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
+        key = (aim.limit, aim.rounds) if chunks else (0, 0)
+        if key not in self.plans:
+            nowhere = np.full(self.space.problem.num_units, -1, np.int32)
+            self.plans[key] = chunk_plan(self.graph, *key) if chunks else nowhere
+        return self.plans[key]
 
     def order(self, name: str) -> IntArray:
         """Visited ops in a traversal order, made once. [m]"""
@@ -235,7 +247,10 @@ class Rollouts:
         orders = {name: rules[name](device) for name in ([rule] if rule in rules else rules)}
         scores = {name: self.space.score(device, order) for name, order in orders.items()}
         best = min(scores, key=lambda name: scores[name])
-        return Decoded(scores[best], walked.unit_device, orders[best], aim, best)
+        plain = Decoded(scores[best], walked.unit_device, orders[best], aim, best)
+        justified = justify(self.space.compiled, self.space.reversed, device, orders[best])
+        score = self.space.score(device, justified)
+        return replace(plain, score=score, order=justified) if score < plain.score else plain
 
     def _rules(self, aim: Aim, walked: Walked) -> dict[str, Callable[[IntArray], IntArray]]:
         """How an order of all ops can be made for given devices, by name."""

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
@@ -177,24 +178,27 @@ class WalkGraph:
     def unit_coordinate(self) -> FloatArray:
         """Where each unit is along the graph: mean coordinate of its forward ops. [U]
 
-        As in ``SearchSpace``, but from ``depth-first-rank`` in place of the listing: a forward op's
-        coordinate is its position there; another op has the largest of its forward inputs', or
-        the smallest of its other inputs'.
+        A forward op's coordinate is its latest start in the forward pass, so that what has no
+        inputs (a weight turned round, a mask) is where it is used; an op that leads to no late end
+        of the forward pass, or is not of it, has the largest of its forward inputs', or the
+        smallest of its other inputs'. ``SearchSpace`` has positions instead, which change with the
+        listing.
         """
-        coordinate = self._coordinates()
-        forward = (self.problem.phase[self.ops] == FORWARD).astype(np.float64)
-        count = self.problem.num_units
-        has_forward = np.bincount(self.unit, forward, count) > 0
-        weight = np.where(has_forward[self.unit], forward, 1.0)
-        total = np.bincount(self.unit, weight * coordinate, count)
-        return np.asarray(total / np.bincount(self.unit, weight, count))
+        g, forward = self.graph, self.problem.phase[self.ops] == FORWARD
+        arrays = (g.topological_order, g.successor_offset, g.successor)
+        latest = latest_starts(*arrays, forward, self.cost)
+        main = latest >= 0.0
+        latest[~main] = latest.max()  # where it stays for what has no inputs
+        inputs = (g.predecessor_offset, g.predecessor)
+        coordinate = follow_forward(g.topological_order, *inputs, main, latest)
+        mean = self._unit_mean(coordinate, np.where(main, 1.0, np.where(forward, 1e-6, 1e-12)))
+        return np.asarray(np.round(mean / (float(latest.max()) or 1.0), 9))  # true ties
 
-    def _coordinates(self) -> FloatArray:
-        graph, forward = self.graph, self.problem.phase[self.ops] == FORWARD
-        place = np.empty(graph.num_ops)
-        place[self.order("depth-first-rank")] = np.arange(graph.num_ops)
-        inputs = (graph.predecessor_offset, graph.predecessor)
-        return np.asarray(follow_forward(graph.topological_order, *inputs, forward, place))
+    def _unit_mean(self, values: FloatArray, weight: FloatArray) -> FloatArray:
+        """Weighted mean over the visited ops of each unit. [U]"""
+        count = self.problem.num_units
+        total = np.bincount(self.unit, weight * values, count)
+        return np.asarray(total / np.bincount(self.unit, weight, count))
 
     @cached_property
     def unit_order(self) -> IntArray:
@@ -224,6 +228,44 @@ class WalkGraph:
             rank[self.unit_order] = np.arange(len(rank))
             return np.lexsort((self.graph.position, rank[self.unit])).astype(np.int32)
         return traversal(name, self.graph, self.cost, self.edge_cost, seed)
+
+
+@njit(cache=True, boundscheck=False)
+def latest_starts(
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    forward: NDArray[np.bool_],
+    cost: FloatArray,
+) -> FloatArray:
+    """Latest start of each forward op in seconds; -1 if it leads to no late end, or is not one. [m]
+
+    An end is a forward op without forward successors; it is late in the second half of the longest
+    path. ``order`` is topological.
+    """
+    m = len(order)
+    before, after, ends = np.zeros(m), np.full(m, -1.0), np.ones(m, np.bool_)
+    longest = 0.0
+    for op in order:
+        if not forward[op]:
+            continue
+        done = before[op] + cost[op]
+        longest = max(longest, done)
+        for k in range(offset[op], offset[op + 1]):
+            if forward[successor[k]]:
+                ends[op] = False
+                before[successor[k]] = max(before[successor[k]], done)
+    for i in range(m - 1, -1, -1):
+        op = order[i]
+        if not forward[op]:
+            continue
+        if ends[op] and before[op] + cost[op] >= longest / 2:
+            after[op] = 0.0
+        for k in range(offset[op], offset[op + 1]):
+            other = successor[k]
+            if forward[other] and after[other] >= 0.0:
+                after[op] = max(after[op], after[other] + cost[other])
+    return np.where(after >= 0.0, longest - after - cost, -1.0).clip(-1.0)
 
 
 def _build(graph: WalkGraph) -> Walk:
