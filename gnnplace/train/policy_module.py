@@ -86,8 +86,14 @@ class PolicyModule(LightningModule):
         """Share of the highest learning rate at ``step``."""
         return 0.1 + 0.45 * (1.0 + float(np.cos(np.pi * min(1.0, step / self.steps))))
 
-    def on_train_batch_end(self, outputs: Any, batch: list[Sample], batch_idx: int) -> None:
-        """Moves the average a little towards the policy."""
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+    ) -> None:
+        """A step, after which the average moves a little towards the policy.
+
+        Here and not when the batch ends: checkpoints are written before that.
+        """
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         with torch.no_grad():
             for mean, now in zip(self.average.parameters(), self.policy.parameters(), strict=True):
                 mean.lerp_(now, 1.0 - DECAY)

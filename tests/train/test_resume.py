@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnnplace.train.cli import main
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).parents[2]
+RECIPE = """
+trainer:
+  max_epochs: 3
+  enable_progress_bar: false
+  enable_model_summary: false
+  default_root_dir: {folder}
+  callbacks:
+    - class_path: tests.train.recorder.Recorder
+      init_args: {{folder: {folder}, kill_after: {kill}}}
+    - class_path: lightning.pytorch.callbacks.ModelCheckpoint
+      init_args: {{filename: whole-epochs, enable_version_counter: false}}
+    - class_path: lightning.pytorch.callbacks.ModelCheckpoint
+      init_args: {{train_time_interval: "0:00:00.000001", filename: last-timed,
+        enable_version_counter: false}}
+model: {{init_args: {{hidden: 8, decoder_hidden: 8}}}}
+data: {{init_args: {{ops: [12, 24], held_out_ops: [12, 24], problems: 7, validation_problems: 2,
+  batch_size: 2}}}}
+"""
+STEPS = [[0, 1], [2, 3], [4, 5], [6], [7, 8], [9, 10], [11, 12], [13]]
+STEPS += [[14, 15], [16, 17], [18, 19], [20]]
+
+
+def arguments(folder: Path, *more: str, kill: int = 0) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder, kill=kill))
+    smoke = ROOT / "trainers" / "smoke.yaml"
+    return ["fit", f"--config={smoke}", f"--config={folder / 'recipe.yaml'}", *more]
+
+
+def end(folder: Path) -> dict:
+    return json.loads((folder / "0.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A run that SIGKILL ended after 6 of 12 steps, in the middle of the second of 3 epochs."""
+    folder = tmp_path_factory.mktemp("resume") / "killed"
+    done = subprocess.run(
+        [sys.executable, "-m", "gnnplace", "train", *arguments(folder, kill=6)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    return folder / "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("resume") / "whole"
+    main(arguments(folder))
+    assert end(folder)["seen"] == STEPS
+    return end(folder)
+
+
+@pytest.mark.parametrize(("name", "done"), [("whole-epochs", 4), ("last-timed", 6)])
+def test_a_killed_run_ends_bit_by_bit_where_an_uninterrupted_one_does(
+    killed, whole, tmp_path, name, done
+):
+    main(arguments(tmp_path, f"--ckpt_path={killed / f'{name}.ckpt'}"))
+    assert end(tmp_path)["seen"] == STEPS[done:]
+    assert end(tmp_path)["digest"] == whole["digest"]
+
+
+def test_the_last_checkpoint_is_found_by_itself(killed, whole):
+    main(arguments(killed.parent, "--ckpt_path=last"))
+    assert end(killed.parent)["seen"] == STEPS[6:]
+    assert end(killed.parent)["digest"] == whole["digest"]
