@@ -117,15 +117,15 @@ def excess_kernel(
     after, limit = np.empty(n), cutoff * (1.0 + ROUNDING)
     if exceeds(c, device, order, limit, after):
         return np.inf, 0.0
+    fits = (most_memory(c, device) <= c.memory).all()
+    rows = 0 if fits else len(c.consumer) + 1
     start, finish = np.empty(n), np.empty(n)
-    if (most_memory(c, device) <= c.memory).all():
-        none, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
-        return run_kernel(c, device, order, limit, after, start, finish, none, nowhere)[1], 0.0
-    transfer = np.empty((len(c.consumer) + 1, 3), np.int32)
-    service = np.empty((len(c.consumer) + 1, 3))
+    transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
     status, step_time, count = run_kernel(
         c, device, order, limit, after, start, finish, transfer, service
     )
+    if fits:
+        return step_time, 0.0
     if status != DONE:
         return np.inf, np.maximum(device_state(c, device) - c.memory, 0.0).sum()
     lives = lifetimes(c, device, start, finish, transfer[:count], service[:count])
