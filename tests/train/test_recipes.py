@@ -3,7 +3,18 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
+
+from gnnplace.graph.orders import ORDERS
+from gnnplace.train.training_cli import TrainingCLI
+
 TRAINERS = Path(__file__).parents[2] / "trainers"
+RECIPES = sorted(TRAINERS.glob("*.yaml"))
+OVERLAYS = sorted((TRAINERS / "orders").glob("*.yaml"))
+
+
+def build(*recipes: Path) -> TrainingCLI:
+    return TrainingCLI([f"--config={path}" for path in recipes], run=False, save_config=False)
 
 
 def test_the_shipped_policy_came_from_a_validation_that_fell():
@@ -13,3 +24,43 @@ def test_the_shipped_policy_came_from_a_validation_that_fell():
     untrained, best = ratios[0], min(ratios)
     assert best < untrained - 0.005
     assert sorted(ratios)[len(ratios) // 2] < untrained
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_recipes_build_and_keep_all_in_one_folder(recipe):
+    cli = build(recipe)
+    root = Path(cli.trainer.default_root_dir)
+    assert [type(logger).__name__ for logger in cli.trainer.loggers] == [
+        "CSVLogger",
+        "TensorBoardLogger",
+    ]
+    folders = [logger.save_dir for logger in cli.trainer.loggers]
+    folders += [callback.dirpath for callback in cli.trainer.checkpoint_callbacks]
+    assert all(Path(folder).is_relative_to(root.resolve()) for folder in map(_resolve, folders))
+    assert cli.model.export is None or _resolve(cli.model.export).is_relative_to(root.resolve())
+
+
+def _resolve(folder: str) -> Path:
+    return Path(folder).resolve()
+
+
+def test_the_default_recipe_stops_early_and_saves_by_epochs_and_by_time():
+    trainer = build(TRAINERS / "default.yaml").trainer
+    assert [callback.monitor for callback in trainer.early_stopping_callbacks] == ["val/ratio"]
+    timed = [callback._train_time_interval for callback in trainer.checkpoint_callbacks]
+    assert sorted(interval is None for interval in timed) == [False, True]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
+def test_an_order_goes_on_top_of_any_recipe_in_a_folder_of_its_own(overlay):
+    cli = build(TRAINERS / "default.yaml", overlay)
+    assert cli.model.orders == (overlay.stem,)
+    assert overlay.stem in ORDERS
+    assert Path(cli.trainer.default_root_dir) == Path("runs/orders", overlay.stem)
+    assert Path(cli.model.export).is_relative_to(cli.trainer.default_root_dir)
+
+
+def test_there_is_a_recipe_for_each_order_asked_for():
+    asked = "topological reverse-topological breadth-first depth-first-pre depth-first-post "
+    asked += "lexicographic upward-rank random"
+    assert {path.stem for path in OVERLAYS} >= set(asked.split())
