@@ -14,6 +14,7 @@ from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch_geometric.utils import scatter
 
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json
@@ -27,6 +28,7 @@ from gnnplace.policy.features import (
     message_features,
     static_features,
 )
+from gnnplace.policy.move_net import MoveNet
 from gnnplace.policy.walk import WalkGraph
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
@@ -67,12 +69,17 @@ class PlacementPolicy(  # type: ignore[call-arg]
             )
         self.encoder = Encoder(len(STATIC) + len(GLOBAL), hidden, layers)
         self.decoder = Decoder(hidden, decoder_hidden)
+        self.moves = MoveNet(hidden)
 
     def forward(self, graphs: Sequence[WalkGraph]) -> Tensor:
         """Contexts of all visited ops of a batch, one problem after the other. [m, 2, H]
 
         The second axis is the walk's direction: 0 forward, 1 backward.
         """
+        return self.decoder.contexts(self.states(graphs))
+
+    def states(self, graphs: Sequence[WalkGraph]) -> Tensor:
+        """The encoder's states of all visited ops of a batch. [m, hidden]"""
         inputs = [_tensors(graph) for graph in graphs]
         sizes = [len(x) for x, _, _ in inputs]
         start = np.concatenate(([0], np.cumsum(sizes)))
@@ -80,14 +87,18 @@ class PlacementPolicy(  # type: ignore[call-arg]
         x = torch.cat([x for x, _, _ in inputs])
         edges = torch.cat([e + int(s) for (_, e, _), s in zip(inputs, start, strict=False)], dim=1)
         bucket = (x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1)
-        state = self.encoder(
-            x, edges, torch.cat([a for _, _, a in inputs]), bucket + NUM_BUCKETS * of, of
-        )
-        return self.decoder.contexts(state)
+        attributes = torch.cat([a for _, _, a in inputs])
+        return self.encoder(x, edges, attributes, bucket + NUM_BUCKETS * of, of)
+
+    def unit_contexts(self, graph: WalkGraph, states: Tensor) -> Tensor:
+        """What the encoder says of each unit to ``MoveNet``: the mean over its ops. [U, H]"""
+        unit = torch.from_numpy(graph.unit.astype(np.int64))
+        count = graph.problem.num_units
+        return scatter(self.moves.context(states), unit, dim=0, dim_size=count, reduce="mean")
 
     @torch.no_grad()
-    def contexts(self, graph: WalkGraph) -> NDArray[np.float32]:
-        """Contexts of one problem for the numba decoder. [2, m, H]
+    def embed(self, graph: WalkGraph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Contexts of one problem for the numba kernels: of ops [2, m, H], of units [U, H].
 
         On one thread: on small graphs several threads wait for each other a hundred times longer
         than they work, above all where other processes want the cores, and budgets are of one.
@@ -95,7 +106,10 @@ class PlacementPolicy(  # type: ignore[call-arg]
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return np.ascontiguousarray(self([graph]).transpose(0, 1).cpu().numpy())
+            states = self.states([graph])
+            ops = self.decoder.contexts(states).transpose(0, 1)
+            units = self.unit_contexts(graph, states)
+            return np.ascontiguousarray(ops.numpy()), np.ascontiguousarray(units.numpy())
         finally:
             torch.set_num_threads(threads)
 

@@ -130,9 +130,9 @@ class Rollouts:
     def __init__(
         self, space: SearchSpace, policy: PlacementPolicy, orders: tuple[str, ...] = ORDERS
     ) -> None:
-        self.space, self.orders = space, orders
+        self.space, self.policy, self.orders = space, policy, orders
         self.graph = WalkGraph(space)
-        self.contexts = policy.contexts(self.graph)
+        self.contexts, self.unit_contexts = policy.embed(self.graph)
         self.weights = policy.decoder.weights()
         self.orders_made: dict[str, IntArray] = {}
         self.plans: dict[tuple[int, int], IntArray] = {}

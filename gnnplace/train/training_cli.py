@@ -23,7 +23,9 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from gnnplace.errors import InputError
 from gnnplace.train import CostToGo as CostToGo
 from gnnplace.train import Imitation as Imitation
+from gnnplace.train import MoveValues as MoveValues
 from gnnplace.train import ProblemDataModule as ProblemDataModule
+from gnnplace.train import Reinforce as Reinforce
 from gnnplace.train import run_folder
 from gnnplace.train.policy_module import PolicyModule
 

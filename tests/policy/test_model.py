@@ -28,7 +28,7 @@ def test_checkpoint_round_trip(tmp_path):
     ]
     graph = WalkGraph(SearchSpace(random_problem("inception", 1)))
     for again in (read_policy(tmp_path), PlacementPolicy.from_pretrained(tmp_path)):
-        np.testing.assert_array_equal(again.contexts(graph), policy.contexts(graph))
+        np.testing.assert_array_equal(again.contexts(graph), policy.embed(graph)[0])
         assert torch.equal(again.decoder.last, policy.decoder.last)
 
 
@@ -77,7 +77,7 @@ def test_a_batch_gives_what_single_graphs_give():
     graphs = [WalkGraph(SearchSpace(random_problem("nas", seed))) for seed in range(3)]
     with torch.no_grad():
         together = policy(graphs)
-    alone = np.concatenate([policy.contexts(graph).transpose(1, 0, 2) for graph in graphs])
+    alone = np.concatenate([policy.embed(graph)[0].transpose(1, 0, 2) for graph in graphs])
     np.testing.assert_allclose(together.numpy(), alone, rtol=1e-3, atol=1e-4)
 
 

@@ -1,0 +1,101 @@
+"""What a finished schedule says of its ops: how critical each is, where devices are busy.
+
+The slack of an op is the step time less the longest path through it, along edges and the devices'
+sequences, as the schedule has them (queues of links left out); its weight is
+exp(-slack / (``SOFT`` step time)): 1 on the critical path, near 0 where nothing hangs on it.
+Complexity: one simulation and O(n + edges).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.kernels import exceeds, run_kernel
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+SOFT = 0.02
+BINS = 64
+ENDLESS = 1e300  # a limit that no path exceeds, though finite: ``exceeds`` then fills its output
+
+
+class Schedule(NamedTuple):
+    """A schedule, read.
+
+    Attributes:
+        start: seconds. [n]
+        finish: seconds. [n]
+        weight: how critical each op is, 0..1. [n]
+        unit_weight: the most of its ops. [U]
+        load: seconds of work on each device. [D]
+        busy: share of each bin of the step in which a device works. [D, BINS]
+        critical: the same, weighted by how critical the work is. [D, BINS]
+        held: bytes of state and of all tensors made on each device. [D]
+        seconds: step time. [1]
+    """
+
+    start: FloatArray
+    finish: FloatArray
+    weight: FloatArray
+    unit_weight: FloatArray
+    load: FloatArray
+    busy: FloatArray
+    critical: FloatArray
+    held: FloatArray
+    seconds: FloatArray
+
+
+@njit(cache=True, boundscheck=False)
+def empty_schedule(c: Compiled, num_units: int) -> Schedule:
+    """Room for ``read_schedule``."""
+    n, num_devices = c.times.shape
+    return Schedule(
+        np.zeros(n),
+        np.zeros(n),
+        np.zeros(n),
+        np.zeros(num_units),
+        np.zeros(num_devices),
+        np.zeros((num_devices, BINS)),
+        np.zeros((num_devices, BINS)),
+        np.zeros(num_devices),
+        np.zeros(1),
+    )
+
+
+@njit(cache=True, boundscheck=False)
+def read_schedule(c: Compiled, device: IntArray, order: IntArray, s: Schedule) -> None:
+    """Simulates a placement and fills ``s``."""
+    n = len(device)
+    after = np.zeros(n)
+    exceeds(c, device, order, ENDLESS, after)
+    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
+    run_kernel(c, device, order, np.inf, after, s.start, s.finish, nothing, nowhere)
+    step_time = max(s.finish.max(), 1e-300)
+    s.seconds[0] = step_time
+    s.unit_weight[:] = 0.0
+    s.load[:] = 0.0
+    s.held[:] = 0.0
+    s.busy[:] = 0.0
+    s.critical[:] = 0.0
+    per_bin = BINS / step_time
+    for op in range(n):
+        d, u = device[op], c.unit_of[op]
+        slack = max(0.0, 1.0 - (s.finish[op] + after[op]) / step_time)
+        weight = np.exp(-slack / SOFT)
+        s.weight[op] = weight
+        s.unit_weight[u] = max(s.unit_weight[u], weight)
+        s.load[d] += c.times[op, d]
+        s.held[d] += c.state[op]
+        for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
+            s.held[d] += c.size[c.op_tensor[j]]
+        first, last = s.start[op] * per_bin, s.finish[op] * per_bin
+        for b in range(int(first), min(BINS - 1, int(last)) + 1):
+            share = min(last, b + 1.0) - max(first, float(b))
+            if share > 0.0:
+                s.busy[d, b] += share
+                s.critical[d, b] += weight * share

@@ -1,0 +1,169 @@
+"""``MoveValues``: learning which moves of a placement make the step faster, from trying them.
+
+Formulation: a problem is placed by the current policy and improved by a random number of moves, so
+that the states are those that the search meets; random moves of that state are then tried and taken
+back. ``MoveNet`` learns by cross-entropy whether each made the step faster, and by absolute error
+how much the step time changed. This is supervised learning with exact labels: nothing is imitated,
+and nothing depends on what a search would have done later.
+
+Validation, on held-out families: ``val/hits``, the share of faster steps among the moves that the
+network values most of ``CHOSEN_OF`` random ones, and ``val/blind``, that among all moves.
+``val/ratio`` is blind over hits, so that lower is better as for the other algorithms.
+Cost: two simulations and a list schedule a move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from gnnplace.placers.annealing import neighbourhood, seed_kernel
+from gnnplace.policy.guided import Habit, search_kernel, start_state, try_moves
+from gnnplace.policy.move_net import SAMPLED
+from gnnplace.policy.moves import NUM_MOVE_FEATURES
+from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.walk import WalkGraph
+from gnnplace.train.data import Sample
+from gnnplace.train.policy_module import Lesson, PolicyModule
+
+FASTER = -1e-6  # relative change below which a move made the step faster
+CHANGES = (-0.1, 0.3)  # changes are cut off here
+WEIGHT = 5.0  # of the error of the change
+CHOSEN_OF = 16
+STARTS = 4  # best decodes that a state starts from
+MOST_MOVES, OP_MOVES = 3_000, 1_000_000  # moves before a state is looked at; the latter over ops
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """Moves that were tried on one state. K moves
+
+    Attributes:
+        graph: the problem.
+        features: [K, F]
+        units: some of the units moved, -1 beyond. [K, SAMPLED]
+        change: relative change of the step time. [K]
+    """
+
+    graph: WalkGraph
+    features: NDArray[np.float32]
+    units: NDArray[np.int32]
+    change: NDArray[np.float64]
+
+
+def try_random_moves(rollouts: Rollouts, rng: np.random.Generator, count: int) -> Tried:
+    """Tries ``count`` random moves of a state that a search would meet."""
+    space, policy = rollouts.space, rollouts.policy
+    decoded = rollouts.greedy()[:STARTS]
+    start = decoded[int(rng.integers(len(decoded)))]
+    h, s = neighbourhood(space), start_state(space, start.unit_device, start.order)
+    seed_kernel(int(rng.integers(2**31)))
+    moves = int(min(MOST_MOVES, OP_MOVES / space.problem.num_ops) * rng.random() ** 2)
+    habit = Habit(candidates=8, proposed=0.5, shifts=0.1, loose=0.05)
+    heat = s.score[0] * 10.0 ** rng.uniform(-4, -2)
+    weights, context = policy.moves.weights(), rollouts.unit_contexts
+    search_kernel(space.compiled, space.reversed, h, weights, context, habit, s, heat, moves)
+    features = np.zeros((count, NUM_MOVE_FEATURES), np.float32)
+    units, change = np.full((count, SAMPLED), -1, np.int32), np.zeros(count)
+    done = try_moves(space.compiled, h, s, features, units, change)
+    return Tried(rollouts.graph, features[:done], units[:done], change[:done])
+
+
+class MoveValues(PolicyModule):
+    """Learns ``MoveNet``, and the encoder with it unless that is frozen.
+
+    Args:
+        moves: moves tried on each problem.
+        frozen: keeps the encoder as it is.
+        **policy: what all training algorithms share: see ``PolicyModule``.
+    """
+
+    def __init__(self, moves: int = 256, frozen: bool = False, **policy: Any) -> None:
+        super().__init__(**policy)
+        self.moves, self.frozen = moves, frozen
+        self.hits: list[tuple[float, float]] = []
+
+    def lessons(self, batch: list[Sample]) -> list[Lesson]:
+        """None: moves are no decisions of a decode."""
+        return []
+
+    def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Not used: moves are no decisions of a decode."""
+        raise NotImplementedError
+
+    def training_step(self, batch: list[Sample], batch_index: int) -> Tensor | None:
+        """The loss of moves tried on each problem."""
+        tried = [self._tried(sample, self.policy) for sample in batch]
+        tried = [t for t in tried if len(t.change)]
+        if not tried:
+            return None
+        if self.global_step == 0:
+            self._standardise(np.concatenate([t.features for t in tried]))
+        out = self._values(tried)
+        change = torch.from_numpy(np.concatenate([t.change for t in tried])).float()
+        faster = (change < FASTER).float()
+        error = (out[:, 1] - change.clamp(*CHANGES)).abs().mean()
+        loss = functional.binary_cross_entropy_with_logits(out[:, 0], faster) + WEIGHT * error
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
+        return loss
+
+    def _standardise(self, features: NDArray[np.float32]) -> None:
+        for policy in (self.policy, self.average):
+            policy.moves.mean.copy_(torch.from_numpy(features.mean(axis=0)))
+            policy.moves.spread.copy_(torch.from_numpy(features.std(axis=0) + 0.05))
+
+    def _tried(self, sample: Sample, policy: Any) -> Tried:
+        rollouts = Rollouts(sample.space, policy, self.orders)
+        return try_random_moves(rollouts, self.rng(sample), self.moves)
+
+    def _values(self, tried: list[Tried], policy: Any = None) -> Tensor:
+        """Outputs of the network for all moves. [sum of K, 2]"""
+        policy = policy or self.policy
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            states = policy.states([t.graph for t in tried])
+        parts = states.split([len(t.graph.ops) for t in tried])
+        outs = []
+        for t, part in zip(tried, parts, strict=True):
+            units = torch.from_numpy(t.units).long()
+            there = (units >= 0).float()[..., None]
+            context = policy.unit_contexts(t.graph, part)[units.clamp(min=0)]
+            mean = (context * there).sum(dim=1) / there.sum(dim=1)
+            outs.append(policy.moves(torch.from_numpy(t.features), mean))
+        return torch.cat(outs)
+
+    def on_validation_epoch_start(self) -> None:
+        """Forgets the last validation."""
+        self.hits = []
+
+    def validation_step(self, batch: list[Sample], batch_index: int) -> None:
+        """Values random moves of each problem and looks at the chosen ones."""
+        for sample in batch:
+            if sample.space.problem.num_devices < 2:
+                continue
+            tried = self._tried(sample, self.average)
+            if len(tried.change) >= CHOSEN_OF:
+                values = self._values([tried], self.average)[:, 0].numpy()
+                self.hits.append(hits(values, tried.change, self.rng(sample)))
+
+    def quality(self) -> tuple[float, float]:
+        """Blind over chosen share of faster moves, and the chosen share."""
+        total = np.array(self.hits or [(np.nan, np.nan)]).sum(axis=0)
+        here = torch.tensor([*total, len(self.hits)], dtype=torch.float64, device=self.device)
+        chosen, blind, count = self.trainer.strategy.reduce(here, reduce_op="sum").tolist()
+        return blind / max(chosen, 1e-12), chosen / max(count, 1.0)
+
+
+def hits(
+    values: NDArray[np.float32], change: NDArray[np.float64], rng: np.random.Generator
+) -> tuple[float, float]:
+    """Share of faster moves among the most valued of ``CHOSEN_OF``, and among all."""
+    draws = np.stack([rng.permutation(len(values))[:CHOSEN_OF] for _ in range(100)])
+    best = np.take_along_axis(draws, values[draws].argmax(axis=1)[:, None], axis=1)[:, 0]
+    faster = change < FASTER
+    return float(faster[best].mean()), float(faster.mean())
