@@ -86,7 +86,9 @@ class CostToGo(PolicyModule):
         base = rollouts.walk(aim, noise=rollouts.noise(rng, self.noise * rng.random()))
         seen = rollouts.watch(aim, base.unit_device)
         same = alike(seen)
-        scores = self._scores(rollouts, aim, seen, same)
+        # Of candidates that look the same the first stands for all.
+        first = same == np.arange(same.shape[1])
+        scores = np.where(first, self.scores(rollouts, aim, seen), -np.inf)
         picked = self._pick(scores, rng)
         regret = np.full((len(picked), seen.allowed.shape[1]), np.nan)
         for k, step in enumerate(picked):
@@ -94,20 +96,6 @@ class CostToGo(PolicyModule):
             tried = best[np.isfinite(scores[step, best])]
             regret[k, tried] = self._regret(rollouts, aim, seen, int(step), tried)
         return Lesson(rollouts, aim, take(seen, picked), regret.astype(np.float32))
-
-    @torch.no_grad()
-    def _scores(
-        self, rollouts: Rollouts, aim: Aim, seen: Decisions, same: NDArray[np.int64]
-    ) -> FloatArray:
-        """Scores of the candidates, of those that look the same the first's alone. [S, D]"""
-        backward = int(rollouts.graph.walk(aim.order) is not rollouts.graph.forward)
-        scores = self.policy.decoder(
-            torch.from_numpy(rollouts.contexts[backward][seen.step]),
-            torch.from_numpy(seen.features),
-            torch.from_numpy(seen.allowed),
-        )
-        first = same == np.arange(same.shape[1])
-        return np.where(first, scores.numpy(), -np.inf).astype(np.float64)
 
     def _pick(self, scores: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
         """Decisions drawn without replacement by how open they are, ascending."""

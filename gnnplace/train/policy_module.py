@@ -23,6 +23,7 @@ from gnnplace.policy.rollouts import ORDERS, Aim, Decisions, Rollouts
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.train.data import Sample
 
+FloatArray = NDArray[np.float64]
 SKIP = 10.0  # the weights of the prior are that much larger than those of the network
 DECAY = 0.99  # of the moving average, a step
 BETTER = -1e-3  # log ratio below which a problem was placed better than by the heuristics
@@ -106,6 +107,17 @@ class PolicyModule(LightningModule):
         """Randomness of one problem, the same whenever it is met."""
         return np.random.default_rng([17, sample.index])
 
+    @torch.no_grad()
+    def scores(self, rollouts: Rollouts, aim: Aim, seen: Decisions) -> FloatArray:
+        """Scores of the candidates of decisions that were made, -inf where not allowed. [S, D]"""
+        backward = int(rollouts.graph.walk(aim.order) is not rollouts.graph.forward)
+        scores = self.policy.decoder(
+            torch.from_numpy(rollouts.contexts[backward][seen.step]),
+            torch.from_numpy(seen.features),
+            torch.from_numpy(seen.allowed),
+        )
+        return scores.numpy().astype(np.float64)
+
     @abstractmethod
     def lessons(self, batch: list[Sample]) -> list[Lesson]:
         """What to learn from a batch of problems."""
@@ -116,7 +128,7 @@ class PolicyModule(LightningModule):
 
         Args:
             scores: of the candidates, -inf where not allowed. [S, D]
-            values: the lesson's. [S, D]
+            values: the lesson's. [S, ...]
         """
 
     def training_step(self, batch: list[Sample], batch_index: int) -> Tensor | None:
@@ -216,13 +228,13 @@ class PolicyModule(LightningModule):
 
 
 class Lesson:
-    """Decisions on one problem and what there is to learn about each candidate.
+    """Decisions on one problem and what there is to learn about each of them.
 
     Args:
         rollouts: the problem.
         aim: what the decisions were made under.
         decisions: what the decoder saw. S decisions
-        values: of each candidate; the algorithm says what they mean. [S, D]
+        values: of each decision; the algorithm says what they mean. [S, ...]
     """
 
     def __init__(

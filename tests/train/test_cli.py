@@ -87,3 +87,10 @@ def test_recipes_parse(capsys):
             main(["fit", f"--config={recipe}", "--print_config"])
         assert done.value.code == 0
         assert "class_path: gnnplace.train" in capsys.readouterr().out
+
+
+def test_reinforce_takes_several_steps_a_batch_and_counts_one(tmp_path):
+    run("fit", tmp_path, "--trainer.max_epochs=1", "--model.passes=3", model="Reinforce")
+    kept = torch.load(last_checkpoint(tmp_path), weights_only=True)
+    assert kept["global_step"] == 2
+    assert kept["optimizer_states"][0]["state"][0]["step"] == 6
