@@ -134,6 +134,7 @@ def run_kernel(
     batch = np.empty(n, np.int32)
     targets = np.empty(num_devices, np.int32)
     stamp = np.full(num_devices, -1, np.int64)
+    waking = np.empty(2 * num_devices, np.int32)  # Once by its next op's inputs, once by itself.
     position = np.empty(0, np.int32)
     extra = np.empty(0)
     if c.receives_cost:
@@ -155,7 +156,7 @@ def run_kernel(
         if now == np.inf:
             return DEADLOCK, np.inf, transfers
         # 1. Everything that finishes at this instant; local consumers have their inputs at once.
-        count = 0
+        count, num_waking = 0, 0
         for d in range(num_devices):
             while candidate[d] == now:
                 op = sequence[head[d]]
@@ -182,7 +183,10 @@ def run_kernel(
                     batch[count] = op
                     count += 1
                 candidate[d] = np.inf
-                if not costly and head[d] < end[d] and missing[sequence[head[d]]] == 0:
+                if costly:
+                    waking[num_waking] = d
+                    num_waking += 1
+                elif head[d] < end[d] and missing[sequence[head[d]]] == 0:
                     op = sequence[head[d]]
                     begin = max(now, ready[op])
                     if c.receives_cost:
@@ -242,6 +246,10 @@ def run_kernel(
                         other = c.consumer[k]
                         if device[other] == target:
                             missing[other] -= 1
+                            idle = candidate[target] == np.inf
+                            if idle and missing[other] == 0 and sequence[head[target]] == other:
+                                waking[num_waking] = target
+                                num_waking += 1
                             ready[other] = max(ready[other], arrival)
                             if c.receives_cost and (first < 0 or position[other] < position[first]):
                                 first = other
@@ -249,7 +257,8 @@ def run_kernel(
                         extra[first] += c.receive_overhead[d, target]
             free[d] += overhead
         # 3. Devices whose next op has all its inputs queued by now.
-        for d in range(num_devices):
+        for i in range(num_waking):
+            d = waking[i]
             if candidate[d] == np.inf and head[d] < end[d]:
                 op = sequence[head[d]]
                 if missing[op] == 0:

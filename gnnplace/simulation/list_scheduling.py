@@ -16,8 +16,6 @@ and the fixed orders they come from; the best by simulated step time wins, the f
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 from gnnplace.graph.ranks import upward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, mean_times
+from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.kernels import step_times_kernel
 
 FloatArray = NDArray[np.float64]
@@ -40,30 +39,40 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
     """
     n, num_devices = c.times.shape
     missing = c.num_inputs.copy()
-    free = np.zeros(num_devices)
+    free, look = np.zeros(num_devices), np.full(num_devices, np.inf)
     running = np.full(num_devices, -1, np.int32)
     channel_free = np.zeros(c.num_channels)
     ready_at = np.zeros(n)
-    events = [(0.0, 0)]  # (seconds, op that becomes available, or -1 - device that looks again)
-    events.pop()
-    available = [[(0.0, 0)] for _ in range(num_devices)]
+    # Ops whose inputs are on their way, by arrival; ops ready on each device, by priority.
+    coming, coming_op, num_coming = np.empty(n), np.empty(n, np.int32), 0
+    ready, ready_op = np.empty(n), np.empty(n, np.int32)
+    num_ready = np.zeros(num_devices, np.int64)
+    low = np.zeros(num_devices + 1, np.int64)
+    for op in range(n):
+        low[device[op] + 1] += 1
     for d in range(num_devices):
-        available[d].pop()
+        low[d + 1] += low[d]
     for op in range(n):
         if missing[op] == 0:
-            heappush(events, (0.0, op))
+            d = device[op]
+            heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], op)
+            num_ready[d] += 1
     order = np.empty(n, np.int32)
     count = 0
     stamp = np.full(num_devices, -1, np.int64)
     arrivals = np.zeros(num_devices)
-    while len(events) > 0:
-        now = events[0][0]
-        while len(events) > 0 and events[0][0] == now:
-            code = heappop(events)[1]
-            if code >= 0:
-                heappush(available[device[code]], (-priority[code], np.int64(code)))
+    now = 0.0
+    while now < np.inf:
+        while num_coming > 0 and coming[0] <= now:
+            op = heap_pop(coming, coming_op, 0, num_coming)
+            num_coming -= 1
+            d = device[op]
+            heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], op)
+            num_ready[d] += 1
+        for d in range(num_devices - 1, -1, -1):
+            if look[d] > now:
                 continue
-            d = -1 - code
+            look[d] = np.inf
             op = running[d]
             if op < 0:
                 continue
@@ -91,20 +100,28 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                             arrivals[target] = end + c.latency[d, target]
                     missing[other] -= 1
                     ready_at[other] = max(ready_at[other], arrivals[target])
-                    if missing[other] == 0:
-                        heappush(events, (max(now, ready_at[other]), np.int64(other)))
+                    if missing[other] > 0:
+                        continue
+                    if ready_at[other] > now:
+                        heap_push(coming, coming_op, 0, num_coming, ready_at[other], other)
+                        num_coming += 1
+                    else:
+                        at = num_ready[target]
+                        heap_push(ready, ready_op, low[target], at, -priority[other], other)
+                        num_ready[target] += 1
             if free[d] > now:
-                heappush(events, (free[d], -1 - d))
-        if len(events) > 0 and events[0][0] == now:
-            continue
+                look[d] = free[d]
+        following = coming[0] if num_coming > 0 else np.inf
         for d in range(num_devices):
-            if running[d] < 0 and len(available[d]) > 0 and free[d] <= now:
-                op = heappop(available[d])[1]
+            if running[d] < 0 and num_ready[d] > 0 and free[d] <= now:
+                op = heap_pop(ready, ready_op, low[d], num_ready[d])
+                num_ready[d] -= 1
                 order[count] = op
                 count += 1
                 running[d] = op
-                free[d] = now + c.times[op, d]
-                heappush(events, (free[d], -1 - d))
+                look[d] = free[d] = now + c.times[op, d]
+            following = min(following, look[d])
+        now = following
     return order
 
 
