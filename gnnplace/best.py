@@ -1,8 +1,8 @@
 """``best``: the default placer. The portfolio's constructions and the learned placer, then
 annealing.
 
-Half of the budget goes to the learned placer's samples, what is left of the other half after the
-constructions to annealing from the best of all. It keeps the best by simulated step time and says
+The constructions may use a quarter of the budget, the learned placer half of what they leave;
+annealing from the best of all has the rest. It keeps the best by simulated step time and says
 who found it; ``single`` is among the constructions, so nobody gets worse than one device.
 """
 
@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.errors import InputError
 from gnnplace.graph.orders import ORDERS
 from gnnplace.placers import PLACERS, Found, Placer, SearchSpace
 from gnnplace.placers.annealing import anneal
-from gnnplace.placers.portfolio import Portfolio, run_member
+from gnnplace.placers.clock import share_of
+from gnnplace.placers.constructions import best_construction, run_member
 
 if TYPE_CHECKING:
     from gnnplace.policy import LearnedPlacer
+
+UNTRAINED = "learned-untrained"
+POLICIES = ("learned", UNTRAINED)
+CONSTRUCTION_SHARE, LEARNED_SHARE = 1 / 4, 1 / 2  # of what is left of a budget
 
 
 class Best(Placer):
@@ -36,13 +41,9 @@ class Best(Placer):
         self.learned = learned
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        begin = time.perf_counter()
-        found = self._constructions(space, rng)
-        middle = begin + max(0.0, deadline - begin) / 2
-        sampled = run_member(self.learned, space, rng, middle)
+        found = [best_construction(space, rng, share_of(deadline, CONSTRUCTION_SHARE))]
+        sampled = run_member(self.learned, space, rng, share_of(deadline, LEARNED_SHARE))
         found += [sampled] if sampled is not None else []
-        if not found:
-            raise InfeasibleError("placer 'best' found no placement that runs and fits")
         best = min(found, key=lambda f: space.score(f.device, f.order))
         if time.perf_counter() < deadline:
             improved = anneal(space, best, rng, deadline)
@@ -50,16 +51,10 @@ class Best(Placer):
                 return Found(improved.device, improved.order, f"{best.note}; then annealing")
         return best
 
-    def _constructions(self, space: SearchSpace, rng: np.random.Generator) -> list[Found]:
-        try:
-            return [Portfolio().best_of_all(space, rng)]
-        except InfeasibleError:
-            return []
-
 
 def placer_names() -> tuple[str, ...]:
-    """Names of all placers: those of the placers room, ``learned`` and ``best``."""
-    return (*PLACERS, "learned", "best")
+    """Names of all placers: those of the placers room and those with a policy."""
+    return (*PLACERS, *POLICIES, "best")
 
 
 def make_placer(name: str, order: str | None = None) -> Placer:
@@ -67,7 +62,7 @@ def make_placer(name: str, order: str | None = None) -> Placer:
 
     Args:
         name: one of ``placer_names()``.
-        order: traversal order of the policy in ``learned`` and ``best``; None lets it choose.
+        order: traversal order of the policy in those that have one; None lets it choose.
 
     Raises:
         InputError: an unknown placer or order, or an order for a placer that has none.
@@ -78,6 +73,8 @@ def make_placer(name: str, order: str | None = None) -> Placer:
         orders = (str(order),)
     else:
         raise InputError(f"order {order!r}: unknown; orders: auto, {', '.join(ORDERS)}")
+    if name == UNTRAINED:
+        return _untrained(orders)
     if name in ("learned", "best"):
         # Imported late: other placers need no torch.
         from gnnplace.policy import LearnedPlacer
@@ -85,7 +82,25 @@ def make_placer(name: str, order: str | None = None) -> Placer:
         learned = LearnedPlacer(orders=orders)
         return learned if name == "learned" else Best(learned)
     if orders is not None:
-        raise InputError(f"order {order!r}: only placers 'learned' and 'best' walk in an order")
+        walking = ", ".join((*POLICIES, "best"))
+        raise InputError(f"order {order!r}: only the placers {walking} walk in an order")
     if name not in PLACERS:
         raise InputError(f"placer {name!r}: unknown; placers: {', '.join(placer_names())}")
     return PLACERS[name]()
+
+
+def _untrained(orders: tuple[str, ...] | None) -> Placer:
+    """``learned`` with the parameters that training begins with: what training is measured by."""
+    import torch
+
+    from gnnplace.policy import LearnedPlacer, PlacementPolicy
+
+    class Untrained(LearnedPlacer):
+        """The learned placer's control."""
+
+        name = UNTRAINED
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        policy = PlacementPolicy().eval()
+    return Untrained(policy, orders)

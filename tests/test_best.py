@@ -6,12 +6,13 @@ from hypothesis import given, settings
 
 from gnnplace.best import make_placer, placer_names
 from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import PLACERS, contract
 from tests.random_problems import random_problem, seeds
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", ["learned", "best"])
+@pytest.mark.parametrize("name", ["learned", "learned-untrained", "best"])
 def test_contract(name, check):
     check(make_placer(name))
 
@@ -47,7 +48,30 @@ def test_every_order_decodes():
 
 def test_names():
     assert set(PLACERS) < set(placer_names())
-    with pytest.raises(InputError, match="only placers 'learned' and 'best'"):
+    with pytest.raises(InputError, match="only the placers learned, "):
         make_placer("heft", "random")
     with pytest.raises(InputError, match="unknown; placers"):
         make_placer("magic")
+
+
+def test_the_untrained_control_is_the_policy_that_training_begins_with():
+    import torch
+
+    from gnnplace.policy import PlacementPolicy
+
+    before = torch.random.get_rng_state()
+    control = make_placer("learned-untrained").policy
+    assert torch.equal(before, torch.random.get_rng_state())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        fresh = PlacementPolicy()
+    for a, b in zip(control.parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not control.training
+
+
+def test_a_budget_is_kept_with_many_ops():
+    problem = with_microbatches(contract.training_chain(num_layers=150, num_devices=4), 8)
+    for budget in (0.0, 0.3):
+        result = make_placer("best").place(problem, budget=budget)
+    assert result.seconds < 0.3 * 1.1 + make_placer("learned").place(problem).seconds + 0.2

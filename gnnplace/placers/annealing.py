@@ -25,11 +25,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.contiguous import Contiguous
-from gnnplace.placers.heft import HeftContention
-from gnnplace.placers.interleaved import Interleaved
+from gnnplace.placers.clock import NO_BUDGET, share_of
+from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.search_space import SearchSpace
-from gnnplace.placers.single import Single
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import step_time_kernel
 from gnnplace.simulation.memory import excess_kernel
@@ -37,6 +35,7 @@ from gnnplace.simulation.memory import excess_kernel
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 HOT, COLD = 0.03, 0.0001
+CONSTRUCTION_SHARE = 1 / 3
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
 ROUND_SECONDS = 0.02
 WINDOW = 60
@@ -256,21 +255,15 @@ class Annealing(Placer):
     name = "annealing"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        start = best_start(space, rng)
-        return anneal(space, start, rng, deadline)
-
-
-def best_start(space: SearchSpace, rng: np.random.Generator) -> Found:
-    """The best of a few quick constructions."""
-    placers: list[Placer] = [Single(), HeftContention(), Contiguous()]
-    if space.problem.num_devices > 1:
-        placers.append(Interleaved())
-    found = [placer.search(space, rng, 0.0) for placer in placers]
-    return min(found, key=lambda f: space.score(f.device, f.order))
+        start = best_construction(space, rng, share_of(deadline, CONSTRUCTION_SHARE))
+        found = anneal(space, start, rng, deadline)
+        return Found(found.device, found.order, f"{start.note}, then {found.note}")
 
 
 def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
     """Anneals from ``start`` until the deadline; a fixed number of moves if it has passed."""
+    if not np.isfinite(space.score(start.device, start.order)):
+        return start
     c, h = space.compiled, neighbourhood(space)
     device, order = start.device.copy(), start.order.copy()
     unit_device = device[h.ops[h.op_offset[:-1]]].copy()
@@ -278,7 +271,7 @@ def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline:
     best_device, best_order, best = device.copy(), order.copy(), now
     seed_kernel(int(rng.integers(2**31)))
     begin = time.perf_counter()
-    timed, total, per_call = deadline > begin, 0, 50
+    timed, total, per_call = deadline > NO_BUDGET, 0, max(1, min(50, 20_000 // len(order)))
     most = max(per_call, min(MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET // len(order)))
     while (time.perf_counter() < deadline) if timed else total < most:
         called = time.perf_counter()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.placement import Placement, faults
+from gnnplace.placers.clock import NO_BUDGET
 from gnnplace.placers.repair import repair
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
@@ -96,8 +97,8 @@ class Placer(ABC):
         Args:
             space: the problem, its simulator, its placement units and their positions.
             rng: the only source of randomness.
-            deadline: ``time.perf_counter()`` at which to be back; in the past for budget 0, which
-                means: one construction, or a fixed small number of iterations.
+            deadline: ``time.perf_counter()`` at which to be back; ``NO_BUDGET``, which is in the
+                past, for budget 0: one construction, or a fixed small number of iterations.
         """
 
     def place(
@@ -127,7 +128,8 @@ class Placer(ABC):
             raise UnsupportedError(f"placer {self.name!r}: {reason}")
         space = space or SearchSpace(problem)
         space.check_possible()
-        found = self.search(space, np.random.default_rng(seed), begin + budget)
+        deadline = begin + budget if budget > 0 else NO_BUDGET
+        found = self.search(space, np.random.default_rng(seed), deadline)
         device, order = repair(space, found.device, found.order)
         return self._result(space, Found(device, order, found.note, found.bound), begin, seed)
 

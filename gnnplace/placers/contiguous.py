@@ -10,33 +10,50 @@ Complexity: O(D + k log U * passes) simulations.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.chunks import chunk_of_unit, device_ranking, even_cuts
+from gnnplace.placers.clock import NO_BUDGET, expired
 from gnnplace.placers.search_space import SearchSpace
 
 IntArray = NDArray[np.int32]
 KEPT = 3
 PASSES = 4
+# Score, chunks, devices, cuts, device of each op, order.
+Start = tuple[float, int, IntArray, IntArray, IntArray, IntArray]
 
 
 class Contiguous(Placer):
-    """Pipeline stages."""
+    """Pipeline stages.
+
+    Args:
+        moves: whether cuts are moved; otherwise chunks of equal work are all.
+    """
 
     name = "contiguous"
 
+    def __init__(self, moves: bool = True) -> None:
+        self.moves = moves
+
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         ranking, speeds = device_ranking(space), space.speed
-        starts = []
-        for k in device_counts(len(ranking)):
+        starts: list[Start] = []
+        for k in device_counts(len(ranking))[::-1]:
+            if starts and expired(deadline):
+                break
             devices = np.sort(ranking[:k])
             cuts = even_cuts(space, speeds[devices])
             score, device, order = evaluate_cuts(space, devices, cuts)
             starts.append((score, k, devices, cuts, device, order))
         starts.sort(key=lambda entry: entry[:2])
-        improved = [improve_cuts(space, entry[2], entry[3], entry) for entry in starts[:KEPT]]
+        until = deadline if self.moves else time.perf_counter()
+        improved = [
+            improve_cuts(space, entry[2], entry[3], entry, until) for entry in starts[:KEPT]
+        ]
         score, k, device, order = min(improved, key=lambda entry: entry[:2])
         return Found(device, order, f"{k} chunks")
 
@@ -60,9 +77,13 @@ def improve_cuts(
     space: SearchSpace,
     devices: IntArray,
     cuts: IntArray,
-    start: tuple[float, int, IntArray, IntArray, IntArray, IntArray],
+    start: Start,
+    deadline: float = NO_BUDGET,
 ) -> tuple[float, int, IntArray, IntArray]:
-    """Moves one cut at a time while the score falls: score, chunks, device of ops, order."""
+    """Moves one cut at a time while the score falls: score, chunks, device of ops, order.
+
+    Tries no move after the deadline.
+    """
     score, cuts, device, order = start[0], cuts.copy(), start[4], start[5]
     widest = max(1, space.problem.num_units // (2 * len(devices)))
     steps = [s for s in (2**e for e in range(20)) if s <= widest][::-1]
@@ -73,7 +94,7 @@ def improve_cuts(
             (i, sign * s) for s in steps for i in range(len(cuts)) for sign in (-1, 1)
         ]:
             moved = move_cut(cuts, i, delta, space.problem.num_units)
-            if moved is None or tries == 0:
+            if moved is None or tries == 0 or expired(deadline):
                 continue
             tries -= 1
             tried = evaluate_cuts(space, devices, moved)

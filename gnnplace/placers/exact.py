@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.annealing import anneal
 from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.exact_input import (
     bundles,
     labels_by_use,
@@ -40,7 +41,6 @@ from gnnplace.placers.exact_input import (
 from gnnplace.placers.exact_model import ScheduleModel
 from gnnplace.placers.exact_tree import Tree
 from gnnplace.placers.incumbent import Incumbent, watcher
-from gnnplace.placers.portfolio import Portfolio
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation import lower_bound
@@ -103,10 +103,7 @@ class Exact(Placer):
     ) -> Incumbent:
         nothing = np.zeros(space.problem.num_ops, dtype=np.int32)
         best = Incumbent(space, nothing, nothing, bound=lower_bound(space.problem))
-        try:
-            start = Portfolio().best_of_all(space, rng)
-        except InfeasibleError:
-            return best
+        start = best_construction(space, rng)
         best.take(start.device, start.order)
         now = time.perf_counter()
         if now < deadline and not best.proven:

@@ -3,7 +3,7 @@
 Formulation: units in coordinate order are cut into k * r chunks; chunk c goes to device c mod k
 in round c div k. Besides the usual sequences, devices run forward ops by (round, micro-batch,
 position) and backward ops by (last round first, micro-batch, position): a list schedule with that
-priority. Rounds 2 to 4, devices 2 to D; the best two are improved by moving cuts as ``contiguous``
+priority. Rounds 2 to 4, devices 2 to D; the best is improved by moving cuts as ``contiguous``
 does. Complexity: O(D * rounds) simulations, then as ``contiguous``.
 """
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.chunks import chunk_of_unit, device_ranking, even_cuts
+from gnnplace.placers.clock import expired
 from gnnplace.placers.contiguous import device_counts, max_tries, move_cut
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import BACKWARD, Problem
@@ -24,9 +25,16 @@ ROUNDS = (2, 3, 4)
 
 
 class Interleaved(Placer):
-    """Pipeline stages in several rounds."""
+    """Pipeline stages in several rounds.
+
+    Args:
+        moves: whether cuts are moved; otherwise chunks of equal work are all.
+    """
 
     name = "interleaved"
+
+    def __init__(self, moves: bool = True) -> None:
+        self.moves = moves
 
     def supports(self, problem: Problem) -> str | None:
         """Needs two devices to deal chunks to."""
@@ -34,17 +42,25 @@ class Interleaved(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         ranking, speeds = device_ranking(space), space.speed
-        tried = []
-        for k in device_counts(len(ranking)):
+        tried: list[tuple[float, int, int, IntArray, IntArray, IntArray, IntArray]] = []
+        for k, rounds in _sizes(len(ranking)):
+            if tried and expired(deadline):
+                break
             devices = np.sort(ranking[:k])
-            for rounds in ROUNDS if k > 1 else (1,):
-                cuts = even_cuts(space, np.tile(speeds[devices], rounds))
-                score, device, order = _evaluate(space, devices, cuts)
-                tried.append((score, k, rounds, devices, cuts, device, order))
+            cuts = even_cuts(space, np.tile(speeds[devices], rounds))
+            score, device, order = _evaluate(space, devices, cuts)
+            tried.append((score, k, rounds, devices, cuts, device, order))
         best = min(tried, key=lambda entry: entry[:3])
         score, k, rounds, devices, cuts, device, order = best
-        device, order = _improve(space, devices, cuts, score, device, order)
+        if self.moves:
+            device, order = _improve(space, devices, cuts, score, device, order, deadline)
         return Found(device, order, f"{k} devices, {rounds} rounds")
+
+
+def _sizes(most: int) -> list[tuple[int, int]]:
+    """Numbers of devices and rounds to try, most devices first."""
+    counts = device_counts(most)[::-1]
+    return [(k, rounds) for k in counts for rounds in (ROUNDS if k > 1 else (1,))]
 
 
 def _evaluate(
@@ -74,12 +90,15 @@ def _improve(
     score: float,
     device: IntArray,
     order: IntArray,
+    deadline: float,
 ) -> tuple[IntArray, IntArray]:
     """One pass over the cuts, each moved by a quarter and a sixteenth of a chunk either way."""
     chunk = max(1, space.problem.num_units // (len(cuts) + 1))
     steps = (max(1, chunk // 4), max(1, chunk // 16))
     moves = [(i, sign * step) for step in steps for i in range(len(cuts)) for sign in (-1, 1)]
     for i, delta in moves[: max_tries(space)]:
+        if expired(deadline):
+            break
         moved = move_cut(cuts, i, delta, space.problem.num_units)
         if moved is not None:
             tried = _evaluate(space, devices, moved)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.chunks import device_ranking
+from gnnplace.placers.clock import expired
 from gnnplace.placers.contiguous import device_counts
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
@@ -35,8 +36,11 @@ class MinCut(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         ranking, seed = device_ranking(space), int(rng.integers(2**31))
-        tried = []
-        for k in device_counts(min(len(ranking), space.problem.num_units))[1:] or [1]:
+        tried: list[tuple[float, int, Found]] = []
+        counts = device_counts(min(len(ranking), space.problem.num_units))[1:] or [1]
+        for k in counts[::-1]:
+            if tried and expired(deadline):
+                break
             devices = np.sort(ranking[:k])
             device = space.spread(space.allow(devices[parts(space, devices, seed)]))
             score, order = space.sequence(device)

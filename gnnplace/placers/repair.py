@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.placers.clock import NO_BUDGET, expired
 from gnnplace.placers.search_space import SearchSpace
 
 FloatArray = NDArray[np.float64]
@@ -20,19 +21,22 @@ Move = tuple[IntArray, int]  # Units, and the device they go to.
 MOST_OPS_SIMULATED = 1_000_000  # Simulations times ops that a repair may take.
 
 
-def repair(space: SearchSpace, device: IntArray, order: IntArray) -> tuple[IntArray, IntArray]:
+def repair(
+    space: SearchSpace, device: IntArray, order: IntArray, deadline: float = NO_BUDGET
+) -> tuple[IntArray, IntArray]:
     """Devices and an order that fit, found from the given ones; unchanged if they fit already.
 
-    What comes back may still not fit: the caller simulates and says so.
+    What comes back may still not fit: the caller simulates and says so. No move is tried after
+    the deadline.
     """
     if not space.memory_matters or space.simulator.excess(device, order)[1] == 0:
         return device, order
     order = space.sequence(device)[1]
-    best = _move_units(space, device, order)
-    if space.simulator.excess(*best)[1] > 0:
+    best = _move_units(space, device, order, deadline)
+    if space.simulator.excess(*best)[1] > 0 and not expired(deadline):
         packed = space.spread(pack(space))
         best = min(
-            (best, _move_units(space, packed, space.sequence(packed)[1])),
+            (best, _move_units(space, packed, space.sequence(packed)[1], deadline)),
             key=lambda pair: space.score(*pair),
         )
     return best[0], best[1]
@@ -63,11 +67,13 @@ def pack(space: SearchSpace) -> IntArray:
     return space.allow(chosen)
 
 
-def _move_units(space: SearchSpace, device: IntArray, order: IntArray) -> tuple[IntArray, IntArray]:
+def _move_units(
+    space: SearchSpace, device: IntArray, order: IntArray, deadline: float
+) -> tuple[IntArray, IntArray]:
     first_op = space.unit_ops[1][space.unit_ops[0][:-1]]
     unit_device, score = device[first_op].copy(), space.score(device, order)
     tries = int(np.clip(MOST_OPS_SIMULATED // space.problem.num_ops, 30, 3_000))
-    while tries > 0:
+    while tries > 0 and not expired(deadline):
         over = space.simulator.run(space.spread(unit_device), order).peak_memory
         over = over - space.problem.cluster.memory
         moves = _candidates(space, unit_device, over) if over.max() > 0 else []

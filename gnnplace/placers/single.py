@@ -1,6 +1,7 @@
 """``single``: everything on the one device that does it soonest.
 
-O(D) simulations. What may not be on that device (pins, kinds) goes where it takes least time.
+O(D) simulations; of devices alike in everything the first alone is tried. What may not be on that
+device (pins, kinds) goes where it takes least time.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.clock import expired
 from gnnplace.placers.search_space import SearchSpace
 
 
@@ -17,10 +19,26 @@ class Single(Placer):
     name = "single"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        tried = []
-        for d, device in enumerate(space.problem.cluster.devices):
+        names = [device.name for device in space.problem.cluster.devices]
+        tried: list[tuple[float, int, Found]] = []
+        for d in distinct_devices(space):
+            if tried and expired(deadline):
+                break
             chosen = space.allow(np.full(space.problem.num_units, d, dtype=np.int32))
             placed = space.spread(chosen)
             score, order = space.sequence(placed)
-            tried.append((score, d, Found(placed, order, f"all on {device.name}")))
+            tried.append((score, d, Found(placed, order, f"all on {names[d]}")))
         return min(tried, key=lambda entry: entry[:2])[2]
+
+
+def distinct_devices(space: SearchSpace) -> list[int]:
+    """The first of each set of devices that run everything, equally fast, in equal memory.
+
+    What may not run everything stands for itself: others have to do with its links then.
+    """
+    problem = space.problem
+    first: dict[tuple[object, ...], int] = {}
+    for d, kind in enumerate(problem.kind_of.tolist()):
+        alone = () if problem.unit_allowed[:, d].all() else (d,)
+        first.setdefault((kind, float(problem.cluster.memory[d]), *alone), d)
+    return list(first.values())

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gnnplace.cluster import Cluster
+from gnnplace.errors import InfeasibleError
+from gnnplace.microbatching import with_microbatches
+from gnnplace.placers import SearchSpace, contract, placer
+from gnnplace.placers.clock import NO_BUDGET
+from gnnplace.placers.constructions import (
+    CHEAPEST_FIRST,
+    WHOLE,
+    best_construction,
+    run_member,
+)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def large():
+    """3,000 ops on four devices: the cut moves alone take longer than the budgets below."""
+    return SearchSpace(with_microbatches(contract.training_chain(num_layers=180, num_devices=4), 8))
+
+
+def test_the_best_of_all_members_wins_without_a_budget():
+    for problem in contract.problems():
+        space = SearchSpace(problem)
+        best = best_construction(space, rng())
+        found = [run_member(make(), space, rng()) for make in WHOLE]
+        scores = [space.score(f.device, f.order) for f in found if f is not None]
+        assert space.score(best.device, best.order) == min(scores)
+        assert "no time" not in best.note
+
+
+def test_a_deadline_of_plenty_changes_nothing():
+    space = SearchSpace(contract.training_chain())
+    whole = best_construction(space, rng())
+    timed = best_construction(space, rng(), time.perf_counter() + 60)
+    assert space.score(whole.device, whole.order) == space.score(timed.device, timed.order)
+
+
+def test_one_member_always_runs_and_the_note_names_the_others(large):
+    best_construction(large, rng())  # compiles
+    begin = time.perf_counter()
+    found = best_construction(large, rng(), begin + 1e-6)
+    took = time.perf_counter() - begin
+    single = placer("single").search(large, rng(), NO_BUDGET)
+    assert (found.device == found.device[0]).all()
+    assert large.score(found.device, found.order) >= large.score(single.device, single.order)
+    for name in ("contiguous", "etf", "interleaved"):
+        assert name in found.note
+    assert took < 0.5
+
+
+@pytest.mark.parametrize("name", ["annealing", "portfolio"])
+def test_budgets_are_kept_where_constructions_take_longer(large, name):
+    algorithm, problem = placer(name), large.problem
+    algorithm.place(contract.training_chain(), budget=0.1)  # compiles
+    begin = time.perf_counter()
+    best_construction(large, rng())
+    whole = time.perf_counter() - begin
+    over = [algorithm.place(problem, budget=0.2, space=large).seconds - 0.2 for _ in range(3)]
+    assert min(over) < 0.1 < whole
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "interleaved"])
+def test_chunks_stop_moving_cuts_at_the_deadline(large, kind):
+    algorithm = placer(kind)
+    whole = algorithm.search(large, rng(), NO_BUDGET)
+    begin = time.perf_counter()
+    short = algorithm.search(large, rng(), begin + 1e-6)
+    took = time.perf_counter() - begin
+    assert large.score(whole.device, whole.order) <= large.score(short.device, short.order)
+    assert took < 0.2
+    plain = type(algorithm)(moves=False).search(large, rng(), NO_BUDGET)
+    assert large.score(plain.device, plain.order) >= large.score(whole.device, whole.order)
+
+
+def test_both_lists_have_the_same_members():
+    assert {make().name for make in WHOLE} == {make().name for make in CHEAPEST_FIRST}
+    assert CHEAPEST_FIRST[0]().name == "single"
+
+
+@pytest.mark.parametrize("name", ["portfolio", "annealing"])
+def test_what_cannot_run_at_all_is_refused(name):
+    """Pins spread the ops over devices that have no links."""
+    problem = contract.training_chain()
+    pin = np.arange(problem.num_ops, dtype=np.int32) % problem.num_devices
+    apart = replace(
+        problem,
+        cluster=Cluster(problem.cluster.devices, ()),
+        pin=pin,
+        colocate=(None,) * problem.num_ops,
+    )
+    for budget in (0.0, 0.1):
+        with pytest.raises(InfeasibleError, match=name):
+            placer(name).place(apart, budget=budget)
