@@ -97,7 +97,7 @@ class MoveValues(PolicyModule):
         """Not used: moves are no decisions of a decode."""
         raise NotImplementedError
 
-    def training_step(self, batch: list[Sample], batch_index: int) -> Tensor | None:
+    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
         """The loss of moves tried on each problem."""
         tried = [self._tried(sample, self.policy) for sample in batch]
         tried = [t for t in tried if len(t.change)]
@@ -109,9 +109,7 @@ class MoveValues(PolicyModule):
         change = torch.from_numpy(np.concatenate([t.change for t in tried])).float()
         faster = (change < FASTER).float()
         error = (out[:, 1] - change.clamp(*CHANGES)).abs().mean()
-        loss = functional.binary_cross_entropy_with_logits(out[:, 0], faster) + WEIGHT * error
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
-        return loss
+        return functional.binary_cross_entropy_with_logits(out[:, 0], faster) + WEIGHT * error
 
     def _standardise(self, features: NDArray[np.float32]) -> None:
         for policy in (self.policy, self.average):

@@ -132,14 +132,18 @@ class PolicyModule(LightningModule):
         """
 
     def training_step(self, batch: list[Sample], batch_index: int) -> Tensor | None:
-        """The loss of a batch's lessons."""
-        lessons = [lesson for lesson in self.lessons(batch) if len(lesson.values)]
-        several = self.trainer.world_size > 1
-        if not lessons:
-            return self._no_loss() if several else None
-        loss = self.loss(lessons) + (self._no_loss() if several else 0.0)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(lessons))
+        """The loss of a batch; None where there is nothing to learn and nobody waits for it."""
+        loss = self.batch_loss(batch)
+        if self.trainer.world_size > 1:
+            loss = self._no_loss() + (0.0 if loss is None else loss)
+        if loss is not None:
+            self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
         return loss
+
+    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
+        """The loss of a batch's lessons; None where there are none."""
+        lessons = [lesson for lesson in self.lessons(batch) if len(lesson.values)]
+        return self.loss(lessons) if lessons else None
 
     def _no_loss(self) -> Tensor:
         """Zero, of all parameters: a process without gradients would keep the others waiting."""

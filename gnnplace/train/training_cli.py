@@ -22,6 +22,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 
 from gnnplace.errors import InputError
 from gnnplace.train import CostToGo as CostToGo
+from gnnplace.train import Flips as Flips
 from gnnplace.train import Imitation as Imitation
 from gnnplace.train import MoveValues as MoveValues
 from gnnplace.train import ProblemDataModule as ProblemDataModule

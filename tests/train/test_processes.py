@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from gnnplace.train.cli import main
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """
@@ -23,22 +26,23 @@ model: {{init_args: {{hidden: 8, decoder_hidden: 8}}}}
 data: {{init_args: {{ops: [12, 24], held_out_ops: [12, 24], problems: 8, validation_problems: 5,
   batch_size: 2}}}}
 """
-TORCHRUN = ["torch.distributed.run", "--nproc_per_node=2", "--standalone", "-m"]
+TORCHRUN = ("torch.distributed.run", "--nproc_per_node=2", "--standalone", "-m")
 
 
-def run(folder: Path, command: str, *more: str, launcher: list[str] | None = None) -> None:
-    """Runs the command line in processes of their own."""
+def arguments(folder: Path, command: str, *more: str) -> list[str]:
     folder.mkdir(exist_ok=True)
     (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder))
-    arguments = [
-        *(sys.executable, "-m", *(launcher or []), "gnnplace", "train", command),
-        *("--config", str(ROOT / "trainers" / "smoke.yaml")),
-        *("--config", str(folder / "recipe.yaml"), f"--trainer.default_root_dir={folder}"),
-        *more,
-    ]
+    recipes = (ROOT / "trainers" / "smoke.yaml", folder / "recipe.yaml")
+    given = [f"--config={recipe}" for recipe in recipes]
+    return [command, *given, f"--trainer.default_root_dir={folder}", *more]
+
+
+def run(folder: Path, *more: str, launcher: tuple[str, ...] = ()) -> None:
+    """Learns in processes of their own."""
+    given = arguments(folder, "fit", *more)
     with open(folder / "output", "w+") as output:
         started = subprocess.Popen(
-            arguments,
+            [sys.executable, "-m", *launcher, "gnnplace", "train", *given],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=output,
@@ -68,7 +72,7 @@ def ratio(folder: Path) -> float:
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ddp") / "run"
-    run(folder, "fit", "--trainer.devices=2", "--trainer.strategy=ddp")
+    run(folder, "--trainer.devices=2", "--trainer.strategy=ddp")
     return folder
 
 
@@ -81,15 +85,32 @@ def test_two_processes_learn_from_different_problems_and_end_with_the_same_polic
 
 
 def test_the_validation_figure_is_that_of_one_process(launched, tmp_path):
-    run(tmp_path, "validate", f"--ckpt_path={launched / 'checkpoints' / 'last.ckpt'}")
+    main(arguments(tmp_path, "validate", f"--ckpt_path={launched / 'checkpoints' / 'last.ckpt'}"))
     assert ratio(tmp_path) == pytest.approx(ratio(launched), rel=1e-6)
 
 
 def test_torchrun_runs_the_same_recipe_to_the_same_end(launched, tmp_path):
-    run(tmp_path, "fit", launcher=TORCHRUN)
+    run(tmp_path, launcher=TORCHRUN)
     assert [r["digest"] for r in records(tmp_path)] == [r["digest"] for r in records(launched)]
     assert ratio(tmp_path) == ratio(launched)
 
 
 def test_the_progress_bar_shows_the_quality_figure(launched):
     assert records(launched)[0]["bar"]["val/ratio"] == pytest.approx(ratio(launched), abs=1e-3)
+
+
+@pytest.mark.parametrize("model", ["Imitation", "MoveValues", "Reinforce"])
+def test_every_algorithm_keeps_its_processes_together(tmp_path, model):
+    labels = ["--data.labels=8", f"--data.label_folder={tmp_path / 'labels'}"]
+    more = [f"--model={model}", "--model.hidden=8", "--model.decoder_hidden=8"]
+    more += ["--trainer.devices=2", "--trainer.strategy=ddp_fork", "--trainer.max_epochs=1"]
+    given = arguments(tmp_path, "fit", *more, *(labels if model == "Imitation" else []))
+    # In a process of its own: it has to be free of threads, and may hang.
+    process = multiprocessing.get_context("fork").Process(target=main, args=(given,))
+    process.start()
+    process.join(60)
+    process.kill()
+    assert process.exitcode == 0
+    first, second = records(tmp_path)
+    assert first["digest"] == second["digest"]
+    assert first["seen"] != second["seen"]

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,14 +49,11 @@ def end(folder: Path) -> dict:
 def killed(tmp_path_factory):
     """A run that SIGKILL ended after 6 of 12 steps, in the middle of the second of 3 epochs."""
     folder = tmp_path_factory.mktemp("resume") / "killed"
-    done = subprocess.run(
-        [sys.executable, "-m", "gnnplace", "train", *arguments(folder, kill=6)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=main, args=(arguments(folder, kill=6),))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
     return folder / "checkpoints"
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import csv
+import multiprocessing
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import optuna
@@ -66,26 +66,27 @@ def test_a_trial_has_one_process(tmp_path):
         run_trial(args, optuna.create_study().ask(), tmp_path, "val/ratio")
 
 
-def sweep(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "gnnplace", "train", "sweep", TRAINERS / "smoke.yaml"),
-            *("--trials=4", f"--folder={folder}", "--space", folder / "space.yaml", *TINY),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def _sweep(folder: Path) -> None:
+    with open(folder / f"{os.getpid()}.out", "w") as output, contextlib.redirect_stdout(output):
+        main(
+            [
+                *("sweep", str(TRAINERS / "smoke.yaml"), "--trials=4", f"--folder={folder}"),
+                *(f"--space={folder / 'space.yaml'}", *TINY),
+            ]
+        )
 
 
 def test_two_workers_share_a_sweep(tmp_path):
     space = "model.init_args.learning_rate: 1.0e-4..1.0e-2:log\nmodel.hidden: 8|12\n"
     (tmp_path / "space.yaml").write_text(space)
-    workers = [sweep(tmp_path) for _ in range(2)]
-    outputs = [worker.communicate(timeout=120) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], outputs
-    lines = [line for output, _ in outputs for line in output.splitlines()]
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_sweep, args=(tmp_path,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    lines = [line for path in tmp_path.glob("*.out") for line in path.read_text().splitlines()]
     assert sorted(line.split()[1] for line in lines if line.startswith("trial")) == list("0123")
     with open(tmp_path / "trials.csv", newline="") as file:
         rows = list(csv.DictReader(file))

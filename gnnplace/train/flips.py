@@ -1,0 +1,154 @@
+"""``Flips``: learning from what each decision of a finished placement is worth by itself.
+
+Formulation: take a finished placement y of a problem, the policy's own or one that guided search
+has improved, and let the decoder walk along it. For the unit u of each decision and each device d,
+simulate y with u on d and all else as it is (the order of ops may change): the regret is
+r(u, d) = log c(y with u on d) - min over d of the same, at most ``most``. The loss of a decision is
+the cross-entropy to the softmax of -r / ``soft``, weighted by what is at stake, the greatest of its
+regrets. These are difference rewards (Wolpert and Tumer, 2002) for a decoder.
+
+Against completing the placement after each candidate (``CostToGo``) a label costs one simulation
+and a list schedule, not a decode, so that every decision of a placement gets labels for all
+devices; and nothing that follows adds noise. The price is that later decisions do not answer.
+Against imitation: a choice that does not matter has no weight, however the search made it.
+Cost: units * devices simulations and list schedules a placement.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from gnnplace.placers.annealing import neighbourhood, seed_kernel
+from gnnplace.policy.guided import (
+    Habit,
+    State,
+    back_to_best,
+    flip_scores,
+    search_kernel,
+    start_state,
+)
+from gnnplace.policy.rollouts import ROUNDS, Aim, Rollouts, device_limits
+from gnnplace.policy.walk import COORDINATE
+from gnnplace.train.data import Sample
+from gnnplace.train.policy_module import Lesson, PolicyModule, take
+
+FloatArray = NDArray[np.float64]
+STARTS = 4
+HABIT = Habit(candidates=8, proposed=0.6, shifts=0.1, loose=0.1)
+HEATS = (0.003, 0.0003)  # of the step time, while a placement is improved
+
+
+class Flips(PolicyModule):
+    """Learning from flips.
+
+    Args:
+        walks: aims that the decoder walks a placement under.
+        improved: share of problems whose placement is improved first.
+        moves: moves of the improvement, for each unit; at most ``most_moves`` in all.
+        most_moves: see there.
+        flips: units of a placement that are flipped.
+        most: greatest regret, in log step time.
+        soft: regret that makes a device e times less likely in the target.
+        shared: arguments of ``PolicyModule``.
+    """
+
+    def __init__(
+        self,
+        walks: int = 3,
+        improved: float = 0.6,
+        moves: int = 20,
+        most_moves: int = 2000,
+        flips: int = 100,
+        most: float = 0.1,
+        soft: float = 0.003,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        self.walks, self.improved, self.flips = walks, improved, flips
+        self.moves, self.most_moves = moves, most_moves
+        self.most, self.soft = most, soft
+
+    def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Weighted cross-entropy; ``values`` are regrets, nan where not tried."""
+        tried = torch.isfinite(values) & torch.isfinite(scores)
+        regret = values.nan_to_num(0.0)
+        target = functional.softmax((-regret / self.soft).masked_fill(~tried, -torch.inf), dim=1)
+        logs = functional.log_softmax(scores.masked_fill(~tried, -torch.inf), dim=1)
+        stake = regret.masked_fill(~tried, 0.0).amax(dim=1) / self.most
+        return -stake * (target * logs.masked_fill(~tried, 0.0)).sum(dim=1)
+
+    def lessons(self, batch: list[Sample]) -> list[Lesson]:
+        """A few lessons for each problem."""
+        return [lesson for sample in batch for lesson in self._of_problem(sample)]
+
+    def _of_problem(self, sample: Sample) -> list[Lesson]:
+        if sample.space.problem.num_devices < 2:
+            return []
+        rollouts, rng = self.rollouts(sample), self.rng(sample)
+        decoded = rollouts.greedy()[:STARTS]
+        start = decoded[int(rng.integers(len(decoded)))]
+        state = start_state(rollouts.space, start.unit_device, start.order)
+        aims = [start.aim]
+        if rng.random() < self.improved:
+            self._improve(rollouts, state, rng)
+            aims = self._aims(rollouts, state, rng)
+        units = rng.permutation(rollouts.space.problem.num_units)[: self.flips].astype(np.int32)
+        regret = self._regret(rollouts, state, units)
+        return [self._under(rollouts, aim, state, units, regret) for aim in aims if aim.limit > 1]
+
+    def _improve(self, rollouts: Rollouts, state: State, rng: np.random.Generator) -> None:
+        """Some guided search, and back to the best state found."""
+        space = rollouts.space
+        moves = min(self.most_moves, self.moves * space.problem.num_units)
+        h, weights = neighbourhood(space), rollouts.policy.moves.weights()
+        seed_kernel(int(rng.integers(2**31)))
+        arguments = (space.compiled, space.reversed, h, weights, rollouts.unit_contexts, HABIT)
+        for heat in HEATS:
+            search_kernel(*arguments, state, heat * state.score[1], moves // len(HEATS))
+        back_to_best(space, state)
+
+    def _aims(self, rollouts: Rollouts, state: State, rng: np.random.Generator) -> list[Aim]:
+        """Aims under which the decoder could have made the placement, whatever its order."""
+        used = len(np.unique(state.unit_device))
+        limits = device_limits(rollouts.space.problem.num_devices)
+        limit = next(k for k in limits if k >= used)
+        several = rollouts.space.problem.microbatches > 1
+        aims = []
+        for name in rng.permutation(list(self.orders))[: self.walks]:
+            rounds = int(rng.choice(ROUNDS)) if name == COORDINATE and several else 1
+            aims.append(Aim(str(name), limit, rounds))
+        return aims
+
+    def _regret(
+        self, rollouts: Rollouts, state: State, units: NDArray[np.int32]
+    ) -> FloatArray:
+        """Log score of each unit on each device above the best of them, nan where not tried."""
+        space, most = rollouts.space, float(state.score[0]) * np.exp(2 * self.most)
+        costs = flip_scores(space.compiled, neighbourhood(space), state, units, most)
+        costs[~space.problem.unit_allowed[units]] = np.nan
+        regret = np.log(costs / np.nanmin(costs, axis=1, keepdims=True))
+        return np.minimum(regret, self.most, out=regret, where=~np.isnan(regret))
+
+    def _under(
+        self,
+        rollouts: Rollouts,
+        aim: Aim,
+        state: State,
+        units: NDArray[np.int32],
+        regret: FloatArray,
+    ) -> Lesson:
+        """What the decoder sees along the placement, where a unit was flipped."""
+        seen = rollouts.watch(aim, state.unit_device)
+        row = np.full(rollouts.space.problem.num_units, -1)
+        row[units] = np.arange(len(units))
+        open_ = (row[seen.unit] >= 0) & (seen.allowed.sum(axis=1) > 1)
+        open_ &= seen.allowed[np.arange(len(seen.unit)), seen.chosen]
+        picked = np.flatnonzero(open_)
+        values = regret[row[seen.unit[picked]]].astype(np.float32)
+        return Lesson(rollouts, aim, take(seen, picked), values)
