@@ -168,6 +168,8 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         inputs += 1
         e = s.device[w.unit[j]]
         for d in range(num_devices):
+            if not allowed[d]:
+                continue
             at = s.finish[j]
             if e == d:
                 here[d] += 1.0
@@ -190,7 +192,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         near[e] += into + out_of
         near_all += into + out_of
         for d in range(num_devices):
-            if d != e:
+            if allowed[d] and d != e:
                 flow[d] += into * w.per_byte[e, d] + out_of * w.per_byte[d, e]
                 if w.flow_in[k] >= 0.0:
                     flow[d] += w.latency[e, d]
@@ -322,38 +324,43 @@ def score(
     Args:
         p: the decoder's parameters.
         context: what the encoder says of the op. [H]
-        features: of each candidate, finite for others. [D, F]
+        features: of each candidate. [D, F]
         allowed: the candidates, at least one. [D]
         hidden: scratch. [2 D + 2, H]
         out: out: scores. [D]
     """
     num_devices, num_features = features.shape
     size, zero = len(context), np.float32(0.0)
-    first, second = hidden[:num_devices], hidden[num_devices : 2 * num_devices]
-    mean, common = hidden[2 * num_devices], hidden[2 * num_devices + 1]
-    np.dot(features, p.first, first)
+    count = allowed.sum()
+    some = 2 * count <= num_devices  # Few enough for a copy of their rows to pay.
+    rows = features[np.flatnonzero(allowed)] if some else features
+    num_rows = len(rows)
+    first, second = hidden[:num_rows], hidden[num_rows : 2 * num_rows]
+    mean, common = hidden[2 * num_rows], hidden[2 * num_rows + 1]
+    np.dot(rows, p.first, first)
     mean[:] = zero
-    count = 0
-    for d in range(num_devices):
-        if allowed[d]:
-            count += 1
+    for i in range(num_rows):
+        if some or allowed[i]:
             for h in range(size):
-                first[d, h] = max(first[d, h] + context[h], zero)
-                mean[h] += first[d, h]
+                first[i, h] = max(first[i, h] + context[h], zero)
+                mean[h] += first[i, h]
     for h in range(size):
         mean[h] /= np.float32(count)
     np.dot(mean, p.pooled, common)
     np.dot(first, p.second, second)
+    i = 0
     for d in range(num_devices):
         if not allowed[d]:
             out[d] = -np.inf
+            i += 0 if some else 1
             continue
         total = zero
         for h in range(size):
-            total += max(second[d, h] + common[h] + p.bias[h], zero) * p.last[h]
+            total += max(second[i, h] + common[h] + p.bias[h], zero) * p.last[h]
         for f in range(num_features):
             total += features[d, f] * p.skip[f]
         out[d] = total
+        i += 1
 
 
 @njit(cache=True, boundscheck=False, error_model="numpy")
@@ -399,22 +406,24 @@ def decode(
     for i in order:
         u = w.unit[i]
         if s.device[u] < 0:
-            choice = forced[u]
-            number = candidates(w, s, u, goal.limit, spread, allowed)
-            if record or (choice < 0 and number > 1):
+            choice, number = forced[u], 1
+            if record or choice < 0:
+                number = candidates(w, s, u, goal.limit, spread, allowed)
+            if record or number > 1:
                 observe(w, s, i, goal, allowed, now)
             if record:
                 features[count] = now
                 masks[count] = allowed
                 step[count] = i
             if choice < 0:
-                score(p, context[i], now, allowed, hidden, scores)
-                best = -np.inf
-                choice = 0
-                for d in range(num_devices):
-                    value = scores[d] + noise[u, d] if noisy else scores[d]
-                    if allowed[d] and value > best:
-                        best, choice = value, d
+                choice = int(np.argmax(allowed))
+                if number > 1:
+                    score(p, context[i], now, allowed, hidden, scores)
+                    best = -np.inf
+                    for d in range(num_devices):
+                        value = scores[d] + noise[u, d] if noisy else scores[d]
+                        if allowed[d] and value > best:
+                            best, choice = value, d
             decide(w, s, u, choice)
             count += 1
         book(w, s, i)

@@ -281,15 +281,24 @@ class Rollouts:
         shape = (self.space.problem.num_units, self.space.problem.num_devices)
         return (temperature * rng.gumbel(size=shape)).astype(np.float32)
 
-    def greedy(self) -> list[Decoded]:
-        """First choices under all aims, the best first; with less memory each if none fits."""
+    def greedy(self, deadline: float = np.inf) -> list[Decoded]:
+        """First choices under all aims, the best first; with less memory each if none fits.
+
+        The aims of most devices come first; after ``deadline`` no further aim is tried.
+        """
         found: list[Decoded] = []
         for spread in SPREADS if self.space.memory_matters else SPREADS[:1]:
-            found += [self.decode(aim, spread) for aim in self.aims]
+            for aim in sorted(self.aims, key=self._promise, reverse=True):
+                if not found or time.perf_counter() < deadline:
+                    found.append(self.decode(aim, spread))
             found.sort(key=lambda decoded: decoded.score)
             if self.fits(found[0]):
                 break
         return found
+
+    def _promise(self, aim: Aim) -> tuple[int, bool]:
+        """The more devices the better, and chunks first where there are micro-batches."""
+        return aim.limit, (aim.order == COORDINATE) == (self.space.problem.microbatches > 1)
 
     def fits(self, decoded: Decoded) -> bool:
         """Whether no device's memory is exceeded."""

@@ -36,7 +36,7 @@ from gnnplace.policy.guided import (
 from gnnplace.policy.rollouts import ROUNDS, Aim, Rollouts, device_limits
 from gnnplace.policy.walk import COORDINATE
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule, take
+from gnnplace.train.policy_module import Lesson, PolicyModule, alike, take
 
 FloatArray = NDArray[np.float64]
 STARTS = 4
@@ -125,9 +125,7 @@ class Flips(PolicyModule):
             aims.append(Aim(str(name), limit, rounds))
         return aims
 
-    def _regret(
-        self, rollouts: Rollouts, state: State, units: NDArray[np.int32]
-    ) -> FloatArray:
+    def _regret(self, rollouts: Rollouts, state: State, units: NDArray[np.int32]) -> FloatArray:
         """Log score of each unit on each device above the best of them, nan where not tried."""
         space, most = rollouts.space, float(state.score[0]) * np.exp(2 * self.most)
         costs = flip_scores(space.compiled, neighbourhood(space), state, units, most)
@@ -150,5 +148,20 @@ class Flips(PolicyModule):
         open_ = (row[seen.unit] >= 0) & (seen.allowed.sum(axis=1) > 1)
         open_ &= seen.allowed[np.arange(len(seen.unit)), seen.chosen]
         picked = np.flatnonzero(open_)
-        values = regret[row[seen.unit[picked]]].astype(np.float32)
-        return Lesson(rollouts, aim, take(seen, picked), values)
+        seen = take(seen, picked)
+        values = alike_regret(regret[row[seen.unit]], alike(seen))
+        return Lesson(rollouts, aim, seen, values.astype(np.float32))
+
+
+def alike_regret(regret: FloatArray, same: NDArray[np.int64]) -> FloatArray:
+    """The least regret of the devices that look the same to the decoder as each device. [S, D]
+
+    Of empty devices of one kind any may take the first unit, though the placement has one.
+    """
+    result = regret.copy()
+    for row, groups in zip(result, same, strict=True):
+        for first in np.unique(groups[groups >= 0]):
+            members = groups == first
+            if np.isfinite(row[members]).any():
+                row[members] = np.nanmin(row[members])
+    return result

@@ -1,0 +1,130 @@
+"""Anytime search of the learned placer: decodes, then guided search in cycles from the best.
+
+Up to a share of the budget goes to first choices under the aims, the most promising first. The rest
+is cut into cycles. A cycle starts from the best placement so far, cools from one temperature
+to another, and has a habit of moving (``guided.Habit``): cold with new orders, warm, or hot in a
+fixed order as annealing is. Each kind that the budget affords gets a cycle; then the kind that
+found the best placement last goes on, and every third cycle is another's. A problem of which few
+simulations fit into the budget gets one cold cycle.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnplace.placers.annealing import Neighbourhood, neighbourhood, seed_kernel
+from gnnplace.policy.guided import Habit, State, back_to_best, search_kernel, start_state
+from gnnplace.policy.rollouts import Decoded, Rollouts
+
+COLDEST = 1e-4
+ROUND_SECONDS = 0.01
+DECODING = 0.3  # share of the budget for first choices, at most
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of cycle.
+
+    Attributes:
+        hottest: temperature at its start, of the step time.
+        proposed: share of proposals among moves of units.
+        shifts: share of shifts in the order.
+        loose: as in ``Habit``.
+        least: moves of a unit that a cycle must afford.
+    """
+
+    hottest: float
+    proposed: float
+    shifts: float
+    loose: float
+    least: float
+
+
+KINDS = (
+    Kind(0.003, 0.6, 0.1, 0.1, 0.0),
+    Kind(0.01, 0.5, 0.2, 0.1, 10.0),
+    Kind(0.03, 0.3, 0.3, 0.0, 60.0),
+)
+
+
+def candidates_for(num_ops: int) -> int:
+    """Random moves that a proposal is chosen from: more where a simulation costs more."""
+    return int(np.clip(num_ops // 100, 4, 32))
+
+
+class Anytime:
+    """Searches one problem with one policy.
+
+    Args:
+        rollouts: the problem and the policy.
+        rng: all randomness.
+    """
+
+    def __init__(self, rollouts: Rollouts, rng: np.random.Generator) -> None:
+        self.rollouts, self.rng, self.space = rollouts, rng, rollouts.space
+        self.weights = rollouts.policy.moves.weights()
+        self.neighbourhood: Neighbourhood = neighbourhood(self.space)
+        self.moves = 0
+
+    def search(self, start: Decoded, deadline: float) -> tuple[State, str]:
+        """The best state found from ``start`` until ``deadline``, and what was done."""
+        s = start_state(self.space, start.unit_device, start.order)
+        seed_kernel(int(self.rng.integers(2**31)))
+        begin = time.perf_counter()
+        seconds = self._seconds_a_move(s)
+        kinds = self._kinds((deadline - begin) / seconds)
+        wins, last, cycle = dict.fromkeys(kinds, 0.0), kinds[0], 0
+        length = (deadline - begin) / (1 if len(kinds) == 1 else 2 * len(kinds) + 2)
+        while time.perf_counter() < deadline:
+            if cycle < len(kinds):
+                kind = kinds[cycle]
+            elif cycle % 3 == 2:
+                kind = kinds[int(self.rng.integers(len(kinds)))]
+            else:
+                kind = last
+            before = s.score[1]
+            self._cycle(s, kind, min(deadline, time.perf_counter() + length))
+            if s.score[1] < before:
+                wins[kind] += 1.0
+                last = kind
+            back_to_best(self.space, s)
+            cycle += 1
+        return s, f"{self.moves} moves, {cycle} cycles"
+
+    def _seconds_a_move(self, s: State) -> float:
+        begin, before = time.perf_counter(), self.moves
+        self._run(s, KINDS[0], COLDEST, 20)
+        return (time.perf_counter() - begin) / (self.moves - before)
+
+    def _kinds(self, moves: float) -> list[Kind]:
+        """The kinds of cycles that ``moves`` moves afford."""
+        each = moves / (2 * len(KINDS) + 2) / self.space.problem.num_units
+        return [kind for kind in KINDS if each >= kind.least]
+
+    def _cycle(self, s: State, kind: Kind, deadline: float) -> None:
+        begin, count = time.perf_counter(), 10
+        while (now := time.perf_counter()) < deadline:
+            share = (now - begin) / max(deadline - begin, 1e-9)
+            self._run(s, kind, kind.hottest * (COLDEST / kind.hottest) ** share, count)
+            took = max(1e-6, time.perf_counter() - now)
+            count = int(np.clip(count * ROUND_SECONDS / took, 1, 10_000))
+
+    def _run(self, s: State, kind: Kind, temperature: float, moves: int) -> None:
+        habit = Habit(
+            candidates_for(self.space.problem.num_ops), kind.proposed, kind.shifts, kind.loose
+        )
+        search_kernel(
+            self.space.compiled,
+            self.space.reversed,
+            self.neighbourhood,
+            self.weights,
+            self.rollouts.unit_contexts,
+            habit,
+            s,
+            temperature * float(s.score[1]),
+            moves,
+        )
+        self.moves += moves
