@@ -10,6 +10,7 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
+from gnnplace.train import study_storage
 from gnnplace.train.study_storage import RETRY_OF, open_study
 from gnnplace.train.sweep import NumberedSampler, Worker, counts, identity, is_dead, pruner
 
@@ -166,3 +167,26 @@ def test_who_is_dead():
     process.start()
     process.join()
     assert is_dead({**identity(), "process": process.pid})
+
+
+def test_the_trial_of_a_worker_that_died_elsewhere_is_released_by_its_silence(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(study_storage, "BEAT", 1)
+    monkeypatch.setattr(study_storage, "GRACE", 2)
+    url, begun = f"sqlite:///{tmp_path}/s.db", FORK.Event()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("socket.gethostname", lambda: "elsewhere")
+        process = FORK.Process(target=_hang, args=(url, 1, begun))
+        process.start()
+    assert begun.wait(60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    study = study_at(url)
+    worker(study, 1).run()
+    assert [trial.state for trial in study.trials] == [TrialState.RUNNING]
+    time.sleep(3.5)
+    worker(study, 1).run()
+    first, again = study.trials
+    assert (first.state, again.state) == (TrialState.FAIL, TrialState.COMPLETE)
+    assert again.params == first.params
