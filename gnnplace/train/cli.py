@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
 
 import optuna
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial
 
@@ -73,6 +75,9 @@ def main(args: list[str]) -> None:
 
     Args:
         args: arguments after ``gnnplace train``.
+
+    Raises:
+        SystemExit: with 143 where the run was asked to end by SIGTERM; Lightning's own says 0.
     """
     quiet()
     before = sys.argv[1:]
@@ -83,5 +88,7 @@ def main(args: list[str]) -> None:
             sweep(args[1:])
         else:
             TrainingCLI(args)
+    except SIGTERMException:
+        sys.exit(128 + signal.SIGTERM)
     finally:
         sys.argv[1:] = before

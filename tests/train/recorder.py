@@ -24,11 +24,12 @@ class Recorder(Callback):
 
     Args:
         folder: where to.
-        kill_after: steps after which this process is killed without warning; 0 for never.
+        kill_after: steps after which this process gets a signal; 0 for never.
+        kill_with: the signal, SIGKILL by default.
     """
 
-    def __init__(self, folder: str, kill_after: int = 0) -> None:
-        self.folder, self.kill_after = Path(folder), kill_after
+    def __init__(self, folder: str, kill_after: int = 0, kill_with: int = 9) -> None:
+        self.folder, self.kill_after, self.kill_with = Path(folder), kill_after, kill_with
         self.seen: list[list[int]] = []
         self.validated: list[int] = []
 
@@ -36,7 +37,7 @@ class Recorder(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if self.kill_after and trainer.global_step == self.kill_after:
-            os.kill(os.getpid(), 9)
+            os.kill(os.getpid(), self.kill_with)
         self.seen.append([sample.index for sample in batch])
 
     def on_validation_batch_start(

@@ -20,7 +20,7 @@ trainer:
   default_root_dir: {folder}
   callbacks:
     - class_path: tests.train.recorder.Recorder
-      init_args: {{folder: {folder}, kill_after: {kill}}}
+      init_args: {{folder: {folder}, kill_after: {kill}, kill_with: {signal}}}
     - class_path: lightning.pytorch.callbacks.ModelCheckpoint
       init_args: {{filename: whole-epochs, enable_version_counter: false}}
     - class_path: lightning.pytorch.callbacks.ModelCheckpoint
@@ -34,11 +34,18 @@ STEPS = [[0, 1], [2, 3], [4, 5], [6], [7, 8], [9, 10], [11, 12], [13]]
 STEPS += [[14, 15], [16, 17], [18, 19], [20]]
 
 
-def arguments(folder: Path, *more: str, kill: int = 0) -> list[str]:
+def arguments(folder: Path, *more: str, kill: int = 0, signal: int = 9) -> list[str]:
     folder.mkdir(exist_ok=True)
-    (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder, kill=kill))
+    (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder, kill=kill, signal=signal))
     smoke = ROOT / "trainers" / "smoke.yaml"
     return ["fit", f"--config={smoke}", f"--config={folder / 'recipe.yaml'}", *more]
+
+
+def exit_code(given: list[str]) -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=main, args=(given,))
+    process.start()
+    process.join(120)
+    return process.exitcode
 
 
 def end(folder: Path) -> dict:
@@ -49,11 +56,7 @@ def end(folder: Path) -> dict:
 def killed(tmp_path_factory):
     """A run that SIGKILL ended after 6 of 12 steps, in the middle of the second of 3 epochs."""
     folder = tmp_path_factory.mktemp("resume") / "killed"
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=main, args=(arguments(folder, kill=6),))
-    process.start()
-    process.join(120)
-    assert process.exitcode == -signal.SIGKILL
+    assert exit_code(arguments(folder, kill=6)) == -signal.SIGKILL
     return folder / "checkpoints"
 
 
@@ -78,3 +81,8 @@ def test_the_last_checkpoint_is_found_by_itself(killed, whole):
     main(arguments(killed.parent, "--ckpt_path=last"))
     assert end(killed.parent)["seen"] == STEPS[6:]
     assert end(killed.parent)["digest"] == whole["digest"]
+
+
+def test_a_run_that_was_asked_to_end_does_not_say_that_it_is_done(tmp_path):
+    assert exit_code(arguments(tmp_path, kill=2, signal=signal.SIGTERM)) == 143
+    assert not (tmp_path / "0.json").exists()
