@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,9 +29,9 @@ class Schema(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_private_keys(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            return {k: v for k, v in data.items() if not str(k).startswith("x-")}
-        return data
+        if not isinstance(data, dict) or not any(str(k).startswith("x-") for k in data):
+            return data
+        return {k: v for k, v in data.items() if not str(k).startswith("x-")}
 
 
 def key_path(location: tuple[int | str, ...]) -> str:
@@ -67,11 +68,10 @@ def _more(count: int) -> str:
 
 
 def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise InputError(f"key {key!r} is repeated in one object; keep one of them")
-        result[key] = value
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise InputError(f"key {key!r} is repeated in one object; keep one of them")
     return result
 
 

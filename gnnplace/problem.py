@@ -191,7 +191,7 @@ class OpEntry(Schema):
     colocate: Name | None = None
     pin: str | None = None
     module: str | None = None
-    members: list[str] = []
+    members: list[str] = Field(default_factory=list)
     estimated: bool = False
 
 
