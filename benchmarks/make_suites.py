@@ -24,7 +24,7 @@ ROOM = 0.03
 TRIES = 40
 FIRST_SEED = 700_000  # apart from those of training, validation and test data
 CONSTRUCTIONS = "[single, contiguous, interleaved, heft, heft-contention, etf, portfolio]"
-PLACERS = "[portfolio, annealing, learned, best]"
+PLACERS = "[portfolio, annealing, coarse-annealing, learned-untrained, learned, best]"
 
 # Held-out graphs for the real set: a small and a larger one of each family.
 GRAPHS = {

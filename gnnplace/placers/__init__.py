@@ -9,6 +9,7 @@ from gnnplace.placers.annealing import Annealing as Annealing
 from gnnplace.placers.base import Found as Found
 from gnnplace.placers.base import Placer as Placer
 from gnnplace.placers.base import Result as Result
+from gnnplace.placers.coarse_annealing import CoarseAnnealing as CoarseAnnealing
 from gnnplace.placers.contiguous import Contiguous as Contiguous
 from gnnplace.placers.etf import Etf as Etf
 from gnnplace.placers.exact import Exact as Exact
@@ -41,6 +42,7 @@ PLACERS: dict[str, type[Placer]] = {
         MSct,
         MinCut,
         Annealing,
+        CoarseAnnealing,
         Portfolio,
         Exact,
     )

@@ -59,7 +59,7 @@ def test_one_member_always_runs_and_the_note_names_the_others(large):
     assert took < 0.5
 
 
-@pytest.mark.parametrize("name", ["annealing", "portfolio"])
+@pytest.mark.parametrize("name", ["annealing", "portfolio", "coarse-annealing"])
 def test_budgets_are_kept_where_constructions_take_longer(large, name):
     algorithm, problem = placer(name), large.problem
     algorithm.place(contract.training_chain(), budget=0.1)  # compiles

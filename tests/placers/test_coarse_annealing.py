@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+
+from gnnplace.microbatching import with_microbatches
+from gnnplace.placers import SearchSpace, contract, placer
+from gnnplace.placers.clock import NO_BUDGET
+from gnnplace.placers.coarse_annealing import projected
+from gnnplace.placers.coarse_problem import coarse_problem
+from gnnplace.placers.constructions import best_construction
+
+
+def test_large_problems_are_grouped_and_come_out_whole():
+    problem = with_microbatches(contract.training_chain(num_layers=60, num_devices=3), 4)
+    result = placer("coarse-annealing").place(problem)
+    assert "groups" in result.note
+    assert result.simulation.feasible
+    assert result.step_time < 0.8 * placer("single").place(problem).step_time
+
+
+def test_small_problems_are_annealed_as_they_are():
+    problem = contract.branches()
+    result = placer("coarse-annealing").place(problem, seed=2)
+    assert result.step_time == placer("annealing").place(problem, seed=2).step_time
+
+
+def test_a_projection_puts_ops_where_their_groups_are():
+    problem = with_microbatches(contract.training_chain(num_layers=40), 2)
+    space, coarse = SearchSpace(problem), coarse_problem(problem, 50)
+    assert coarse is not None
+    found = best_construction(SearchSpace(coarse.problem), np.random.default_rng(0))
+    fine = projected(space, coarse, found, NO_BUDGET)
+    assert (fine.device == found.device[coarse.group]).all()
+    own = coarse.fine_order(problem, found.order)
+    assert space.score(fine.device, fine.order) <= space.score(fine.device, own)
+
+
+def test_tight_memory_is_kept():
+    chain = contract.training_chain(num_layers=60, num_devices=3, memory=420.0)
+    result = placer("coarse-annealing").place(chain)
+    assert result.simulation.feasible
+    assert (
+        "groups"
+        in placer("coarse-annealing")
+        .place(with_microbatches(contract.training_chain(num_layers=60), 2))
+        .note
+    )
