@@ -1,11 +1,11 @@
 """Anytime search of the learned placer: decodes, then guided search in cycles from the best.
 
-Up to a share of the budget goes to first choices under the aims, the most promising first. The rest
-is cut into cycles. A cycle starts from the best placement so far, cools from one temperature
-to another, and has a habit of moving (``guided.Habit``): cold with new orders, warm, or hot in a
-fixed order as annealing is. Each kind that the budget affords gets a cycle; then the kind that
-found the best placement last goes on, and every third cycle is another's. A problem of which few
-simulations fit into the budget gets one cold cycle.
+What the first choices leave of the budget is cut into cycles. A cycle starts from the best
+placement so far, cools from one temperature to another, and has a habit of moving
+(``guided.Habit``): cold with new orders, warm, or hot in a fixed order as annealing is. Each kind
+that the budget affords gets a cycle; then the kind that found the best placement last goes on, and
+every third cycle is one drawn at random. A problem of which few simulations fit into the budget
+gets one cold cycle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from gnnplace.policy.rollouts import Decoded, Rollouts
 
 COLDEST = 1e-4
 ROUND_SECONDS = 0.01
-DECODING = 0.3  # share of the budget for first choices, at most
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Anytime:
         begin = time.perf_counter()
         seconds = self._seconds_a_move(s)
         kinds = self._kinds((deadline - begin) / seconds)
-        wins, last, cycle = dict.fromkeys(kinds, 0.0), kinds[0], 0
+        last, cycle = kinds[0], 0
         length = (deadline - begin) / (1 if len(kinds) == 1 else 2 * len(kinds) + 2)
         while time.perf_counter() < deadline:
             if cycle < len(kinds):
@@ -88,7 +87,6 @@ class Anytime:
             before = s.score[1]
             self._cycle(s, kind, min(deadline, time.perf_counter() + length))
             if s.score[1] < before:
-                wins[kind] += 1.0
                 last = kind
             back_to_best(self.space, s)
             cycle += 1
@@ -102,7 +100,7 @@ class Anytime:
     def _kinds(self, moves: float) -> list[Kind]:
         """The kinds of cycles that ``moves`` moves afford."""
         each = moves / (2 * len(KINDS) + 2) / self.space.problem.num_units
-        return [kind for kind in KINDS if each >= kind.least]
+        return [kind for kind in KINDS if each >= kind.least] or [KINDS[0]]
 
     def _cycle(self, s: State, kind: Kind, deadline: float) -> None:
         begin, count = time.perf_counter(), 10

@@ -137,4 +137,4 @@ def value_of_move(
     total = np.float32(0.0)
     for h in range(size):
         total += max(y[h], np.float32(0.0)) * p.last[h]
-    return total
+    return float(total)

@@ -1,10 +1,9 @@
-"""Decoding a problem with a policy: what to aim at, one decode, its sequence, many samples.
+"""Decoding a problem with a policy: what to aim at, one decode, its sequence, samples.
 
 An **aim** is a traversal order, a number of devices and a number of rounds (runs of consecutive
 work a device). One placement decodes under a few aims and keeps the best by simulation; aiming at
-one device is among them. Samples add Gumbel noise to the scores, which draws from the softmax, at
-a random share of the units: with noise at all units of a large graph no sample is good. Half of
-them keep the best placement so far outside of a random stretch of the graph.
+one device is among them. Samples, for learning, add Gumbel noise to the scores, which draws from
+the softmax.
 """
 
 from __future__ import annotations
@@ -36,9 +35,6 @@ IntArray = NDArray[np.int32]
 ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", COORDINATE)
 ROUNDS = (1, 2, 3)
 SPREADS = (0.0, 0.3, 0.6, 1.0)
-TEMPERATURES = (0.2, 0.5, 1.0)
-SPARSEST = 8.0  # noise goes to a share of units down to two to the power of minus this
-BEST_AIMS = 4
 MOST_EVERY = 8  # with micro-batches, every number of devices up to this
 
 
@@ -304,26 +300,3 @@ class Rollouts:
         """Whether no device's memory is exceeded."""
         device = self.space.spread(decoded.unit_device)
         return self.space.simulator.excess(device, decoded.order)[1] == 0
-
-    def search(self, rng: np.random.Generator, deadline: float) -> tuple[Decoded, int]:
-        """The best of the first choices and of samples until ``deadline``; number of decodes."""
-        ranked = self.greedy()
-        best, count = ranked[0], len(ranked)
-        starts = list({decoded.aim: decoded for decoded in reversed(ranked)}.values())[-BEST_AIMS:]
-        while time.perf_counter() < deadline:
-            start = starts[int(rng.integers(len(starts)))]
-            noise = self.noise(rng, float(rng.choice(TEMPERATURES)))
-            noise *= rng.random((len(noise), 1)) < 2.0 ** -rng.uniform(0.0, SPARSEST)
-            forced = self.stretch(rng, best.unit_device) if count % 2 else None
-            walked = self.walk(start.aim, noise=noise, forced=forced)
-            drawn = self.finish(start.aim, walked, start.rule if count % 4 else None)
-            best, count = min(best, drawn, key=lambda decoded: decoded.score), count + 1
-        return best, count
-
-    def stretch(self, rng: np.random.Generator, unit_device: IntArray) -> IntArray:
-        """``unit_device`` but -1 in a random stretch of the units by coordinate. [U]"""
-        forced = unit_device.copy()
-        length = max(1, int(len(forced) * 2.0 ** -rng.uniform(1.0, 6.0)))
-        start = int(rng.integers(max(1, len(forced) - length + 1)))
-        forced[self.graph.unit_order[start : start + length]] = -1
-        return forced

@@ -75,27 +75,15 @@ def test_micro_batches_are_also_decoded_in_rounds():
     assert np.isfinite(rollouts.decode(aim).score)
 
 
-def test_noise_draws_and_stretches_leave_the_rest_alone():
+def test_noise_draws_other_placements():
     rollouts, rng = rollouts_of(), np.random.default_rng(0)
     aim = rollouts.aims[-1]
     drawn = {
         rollouts.walk(aim, noise=rollouts.noise(rng, 2.0)).unit_device.tobytes() for _ in "abc"
     }
     assert len(drawn) > 1
-    device = rollouts.walk(aim).unit_device
-    stretch = rollouts.stretch(rng, device)
-    free = stretch == -1
-    assert free.any()
-    assert (stretch[~free] == device[~free]).all()
-    places = np.sort(np.argsort(rollouts.graph.unit_order)[free])
-    assert (np.diff(places) == 1).all()
 
 
-def test_search_stops_at_the_deadline_with_the_best():
+def test_after_the_deadline_one_aim_is_decoded():
     rollouts = rollouts_of()
-    rollouts.greedy()
-    begin = time.perf_counter()
-    best, count = rollouts.search(np.random.default_rng(0), begin + 0.2)
-    assert time.perf_counter() - begin < 1.0
-    assert count > len(rollouts.aims)
-    assert best.score <= rollouts.greedy()[0].score
+    assert len(rollouts.greedy(time.perf_counter() - 1.0)) == 1
