@@ -64,12 +64,12 @@ def device_counts(most: int) -> list[int]:
 
 
 def evaluate_cuts(
-    space: SearchSpace, devices: IntArray, cuts: IntArray
+    space: SearchSpace, devices: IntArray, cuts: IntArray, cutoff: float = np.inf
 ) -> tuple[float, IntArray, IntArray]:
-    """Score, device of each op and order, of chunks on ``devices`` one after the other."""
+    """Score, device of each op and order, of chunks on ``devices``; inf above ``cutoff``."""
     chosen = space.allow(devices[chunk_of_unit(space, cuts) % len(devices)])
     device = space.spread(chosen)
-    score, order = space.sequence(device)
+    score, order = space.sequence(device, cutoff=cutoff)
     return score, device, order
 
 
@@ -97,7 +97,7 @@ def improve_cuts(
             if moved is None or tries == 0 or expired(deadline):
                 continue
             tries -= 1
-            tried = evaluate_cuts(space, devices, moved)
+            tried = evaluate_cuts(space, devices, moved, score)
             if tried[0] < score:
                 (score, device, order), cuts = tried, moved
         if score >= before * (1 - 1e-4):

@@ -78,15 +78,13 @@ def heft_kernel(
     count = np.zeros(num_devices, np.int64)
     channel_free = np.zeros(c.num_channels + 1)
     arrival = np.full((len(c.size) if contention else 0, num_devices), np.inf)
-    tried = np.zeros(c.num_channels + 1)
+    tried = np.zeros(c.num_channels + 1)  # As ``channel_free`` but while a device is tried.
     for op in by_rank:
         unit = c.unit_of[op]
         best, best_start, best_slot, best_device = np.inf, 0.0, 0, -1
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                 continue
-            if contention:
-                tried[:] = channel_free
             ready = 0.0
             for j in range(c.input_offset[op], c.input_offset[op + 1]):
                 tensor = c.input_tensor[j]
@@ -106,6 +104,11 @@ def heft_kernel(
                             tried[c.channel[source, d]] = there
                         there += c.latency[source, d]
                 ready = max(ready, there)
+            if contention:
+                for j in range(c.input_offset[op], c.input_offset[op + 1]):
+                    channel = c.channel[device[producer[c.input_tensor[j]]], d]
+                    if channel >= 0:
+                        tried[channel] = channel_free[channel]
             at, slot = earliest_gap(begins[d], ends[d], count[d], ready, c.times[op, d])
             if at + c.times[op, d] < best or best_device < 0:
                 best, best_start, best_slot = at + c.times[op, d], at, slot
@@ -119,6 +122,7 @@ def heft_kernel(
                     channel = c.channel[source, d]
                     begin = max(finish[producer[tensor]], channel_free[channel])
                     channel_free[channel] = begin + c.size[tensor] / c.bandwidth[source, d]
+                    tried[channel] = channel_free[channel]
                     arrival[tensor, d] = channel_free[channel] + c.latency[source, d]
         device[op], start[op], finish[op] = d, best_start, best
         unit_device[unit] = d

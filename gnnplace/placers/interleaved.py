@@ -64,12 +64,12 @@ def _sizes(most: int) -> list[tuple[int, int]]:
 
 
 def _evaluate(
-    space: SearchSpace, devices: IntArray, cuts: IntArray
+    space: SearchSpace, devices: IntArray, cuts: IntArray, cutoff: float = np.inf
 ) -> tuple[float, IntArray, IntArray]:
     chunk = chunk_of_unit(space, cuts)
     device = space.spread(space.allow(devices[chunk % len(devices)]))
     rounds = (chunk // len(devices))[space.problem.unit_of]
-    score, order = space.sequence(device, [round_priority(space, rounds)])
+    score, order = space.sequence(device, [round_priority(space, rounds)], cutoff)
     return score, device, order
 
 
@@ -101,7 +101,7 @@ def _improve(
             break
         moved = move_cut(cuts, i, delta, space.problem.num_units)
         if moved is not None:
-            tried = _evaluate(space, devices, moved)
+            tried = _evaluate(space, devices, moved, score)
             if tried[0] < score:
                 (score, device, order), cuts = tried, moved
     return device, order

@@ -25,6 +25,7 @@ from gnnplace.placers.space_kernels import (
 from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation import Compiled, Simulator
 from gnnplace.simulation.justification import reversed_problem
+from gnnplace.simulation.kernels import ROUNDING
 from gnnplace.simulation.list_scheduling import list_schedule, priorities, turn_order
 from gnnplace.simulation.memory import most_memory
 
@@ -167,24 +168,37 @@ class SearchSpace:
         """The reversed problem, for ``justify``."""
         return reversed_problem(self.compiled)
 
-    def score(self, device: IntArray, order: IntArray) -> float:
-        """Predicted seconds, plus a penalty for memory above the limits."""
+    def score(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
+        """Predicted seconds, plus a penalty for memory above the limits; inf above ``cutoff``."""
         if not self.memory_matters:
-            return self.simulator.step_time(device, order)
-        seconds, excess = self.simulator.excess(device, order)
+            return self.simulator.step_time(device, order, cutoff)
+        seconds, excess = self.simulator.excess(device, order, cutoff)
         return seconds + self.penalty * excess / max(1.0, float(self.compiled.memory.sum()))
 
     def sequence(
-        self, device: IntArray, extra: Sequence[FloatArray] = ()
+        self, device: IntArray, extra: Sequence[FloatArray] = (), cutoff: float = np.inf
     ) -> tuple[float, IntArray]:
-        """The best order found for given devices, and its score.
+        """The best order found for given devices, and its score; inf where none is worth a look.
 
         List scheduling by every known priority and those in ``extra``, and turns.
+
+        Args:
+            device: device of each op. [n]
+            extra: more priorities. Each [n].
+            cutoff: score above which the caller does not want to know.
         """
-        orders = [
-            list_schedule(self.compiled, device, priority)
-            for priority in (*extra, *self.priorities)
-        ]
-        scores = [self.score(device, order) for order in (*orders, self.turn_order)]
-        best = int(np.argmin(scores))
-        return scores[best], (*orders, self.turn_order)[best]
+        best, chosen = np.inf, self.turn_order
+        if cutoff < np.inf and self._greatest_load(device) > cutoff * (1.0 + ROUNDING):
+            return best, chosen
+        for priority in (*extra, *self.priorities, None):
+            order = self.turn_order
+            if priority is not None:
+                order = list_schedule(self.compiled, device, priority)
+            score = self.score(device, order, min(best, cutoff))
+            if score < best:
+                best, chosen = score, order
+        return best, chosen
+
+    def _greatest_load(self, device: IntArray) -> float:
+        times = self.compiled.times[np.arange(len(device)), device]
+        return float(np.bincount(device, times).max())

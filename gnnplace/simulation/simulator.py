@@ -118,9 +118,11 @@ class Simulator:
         rows = _int32(np.atleast_2d(orders))
         return np.asarray(step_times_kernel(self.compiled, _int32(devices), rows))
 
-    def excess(self, device: IntArray, order: IntArray) -> tuple[float, float]:
-        """Predicted seconds, and bytes above the memory limits summed over devices."""
-        step_time, excess = excess_kernel(self.compiled, _int32(device), _int32(order), np.inf)
+    def excess(
+        self, device: IntArray, order: IntArray, cutoff: float = np.inf
+    ) -> tuple[float, float]:
+        """Predicted seconds, inf above ``cutoff``; bytes above the limits summed over devices."""
+        step_time, excess = excess_kernel(self.compiled, _int32(device), _int32(order), cutoff)
         return float(step_time), float(excess)
 
     def complete(self, device: IntArray) -> IntArray:
