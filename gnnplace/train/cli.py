@@ -31,6 +31,9 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", category=ExperimentalWarning)
 
 
+COMMANDS = ("fit", "validate", "test", "predict", "sweep")
+
+
 def sweep(args: list[str]) -> None:
     """Runs trials of a recipe until the study has its number of them.
 
@@ -77,8 +80,12 @@ def main(args: list[str]) -> None:
         args: arguments after ``gnnplace train``.
 
     Raises:
+        InputError: bad arguments.
         SystemExit: with 143 where the run was asked to end by SIGTERM; Lightning's own says 0.
     """
+    if not args or not (args[0] in COMMANDS or args[0].startswith("-")):
+        given = f"train {args[0]}: unknown" if args else "train: what?"
+        raise InputError(f"{given}; give one of {', '.join(COMMANDS)}, or --help")
     quiet()
     before = sys.argv[1:]
     # Lightning starts further processes with these.

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.annealing import (
-    COLD,
-    HOT,
     Neighbourhood,
     energy,
     move_units,
@@ -38,6 +36,7 @@ IntArray = NDArray[np.int32]
 CHUNK = 50
 SLACK = 1e-3
 ROUNDS = 16
+HOT, COLD = 0.03, 0.0001  # first and last temperature, as shares of the start's step time
 OP_MOVES = 4_000_000  # moves times ops: about a third of a second
 MOST_MOVES = 30_000
 

@@ -18,6 +18,7 @@ from lightning import LightningModule
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnplace.errors import InputError, MismatchError
 from gnnplace.policy.model import PlacementPolicy, read_policy
 from gnnplace.policy.rollouts import ORDERS, Aim, Decisions, Rollouts
 from gnnplace.policy.walk import WalkGraph
@@ -41,6 +42,11 @@ class PolicyModule(LightningModule):
         orders: traversal orders to decode under.
         start: folder of a policy to start from; its sizes must be those given here.
         export: folder that the policy is saved to whenever the validation improves.
+
+    Raises:
+        InputError: a number is too small.
+        FormatError: ``start`` is missing or malformed.
+        MismatchError: ``start`` has other features or sizes.
     """
 
     policy: PlacementPolicy
@@ -59,9 +65,11 @@ class PolicyModule(LightningModule):
         export: str | None = None,
     ) -> None:
         super().__init__()
+        check_least(hidden=(hidden, 1), layers=(layers, 0), decoder_hidden=(decoder_hidden, 1))
+        check_least(learning_rate=(learning_rate, 0.0), steps=(steps, 1))
         self.policy = PlacementPolicy(hidden, layers, decoder_hidden)
         if start is not None:
-            self.policy.load_state_dict(read_policy(start).state_dict())
+            begin_with(self.policy, start)
         self.average = copy.deepcopy(self.policy).requires_grad_(False)
         self.learning_rate, self.steps, self.orders = learning_rate, steps, orders
         self.export = export
@@ -229,6 +237,29 @@ class PolicyModule(LightningModule):
     def _place(self, sample: Sample) -> float:
         """Seconds of the average policy's best first choice."""
         return Rollouts(sample.space, self.average, self.orders).greedy()[0].score
+
+
+def check_least(**given: tuple[float, float]) -> None:
+    """Raises InputError where an argument is below its least value; both by the argument's name."""
+    for name, (value, least) in given.items():
+        if value < least:
+            raise InputError(f"model.{name}: {value} is below {least}")
+
+
+def begin_with(policy: PlacementPolicy, folder: str) -> None:
+    """Gives ``policy`` the parameters of the policy saved in ``folder``.
+
+    Raises:
+        FormatError: a file is missing or malformed.
+        MismatchError: its features or sizes are others.
+    """
+    try:
+        policy.load_state_dict(read_policy(folder).state_dict())
+    except RuntimeError:
+        raise MismatchError(
+            f"model.start {folder}: other sizes than model.hidden, model.layers and "
+            f"model.decoder_hidden; give those in its config.json"
+        ) from None
 
 
 class Lesson:

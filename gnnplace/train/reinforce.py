@@ -31,7 +31,7 @@ from torch.nn import functional
 
 from gnnplace.policy.rollouts import Aim, Rollouts
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule, take
+from gnnplace.train.policy_module import Lesson, PolicyModule, check_least, take
 
 FloatArray = NDArray[np.float64]
 
@@ -64,6 +64,9 @@ class Reinforce(PolicyModule):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
+        check_least(
+            samples=(samples, 2), aims=(aims, 1), passes=(passes, 1), sparsest=(sparsest, 0.0)
+        )
         self.samples, self.aims, self.temperature = samples, aims, temperature
         self.sparsest, self.passes, self.clip = sparsest, passes, clip
         self.entropy, self.most = entropy, most

@@ -20,7 +20,7 @@ from lightning import LightningDataModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from gnnplace.errors import InputError
+from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.train import CostToGo as CostToGo
 from gnnplace.train import Flips as Flips
 from gnnplace.train import Imitation as Imitation
@@ -86,6 +86,18 @@ class TrainingCLI(LightningCLI):
         torch.set_num_threads(self.chosen.threads)
         adopt_torchrun(self.chosen.trainer)
         run_folder.complete(self.chosen.trainer)
+
+    def instantiate_classes(self) -> None:
+        """Makes model, data and trainer.
+
+        Raises:
+            GnnplaceError: one of them refuses its arguments; without the parser's words around it.
+        """
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            cause = error.__cause__
+            raise cause if isinstance(cause, GnnplaceError) else error from None
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Lightning's trainer.

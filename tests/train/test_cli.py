@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from jsonargparse import ArgumentError
 
-from gnnplace.policy.model import read_policy
+from gnnplace.errors import GnnplaceError
+from gnnplace.policy.model import CHECKPOINT, read_policy
 from gnnplace.train.cli import main
 
 torch.set_num_threads(1)
+SMOKE = f"--config={Path(__file__).parents[2] / 'trainers' / 'smoke.yaml'}"
 SMALL = [
     "--data=ProblemDataModule",
     "--data.ops=[12,24]",
@@ -94,3 +97,25 @@ def test_reinforce_takes_several_steps_a_batch_and_counts_one(tmp_path):
     kept = torch.load(last_checkpoint(tmp_path), weights_only=True)
     assert kept["global_step"] == 2
     assert kept["optimizer_states"][0]["state"][0]["step"] == 6
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "fit, validate, test, predict, sweep"),
+        (["bogus"], "train bogus"),
+        (["fit", SMOKE, "--model.hiden=3"], "'hiden' is not accepted"),
+        (["fit", SMOKE, "--model.hidden=0"], "^model.hidden: 0 is below 1"),
+        (["fit", SMOKE, "--model.start=/nope"], r"^/nope/config\.json: cannot be read"),
+        (["fit", SMOKE, f"--model.start={CHECKPOINT}"], r"^model\.start .*model\.hidden"),
+        (["fit", SMOKE, "--data.families=[foo]"], "^family 'foo'"),
+        (["fit", SMOKE, "--data.problems=0"], "^data: 0 problems"),
+        (["fit", SMOKE, "--trainer.devices=many"], "^trainer: .*devices"),
+        (["fit", SMOKE, "--ckpt_path=none.ckpt"], "^ckpt_path none.ckpt: no such file"),
+        (["fit", SMOKE, f"--ckpt_path={__file__}"], "^ckpt_path .*not a checkpoint"),
+    ],
+)
+def test_bad_input_is_an_error_that_says_where(tmp_path, given, message):
+    place = [f"--trainer.default_root_dir={tmp_path}"] if given[1:] else []
+    with pytest.raises((GnnplaceError, ArgumentError), match=message):
+        main([*given, *place])
