@@ -31,6 +31,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 DONE, DEADLOCK, NO_LINK, CUT_OFF = 0, 1, 2, 3
+# Numba looks whether a signed index counts from the end; unsigned ones take half of the time.
+Index = np.uint64
+ONE = Index(1)
 ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cut-off leaves.
 
 
@@ -59,37 +62,30 @@ def exceeds(
 
     It is the longest path of op times and uncontended transfers through the graph and the
     sequences together. Backwards through ``order``, the kernel fills ``after`` with the least
-    seconds from each op's finish to the end of the step; it stops as soon as these, and the work
-    that the op's device has to do before it or the longest path before it, are too much. In an
-    order that contradicts the graph an op does not see consumers listed before it: the bound is
-    lower, and still one. ``after``: out, [n]
+    seconds from each op's finish to the end of the step; it stops as soon as these and the longest
+    path before the op are too much. In an order that contradicts the graph an op does not see
+    consumers listed before it: the bound is lower, and still one. ``after``: out, [n]
     """
     if limit == np.inf:
         after[:] = c.tail
         return False
-    before, behind = np.zeros(len(c.memory)), np.zeros(len(c.memory))
-    for op in range(len(device)):
-        before[device[op]] += c.times[op, device[op]]
-    if before.max() > limit:
-        return True
-    whole = np.zeros(len(order))
+    behind, whole = np.zeros(len(c.memory)), np.zeros(len(order))
     for k in range(len(order) - 1, -1, -1):
-        op = order[k]
-        d = device[op]
+        op = Index(order[k])
+        d = Index(device[op])
         longest = behind[d]
-        for i in range(c.flow_offset[op], c.flow_offset[op + 1]):
-            other = c.flow_op[i]
-            target = device[other]
+        for i in range(Index(c.flow_offset[op]), Index(c.flow_offset[op + ONE])):
+            other = Index(c.flow_op[i])
+            target = Index(device[other])
             path = whole[other]
             if target != d:
                 path += c.latency[d, target] + c.flow_size[i] * c.per_byte[d, target]
             if path > longest:
                 longest = path
         after[op] = longest
-        before[d] -= c.times[op, d]
         longest += c.times[op, d]
         whole[op] = behind[d] = longest
-        if longest + max(before[d], c.head[op]) > limit:
+        if longest + c.head[op] > limit:
             return True
     return False
 
