@@ -1,7 +1,7 @@
-"""``MoveNet``: how likely a move makes the step faster; a small network, in torch and in numba.
+"""``MoveNet``: how much faster a move makes the step; a small network, in torch and in numba.
 
 The input is ``moves.MOVE_FEATURES``, standardised, and what the encoder says of the units moved
-(the mean over them). Two outputs: the log-odds that the move makes the step faster, by which the
+(the mean over them). Two outputs: the log-odds of a gain (see ``train.move_values``), by which the
 local search picks moves to try, and the expected change of the step time, which helps it learn.
 """
 
@@ -67,7 +67,7 @@ class MoveNet(nn.Module):
         self.register_buffer("spread", torch.ones(NUM_MOVE_FEATURES))
 
     def forward(self, features: Tensor, context: Tensor) -> Tensor:
-        """Log-odds of a faster step, and the expected relative change. [moves, 2]
+        """Log-odds of a gain, and the expected relative change. [moves, 2]
 
         Args:
             features: [moves, F]
@@ -104,7 +104,7 @@ def value_of_move(
     features: SingleArray,
     hidden: SingleArray,
 ) -> float:
-    """Log-odds, but for a constant, that a move makes the step faster.
+    """Log-odds, but for a constant, of a gain.
 
     Args:
         p: the parameters.

@@ -2,13 +2,14 @@
 
 Formulation: a problem is placed by the current policy and improved by a random number of moves, so
 that the states are those that the search meets; random moves of that state are then tried and taken
-back. ``MoveNet`` learns by cross-entropy whether each made the step faster, and by absolute error
-how much the step time changed. This is supervised learning with exact labels: nothing is imitated,
+back. ``MoveNet`` learns by cross-entropy how much of a percent each made the step faster (nothing
+for a slower one, all of it from a percent on), and by absolute error how much the step time
+changed. This is supervised learning with exact labels: nothing is imitated,
 and nothing depends on what a search would have done later.
 
-Validation, on held-out families: ``val/hits``, the share of faster steps among the moves that the
-network values most of ``CHOSEN_OF`` random ones, and ``val/blind``, that among all moves.
-``val/ratio`` is blind over hits, so that lower is better as for the other algorithms.
+Validation, on held-out families: ``val/better`` is the mean gain of the moves that the network
+values most of ``CHOSEN_OF`` random ones, ``val/ratio`` that of all moves over it, so that lower is
+better as for the other algorithms.
 Cost: two simulations and a list schedule a move.
 """
 
@@ -32,7 +33,7 @@ from gnnplace.policy.walk import WalkGraph
 from gnnplace.train.data import Sample
 from gnnplace.train.policy_module import Lesson, PolicyModule
 
-FASTER = -1e-6  # relative change below which a move made the step faster
+FULL_GAIN = 0.01  # relative gain from which a move counts whole; less counts in proportion
 CHANGES = (-0.1, 0.3)  # changes are cut off here
 WEIGHT = 5.0  # of the error of the change
 CHOSEN_OF = 16
@@ -107,9 +108,9 @@ class MoveValues(PolicyModule):
             self._standardise(np.concatenate([t.features for t in tried]))
         out = self._values(tried)
         change = torch.from_numpy(np.concatenate([t.change for t in tried])).float()
-        faster = (change < FASTER).float()
+        gain = (-change / FULL_GAIN).clamp(0.0, 1.0)
         error = (out[:, 1] - change.clamp(*CHANGES)).abs().mean()
-        return functional.binary_cross_entropy_with_logits(out[:, 0], faster) + WEIGHT * error
+        return functional.binary_cross_entropy_with_logits(out[:, 0], gain) + WEIGHT * error
 
     def _standardise(self, features: NDArray[np.float32]) -> None:
         for policy in (self.policy, self.average):
@@ -150,7 +151,7 @@ class MoveValues(PolicyModule):
                 self.hits.append(hits(values, tried.change, self.rng(sample)))
 
     def quality(self) -> tuple[float, float]:
-        """Blind over chosen share of faster moves, and the chosen share."""
+        """Mean gain of all moves over that of the chosen ones, and the latter."""
         total = np.array(self.hits or [(np.nan, np.nan)]).sum(axis=0)
         here = torch.tensor([*total, len(self.hits)], dtype=torch.float64, device=self.device)
         chosen, blind, count = self.trainer.strategy.reduce(here, reduce_op="sum").tolist()
@@ -160,8 +161,8 @@ class MoveValues(PolicyModule):
 def hits(
     values: NDArray[np.float32], change: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Share of faster moves among the most valued of ``CHOSEN_OF``, and among all."""
+    """Mean gain, cut off at ``FULL_GAIN``, of the most valued of ``CHOSEN_OF``, and of all."""
     draws = np.stack([rng.permutation(len(values))[:CHOSEN_OF] for _ in range(100)])
     best = np.take_along_axis(draws, values[draws].argmax(axis=1)[:, None], axis=1)[:, 0]
-    faster = change < FASTER
-    return float(faster[best].mean()), float(faster.mean())
+    gain = (-change / FULL_GAIN).clip(0.0, 1.0)
+    return float(gain[best].mean()), float(gain.mean())
