@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -188,7 +189,8 @@ class PolicyModule(LightningModule):
         ratio, better = self.quality()
         self.log("val/ratio", ratio, prog_bar=True, sync_dist=True)
         self.log("val/better", better, sync_dist=True)
-        if ratio < float(self.best) and not self.trainer.sanity_checking:
+        learning = self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking
+        if learning and ratio < float(self.best):
             self.best.fill_(ratio)
             if self.export is not None and self.trainer.is_global_zero:
                 Path(self.export).mkdir(parents=True, exist_ok=True)

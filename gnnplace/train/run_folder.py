@@ -11,6 +11,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
+PREDICTIONS = "gnnplace.train.predictions.PredictionTable"
 LOGGERS = {
     "csv": "lightning.pytorch.loggers.CSVLogger",
     "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
@@ -25,6 +26,8 @@ def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> N
         logs: keys of ``LOGGERS`` to write where the recipe names no logger.
     """
     root = Path(trainer.default_root_dir)
+    callbacks = trainer.callbacks or []
+    trainer.callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
     if trainer.logger is None:
         trainer.logger = [_logger(name, root) for name in logs]
     if trainer.enable_checkpointing is not False:
@@ -37,8 +40,6 @@ def _logger(name: str, root: Path) -> Namespace:
 
 
 def _complete_checkpoints(trainer: Namespace, folder: str) -> None:
-    callbacks = trainer.callbacks or []
-    trainer.callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
     found = [callback for callback in trainer.callbacks if is_checkpoint(callback)]
     for callback in found:
         if callback.init_args.dirpath is None:
@@ -46,6 +47,12 @@ def _complete_checkpoints(trainer: Namespace, folder: str) -> None:
     if not found:
         init = Namespace(dirpath=folder, save_last=True)
         trainer.callbacks.append(Namespace(class_path=CHECKPOINT, init_args=init))
+
+
+def add_predictions(trainer: Namespace) -> None:
+    """Has what is predicted written to the folder, in place; after ``complete``."""
+    init = Namespace(folder=trainer.default_root_dir)
+    trainer.callbacks.append(Namespace(class_path=PREDICTIONS, init_args=init))
 
 
 def is_checkpoint(callback: Namespace) -> bool:

@@ -86,6 +86,8 @@ class TrainingCLI(LightningCLI):
         torch.set_num_threads(self.chosen.threads)
         adopt_torchrun(self.chosen.trainer)
         run_folder.complete(self.chosen.trainer)
+        if self.subcommand == "predict":
+            run_folder.add_predictions(self.chosen.trainer)
 
     def instantiate_classes(self) -> None:
         """Makes model, data and trainer.

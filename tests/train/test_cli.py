@@ -79,9 +79,25 @@ def test_imitation_makes_its_labels_once_and_learns_from_them(tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("command", ["validate", "test", "predict"])
-def test_other_commands_run(tmp_path, command):
+@pytest.mark.parametrize("command", ["validate", "test"])
+def test_other_commands_log_their_figure(tmp_path, command):
     run(command, tmp_path)
+    with open(next(tmp_path.rglob("metrics.csv")), newline="") as file:
+        [row] = csv.DictReader(file)
+    assert 0.5 < float(row["val/ratio" if command == "validate" else "test/ratio"]) < 5
+
+
+def test_only_learning_exports_the_policy(tmp_path):
+    run("validate", tmp_path, f"--model.export={tmp_path / 'policy'}")
+    assert not (tmp_path / "policy").exists()
+
+
+def test_predictions_are_a_table(tmp_path):
+    run("predict", tmp_path)
+    with open(tmp_path / "predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["problem"] for row in rows}) == 2
+    assert all(float(row["step_time"]) > 0 < float(row["reference"]) for row in rows)
 
 
 def test_recipes_parse(capsys):
