@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -193,8 +194,7 @@ class PolicyModule(LightningModule):
         if learning and ratio < float(self.best):
             self.best.fill_(ratio)
             if self.export is not None and self.trainer.is_global_zero:
-                Path(self.export).mkdir(parents=True, exist_ok=True)
-                self.average.save_pretrained(self.export)  # type: ignore[operator]
+                save_whole(self.average, Path(self.export))
 
     def on_test_epoch_start(self) -> None:
         """Forgets the ratios of the validation."""
@@ -239,6 +239,16 @@ class PolicyModule(LightningModule):
     def _place(self, sample: Sample) -> float:
         """Seconds of the average policy's best first choice."""
         return Rollouts(sample.space, self.average, self.orders).greedy()[0].score
+
+
+def save_whole(policy: PlacementPolicy, folder: Path) -> None:
+    """Saves a policy file by file, so that none is ever half-written; a README.md there stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        policy.save_pretrained(temporary)  # type: ignore[operator]
+        for path in Path(temporary).iterdir():
+            if path.name != "README.md" or not (folder / path.name).exists():
+                path.replace(folder / path.name)
 
 
 def check_least(**given: tuple[float, float]) -> None:

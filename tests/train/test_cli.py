@@ -67,6 +67,7 @@ def test_fit_logs_the_validation_and_exports_the_policy(tmp_path):
     assert len(ratios) == 1
     assert 0.5 < float(ratios[0]) < 5
     assert read_policy(tmp_path / "policy").encoder.layers
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_imitation_makes_its_labels_once_and_learns_from_them(tmp_path):
