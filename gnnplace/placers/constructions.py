@@ -4,6 +4,8 @@ Without a budget each runs whole. With one they run cheapest first: ``contiguous
 ``interleaved`` once without moving cuts, and again as they are at the end. Each may use an equal
 part of what is left, so that what the quick ones leave goes to those that go on improving; those
 whose turn comes after the deadline are left out, and the note names them. The first always runs.
+Memory is repaired last then, the least excess first, where a placement that does not fit yet would
+be quicker than the best that does: repairs take longer than constructions.
 Complexity: the sum of the members'.
 """
 
@@ -29,6 +31,8 @@ from gnnplace.placers.round_robin import RoundRobin
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.placers.single import Single
 
+BEFORE_REPAIR = 1 / 2  # of the time, where memory matters
+REPAIR_SHARE = 1 / 2  # of what is left, each
 WHOLE: tuple[Callable[[], Placer], ...] = (
     Single,
     RoundRobin,
@@ -69,19 +73,41 @@ def best_construction(
 
     Where nothing runs or fits, what comes back does not either: ``Placer.place`` says why.
     """
-    tried: list[tuple[float, int, Found]] = []
+    if deadline > NO_BUDGET:
+        return _best_in_time(space, rng, deadline)
+    found = [run_member(make(), space, rng) for make in WHOLE]
+    return min((f for f in found if f is not None), key=lambda f: space.score(f.device, f.order))
+
+
+def _best_in_time(space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    found: list[Found] = []
     missed: list[str] = []
-    members = WHOLE if deadline <= NO_BUDGET else CHEAPEST_FIRST
-    for i, make in enumerate(members):
+    until = share_of(deadline, BEFORE_REPAIR) if space.memory_matters else deadline
+    for i, make in enumerate(CHEAPEST_FIRST):
         member = make()
-        if tried and expired(deadline):
+        if found and expired(until):
             missed.append(member.name)
             continue
-        found = run_member(member, space, rng, share_of(deadline, 1 / (len(members) - i)))
-        if found is not None:
-            tried.append((space.score(found.device, found.order), i, found))
-    best = min(tried, key=lambda entry: entry[:2])[2]
+        one = _searched(member, space, rng, share_of(until, 1 / (len(CHEAPEST_FIRST) - i)))
+        found += [one] if one is not None else []
+    best = _best_repaired(space, found, deadline)
     return Found(best.device, best.order, best.note + _left_out(missed))
+
+
+def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> Found:
+    """The best by score, after repairs of those that do not fit, the least excess first."""
+    best = min(found, key=lambda f: space.score(f.device, f.order))
+    if not space.memory_matters:
+        return best
+    for one in sorted(found, key=lambda f: space.score(f.device, f.order)):
+        score = space.score(best.device, best.order)
+        seconds, excess = space.simulator.excess(one.device, one.order)
+        if excess == 0 or seconds >= score or expired(deadline):
+            continue
+        repaired = repair(space, one.device, one.order, share_of(deadline, REPAIR_SHARE))
+        if space.score(*repaired) < score:
+            best = Found(*repaired, one.note)
+    return best
 
 
 def _left_out(names: list[str]) -> str:
@@ -92,11 +118,21 @@ def run_member(
     placer: Placer, space: SearchSpace, rng: np.random.Generator, deadline: float = NO_BUDGET
 ) -> Found | None:
     """A member's repaired placement, named; None where it cannot or finds nothing that runs."""
+    found = _searched(placer, space, rng, deadline)
+    if found is None:
+        return None
+    return Found(*repair(space, found.device, found.order, deadline), found.note)
+
+
+def _searched(
+    placer: Placer, space: SearchSpace, rng: np.random.Generator, deadline: float
+) -> Found | None:
+    """A member's placement, named; it may not fit."""
     if placer.supports(space.problem) is not None:
         return None
     try:
         found = placer.search(space, rng, deadline)
     except GnnplaceError:
         return None
-    device, order = repair(space, found.device, found.order, deadline)
-    return Found(device, order, f"{placer.name}{': ' + found.note if found.note else ''}")
+    named = f"{placer.name}{': ' + found.note if found.note else ''}"
+    return Found(found.device, found.order, named)
