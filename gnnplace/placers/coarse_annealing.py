@@ -1,11 +1,13 @@
 """``coarse-annealing``: the portfolio and annealing on a coarse problem, refined on the fine one.
 
-Half of the budget goes to the problem with about ``GROUPS`` groups (``coarse_problem``): its
-simulation takes a fraction of the time, and its moves move whole parts of the graph. What was
-found there is projected: an op goes where its group is, in the group's place of the order or as
-list scheduling orders it; annealing of the fine problem has the rest. Where there is nothing to
-group this is ``annealing``. The scheme is multilevel refinement (Karypis and Kumar, 1998; for
-annealing: Walshaw, 2004). Complexity: coarsening, then as ``annealing``.
+A sixth of the budget goes to constructions, half of the rest to a problem of groups
+(``coarse_problem``): its simulation takes a fraction of the time, and its moves move whole parts of
+the graph. What was found there is projected: an op goes where its group is, in the group's place of
+the order or as list scheduling orders it. Annealing of the fine problem from the better of both has
+what is left. ``GROUPS`` groups, times the root of the number of micro-batches: they share the
+groups, and with equally many in all a share of eight would have too few to place. Where there is
+nothing to group this is ``annealing``. The scheme is multilevel refinement (Karypis and Kumar, 1998;
+for annealing Walshaw, 2004). Complexity: coarsening, then as ``annealing``.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from gnnplace.placers.annealing import Annealing, anneal
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.clock import share_of
 from gnnplace.placers.coarse_problem import CoarseProblem, coarse_problem
+from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.repair import repair
 from gnnplace.placers.search_space import SearchSpace
 
 GROUPS = 200
-COARSE_SHARE = 0.5
+CONSTRUCTION_SHARE = 1 / 6
+COARSE_SHARE = 1 / 2  # of what is left
 
 
 class CoarseAnnealing(Placer):
@@ -29,15 +33,18 @@ class CoarseAnnealing(Placer):
     name = "coarse-annealing"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        half = share_of(deadline, COARSE_SHARE)
-        coarse = coarse_problem(space.problem, GROUPS)
+        coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
         if coarse is None:
             return Annealing().search(space, rng, deadline)
+        fine = best_construction(space, rng, share_of(deadline, CONSTRUCTION_SHARE))
+        half = share_of(deadline, COARSE_SHARE)
         found = Annealing().search(SearchSpace(coarse.problem), rng, half)
-        start = projected(space, coarse, found, deadline)
+        start = projected(space, coarse, found, share_of(deadline, COARSE_SHARE))
+        note = f"{coarse.problem.num_ops} groups: {found.note}"
+        if space.score(fine.device, fine.order) < space.score(start.device, start.order):
+            start, note = fine, fine.note
         refined = anneal(space, start, rng, deadline)
-        note = f"{coarse.problem.num_ops} groups: {found.note}; then {refined.note}"
-        return Found(refined.device, refined.order, note)
+        return Found(refined.device, refined.order, f"{note}; then {refined.note}")
 
 
 def projected(space: SearchSpace, coarse: CoarseProblem, found: Found, deadline: float) -> Found:
