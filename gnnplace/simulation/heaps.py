@@ -10,6 +10,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.simulation.indices import ONE, Index
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
@@ -19,37 +21,39 @@ def heap_push(
     keys: FloatArray, items: IntArray, low: int, count: int, key: float, item: int
 ) -> None:
     """Adds an item to a heap that has ``count`` and room for one more."""
-    at = count
-    while at > 0:
-        above = (at - 1) >> 1
-        other = keys[low + above]
-        if other < key or (other == key and items[low + above] < item):
+    base, at = Index(low), Index(count)
+    while at > Index(0):
+        above = (at - ONE) >> ONE
+        other = keys[base + above]
+        if other < key or (other == key and items[base + above] < item):
             break
-        keys[low + at], items[low + at] = other, items[low + above]
+        keys[base + at], items[base + at] = other, items[base + above]
         at = above
-    keys[low + at], items[low + at] = key, item
+    keys[base + at], items[base + at] = key, item
 
 
 @njit(cache=True, boundscheck=False)
 def heap_pop(keys: FloatArray, items: IntArray, low: int, count: int) -> int:
     """Takes the first item off a heap that has ``count`` of them, at least one."""
-    first = items[low]
-    last = count - 1
-    key, item = keys[low + last], items[low + last]
-    at = 0
+    base = Index(low)
+    last = Index(count) - ONE
+    first = items[base]
+    key, item = keys[base + last], items[base + last]
+    at = Index(0)
     while True:
-        below = 2 * at + 1
+        below = at + at + ONE
         if below >= last:
             break
-        left, right = low + below, low + below + 1
-        if below + 1 < last and (
+        left = base + below
+        right = left + ONE
+        if below + ONE < last and (
             keys[right] < keys[left] or (keys[right] == keys[left] and items[right] < items[left])
         ):
-            below += 1
-        other = keys[low + below]
-        if key < other or (key == other and item < items[low + below]):
+            below += ONE
+        other = keys[base + below]
+        if key < other or (key == other and item < items[base + below]):
             break
-        keys[low + at], items[low + at] = other, items[low + below]
+        keys[base + at], items[base + at] = other, items[base + below]
         at = below
-    keys[low + at], items[low + at] = key, item
+    keys[base + at], items[base + at] = key, item
     return first

@@ -26,14 +26,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.indices import ONE, Index
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 DONE, DEADLOCK, NO_LINK, CUT_OFF = 0, 1, 2, 3
-# Numba looks whether a signed index counts from the end; unsigned ones take half of the time.
-Index = np.uint64
-ONE = Index(1)
 ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cut-off leaves.
 
 
@@ -41,15 +39,15 @@ ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cu
 def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[IntArray, IntArray]:
     """Sequences of all devices, one after the other, and where each starts. [n], [D + 1]"""
     offset = np.zeros(num_devices + 1, np.int32)
-    for op in order:
-        offset[device[op] + 1] += 1
+    for k in range(len(order)):
+        offset[Index(device[Index(order[k])]) + ONE] += 1
     for d in range(num_devices):
         offset[d + 1] += offset[d]
     head = offset[:-1].copy()
     sequence = np.empty(len(order), np.int32)
-    for op in order:
-        d = device[op]
-        sequence[head[d]] = op
+    for k in range(len(order)):
+        d = Index(device[Index(order[k])])
+        sequence[Index(head[d])] = order[k]
         head[d] += 1
     return sequence, offset
 
@@ -128,8 +126,8 @@ def run_kernel(
     channel_free = np.zeros(c.num_channels)
     candidate = np.full(num_devices, np.inf)
     batch = np.empty(n, np.int32)
-    targets = np.empty(num_devices, np.int32)
-    stamp = np.full(num_devices, -1, np.int64)
+    targets = np.empty(num_devices, np.uint64)
+    stamp = np.full(num_devices, len(c.size), np.uint64)
     waking = np.empty(2 * num_devices, np.int32)  # Once by its next op's inputs, once by itself.
     position = np.empty(0, np.int32)
     extra = np.empty(0)
@@ -155,7 +153,7 @@ def run_kernel(
         count, num_waking = 0, 0
         for d in range(num_devices):
             while candidate[d] == now:
-                op = sequence[head[d]]
+                op = Index(sequence[Index(head[d])])
                 head[d] += 1
                 done += 1
                 finish[op] = now
@@ -164,17 +162,15 @@ def run_kernel(
                     return CUT_OFF, np.inf, transfers
                 free[d] = now
                 remote, costly = False, False
-                for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
-                    tensor = c.op_tensor[j]
-                    for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
-                        other = c.consumer[k]
-                        target = device[other]
-                        if target == d:
-                            missing[other] -= 1
-                            ready[other] = max(ready[other], now)
-                        else:
-                            remote = True
-                            costly |= c.busy[d, target] or c.send_overhead[d, target] > 0.0
+                for k in range(Index(c.flow_offset[op]), Index(c.flow_offset[op + ONE])):
+                    other = Index(c.flow_op[k])
+                    target = Index(device[other])
+                    if target == Index(d):
+                        missing[other] -= 1
+                        ready[other] = max(ready[other], now)
+                    else:
+                        remote = True
+                        costly |= c.busy[d, target] or c.send_overhead[d, target] > 0.0
                 if remote:
                     batch[count] = op
                     count += 1
@@ -182,8 +178,8 @@ def run_kernel(
                 if costly:
                     waking[num_waking] = d
                     num_waking += 1
-                elif head[d] < end[d] and missing[sequence[head[d]]] == 0:
-                    op = sequence[head[d]]
+                elif head[d] < end[d] and missing[Index(sequence[Index(head[d])])] == 0:
+                    op = Index(sequence[Index(head[d])])
                     begin = max(now, ready[op])
                     if c.receives_cost:
                         begin += extra[op]
@@ -198,15 +194,15 @@ def run_kernel(
                 j -= 1
             batch[j + 1] = op
         for i in range(count):
-            op = batch[i]
-            d = device[op]
+            op = Index(batch[i])
+            d = Index(device[op])
             overhead = 0.0
-            for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
-                tensor = c.op_tensor[j]
-                low, high = c.consumer_offset[tensor], c.consumer_offset[tensor + 1]
+            for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + ONE])):
+                tensor = Index(c.op_tensor[j])
+                low, high = Index(c.consumer_offset[tensor]), Index(c.consumer_offset[tensor + ONE])
                 num_targets = 0
                 for k in range(low, high):
-                    target = device[c.consumer[k]]
+                    target = Index(device[Index(c.consumer[k])])
                     if target != d and stamp[target] != tensor:
                         stamp[target] = tensor
                         at = num_targets
@@ -217,9 +213,9 @@ def run_kernel(
                         num_targets += 1
                 for m in range(num_targets):
                     target = targets[m]
-                    channel = c.channel[d, target]
-                    if channel < 0:
+                    if c.channel[d, target] < 0:
                         return NO_LINK, np.inf, transfers
+                    channel = Index(c.channel[d, target])
                     begin = max(channel_free[channel], now)
                     if c.busy[d, target]:
                         begin = max(begin, free[d])
@@ -237,26 +233,27 @@ def run_kernel(
                         service[transfers, 1] = served
                         service[transfers, 2] = arrival
                     transfers += 1
-                    first = -1
+                    first, found = op, False
                     for k in range(low, high):
-                        other = c.consumer[k]
-                        if device[other] == target:
-                            missing[other] -= 1
-                            idle = candidate[target] == np.inf
-                            if idle and missing[other] == 0 and sequence[head[target]] == other:
-                                waking[num_waking] = target
-                                num_waking += 1
-                            ready[other] = max(ready[other], arrival)
-                            if c.receives_cost and (first < 0 or position[other] < position[first]):
-                                first = other
+                        other = Index(c.consumer[k])
+                        if Index(device[other]) != target:
+                            continue
+                        missing[other] -= 1
+                        ready[other] = max(ready[other], arrival)
+                        idle = missing[other] == 0 and candidate[target] == np.inf
+                        if idle and Index(sequence[Index(head[target])]) == other:
+                            waking[num_waking] = target
+                            num_waking += 1
+                        if c.receives_cost and (not found or position[other] < position[first]):
+                            first, found = other, True
                     if c.receives_cost:
                         extra[first] += c.receive_overhead[d, target]
             free[d] += overhead
         # 3. Devices whose next op has all its inputs queued by now.
         for i in range(num_waking):
-            d = waking[i]
+            d = Index(waking[i])
             if candidate[d] == np.inf and head[d] < end[d]:
-                op = sequence[head[d]]
+                op = Index(sequence[Index(head[d])])
                 if missing[op] == 0:
                     begin = max(free[d], ready[op])
                     if c.receives_cost:

@@ -24,6 +24,7 @@ from gnnplace.graph.ranks import upward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, mean_times
 from gnnplace.simulation.heaps import heap_pop, heap_push
+from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import step_times_kernel
 
 FloatArray = NDArray[np.float64]
@@ -49,7 +50,7 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
     num_ready = np.zeros(num_devices, np.int64)
     low = np.zeros(num_devices + 1, np.int64)
     for op in range(n):
-        low[device[op] + 1] += 1
+        low[Index(device[op]) + ONE] += 1
     for d in range(num_devices):
         low[d + 1] += low[d]
     for op in range(n):
@@ -59,36 +60,37 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
             num_ready[d] += 1
     order = np.empty(n, np.int32)
     count = 0
-    stamp = np.full(num_devices, -1, np.int64)
+    stamp = np.full(num_devices, len(c.size), np.uint64)
     arrivals = np.zeros(num_devices)
     now = 0.0
     while now < np.inf:
         while num_coming > 0 and coming[0] <= now:
             op = heap_pop(coming, coming_op, 0, num_coming)
             num_coming -= 1
-            d = device[op]
-            heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], op)
+            d = Index(device[Index(op)])
+            heap_push(ready, ready_op, low[d], num_ready[d], -priority[Index(op)], op)
             num_ready[d] += 1
         for d in range(num_devices - 1, -1, -1):
             if look[d] > now:
                 continue
             look[d] = np.inf
-            op = running[d]
-            if op < 0:
+            if running[d] < 0:
                 continue
+            op = Index(running[d])
             running[d] = -1
-            for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
-                tensor = c.op_tensor[j]
-                for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
-                    other = c.consumer[k]
-                    target = device[other]
-                    if target == d:
+            for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + ONE])):
+                tensor = Index(c.op_tensor[j])
+                low_k, high_k = c.consumer_offset[tensor], c.consumer_offset[tensor + ONE]
+                for k in range(Index(low_k), Index(high_k)):
+                    other = Index(c.consumer[k])
+                    target = Index(device[other])
+                    if target == Index(d):
                         arrivals[target] = now
                     elif stamp[target] != tensor:
                         stamp[target] = tensor
                         arrivals[target] = now
-                        channel = c.channel[d, target]
-                        if channel >= 0:
+                        if c.channel[d, target] >= 0:
+                            channel = Index(c.channel[d, target])
                             begin = max(channel_free[channel], now)
                             if c.busy[d, target]:
                                 begin = max(begin, free[d])
@@ -102,12 +104,13 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                     ready_at[other] = max(ready_at[other], arrivals[target])
                     if missing[other] > 0:
                         continue
+                    made = c.consumer[k]
                     if ready_at[other] > now:
-                        heap_push(coming, coming_op, 0, num_coming, ready_at[other], other)
+                        heap_push(coming, coming_op, 0, num_coming, ready_at[other], made)
                         num_coming += 1
                     else:
                         at = num_ready[target]
-                        heap_push(ready, ready_op, low[target], at, -priority[other], other)
+                        heap_push(ready, ready_op, low[target], at, -priority[other], made)
                         num_ready[target] += 1
             if free[d] > now:
                 look[d] = free[d]
@@ -119,7 +122,7 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                 order[count] = op
                 count += 1
                 running[d] = op
-                look[d] = free[d] = now + c.times[op, d]
+                look[d] = free[d] = now + c.times[Index(op), d]
             following = min(following, look[d])
         now = following
     return order
