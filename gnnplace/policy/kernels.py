@@ -16,6 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.policy.walk import Walk
+from gnnplace.simulation.indices import ONE, Index
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -118,7 +119,7 @@ def candidates(w: Walk, s: State, u: int, limit: int, spread: float, allowed: Bo
     A condition that no device meets is dropped, the last one first. ``spread`` is the share of the
     made tensors that is taken to be alive at once. Returns the number of candidates.
     """
-    num_devices = len(s.free)
+    num_devices, u = len(s.free), Index(u)
     count = 0
     for strictness in range(3, -1, -1):
         for d in range(num_devices):
@@ -130,9 +131,10 @@ def candidates(w: Walk, s: State, u: int, limit: int, spread: float, allowed: Bo
                 need += spread * (s.held[d] + w.unit_state[u] + w.unit_bytes[u])
                 good = need <= w.memory[d]
             if good and strictness >= 1:
-                for k in range(w.flow_offset[u], w.flow_offset[u + 1]):
-                    e = s.device[w.flow_unit[k]]
+                for k in range(Index(w.flow_offset[u]), Index(w.flow_offset[u + ONE])):
+                    e = s.device[Index(w.flow_unit[k])]
                     if e >= 0 and e != d:
+                        e = Index(e)
                         if w.flow_in[k] >= 0.0 and w.channel[e, d] < 0:
                             good = False
                         if w.flow_out[k] >= 0.0 and w.channel[d, e] < 0:
@@ -154,45 +156,45 @@ def log_above(value: float) -> float:
 def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: SingleArray) -> None:
     """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F]."""
     limit, rounds = goal.limit, goal.rounds
-    num_devices = len(s.free)
-    u = w.unit[i]
+    num_devices, i = len(s.free), Index(i)
+    u = Index(w.unit[i])
     scale, ideal = w.scale, w.work / limit
     run = (s.sums[1] + w.unit_work[u]) / (ideal / rounds)
     scratch = np.zeros((6, num_devices))
     ready, wait, move, here, near, flow = scratch
     inputs = 0
-    for k in range(w.before_offset[i], w.before_offset[i + 1]):
-        j, tensor = w.before[k], w.before_tensor[k]
+    for k in range(Index(w.before_offset[i]), Index(w.before_offset[i + ONE])):
+        j, tensor = Index(w.before[k]), Index(w.before_tensor[k])
         if s.finish[j] < 0.0:
             continue
         inputs += 1
-        e = s.device[w.unit[j]]
+        e = Index(s.device[Index(w.unit[j])])
         for d in range(num_devices):
             if not allowed[d]:
                 continue
             at = s.finish[j]
-            if e == d:
+            if e == Index(d):
                 here[d] += 1.0
             elif s.arrival[tensor, d] >= 0.0:
                 here[d] += 1.0
                 at = max(at, s.arrival[tensor, d])
             elif w.channel[e, d] >= 0:
-                begin = max(s.channel_free[w.channel[e, d]], at)
+                begin = max(s.channel_free[Index(w.channel[e, d])], at)
                 seconds = w.before_size[k] * w.per_byte[e, d]
                 wait[d] = max(wait[d], begin - at)
                 move[d] += seconds + w.latency[e, d]
                 at = begin + seconds + w.latency[e, d]
             ready[d] = max(ready[d], at)
     near_all = 0.0
-    for k in range(w.flow_offset[u], w.flow_offset[u + 1]):
-        e = s.device[w.flow_unit[k]]
-        if e < 0:
+    for k in range(Index(w.flow_offset[u]), Index(w.flow_offset[u + ONE])):
+        if s.device[Index(w.flow_unit[k])] < 0:
             continue
+        e = Index(s.device[Index(w.flow_unit[k])])
         into, out_of = max(w.flow_in[k], 0.0), max(w.flow_out[k], 0.0)
         near[e] += into + out_of
         near_all += into + out_of
         for d in range(num_devices):
-            if allowed[d] and d != e:
+            if allowed[d] and Index(d) != e:
                 flow[d] += into * w.per_byte[e, d] + out_of * w.per_byte[d, e]
                 if w.flow_in[k] >= 0.0:
                     flow[d] += w.latency[e, d]
@@ -287,17 +289,18 @@ def decide(w: Walk, s: State, u: int, d: int) -> None:
 @njit(cache=True, boundscheck=False, error_model="numpy")
 def book(w: Walk, s: State, i: int) -> None:
     """Appends visited op ``i`` to the schedule of its device, its inputs to the links' queues."""
-    d = s.device[w.unit[i]]
+    i = Index(i)
+    d = Index(s.device[Index(w.unit[i])])
     ready = 0.0
-    for k in range(w.before_offset[i], w.before_offset[i + 1]):
-        j, tensor = w.before[k], w.before_tensor[k]
+    for k in range(Index(w.before_offset[i]), Index(w.before_offset[i + ONE])):
+        j, tensor = Index(w.before[k]), Index(w.before_tensor[k])
         at = s.finish[j]
         if at < 0.0:
             continue
-        e = s.device[w.unit[j]]
+        e = Index(s.device[Index(w.unit[j])])
         if e != d:
             if s.arrival[tensor, d] < 0.0 and w.channel[e, d] >= 0:
-                channel = w.channel[e, d]
+                channel = Index(w.channel[e, d])
                 end = max(s.channel_free[channel], at) + w.before_size[k] * w.per_byte[e, d]
                 s.channel_free[channel] = end
                 s.arrival[tensor, d] = end + w.latency[e, d]

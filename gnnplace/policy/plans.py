@@ -2,7 +2,7 @@
 
 Formulation: units in the order of ``WalkGraph.unit_order`` are cut into k r chunks, chunk c for
 device c mod k; a chunk costs its work there or the transfers over its two cuts, whichever is more,
-and a little of the other. The plan has the
+and a little of the other, and much for bytes that do not fit. The plan has the
 least greatest cost of a chunk: V(c, j) = min over i <= j of max(V(c - 1, i), cost of i..j), the
 bottleneck partition of PipeDream (Narayanan et al., 2019). Deviations: transfers at the cluster's
 mean link; of many units, the cheapest cut of each of ``MOST_CUTS`` stretches of equal work alone.
@@ -23,18 +23,26 @@ from gnnplace.simulation.list_scheduling import mean_transfer_times
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 MOST_CUTS = 300
+TOO_MUCH = 100.0  # cost, in all the work, of twice the bytes that fit
 OVERLAP = 0.1  # share of the lesser of work and transfers that the greater does not hide
 
 
-def chunk_plan(graph: WalkGraph, limit: int, rounds: int) -> IntArray:
-    """Device of each unit in the plan for ``limit`` devices and ``rounds`` rounds. [U]"""
+def chunk_plan(graph: WalkGraph, limit: int, rounds: int, spread: float = 0.0) -> IntArray:
+    """Device of each unit in the plan for ``limit`` devices and ``rounds`` rounds. [U]
+
+    ``spread`` is the share of made tensors taken to be alive at once.
+    """
     devices = np.sort(device_ranking(graph.space)[:limit])
     order, times = graph.unit_order, graph.forward.unit_time[:, devices]
     work = np.where(np.isfinite(times), times, graph.forward.unit_work[:, None])[order]
     done = np.concatenate((np.zeros((1, len(devices))), np.cumsum(work, axis=0)))
     crossing = crossing_seconds(graph)
     cuts = _thinned(done[:, 0], crossing)
-    cut_after = bottleneck_cuts(done[cuts], crossing[cuts], len(devices) * rounds)
+    walk = graph.forward
+    need = np.concatenate(([0.0], np.cumsum((walk.unit_state + spread * walk.unit_bytes)[order])))
+    room = walk.memory[devices] / rounds
+    chunks = len(devices) * rounds
+    cut_after = bottleneck_cuts(done[cuts], crossing[cuts], need[cuts], room, chunks)
     chunk = np.searchsorted(cuts[cut_after], np.arange(len(order)), side="right")
     plan = np.empty(len(order), np.int32)
     plan[order] = devices[chunk % len(devices)]
@@ -74,15 +82,20 @@ def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
 
 
 @njit(cache=True, boundscheck=False)
-def bottleneck_cuts(done: FloatArray, crossing: FloatArray, chunks: int) -> IntArray:
+def bottleneck_cuts(
+    done: FloatArray, crossing: FloatArray, need: FloatArray, room: FloatArray, chunks: int
+) -> IntArray:
     """Which cuts end the chunks but the last, for the least greatest cost. [chunks - 1]
 
     Args:
         done: work before each cut on each of k devices. [cuts, k]
         crossing: seconds of the transfers over each cut. [cuts]
+        need: bytes before each cut. [cuts]
+        room: bytes of a chunk on each of k devices. [k]
         chunks: how many; chunk c is on device c mod k.
     """
     cuts, num_devices = done.shape
+    everything = done[-1].max() + crossing.max()
     best = np.full((chunks + 1, cuts), np.inf)
     came = np.zeros((chunks + 1, cuts), np.int32)
     best[0, 0] = 0.0
@@ -94,7 +107,9 @@ def bottleneck_cuts(done: FloatArray, crossing: FloatArray, chunks: int) -> IntA
                 if own > best[c, j]:
                     break
                 moved = crossing[i] + crossing[j] if i < j else 0.0
-                value = max(best[c - 1, i], max(own, moved) + OVERLAP * min(own, moved))
+                cost = max(own, moved) + OVERLAP * min(own, moved)
+                cost += TOO_MUCH * everything * max(0.0, (need[j] - need[i]) / room[d] - 1.0)
+                value = max(best[c - 1, i], cost)
                 if value < best[c, j]:
                     best[c, j], came[c, j] = value, i
     result = np.empty(chunks - 1, np.int32)

@@ -9,9 +9,9 @@ the softmax.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from gnnplace.policy.features import DYNAMIC
 from gnnplace.policy.model import PlacementPolicy
 from gnnplace.policy.plans import chunk_plan
 from gnnplace.policy.walk import COORDINATE, WalkGraph
-from gnnplace.simulation import Compiled
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 
@@ -74,14 +73,12 @@ class Decoded:
         unit_device: device of each unit. [U]
         order: order of all ops. [n]
         aim: what it was decoded under.
-        rule: how the order was made.
     """
 
     score: float
     unit_device: IntArray
     order: IntArray
     aim: Aim
-    rule: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +107,6 @@ def device_limits(num_devices: int) -> list[int]:
     )
 
 
-def _by_priority(compiled: Compiled, priority: FloatArray, device: IntArray) -> IntArray:
-    return list_schedule(compiled, device, priority)
-
-
 class Rollouts:
     """Decodes one problem with one policy.
 
@@ -131,7 +124,7 @@ class Rollouts:
         self.contexts, self.unit_contexts = policy.embed(self.graph)
         self.weights = policy.decoder.weights()
         self.orders_made: dict[str, IntArray] = {}
-        self.plans: dict[tuple[int, int], IntArray] = {}
+        self.plans: dict[tuple[int, int, float], IntArray] = {}
 
     @cached_property
     def aims(self) -> list[Aim]:
@@ -153,14 +146,15 @@ class Rollouts:
             for r in (rounds if limit in limits else rounds[:2])
         ]
 
-    def goal(self, aim: Aim) -> kernels.Goal:
+    def goal(self, aim: Aim, spread: float = 0.0) -> kernels.Goal:
         """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
         chunks = aim.order == COORDINATE and aim.limit > 1
-        return kernels.Goal(aim.limit, aim.rounds, int(chunks), self.plan(aim, chunks=chunks))
+        plan = self.plan(aim, spread, chunks=chunks)
+        return kernels.Goal(aim.limit, aim.rounds, int(chunks), plan)
 
-    def plan(self, aim: Aim, *, chunks: bool) -> IntArray:
+    def plan(self, aim: Aim, spread: float, *, chunks: bool) -> IntArray:
         """The chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
-        key = (aim.limit, aim.rounds) if chunks else (0, 0)
+        key = (aim.limit, aim.rounds, spread) if chunks else (0, 0, 0.0)
         if key not in self.plans:
             nowhere = np.full(self.space.problem.num_units, -1, np.int32)
             self.plans[key] = chunk_plan(self.graph, *key) if chunks else nowhere
@@ -226,7 +220,7 @@ class Rollouts:
             self.weights,
             self.contexts[int(walk is not self.graph.forward)],
             self.order(aim.order),
-            self.goal(aim),
+            self.goal(aim, spread),
             spread,
             np.zeros((0, num_devices), np.float32) if noise is None else noise,
             np.full(num_units, -1, np.int32) if forced is None else forced,
@@ -236,32 +230,40 @@ class Rollouts:
         )
         return state, seen, masks, step, count
 
-    def finish(self, aim: Aim, walked: Walked, rule: str | None = None) -> Decoded:
-        """Simulates devices with the best order known for them, or that of one rule."""
-        device = self.space.spread(walked.unit_device)
-        rules = self._rules(aim, walked)
-        orders = {name: rules[name](device) for name in ([rule] if rule in rules else rules)}
-        scores = {name: self.space.score(device, order) for name, order in orders.items()}
-        best = min(scores, key=lambda name: scores[name])
-        plain = Decoded(scores[best], walked.unit_device, orders[best], aim, best)
-        justified = justify(self.space.compiled, self.space.reversed, device, orders[best])
-        score = self.space.score(device, justified)
-        return replace(plain, score=score, order=justified) if score < plain.score else plain
+    def finish(self, aim: Aim, walked: Walked) -> Decoded:
+        """Simulates devices with the best order known for them.
 
-    def _rules(self, aim: Aim, walked: Walked) -> dict[str, Callable[[IntArray], IntArray]]:
-        """How an order of all ops can be made for given devices, by name."""
-        priorities = {f"priority {k}": p for k, p in enumerate(self.space.priorities)}
-        if aim.rounds > 1:
-            priorities["rounds"] = self.round_priority(aim.rounds)
-        rules: dict[str, Callable[[IntArray], IntArray]] = {
-            name: partial(_by_priority, self.space.compiled, priority)
-            for name, priority in priorities.items()
-        }
-        rules["turns"] = lambda device: self.space.turn_order
-        booked = walked.order
-        if booked is not None:
-            rules["booked"] = lambda device: booked
-        return rules
+        One micro-batch: list scheduling by upward rank or the order of the decoder's own bookings,
+        then the better one justified. Several: micro-batches in turn, and where the aim has rounds
+        list scheduling by round, each also justified.
+        """
+        device = self.space.spread(walked.unit_device)
+        if self.space.problem.microbatches == 1:
+            by_rank = list_schedule(self.space.compiled, device, self.space.priorities[0])
+            plain = self._best_order(device, [by_rank, walked.order])
+            starts = [plain[1]]
+        else:
+            starts = [self.space.turn_order]
+            if aim.rounds > 1:
+                priority = self.round_priority(aim.rounds)
+                starts.append(list_schedule(self.space.compiled, device, priority))
+            plain = self._best_order(device, starts)
+        justified = [self._justified(device, order) for order in starts]
+        score, order = self._best_order(device, justified, plain)
+        return Decoded(score, walked.unit_device, order, aim)
+
+    def _justified(self, device: IntArray, order: IntArray) -> IntArray:
+        return justify(self.space.compiled, self.space.reversed, device, order)
+
+    def _best_order(
+        self,
+        device: IntArray,
+        orders: Sequence[IntArray | None],
+        best: tuple[float, IntArray] | None = None,
+    ) -> tuple[float, IntArray]:
+        """The best of ``best`` and of ``orders``, scored."""
+        scored = [(self.space.score(device, order), order) for order in orders if order is not None]
+        return min([best, *scored] if best else scored, key=lambda entry: entry[0])
 
     def round_priority(self, rounds: int) -> FloatArray:
         """Priority of ops by the round that their place in the graph belongs to. [n]"""

@@ -31,7 +31,8 @@ def test_cuts_have_the_least_bottleneck(seed):
     chunks = devices * int(rng.integers(1, 3))
     done = np.concatenate((np.zeros((1, devices)), rng.random((cuts - 1, devices)).cumsum(axis=0)))
     crossing = np.concatenate(([0.0], rng.random(max(0, cuts - 2)), [0.0]))[:cuts]
-    found = bottleneck_cuts(done, crossing, chunks)
+    free = (np.zeros(cuts), np.ones(devices))
+    found = bottleneck_cuts(done, crossing, *free, chunks)
     choices = itertools.combinations_with_replacement(range(cuts), chunks - 1)
     least = min(cost(done, crossing, choice) for choice in choices)
     assert cost(done, crossing, found.tolist()) <= least + 1e-9
@@ -73,3 +74,10 @@ def test_thinned_cuts_still_share_the_work():
     plan = chunk_plan(graph, 4, 2)
     assert set(plan.tolist()) <= {0, 1, 2, 3}
     assert len(plan) == problem.num_units
+
+
+def test_chunks_fit_where_they_can():
+    done = np.arange(9.0)[:, None].repeat(2, axis=1)
+    need = np.array([0.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0])
+    found = bottleneck_cuts(done, np.zeros(9), need, np.array([8.0, 8.0]), 2)
+    assert found.tolist() == [3]  # by work alone it were 4: 9 bytes
