@@ -6,8 +6,8 @@ the graph. What was found there is projected: an op goes where its group is, in 
 the order or as list scheduling orders it. Annealing of the fine problem from the better of both has
 what is left. ``GROUPS`` groups, times the root of the number of micro-batches: they share the
 groups, and with equally many in all a share of eight would have too few to place. Where there is
-nothing to group this is ``annealing``. The scheme is multilevel refinement (Karypis and Kumar, 1998;
-for annealing Walshaw, 2004). Complexity: coarsening, then as ``annealing``.
+nothing to group this is ``annealing``. The scheme is multilevel refinement (Karypis and Kumar 1998;
+for annealing Walshaw 2004). Complexity: coarsening, then as ``annealing``.
 """
 
 from __future__ import annotations
