@@ -6,17 +6,19 @@ the graph. What was found there is projected: an op goes where its group is, in 
 the order or as list scheduling orders it. Annealing of the fine problem from the better of both has
 what is left. ``GROUPS`` groups, times the root of the number of micro-batches: they share the
 groups, and with equally many in all a share of eight would have too few to place. Where there is
-nothing to group this is ``annealing``. The scheme is multilevel refinement (Karypis and Kumar 1998;
-for annealing Walshaw 2004). Complexity: coarsening, then as ``annealing``.
+nothing to group, or no time to, this is ``annealing``. The scheme is multilevel refinement
+(Karypis and Kumar, 1998; Walshaw, 2004). Complexity: coarsening, then as ``annealing``.
 """
 
 from __future__ import annotations
+
+import time
 
 import numpy as np
 
 from gnnplace.placers.annealing import Annealing, anneal
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.clock import share_of
+from gnnplace.placers.clock import NO_BUDGET, share_of
 from gnnplace.placers.coarse_problem import CoarseProblem, coarse_problem
 from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.repair import repair
@@ -25,6 +27,8 @@ from gnnplace.placers.search_space import SearchSpace
 GROUPS = 200
 CONSTRUCTION_SHARE = 1 / 6
 COARSE_SHARE = 1 / 2  # of what is left
+GROUPING_SHARE = 1 / 3
+SECONDS_AN_OP = 5e-5  # of one micro-batch, that grouping takes; 2,000 to 64,000 ops
 
 
 class CoarseAnnealing(Placer):
@@ -33,7 +37,8 @@ class CoarseAnnealing(Placer):
     name = "coarse-annealing"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
+        count = int(GROUPS * space.problem.microbatches**0.5)
+        coarse = coarse_problem(space.problem, count) if has_time(space, deadline) else None
         if coarse is None:
             return Annealing().search(space, rng, deadline)
         fine = best_construction(space, rng, share_of(deadline, CONSTRUCTION_SHARE))
@@ -45,6 +50,14 @@ class CoarseAnnealing(Placer):
             start, note = fine, fine.note
         refined = anneal(space, start, rng, deadline)
         return Found(refined.device, refined.order, f"{note}; then {refined.note}")
+
+
+def has_time(space: SearchSpace, deadline: float) -> bool:
+    """Whether grouping takes less than ``GROUPING_SHARE`` of the budget; always without one."""
+    if deadline <= NO_BUDGET:
+        return True
+    seconds = SECONDS_AN_OP * space.problem.num_ops / space.problem.microbatches
+    return time.perf_counter() + seconds < share_of(deadline, GROUPING_SHARE)
 
 
 def projected(space: SearchSpace, coarse: CoarseProblem, found: Found, deadline: float) -> Found:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract, placer
 from gnnplace.placers.clock import NO_BUDGET
-from gnnplace.placers.coarse_annealing import GROUPS, projected
+from gnnplace.placers.coarse_annealing import GROUPS, has_time, projected
 from gnnplace.placers.coarse_problem import coarse_problem
 from gnnplace.placers.constructions import best_construction
 
@@ -41,3 +43,12 @@ def test_never_worse_than_the_constructions():
         problem = with_microbatches(chain, 2)
         result = placer("coarse-annealing").place(problem)
         assert result.step_time <= placer("portfolio").place(problem).step_time
+
+
+def test_grouping_is_left_out_where_it_would_take_the_budget():
+    space = SearchSpace(with_microbatches(contract.training_chain(num_layers=100), 8))
+    now = time.perf_counter()
+    assert has_time(space, NO_BUDGET)
+    assert has_time(space, now + 60)
+    assert not has_time(space, now + 0.03)
+    assert "groups" not in placer("coarse-annealing").place(space.problem, budget=0.03).note
