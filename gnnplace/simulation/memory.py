@@ -13,19 +13,23 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import DONE, ROUNDING, exceeds, run_kernel
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
 
 
 @njit(cache=True, boundscheck=False)
 def last_use(c: Compiled, device: IntArray, finish: FloatArray, tensor: int, on: int) -> float:
     """Latest finish of a consumer of ``tensor`` on device ``on``; -inf without one."""
     last = -np.inf
-    for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
-        if device[c.consumer[k]] == on:
-            last = max(last, finish[c.consumer[k]])
+    tensor = Index(tensor)
+    for k in range(Index(c.consumer_offset[tensor]), Index(c.consumer_offset[tensor + ONE])):
+        other = Index(c.consumer[k])
+        if device[other] == on:
+            last = max(last, finish[other])
     return last
 
 
@@ -37,24 +41,45 @@ def lifetimes(
     finish: FloatArray,
     transfer: IntArray,
     service: FloatArray,
+    wanted: BoolArray,
 ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-    """Device, begin, end and bytes of every tensor's life on every device that holds it."""
+    """Device, begin, end and bytes of every tensor's life on every wanted device that holds it.
+
+    Args:
+        c: the problem.
+        device: device of each op. [n]
+        start: seconds. [n]
+        finish: seconds. [n]
+        transfer: tensor, source and target of each transfer. [K, 3]
+        service: start and end of service, and arrival. [K, 3]
+        wanted: whether to look at a device. [D]
+    """
     num_tensors, n = len(c.size), len(device)
     total = num_tensors + len(transfer)
-    where = np.empty(total, np.int32)
+    where, slot = np.empty(total, np.int32), np.full(num_tensors, -1, np.int32)
     begin, end, size = np.empty(total), np.empty(total), np.empty(total)
+    count = 0
     for op in range(n):
-        for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
-            k = c.op_tensor[j]
-            where[k], begin[k], size[k] = device[op], start[op], c.size[k]
-            end[k] = max(finish[op], last_use(c, device, finish, k, device[op]))
+        on = device[op]
+        if not wanted[Index(on)]:
+            continue
+        for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + 1])):
+            tensor = c.op_tensor[j]
+            k = Index(tensor)
+            where[count], begin[count], size[count] = on, start[op], c.size[k]
+            end[count] = max(finish[op], last_use(c, device, finish, tensor, on))
+            slot[k] = count
+            count += 1
     for i in range(len(transfer)):
-        k, target = transfer[i, 0], transfer[i, 2]
-        end[k] = max(end[k], service[i, 1])
-        at = num_tensors + i
-        where[at], begin[at], size[at] = target, service[i, 0], c.size[k]
-        end[at] = last_use(c, device, finish, k, target)
-    return where, begin, end, size
+        tensor, target = transfer[i, 0], transfer[i, 2]
+        k = Index(tensor)
+        if slot[k] >= 0:
+            end[Index(slot[k])] = max(end[Index(slot[k])], service[i, 1])
+        if wanted[Index(target)]:
+            where[count], begin[count], size[count] = target, service[i, 0], c.size[k]
+            end[count] = last_use(c, device, finish, tensor, target)
+            count += 1
+    return where[:count], begin[:count], end[:count], size[:count]
 
 
 @njit(cache=True, boundscheck=False)
@@ -83,7 +108,7 @@ def device_state(c: Compiled, device: IntArray) -> FloatArray:
     """Bytes of state on each device. [D]."""
     state = np.zeros(len(c.memory))
     for op in range(len(device)):
-        state[device[op]] += c.state[op]
+        state[Index(device[op])] += c.state[op]
     return state
 
 
@@ -91,14 +116,17 @@ def device_state(c: Compiled, device: IntArray) -> FloatArray:
 def most_memory(c: Compiled, device: IntArray) -> FloatArray:
     """Bytes of each device if every tensor it ever holds were alive at once. [D]."""
     most = device_state(c, device)
-    stamp = np.full(len(c.memory), -1, np.int64)
+    stamp = np.full(len(c.memory), len(c.size), np.uint64)
     for op in range(len(device)):
-        for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
-            tensor = c.op_tensor[j]
-            most[device[op]] += c.size[tensor]
-            stamp[device[op]] = tensor
-            for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
-                target = device[c.consumer[k]]
+        d = Index(device[op])
+        for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + 1])):
+            tensor = Index(c.op_tensor[j])
+            most[d] += c.size[tensor]
+            stamp[d] = tensor
+            for k in range(
+                Index(c.consumer_offset[tensor]), Index(c.consumer_offset[tensor + ONE])
+            ):
+                target = Index(device[Index(c.consumer[k])])
                 if stamp[target] != tensor:
                     stamp[target] = tensor
                     most[target] += c.size[tensor]
@@ -111,23 +139,24 @@ def excess_kernel(
 ) -> tuple[float, float]:
     """Step time in seconds, and bytes above the limit summed over devices.
 
-    The exact peak is computed only where a cheap upper bound exceeds the limit.
+    The exact peak is computed only for devices where a cheap upper bound exceeds the limit.
     """
     n = len(device)
     after, limit = np.empty(n), cutoff * (1.0 + ROUNDING)
     if exceeds(c, device, order, limit, after):
         return np.inf, 0.0
-    fits = (most_memory(c, device) <= c.memory).all()
-    rows = 0 if fits else len(c.consumer) + 1
+    doubtful = most_memory(c, device) > c.memory
+    rows = len(c.consumer) + 1 if doubtful.any() else 0
     start, finish = np.empty(n), np.empty(n)
     transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
     status, step_time, count = run_kernel(
         c, device, order, limit, after, start, finish, transfer, service
     )
-    if fits:
+    if rows == 0:
         return step_time, 0.0
+    state = device_state(c, device)
     if status != DONE:
-        return np.inf, np.maximum(device_state(c, device) - c.memory, 0.0).sum()
-    lives = lifetimes(c, device, start, finish, transfer[:count], service[:count])
-    peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], device_state(c, device))
+        return np.inf, np.maximum(state - c.memory, 0.0).sum()
+    lives = lifetimes(c, device, start, finish, transfer[:count], service[:count], doubtful)
+    peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], state)
     return step_time, np.maximum(peak - c.memory, 0.0).sum()

@@ -153,7 +153,8 @@ class Simulator:
         transfers = Transfers(*transfer[:count].T, *service[:count].T)
         state, lives = device_state(c, device), NO_LIVES
         if np.isfinite(step_time):
-            lives = lifetimes(c, device, start, finish, transfer[:count], service[:count])
+            sent, every = (transfer[:count], service[:count]), np.ones(len(state), np.bool_)
+            lives = lifetimes(c, device, start, finish, *sent, every)
         peak = peak_kernel(*lives, state)
         found += _memory_faults(problem, peak)
         return Simulation(
