@@ -6,7 +6,8 @@ differs, and why:
 * **Proposals.** Of a handful of random moves (annealing's: a unit, a patch, a range) the one that
   ``MoveNet`` values most is simulated; a share of the moves stays blind. Few random moves of a good
   placement are better (about one in 150 on captured graphs, one in 25 of the proposed ones), and
-  on a large graph a simulation costs hundreds of proposals.
+  on a large graph a simulation costs hundreds of proposals. What was tried in vain loses value
+  for a while: the network does not know what has been tried.
 * **Orders.** A move is first simulated in the order that is there. If that is not far above the
   state's step time, list scheduling by the best state's distances to the end
   (``justification.distances``) makes an order for the new devices, and the better one counts.
@@ -45,6 +46,8 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 STALE = 3  # accepted moves after which the schedule is read anew
 EXPLORE = 0.3  # temperature of the choice among a handful of moves
+TIRED = 0.5  # taken off the value of a move for each time that its like was tried in vain
+RESTED = 0.5  # what is left of that when the state has become better
 
 
 class Habit(NamedTuple):
@@ -75,6 +78,7 @@ class State(NamedTuple):
         best_device: device of each op in the best state. [n]
         best_order: its order. [n]
         score: predicted seconds with penalty, of the state and of the best state. [2]
+        tired: moves tried in vain by their first unit and target, fading. [U, D]
         counts: proposed moves tried, those that were faster; the same of blind moves; orders made,
             those that were better. [6]
     """
@@ -86,6 +90,7 @@ class State(NamedTuple):
     best_device: IntArray
     best_order: IntArray
     score: FloatArray
+    tired: SingleArray
     counts: IntArray
 
 
@@ -176,6 +181,7 @@ def search_kernel(
                 if describe(c, h, seen, s.device, s.unit_device, units, goal, inside, features):
                     value = value_of_move(p, context, units, features, hidden)
                     value -= EXPLORE * np.log(-np.log(np.random.random() + 1e-12) + 1e-12)
+                    value -= TIRED * s.tired[units[0], goal]
                     if value > most:
                         most, count, target = value, size, goal
                         chosen[:size] = units
@@ -201,8 +207,11 @@ def search_kernel(
         s.counts[which] += 1
         if not kept:
             undo_move(h, s.unit_device, s.device, chosen[:count], former)
+            s.tired[chosen[0], target] += 1.0
             continue
-        s.counts[which + 1] += tried < now
+        if tried < now:
+            s.counts[which + 1] += 1
+            s.tired[:] *= RESTED
         stale += 1
         s.score[0] = tried
         if tried < s.score[1]:
@@ -269,6 +278,7 @@ def start_state(space: SearchSpace, unit_device: IntArray, order: IntArray) -> S
         device.copy(),
         order.copy(),
         np.array([score, score]),
+        np.zeros((len(unit_device), space.problem.num_devices), np.float32),
         np.zeros(6, np.int64),
     )
 
