@@ -11,6 +11,8 @@ list scheduler.
 
 from __future__ import annotations
 
+from heapq import heappop
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -107,7 +109,10 @@ def decode(
     state = kernels.start_state(walk)
     features = np.zeros((num_devices, len(DYNAMIC)), dtype=np.float32)
     allowed = np.zeros(num_devices, dtype=np.bool_)
-    for i in order:
+    in_time = goal.in_time == 1
+    queue = kernels.start_queue.py_func(walk, order, in_time)  # a list that numba would copy
+    for k in range(len(walk.unit)):
+        i = order[heappop(queue.heap)[1]] if in_time else order[k]
         unit = walk.unit[i]
         if state.device[unit] < 0:
             kernels.candidates(walk, state, unit, goal.limit, spread, allowed)
@@ -119,4 +124,6 @@ def decode(
             )
             kernels.decide(walk, state, unit, _first_best(scores[0]))
         kernels.book(walk, state, i)
+        if in_time:
+            kernels.release.py_func(queue, i, state.finish[i])
     return state.device

@@ -31,7 +31,8 @@ FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 
-ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", COORDINATE)
+IN_TIME = "in-time"  # the decoder picks the next op itself: see ``kernels.decode``
+ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", IN_TIME, COORDINATE)
 ROUNDS = (1, 2, 3)
 SPREADS = (0.0, 0.3, 0.6, 1.0)
 MOST_EVERY = 8  # with micro-batches, every number of devices up to this
@@ -150,7 +151,7 @@ class Rollouts:
         """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
         chunks = aim.order == COORDINATE and aim.limit > 1
         plan = self.plan(aim, spread, chunks=chunks)
-        return kernels.Goal(aim.limit, aim.rounds, int(chunks), plan)
+        return kernels.Goal(aim.limit, aim.rounds, int(chunks), plan, int(aim.order == IN_TIME))
 
     def plan(self, aim: Aim, spread: float, *, chunks: bool) -> IntArray:
         """The chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
@@ -163,7 +164,7 @@ class Rollouts:
     def order(self, name: str) -> IntArray:
         """Visited ops in a traversal order, made once. [m]"""
         if name not in self.orders_made:
-            self.orders_made[name] = self.graph.order(name)
+            self.orders_made[name] = self.graph.order("upward-rank" if name == IN_TIME else name)
         return self.orders_made[name]
 
     def walk(
@@ -191,7 +192,7 @@ class Rollouts:
             return None
         if aim.order in BACKWARD_ORDERS:
             finish = -finish
-        elif aim.order not in FORWARD_ORDERS:
+        elif aim.order not in (*FORWARD_ORDERS, IN_TIME):
             return None
         return np.lexsort((self.graph.graph.position, finish)).astype(np.int32)
 

@@ -4,8 +4,8 @@ Formulation: take a finished placement y of a problem, the policy's own or one t
 has improved, and let the decoder walk along it. For the unit u of each decision and each device d,
 simulate y with u on d and all else as it is (the order of ops may change): the regret is
 r(u, d) = log c(y with u on d) - min over d of the same, at most ``most``. The loss of a decision is
-the cross-entropy to the softmax of -r / ``soft``, weighted by what is at stake, the greatest of its
-regrets. These are difference rewards (Wolpert and Tumer, 2002) for a decoder.
+the expected regret, as in ``CostToGo``. These are difference rewards (Wolpert and Tumer, 2002) for
+a decoder.
 
 Against completing the placement after each candidate (``CostToGo``) a label costs one simulation
 and a list schedule, not a decode, so that every decision of a placement gets labels for all
@@ -54,34 +54,31 @@ class Flips(PolicyModule):
         most_moves: see there.
         flips: units of a placement that are flipped.
         most: greatest regret, in log step time.
-        soft: regret that makes a device e times less likely in the target.
+        sharpness: scores are multiplied by this.
         shared: arguments of ``PolicyModule``.
     """
 
     def __init__(
         self,
         walks: int = 3,
-        improved: float = 0.6,
+        improved: float = 0.0,
         moves: int = 20,
         most_moves: int = 2000,
         flips: int = 100,
         most: float = 0.1,
-        soft: float = 0.003,
+        sharpness: float = 2.0,
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
         self.walks, self.improved, self.flips = walks, improved, flips
         self.moves, self.most_moves = moves, most_moves
-        self.most, self.soft = most, soft
+        self.most, self.sharpness = most, sharpness
 
     def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Weighted cross-entropy; ``values`` are regrets, nan where not tried."""
+        """Expected regret in percent; ``values`` are regrets, nan where not tried."""
         tried = torch.isfinite(values) & torch.isfinite(scores)
-        regret = values.nan_to_num(0.0)
-        target = functional.softmax((-regret / self.soft).masked_fill(~tried, -torch.inf), dim=1)
-        logs = functional.log_softmax(scores.masked_fill(~tried, -torch.inf), dim=1)
-        stake = regret.masked_fill(~tried, 0.0).amax(dim=1) / self.most
-        return -stake * (target * logs.masked_fill(~tried, 0.0)).sum(dim=1)
+        sharp = (self.sharpness * scores).masked_fill(~tried, -torch.inf)
+        return 100.0 * (functional.softmax(sharp, dim=1) * values.nan_to_num(0.0)).sum(dim=1)
 
     def lessons(self, batch: list[Sample]) -> list[Lesson]:
         """A few lessons for each problem."""

@@ -81,13 +81,12 @@ class MoveValues(PolicyModule):
 
     Args:
         moves: moves tried on each problem.
-        frozen: keeps the encoder as it is.
         **policy: what all training algorithms share: see ``PolicyModule``.
     """
 
-    def __init__(self, moves: int = 256, frozen: bool = False, **policy: Any) -> None:
+    def __init__(self, moves: int = 256, **policy: Any) -> None:
         super().__init__(**policy)
-        self.moves, self.frozen = moves, frozen
+        self.moves = moves
         self.hits: list[tuple[float, float]] = []
 
     def lessons(self, batch: list[Sample]) -> list[Lesson]:
@@ -124,8 +123,7 @@ class MoveValues(PolicyModule):
     def _values(self, tried: list[Tried], policy: Any = None) -> Tensor:
         """Outputs of the network for all moves. [sum of K, 2]"""
         policy = policy or self.policy
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            states = policy.states([t.graph for t in tried])
+        states = policy.states([t.graph for t in tried])
         parts = states.split([len(t.graph.ops) for t in tried])
         outs = []
         for t, part in zip(tried, parts, strict=True):

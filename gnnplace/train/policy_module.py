@@ -44,6 +44,7 @@ class PolicyModule(LightningModule):
         orders: traversal orders to decode under.
         start: folder of a policy to start from; its sizes must be those given here.
         export: folder that the policy is saved to whenever the validation improves.
+        frozen: keeps the encoder as it is, and with it what other stages learned on top of it.
 
     Raises:
         InputError: a number is too small.
@@ -65,6 +66,7 @@ class PolicyModule(LightningModule):
         orders: tuple[str, ...] = ORDERS,
         start: str | None = None,
         export: str | None = None,
+        frozen: bool = False,
     ) -> None:
         super().__init__()
         check_least(hidden=(hidden, 1), layers=(layers, 0), decoder_hidden=(decoder_hidden, 1))
@@ -72,6 +74,7 @@ class PolicyModule(LightningModule):
         self.policy = PlacementPolicy(hidden, layers, decoder_hidden)
         if start is not None:
             begin_with(self.policy, start)
+        self.policy.encoder.requires_grad_(not frozen)
         self.average = copy.deepcopy(self.policy).requires_grad_(False)
         self.learning_rate, self.steps, self.orders = learning_rate, steps, orders
         self.export = export

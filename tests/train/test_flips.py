@@ -41,7 +41,7 @@ def test_the_loss_falls_as_the_dear_device_falls_and_grows_with_the_stake():
     ]
     assert dear[0] > dear[1] > dear[2] > 0
     small = module.decision_loss(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 0.025]]))
-    assert float(small) == pytest.approx(dear[0] / 2, rel=0.01)
+    assert float(small) == pytest.approx(dear[0] / 2)
 
 
 def test_devices_that_look_alike_share_the_least_regret():
