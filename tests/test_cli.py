@@ -108,7 +108,7 @@ def test_a_placement_that_cannot_run_has_no_step_time(tmp_path, capsys):
         (["convert", "PROBLEM", "--from", "pipedream", "-o", "OUT"], "line 1"),
         (["convert", "PROBLEM", "--from", "onnx", "-o", "OUT"], "'onnx': unknown"),
         (["bench", "PROBLEM", "-o", "OUT"], "problem.json"),
-        (["train", "fly"], "'fly'"),
+        (["train", "fly"], "train fly: unknown"),
         (["train", "fit", "--config", "nowhere.yaml"], "nowhere.yaml"),
         (["train", "fit", "--model", "Nope", "--data", "ProblemDataModule"], "Nope"),
     ],

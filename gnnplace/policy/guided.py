@@ -10,7 +10,8 @@ differs, and why:
   for a while: the network does not know what has been tried.
 * **Orders.** A move is first simulated in the order that is there. If that is not far above the
   state's step time, list scheduling by the best state's distances to the end
-  (``justification.distances``) makes an order for the new devices, and the better one counts.
+  (``justification.distances``) makes an order for the new devices, and the better one counts. On
+  problems where that hardly ever helps most moves go without.
 * **Temperatures** start an order of magnitude below annealing's: a good start is worth keeping.
 
 Threshold and acceptance are annealing's (Metropolis). Complexity: O(moves) simulations.
@@ -46,6 +47,7 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 STALE = 3  # accepted moves after which the schedule is read anew
 EXPLORE = 0.3  # temperature of the choice among a handful of moves
+WORTH = 50  # new orders that one better one must pay for; else most moves go without
 TIRED = 0.5  # taken off the value of a move for each time that its like was tried in vain
 RESTED = 0.5  # what is left of that when the state has become better
 
@@ -193,7 +195,8 @@ def search_kernel(
         limit = max(threshold, now * (1.0 + habit.loose))
         tried = energy(c, h, s.device, s.order, limit)
         kept = tried <= threshold
-        if tried <= limit and habit.loose > 0.0:
+        worth = WORTH * (s.counts[5] + 1) > s.counts[4] or np.random.random() < 1.0 / WORTH
+        if tried <= limit and habit.loose > 0.0 and worth:
             order = list_schedule(c, s.device, s.priority)
             again = energy(c, h, s.device, order, min(threshold, tried))
             s.counts[4] += 1

@@ -66,6 +66,7 @@ class Goal(NamedTuple):
         rounds: number of runs of consecutive work on each device.
         chunks: 1 where long runs on one device are wanted, else 0.
         plan: device of each unit in a plan of chunks (``plans.chunk_plan``), -1 without. [U]
+        lean: 0; 1 where the load does not matter; 2 where earliest starts count, not finishes.
         in_time: 1 for a walk that goes with time: the next op is the one whose inputs are finished
             first, and the earlier one in the order among equals.
     """
@@ -74,6 +75,7 @@ class Goal(NamedTuple):
     rounds: int
     chunks: int
     plan: IntArray
+    lean: int
     in_time: int
 
 
@@ -291,6 +293,10 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         f[34] = 1.0 if goal.chunks and goal.plan[u] == d else 0.0
         if goal.chunks:
             f[0] = 0.0
+        if goal.lean > 0:
+            f[12] = 0.0
+        if goal.lean > 1:
+            f[0] = f[1]
 
 
 @njit(cache=True, boundscheck=False, error_model="numpy")

@@ -33,6 +33,8 @@ IntArray = NDArray[np.int32]
 
 IN_TIME = "in-time"  # the decoder picks the next op itself: see ``kernels.decode``
 ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", IN_TIME, COORDINATE)
+LEANS = ("", ", whatever the load", ", early starts")
+LEAN_ORDERS = ("upward-rank", IN_TIME)
 ROUNDS = (1, 2, 3)
 SPREADS = (0.0, 0.3, 0.6, 1.0)
 MOST_EVERY = 8  # with micro-batches, every number of devices up to this
@@ -40,15 +42,23 @@ MOST_EVERY = 8  # with micro-batches, every number of devices up to this
 
 @dataclass(frozen=True)
 class Aim:
-    """What a decode aims at: the order of the walk, the number of devices, of rounds."""
+    """What a decode aims at.
+
+    Attributes:
+        order: of the walk.
+        limit: number of devices.
+        rounds: runs of consecutive work a device.
+        lean: index in ``LEANS``: what the decoder leans to.
+    """
 
     order: str
     limit: int
     rounds: int = 1
+    lean: int = 0
 
     def __str__(self) -> str:
         rounds = f", {self.rounds} rounds" if self.rounds > 1 else ""
-        return f"{self.order}, {self.limit} devices{rounds}"
+        return f"{self.order}, {self.limit} devices{rounds}{LEANS[self.lean]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,13 +144,20 @@ class Rollouts:
         limits = device_limits(problem.num_devices)[1:]
         single = [Aim(self.orders[0], 1)]
         free = [order for order in self.orders if order != COORDINATE]
-        if problem.microbatches > 1 or problem.num_devices > 2 * MOST_EVERY:
+        several = problem.microbatches > 1
+        if several or problem.num_devices > 2 * MOST_EVERY:
             free = [order for order in free if order != "downward-rank"]
         result = single + [Aim(order, limit) for limit in limits for order in free]
+        leaning = [order for order in free if order in LEAN_ORDERS][: 1 if several else 2]
+        result += [
+            Aim(order, limits[-1], lean=lean)
+            for order in (leaning if limits else [])
+            for lean in range(1, len(LEANS))
+        ]
         if COORDINATE not in self.orders:
             return result
         every = sorted({*range(2, min(problem.num_devices, MOST_EVERY) + 1), *limits})
-        rounds = ROUNDS if problem.microbatches > 1 else ROUNDS[:1]
+        rounds = ROUNDS if several else ROUNDS[:1]
         return result + [
             Aim(COORDINATE, limit, r)
             for limit in every
@@ -151,7 +168,8 @@ class Rollouts:
         """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
         chunks = aim.order == COORDINATE and aim.limit > 1
         plan = self.plan(aim, spread, chunks=chunks)
-        return kernels.Goal(aim.limit, aim.rounds, int(chunks), plan, int(aim.order == IN_TIME))
+        in_time = int(aim.order == IN_TIME)
+        return kernels.Goal(aim.limit, aim.rounds, int(chunks), plan, aim.lean, in_time)
 
     def plan(self, aim: Aim, spread: float, *, chunks: bool) -> IntArray:
         """The chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
