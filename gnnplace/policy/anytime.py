@@ -20,7 +20,9 @@ from gnnplace.policy.guided import Habit, State, back_to_best, search_kernel, st
 from gnnplace.policy.rollouts import Decoded, Rollouts
 
 COLDEST = 1e-4
+FIRST_MOVES = 10  # that tell how long a move takes
 ROUND_SECONDS = 0.01
+ROUND_SHARE = 0.2  # a round takes at most so much of what is left, not to be late
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,16 @@ class Anytime:
         self.rollouts, self.rng, self.space = rollouts, rng, rollouts.space
         self.weights = rollouts.policy.moves.weights()
         self.neighbourhood: Neighbourhood = neighbourhood(self.space)
-        self.moves = 0
+        self.moves, self.seconds_a_move = 0, 1.0
 
     def search(self, start: Decoded, deadline: float) -> tuple[State, str]:
         """The best state found from ``start`` until ``deadline``, and what was done."""
         s = start_state(self.space, start.unit_device, start.order)
         seed_kernel(int(self.rng.integers(2**31)))
         begin = time.perf_counter()
-        seconds = self._seconds_a_move(s)
-        kinds = self._kinds((deadline - begin) / seconds)
+        self._run(s, KINDS[0], COLDEST, FIRST_MOVES)
+        self.seconds_a_move = max(1e-7, (time.perf_counter() - begin) / FIRST_MOVES)
+        kinds = self._kinds((deadline - begin) / self.seconds_a_move)
         last, cycle = kinds[0], 0
         length = (deadline - begin) / (1 if len(kinds) == 1 else 2 * len(kinds) + 2)
         while time.perf_counter() < deadline:
@@ -92,23 +95,19 @@ class Anytime:
             cycle += 1
         return s, f"{self.moves} moves, {cycle} cycles"
 
-    def _seconds_a_move(self, s: State) -> float:
-        begin, before = time.perf_counter(), self.moves
-        self._run(s, KINDS[0], COLDEST, 20)
-        return (time.perf_counter() - begin) / (self.moves - before)
-
     def _kinds(self, moves: float) -> list[Kind]:
         """The kinds of cycles that ``moves`` moves afford."""
         each = moves / (2 * len(KINDS) + 2) / self.space.problem.num_units
         return [kind for kind in KINDS if each >= kind.least] or [KINDS[0]]
 
     def _cycle(self, s: State, kind: Kind, deadline: float) -> None:
-        begin, count = time.perf_counter(), 10
+        begin = time.perf_counter()
         while (now := time.perf_counter()) < deadline:
             share = (now - begin) / max(deadline - begin, 1e-9)
+            wanted = min(ROUND_SECONDS, (deadline - now) * ROUND_SHARE) / self.seconds_a_move
+            count = int(np.clip(wanted, 1, 10_000))
             self._run(s, kind, kind.hottest * (COLDEST / kind.hottest) ** share, count)
-            took = max(1e-6, time.perf_counter() - now)
-            count = int(np.clip(count * ROUND_SECONDS / took, 1, 10_000))
+            self.seconds_a_move = max(1e-7, (time.perf_counter() - now) / count)
 
     def _run(self, s: State, kind: Kind, temperature: float, moves: int) -> None:
         habit = Habit(

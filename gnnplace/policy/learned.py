@@ -18,6 +18,7 @@ from gnnplace.policy.anytime import Anytime
 from gnnplace.policy.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.rollouts import Rollouts
 
+FINISHING = (5e-4, 1e-6)  # seconds, and seconds an op, that checking a placement takes afterwards
 DECODING = 0.3  # share of the budget after which no further aim is decoded
 
 
@@ -59,5 +60,6 @@ class LearnedPlacer(Placer):
         note = f"{best.aim}; best of {len(ranked)} decodes"
         if time.perf_counter() >= deadline:
             return Found(space.spread(best.unit_device), best.order, note)
-        state, what = Anytime(rollouts, rng).search(best, deadline)
+        finishing = FINISHING[0] + FINISHING[1] * space.problem.num_ops
+        state, what = Anytime(rollouts, rng).search(best, deadline - finishing)
         return Found(state.best_device, state.best_order, f"{note}, then {what}")
