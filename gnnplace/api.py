@@ -34,6 +34,7 @@ Progress = Callable[[str], None]
 DEFAULT_BUDGET = 2.0
 HOST_MEMORY = 1e12  # Bytes: a captured graph is not yet meant for any machine.
 TIME, THROUGHPUT = "time", "throughput"
+WARMING = 0.02  # seconds of budget that reach a placer's search as well
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def warm(names: Iterable[str] | None = None) -> None:
     for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
         for name in names or placer_names():
             with suppress(GnnplaceError):
-                place(problem, placer=name, budget=0.0)
+                place(problem, placer=name, budget=WARMING)
 
 
 def compare(
