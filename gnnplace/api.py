@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.best import make_placer, placer_names
+from gnnplace.best import make_placer as make_placer
+from gnnplace.best import placer_names as placer_names
+from gnnplace.best import shown_placers
 from gnnplace.cluster import Cluster, Device, load_cluster, preset_names
 from gnnplace.errors import GnnplaceError, InputError, UnsupportedError
 from gnnplace.files import read_json
@@ -201,7 +203,7 @@ def place(
 def warm(names: Iterable[str] | None = None) -> None:
     """Compiles, or loads from disk, the kernels of placers, so that no budget has to pay for it."""
     for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
-        for name in names or placer_names():
+        for name in names or shown_placers():
             with suppress(GnnplaceError):
                 place(problem, placer=name, budget=WARMING)
 
@@ -217,7 +219,7 @@ def compare(
     """Results of many placers on one problem; a placer that cannot stands with its error."""
     space = SearchSpace(problem)
     results: list[Result | tuple[str, GnnplaceError]] = []
-    for name in names or placer_names():
+    for name in names or shown_placers():
         if progress is not None:
             progress(f"placing with {name}")
         try:

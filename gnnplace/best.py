@@ -57,6 +57,11 @@ def placer_names() -> tuple[str, ...]:
     return (*PLACERS, *POLICIES, "best")
 
 
+def shown_placers() -> tuple[str, ...]:
+    """Names of the placers that a comparison shows unasked: all but the untrained control."""
+    return tuple(name for name in placer_names() if name != UNTRAINED)
+
+
 def make_placer(name: str, order: str | None = None) -> Placer:
     """A placer by its name.
 
