@@ -223,6 +223,17 @@ def search_kernel(
 
 
 @njit(cache=True, boundscheck=False)
+def in_either_order(c: Compiled, h: Neighbourhood, s: State, most: float) -> float:
+    """Score of the state's devices in its order or that of list scheduling, whichever is less.
+
+    inf above ``most`` seconds.
+    """
+    tried = energy(c, h, s.device, s.order, most)
+    order = list_schedule(c, s.device, s.priority)
+    return min(tried, energy(c, h, s.device, order, min(most, tried)))
+
+
+@njit(cache=True, boundscheck=False)
 def try_moves(
     c: Compiled,
     h: Neighbourhood,
@@ -257,9 +268,7 @@ def try_moves(
         if not describe(c, h, seen, s.device, s.unit_device, moved, target, inside, features[done]):
             continue
         move_units(h, s.unit_device, s.device, moved, target, former)
-        tried = energy(c, h, s.device, s.order, np.inf)
-        order = list_schedule(c, s.device, s.priority)
-        tried = min(tried, energy(c, h, s.device, order, tried))
+        tried = in_either_order(c, h, s, np.inf)
         undo_move(h, s.unit_device, s.device, moved, former)
         change[done] = tried / now - 1.0
         step = max(1, count // units.shape[1])
@@ -315,8 +324,6 @@ def flip_scores(
                 result[i, d] = s.score[0]
             elif h.allowed[units[i], d]:
                 move_units(h, s.unit_device, s.device, one, d, former)
-                tried = energy(c, h, s.device, s.order, most)
-                order = list_schedule(c, s.device, s.priority)
-                result[i, d] = min(tried, energy(c, h, s.device, order, min(most, tried)))
+                result[i, d] = in_either_order(c, h, s, most)
                 undo_move(h, s.unit_device, s.device, one, former)
     return result

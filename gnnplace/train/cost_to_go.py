@@ -21,14 +21,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from gnnplace.policy.rollouts import Aim, Decisions, Rollouts
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule, alike, take
+from gnnplace.train.policy_module import Lesson, PolicyModule, alike, expected_regret, take
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
@@ -63,9 +61,7 @@ class CostToGo(PolicyModule):
 
     def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
         """Expected regret in percent; ``values`` are regrets, nan where not tried."""
-        tried = torch.isfinite(values)
-        sharp = (self.sharpness * scores).masked_fill(~tried, -torch.inf)
-        return 100.0 * (functional.softmax(sharp, dim=1) * values.nan_to_num(0.0)).sum(dim=1)
+        return expected_regret(scores, values, self.sharpness)
 
     def lessons(self, batch: list[Sample]) -> list[Lesson]:
         """One lesson for each problem and aim."""

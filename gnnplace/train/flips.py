@@ -19,10 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from gnnplace.placers.annealing import neighbourhood, seed_kernel
 from gnnplace.policy.guided import (
@@ -36,7 +34,7 @@ from gnnplace.policy.guided import (
 from gnnplace.policy.rollouts import ROUNDS, Aim, Rollouts, device_limits
 from gnnplace.policy.walk import COORDINATE
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule, alike, take
+from gnnplace.train.policy_module import Lesson, PolicyModule, alike, expected_regret, take
 
 FloatArray = NDArray[np.float64]
 STARTS = 4
@@ -76,9 +74,7 @@ class Flips(PolicyModule):
 
     def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
         """Expected regret in percent; ``values`` are regrets, nan where not tried."""
-        tried = torch.isfinite(values) & torch.isfinite(scores)
-        sharp = (self.sharpness * scores).masked_fill(~tried, -torch.inf)
-        return 100.0 * (functional.softmax(sharp, dim=1) * values.nan_to_num(0.0)).sum(dim=1)
+        return expected_regret(scores, values, self.sharpness)
 
     def lessons(self, batch: list[Sample]) -> list[Lesson]:
         """A few lessons for each problem."""

@@ -81,11 +81,11 @@ class MoveValues(PolicyModule):
 
     Args:
         moves: moves tried on each problem.
-        **policy: what all training algorithms share: see ``PolicyModule``.
+        shared: arguments of ``PolicyModule``.
     """
 
-    def __init__(self, moves: int = 256, **policy: Any) -> None:
-        super().__init__(**policy)
+    def __init__(self, moves: int = 256, **shared: Any) -> None:
+        super().__init__(**shared)
         self.moves = moves
         self.hits: list[tuple[float, float]] = []
 

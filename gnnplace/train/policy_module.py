@@ -19,6 +19,7 @@ from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.policy.model import PlacementPolicy, read_policy
@@ -316,3 +317,15 @@ def alike(decisions: Decisions) -> NDArray[np.int64]:
         same = (features[devices][:, None] == features[devices][None]).all(axis=2)
         result[s, devices] = devices[same.argmax(axis=1)]
     return result
+
+
+def expected_regret(scores: Tensor, regret: Tensor, sharpness: float) -> Tensor:
+    """Expected regret in percent of a choice by the softmax of ``sharpness`` times the scores. [S]
+
+    Args:
+        scores: of the candidates, -inf where not allowed. [S, D]
+        regret: of the candidates, nan where not tried: those are left out. [S, D]
+        sharpness: scores are multiplied by this.
+    """
+    sharp = (sharpness * scores).masked_fill(~torch.isfinite(regret), -torch.inf)
+    return 100.0 * (functional.softmax(sharp, dim=1) * regret.nan_to_num(0.0)).sum(dim=1)
