@@ -97,16 +97,22 @@ class State(NamedTuple):
 
 
 @njit(cache=True, boundscheck=False)
+def take_order(s: State, order: IntArray, position: IntArray) -> None:
+    """Makes ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
+    s.order[:] = order
+    for k in range(len(order)):
+        position[order[k]] = k
+
+
+@njit(cache=True, boundscheck=False)
 def new_best(c: Compiled, r: Compiled, h: Neighbourhood, s: State, position: IntArray) -> None:
     """Keeps the state as the best, and makes its order better by justification if that works."""
     s.priority[:] = distances(c, r, s.device, s.order)
     order = list_schedule(c, s.device, s.priority)
     tried = energy(c, h, s.device, order, s.score[0])
     if tried < s.score[0]:
-        s.order[:] = order
+        take_order(s, order, position)
         s.score[0] = tried
-        for k in range(len(order)):
-            position[order[k]] = k
     s.score[1] = s.score[0]
     s.best_device[:] = s.device
     s.best_order[:] = s.order
@@ -145,8 +151,7 @@ def search_kernel(
     features = np.zeros(NUM_MOVE_FEATURES, np.float32)
     hidden = np.zeros((2, len(p.bias)), np.float32)
     position = np.empty(n, np.int32)
-    for k in range(n):
-        position[s.order[k]] = k
+    take_order(s, s.order, position)
     seen = empty_schedule(c, num_units)
     stale = STALE
     for _ in range(moves):
@@ -203,9 +208,7 @@ def search_kernel(
             if again < tried and again <= threshold:
                 tried, kept = again, True
                 s.counts[5] += 1
-                s.order[:] = order
-                for k in range(n):
-                    position[order[k]] = k
+                take_order(s, order, position)
         which = 0 if proposed else 2
         s.counts[which] += 1
         if not kept:
