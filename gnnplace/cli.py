@@ -24,6 +24,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace convert FILE --from FORMAT -o problem.json
   gnnplace report PROBLEM PLACEMENT... -o report.html
   gnnplace bench SUITE.yaml -o results/ | summary results/*.jsonl
+  gnnplace measurements list|export|prune           every step that was measured
   gnnplace data build FOLDER                        captures models as graphs to learn from
   gnnplace train fit|validate|test|predict|sweep --config trainers/NAME.yaml
 
@@ -236,6 +237,27 @@ def _shard(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
+def _store(parser: ArgumentParser) -> None:
+    what = "SQLite file or SQLAlchemy URL of the measurements; $GNNPLACE_STORE by default; or none"
+    parser.add_argument("--store", default=None, help=what)
+
+
+def _measurements(parser: ArgumentParser) -> None:
+    parser.description = "Lists, exports (JSON lines) or forgets measured runs."
+    parser.add_argument("action", help="list, export or prune")
+    _store(parser)
+    parser.add_argument("--model", default=None, help="runs of this model alone")
+    parser.add_argument("--fingerprint", default=None, help="of problems that begin so")
+    parser.add_argument("--mode", default=None, help="measured or emulated")
+    parser.add_argument("--run", default=None, help="whose name begins so")
+    parser.add_argument("--before", default=None, help="begun before this date (UTC)")
+    parser.add_argument("--failed", action="store_true", help="that failed or never ended")
+    parser.add_argument("--limit", type=int, default=None, help="list, export: the newest N")
+    parser.add_argument("--keep", type=int, default=0, help="prune: the newest N stay")
+    parser.add_argument("--json", action="store_true", help="list: one JSON object a line")
+    _output(parser, "export: a file instead of the standard output", required=False)
+
+
 COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "demo": (_demo, "gnnplace.demo"),
     "capture": (_capture, "gnnplace.commands"),
@@ -249,4 +271,5 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "report": (_report, "gnnplace.commands"),
     "bench": (_bench, "gnnplace.bench_command"),
     "data": (_data, "gnnplace.data_command"),
+    "measurements": (_measurements, "gnnplace.measurements_command"),
 }

@@ -1,0 +1,149 @@
+"""Opens the database of a store: SQLite in a file by default, any SQLAlchemy URL.
+
+SQLite runs with a write-ahead log: readers never wait, writers take turns, and a process that is
+killed at any moment leaves either all of a transaction or nothing of it. Every transaction has a
+connection of its own, so that nothing of it is inherited by forked workers.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, insert, make_url, select
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from gnnplace.errors import InputError
+from gnnplace.measurements.schema import ABOUT, METADATA, VERSION
+
+PATIENCE = 60.0
+"""Seconds that a writer waits for its turn."""
+PAUSE = 0.01
+SQLITE = "sqlite"
+
+
+class Database:
+    """An opened database with the store's tables.
+
+    Args:
+        url: A path of a SQLite file, or a SQLAlchemy URL.
+
+    Raises:
+        InputError: it cannot be opened, or holds something else; says why.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        with self.told("opened"):
+            self._engine = _engine(url)
+            with self.writing() as connection:
+                METADATA.create_all(connection)
+                _check_version(connection, self.shown)
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return make_url(self.url).render_as_string() if "://" in self.url else self.url
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that is kept as a whole or not at all."""
+        with self.told("written"), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection that only reads: one consistent view."""
+        options = {"gnnplace_reads": True}
+        with (
+            self.told("read"),
+            self._engine.connect().execution_options(**options) as connection,
+        ):
+            yield connection
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Turns the database's errors into one line.
+
+        Raises:
+            InputError: naming the store and the reason.
+        """
+        try:
+            yield
+        except (SQLAlchemyError, sqlite3.Error, OSError, ModuleNotFoundError) as error:
+            reason = " ".join(str(getattr(error, "orig", None) or error).split())
+            raise InputError(
+                f"store {self.shown!r}: cannot be {what}: {reason}; give a path of a SQLite file "
+                "or a SQLAlchemy URL"
+            ) from None
+
+    def dispose(self) -> None:
+        """Closes what is open."""
+        self._engine.dispose()
+
+
+def add_once(connection: Connection, table: Any, row: dict[str, Any]) -> None:
+    """Inserts a row unless its key is there, whoever put it there."""
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(table), row)
+    except IntegrityError:
+        return
+
+
+def _engine(url: str) -> Engine:
+    if "://" not in url:
+        Path(url).resolve().parent.mkdir(parents=True, exist_ok=True)
+        url = f"sqlite:///{url}"
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != SQLITE:
+            return create_engine(parsed, poolclass=NullPool)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise OSError(str(error)) from None
+    engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": PATIENCE})
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare(connection: sqlite3.Connection, record: object) -> None:
+    """Sets a new connection up; transactions begin by our own words (see `_begin`)."""
+    connection.isolation_level = None
+    _write_ahead(connection)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Turns the write-ahead log on; SQLite does not wait its turn for that by itself."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE)
+
+
+def _begin(connection: Connection) -> None:
+    """Writers take their turn at the beginning: one that reads first could not write later."""
+    reads = connection.get_execution_options().get("gnnplace_reads", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _check_version(connection: Connection, url: str) -> None:
+    add_once(connection, ABOUT, {"version": VERSION})
+    found = [row.version for row in connection.execute(select(ABOUT))]
+    if found != [VERSION]:
+        raise InputError(
+            f"store {url!r}: its version is {max(found)}, this gnnplace knows {VERSION}; update "
+            "gnnplace or use another store"
+        )

@@ -1,0 +1,170 @@
+"""What the store keeps, as plain data: runs, their steps, how they ended."""
+
+from __future__ import annotations
+
+import json
+import uuid
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+EMULATED = "emulated"
+OK, FAILED, OPEN = "ok", "failed", "open"
+
+
+def now() -> str:
+    """This instant in UTC, as it stands in the store: ISO 8601 to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def new_id() -> str:
+    """A name that no other run of any machine has."""
+    return uuid.uuid4().hex
+
+
+def packed(data: Any) -> bytes:
+    """JSON, compressed; NaN and infinity are refused."""
+    return zlib.compress(json.dumps(data, allow_nan=False, separators=(",", ":")).encode(), 1)
+
+
+def unpacked(data: bytes) -> Any:
+    """What `packed` was given."""
+    return json.loads(zlib.decompress(data))
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run of a placement: everything that is known before its first step.
+
+    Attributes:
+        model: What was captured, as it was called.
+        problem: Data of the problem file, with the times and links that `predicted` comes from.
+        fingerprint: Of the problem's structure.
+        placement: Data of the placement file.
+        predicted: Simulated seconds of a step, None if it was not simulated.
+        mode: "measured" (wall clock) or "emulated" (virtual clock).
+        transport: How tensors travelled.
+        machine: See `gnnplace.measurements.environment.machine`.
+        versions: Of the packages that matter.
+        source: What made the run: "execute", "demo", "fidelity", …
+        id: Of the run.
+        began: When, in UTC.
+    """
+
+    model: str
+    problem: Mapping[str, Any]
+    fingerprint: str
+    placement: Mapping[str, Any]
+    predicted: float | None
+    mode: str
+    transport: str
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    source: str = "execute"
+    id: str = field(default_factory=new_id)
+    began: str = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One measured step, in seconds.
+
+    Attributes:
+        step: Number of the step in its run; warm-up steps are not stored.
+        wall: From the first device's start to the last one's finish.
+        virtual: The same by the virtual clock.
+        interrupted: Whether a worker was moved off its core in between.
+        ops: Start and finish of every problem op since the step's start.
+        transfers: Value, producer, source, target, bytes, start, finish of every message.
+    """
+
+    step: int
+    wall: float
+    virtual: float
+    interrupted: bool
+    ops: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    transfers: tuple[tuple[str, str, str, str, float, float, float], ...] = ()
+
+    def timeline(self) -> bytes:
+        """Ops and transfers as they are stored, rounded to nanoseconds."""
+        ops = {name: [round(s, 9), round(f, 9)] for name, (s, f) in self.ops.items()}
+        rows = [[*row[:5], round(row[5], 9), round(row[6], 9)] for row in self.transfers]
+        return packed({"ops": ops, "transfers": rows})
+
+    @classmethod
+    def from_row(cls, row: Any) -> StepRecord:
+        """A row of the table of steps."""
+        timeline = unpacked(row.timeline)
+        return cls(
+            step=row.step,
+            wall=row.wall,
+            virtual=row.virtual,
+            interrupted=row.interrupted,
+            ops={name: (s, f) for name, (s, f) in timeline["ops"].items()},
+            transfers=tuple(tuple(entry) for entry in timeline["transfers"]),
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        status: "ok" or "failed"; "open" of a run that goes on or was killed.
+        error: Why it failed, one line.
+        verified: Whether it computed what one process computes; None if nobody looked.
+        bitwise: Whether to the last bit.
+        ended: When, in UTC; empty while it is open.
+    """
+
+    status: str = OPEN
+    error: str = ""
+    verified: bool | None = None
+    bitwise: bool | None = None
+    ended: str = ""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as it is listed: without problem, placement and timelines.
+
+    Attributes:
+        problem: Digest of the problem's data, by which the store gives it back.
+        steps: Number of steps that were kept.
+        wall: Median wall-clock seconds of a step, of uninterrupted ones if there are any.
+        virtual: Median virtual seconds of a step.
+    """
+
+    id: str
+    began: str
+    source: str
+    model: str
+    problem: str
+    fingerprint: str
+    microbatches: int
+    placer: str | None
+    predicted: float | None
+    mode: str
+    transport: str
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    outcome: Outcome
+    steps: int
+    wall: float | None
+    virtual: float | None
+
+    @property
+    def step_time(self) -> float | None:
+        """Seconds of a step by the clock of the run's mode; None without a step."""
+        return self.virtual if self.mode == EMULATED else self.wall
+
+
+def medians(steps: list[tuple[float, float, bool]]) -> tuple[float | None, float | None]:
+    """Median wall and virtual seconds of (wall, virtual, interrupted) rows."""
+    if not steps:
+        return None, None
+    quiet = [wall for wall, _, interrupted in steps if not interrupted]
+    return median(quiet or [wall for wall, _, _ in steps]), median(v for _, v, _ in steps)

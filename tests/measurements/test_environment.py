@@ -1,0 +1,17 @@
+"""Machine and versions of a measurement."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from gnnplace.measurements.environment import machine, versions
+
+
+def test_they_say_what_times_depend_on():
+    about = json.loads(json.dumps(machine()))
+    assert about["cores"] >= 1
+    assert about["memory"] > 1e8
+    assert about["cpu"]
+    assert versions()["torch"].split("+")[0] == torch.__version__.split("+")[0]
