@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gnnplace.execution import Execution, Verification
+    from gnnplace.measurements import MeasurementStore
     from gnnplace.tracing import Program
     from gnnplace.zoo import Workload
 
@@ -66,10 +67,17 @@ class CaptureOptions:
 
 @dataclass(frozen=True, eq=False)
 class Executed:
-    """A placement that was run, and whether it computed what one device computes."""
+    """A placement that was run, and whether it computed what one device computes.
+
+    Attributes:
+        run: its name in the store of measurements; None if it was not kept.
+        fault: why the store took no more of it; empty if it took all.
+    """
 
     execution: Execution
     verification: Verification
+    run: str | None = None
+    fault: str = ""
 
 
 def capture(
@@ -239,6 +247,9 @@ def execute(
     mode: str = "auto",
     transport: str = "shm",
     timeout: float = 120.0,
+    store: MeasurementStore | None = None,
+    source: str = "execute",
+    label: str | None = None,
 ) -> Executed:
     """Runs a placement for real and checks it against one process.
 
@@ -252,27 +263,47 @@ def execute(
             where there are enough cores.
         transport: ``shm`` or ``gloo``.
         timeout: seconds without progress after which the run is given up.
+        store: where to keep every measured step, and why the run failed if it fails.
+        source: what makes the run, for the store.
+        label: what the store calls the model; its name by default.
 
     Raises:
         ExecutionError: a worker died, hung or failed.
     """
     from gnnplace import execution
+    from gnnplace.execution.recording import Recorder, run_record
     from gnnplace.tracing.microbatching import microbatched
 
     options = options or CaptureOptions()
     program = capture(model, options=options) if isinstance(model, str) else model
     if problem.microbatches > 1 and program.microbatches == 1:
         program = microbatched(program, problem.microbatches)
-    run = execution.execute(
-        program,
-        problem,
-        placement,
-        steps=steps,
-        mode=execution_mode(placement, problem) if mode == "auto" else mode,
-        transport=transport,
-        timeout=timeout,
-    )
-    return Executed(run, execution.verify(program, run))
+    mode = execution_mode(placement, problem) if mode == "auto" else mode
+    recorder = None
+    if store is not None:
+        name = label or (model if isinstance(model, str) else program.name)
+        about = {"mode": mode, "transport": transport, "source": source}
+        recorder = Recorder(store, run_record(name, problem, placement, **about))
+    try:
+        run = execution.execute(
+            program,
+            problem,
+            placement,
+            steps=steps,
+            mode=mode,
+            transport=transport,
+            timeout=timeout,
+            observer=recorder.steps if recorder else None,
+        )
+        verification = execution.verify(program, run)
+    except BaseException as error:
+        if recorder is not None:
+            recorder.fail(error)
+        raise
+    if recorder is None:
+        return Executed(run, verification)
+    recorder.finish(verification)
+    return Executed(run, verification, recorder.run, recorder.fault)
 
 
 def eager_step_times(model: str, options: CaptureOptions | None = None) -> dict[int, float]:

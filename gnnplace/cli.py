@@ -112,6 +112,7 @@ def _run_options(parser: ArgumentParser) -> None:
     parser.add_argument("--mode", default="auto", help="auto, measured or emulated")
     parser.add_argument("--transport", default="shm", help="shm or gloo")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds without progress")
+    _store(parser)
 
 
 def _output(parser: ArgumentParser, what: str, *, required: bool = True) -> None:

@@ -17,6 +17,7 @@ from gnnplace import api
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.files import read_json, write_json
+from gnnplace.measurements import MeasurementStore, default_store
 from gnnplace.placement import Placement, placement_to_data
 from gnnplace.problem import Problem, read_problem, write_problem
 from gnnplace.report import (
@@ -52,6 +53,29 @@ def say(line: str) -> None:
 def options_of(args: Namespace) -> api.CaptureOptions:
     """The capture options among a command's arguments."""
     return api.CaptureOptions(**{key: getattr(args, key) for key in OPTIONS})
+
+
+def open_store(url: str | None) -> MeasurementStore | None:
+    """The store of measurements that a command writes to, or None.
+
+    Raises:
+        InputError: the one that was asked for cannot be opened; of the default one it is only told.
+    """
+    if url == "none":
+        return None
+    if url is not None:
+        return MeasurementStore(url)
+    try:
+        return MeasurementStore(default_store())
+    except InputError as error:
+        say(f"measurements are not kept: {error}")
+        return None
+
+
+def say_kept(run: api.Executed) -> None:
+    """Says so if the store did not take everything."""
+    if run.fault:
+        say(f"measurements are not all kept: {run.fault}")
 
 
 def check_output(path: str) -> None:
@@ -142,7 +166,7 @@ def simulate(args: Namespace) -> int:
 
 def execute(args: Namespace) -> int:
     """Runs a placement on workers, verifies and measures it."""
-    data = read_json(args.placement)
+    data, store = read_json(args.placement), open_store(args.store)
     options = _placed_options(args, data)
     program = api.capture(args.model, options=options)
     cluster = api.resolve_cluster(args.cluster or _cluster_of(data))
@@ -157,7 +181,10 @@ def execute(args: Namespace) -> int:
         mode=args.mode,
         transport=args.transport,
         timeout=args.timeout,
+        store=store,
+        label=args.model,
     )
+    say_kept(run)
     predicted = api.simulate(problem, placement)
     if args.trace:
         timelines = [

@@ -10,8 +10,17 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from gnnplace import api
-from gnnplace.commands import console, eager_line, options_of, say, summary_lines
+from gnnplace.commands import (
+    console,
+    eager_line,
+    open_store,
+    options_of,
+    say,
+    say_kept,
+    summary_lines,
+)
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.measurements import MeasurementStore
 from gnnplace.placers import Result
 from gnnplace.problem import Problem, write_problem
 from gnnplace.report import (
@@ -38,6 +47,7 @@ class Road:
     options: api.CaptureOptions
     program: Program
     problem: Problem
+    store: MeasurementStore | None
 
 
 def demo(args: Namespace) -> int:
@@ -47,12 +57,13 @@ def demo(args: Namespace) -> int:
         0, or 1 if an execution computed something else than one device.
     """
     begin, folder = time.perf_counter(), _folder(args.output)
+    store = open_store(args.store)
     options, out = options_of(args), console()
     say(f"capturing the training step of {args.model}")
     program = api.capture(args.model, options=options)
     say(f"captured {len(program.ops)} ops; profiling on {args.cluster}")
     problem = api.profile(program, args.cluster, options=options, progress=say)
-    road = Road(args, options, program, problem)
+    road = Road(args, options, program, problem, store)
     say("compiling the simulator and the placers (once; cached on disk)")
     api.warm()
     results = api.compare(problem, budget=args.budget, seed=args.seed, progress=say)
@@ -104,7 +115,11 @@ def _execute_all(
                 mode=road.args.mode,
                 transport=road.args.transport,
                 timeout=road.args.timeout,
+                store=road.store,
+                source="demo",
+                label=road.args.model,
             )
+            say_kept(runs[result.placer])
     return runs
 
 

@@ -14,6 +14,11 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _measurements_stay_here(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["GNNPLACE_STORE"] = str(tmp_path_factory.mktemp("store") / "measurements.db")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--placers", default="", help="comma-separated placers for contract tests")
 

@@ -57,28 +57,15 @@ class StepClock:
         return seconds
 
 
-def step_timings(
-    plan: ExecutionPlan,
-    programs: Sequence[DeviceProgram],
-    records: Sequence[Records],
-    mode: str,
-    num_steps: int,
-    placement: Placement,
-) -> tuple[StepTiming, ...]:
-    """The clocks of every step.
+def step_timing(clock: StepClock, mode: str, placement: Placement) -> StepTiming:
+    """A step by the clocks of a mode.
 
     Args:
-        plan: What ran.
-        programs: Of every worker.
-        records: Of every worker.
+        clock: Its ticks.
         mode: "measured" or "emulated".
-        num_steps: Steps that ran.
         placement: With its sequences.
     """
-    clocks = [StepClock(plan, programs, records, step) for step in range(num_steps)]
-    if mode == "emulated":
-        return tuple(emulated_step(clock, placement) for clock in clocks)
-    return tuple(measured_step(clock) for clock in clocks)
+    return emulated_step(clock, placement) if mode == "emulated" else measured_step(clock)
 
 
 def measured_step(clock: StepClock) -> StepTiming:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
-from gnnplace.execution.clock import step_timings
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
 from gnnplace.execution.result import Execution
 from gnnplace.execution.saving import SavedValues, made_values, state_values
 from gnnplace.execution.source import TICKS, DeviceProgram, device_program
+from gnnplace.execution.stream import Observer, StepStream
 from gnnplace.execution.worker import DeviceWorker, Records
 from gnnplace.placement import Placement, faults
 from gnnplace.problem import Problem
@@ -37,6 +37,7 @@ def execute(
     transport: str = "shm",
     timeout: float = 120.0,
     outputs: bool = True,
+    observer: Observer | None = None,
 ) -> Execution:
     """Runs several steps of `program` on one worker process for each device in use.
 
@@ -51,6 +52,8 @@ def execute(
         transport: "shm" (shared memory) or "gloo" (`torch.distributed`).
         timeout: Seconds without progress after which the run is given up.
         outputs: Whether to bring the numbers of the first step back.
+        observer: Handed the steps after the warm-up as they are completed, and what is left of
+            them before an error of the run is raised.
 
     Raises:
         InputError: an argument out of range, or a program captured without tensors.
@@ -63,15 +66,20 @@ def execute(
     placement = with_sequences(problem, placement)
     plan = plan_execution(program, problem, placement)
     run = _Run(plan, steps + warmup, mode, transport, outputs)
-    reports = run.start(timeout)
+    stream = StepStream(
+        plan, run.programs, run.records, run.board, mode, placement, warmup, observer
+    )
+    try:
+        reports = run.start(timeout, stream.now_and_then)
+    finally:
+        stream.flush()
     names = [device.name for device in problem.cluster.devices]
     peaks = {names[d]: r["peak_memory"] for d, r in zip(plan.devices, reports, strict=True)}
-    timings = step_timings(plan, run.programs, run.records, mode, steps + warmup, placement)
     return Execution(
         mode=mode,
         transport=transport,
         devices=tuple(names[d] for d in plan.devices),
-        steps=timings[warmup:],
+        steps=tuple(stream.timings),
         first=run.saved.values() if run.saved is not None else None,
         peak_memory={name: peak for name, peak in peaks.items() if peak is not None},
     )
@@ -127,7 +135,7 @@ class _Run:
             for p in self.programs
         ]
 
-    def start(self, timeout: float) -> list[Any]:
+    def start(self, timeout: float, idle: Callable[[], None]) -> list[Any]:
         tasks = [Task(self._name(w), self._worker(w), core) for w, core in enumerate(self.cores)]
         try:
             return run_tasks(
@@ -136,6 +144,7 @@ class _Run:
                 progress=self.board.snapshot,
                 doing=self._doing,
                 suspect=self._suspect,
+                idle=idle,
             )
         finally:
             self.transport.dispose()

@@ -13,7 +13,7 @@ from gnnplace.execution.device_clock import DeviceClock, device_clock
 from gnnplace.execution.plan import ExecutionPlan
 from gnnplace.execution.saving import SavedValues
 from gnnplace.execution.source import FILENAME, TICKS, DeviceProgram, StepFunction
-from gnnplace.runtime.board import SEGMENT, STEP, STRIDE, Board
+from gnnplace.runtime.board import DONE, SEGMENT, STEP, STRIDE, Board
 from gnnplace.runtime.transport import Transport
 from gnnplace.runtime.workers import WorkerFailure, describe
 from gnnplace.tracing.operations import set_step
@@ -135,6 +135,7 @@ class DeviceWorker:
             clock.finish(words, step * row, self.records.num_ticks)
             self.transport.finish_round()
             words[step * row + row - 1] = involuntary_switches() - switches
+            self.board.put(self.number, DONE, turn)
             if step == 0 and self.saved is not None:
                 self._save_state(tensors)
 

@@ -79,6 +79,7 @@ def run_tasks(
     progress: Callable[[], bytes] = bytes,
     doing: Callable[[int], str] = lambda worker: "",
     suspect: Callable[[], int | None] = lambda: None,
+    idle: Callable[[], None] = lambda: None,
 ) -> list[Any]:
     """Runs every task in a process of its own and returns their results in order.
 
@@ -88,6 +89,7 @@ def run_tasks(
         progress: A snapshot that changes while workers get on.
         doing: What a worker is doing now, for messages, such as " in op 'conv1'".
         suspect: The worker to blame when none gets on.
+        idle: Called now and then while the workers work.
 
     Raises:
         ExecutionError: a worker died, raised or hung; names it and what it was doing.
@@ -102,7 +104,7 @@ def run_tasks(
     try:
         for task in tasks:
             workers.append(_start(task))
-        return _supervise(workers, timeout, progress, doing, suspect)
+        return _supervise(workers, timeout, progress, doing, suspect, idle)
     finally:
         _end(workers)
 
@@ -166,6 +168,7 @@ def _supervise(
     progress: Callable[[], bytes],
     doing: Callable[[int], str],
     suspect: Callable[[], int | None],
+    idle: Callable[[], None],
 ) -> list[Any]:
     results: dict[int, Any] = {}
     seen, since = progress(), time.monotonic()
@@ -179,6 +182,7 @@ def _supervise(
             seen, since = now, time.monotonic()
         elif time.monotonic() - since > timeout:
             _give_up(workers, running, timeout, doing, suspect)
+        idle()
     return [results[i] for i in range(len(workers))]
 
 

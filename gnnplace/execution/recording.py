@@ -1,0 +1,112 @@
+"""Keeps a run in the store of measurements: what ran, its steps as they come, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gnnplace.errors import GnnplaceError
+from gnnplace.execution.executor import with_sequences
+from gnnplace.execution.result import StepTiming
+from gnnplace.execution.verification import Verification
+from gnnplace.measurements import MeasurementStore, Outcome, RunRecord, StepRecord
+from gnnplace.measurements.environment import machine, versions
+from gnnplace.measurements.records import FAILED, OK
+from gnnplace.placement import Placement, placement_to_data
+from gnnplace.problem import Problem, problem_to_data
+from gnnplace.simulation import simulate
+
+
+class Recorder:
+    """Writes one run to a store.
+
+    A store that fails in mid-run does not end the run: nothing more is written then, and `fault`
+    says why.
+
+    Attributes:
+        run: Name of the run in the store.
+        fault: Why the store took no more; empty if it took all.
+    """
+
+    def __init__(self, store: MeasurementStore, record: RunRecord) -> None:
+        self.run, self.fault = record.id, ""
+        self._store = store
+        store.begin(record)
+
+    def steps(self, first: int, timings: Sequence[StepTiming]) -> None:
+        """Keeps steps; an `Observer` of `execute`."""
+        records = [step_record(first + k, timing) for k, timing in enumerate(timings)]
+        self._write(lambda: self._store.add_steps(self.run, records))
+
+    def finish(self, verification: Verification) -> None:
+        """Keeps that the run ended well, and whether it computed the right thing."""
+        outcome = Outcome(OK, verified=verification.passed, bitwise=verification.bitwise)
+        self._write(lambda: self._store.end(self.run, outcome))
+
+    def fail(self, error: BaseException) -> None:
+        """Keeps why the run failed."""
+        text = str(error) if isinstance(error, GnnplaceError) else repr(error)
+        outcome = Outcome(FAILED, " ".join(text.split()))
+        self._write(lambda: self._store.end(self.run, outcome))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        if self.fault:
+            return
+        try:
+            write()
+        except GnnplaceError as error:
+            self.fault = str(error)
+
+
+def run_record(
+    model: str,
+    problem: Problem,
+    placement: Placement,
+    *,
+    mode: str,
+    transport: str,
+    source: str = "execute",
+) -> RunRecord:
+    """What is known of a run before it starts.
+
+    Args:
+        model: As it was called.
+        problem: With the times and links to predict with.
+        placement: Of the problem.
+        mode: "measured" or "emulated".
+        transport: How tensors will travel.
+        source: What makes the run.
+
+    Raises:
+        DeadlockError: the placement's sequences contradict the graph.
+    """
+    placement = with_sequences(problem, placement)
+    predicted = simulate(problem, placement).step_time
+    return RunRecord(
+        model=model,
+        problem=problem_to_data(problem),
+        fingerprint=problem.fingerprint,
+        placement=placement_to_data(placement, problem),
+        predicted=predicted if np.isfinite(predicted) else None,
+        mode=mode,
+        transport=transport,
+        machine=machine(),
+        versions=versions(),
+        source=source,
+    )
+
+
+def step_record(step: int, timing: StepTiming) -> StepRecord:
+    """A measured step as the store keeps it."""
+    return StepRecord(
+        step=step,
+        wall=timing.wall,
+        virtual=timing.virtual,
+        interrupted=timing.interrupted,
+        ops={op.op: (op.start, op.finish) for op in timing.ops},
+        transfers=tuple(
+            (t.value, t.producer, t.source, t.target, float(t.bytes), t.start, t.finish)
+            for t in timing.transfers
+        ),
+    )
