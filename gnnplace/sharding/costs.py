@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import InputError
+from gnnplace.sharding.classes import Classes
 from gnnplace.sharding.configurations import configurations
 from gnnplace.sharding.layers import Axes, Network, Operation
 from gnnplace.sharding.problem import Edge, ShardingProblem
@@ -75,10 +76,15 @@ class LayerCosts:
 
 @dataclass(frozen=True, eq=False)
 class EdgeCosts:
-    """Seconds and bytes between two operations' configurations. Arrays [K_u, K_v]"""
+    """Seconds and bytes between two operations' configurations. Arrays [K_u, K_v]
+
+    Attributes:
+        classes: of configurations with equal rows, and with equal columns.
+    """
 
     time: FloatArray
     memory: FloatArray
+    classes: tuple[Classes, Classes]
 
 
 @lru_cache(maxsize=4096)
@@ -146,31 +152,43 @@ def edge_costs(
         machine: speeds.
         exactly: as for ``configurations``.
     """
-    held = _axis_splits(producer, producer.output, devices, exactly)[:, None]
     axes = consumer.inputs[port]
-    wanted = _axis_splits(consumer, axes, devices, exactly)[None]
-    rank = max(held.shape[2], wanted.shape[2])
-    held, wanted = _padded(held, rank), _padded(wanted, rank)
+    made = _layouts(producer, producer.output, devices, exactly)
+    read = _layouts(consumer, axes, devices, exactly)
+    rank = max(made[0].shape[1], read[0].shape[1])
+    held, wanted = _padded(made[0], rank)[:, None], _padded(read[0], rank)[None]
     size = producer.elements(producer.output) * machine.element
     common = size / np.maximum(held, wanted).prod(axis=2)
-    need, made = size / wanted.prod(axis=2), size / held.prod(axis=2)
-    back = made - common if consumer.needs_gradient else 0.0
+    need, there = size / wanted.prod(axis=2), size / held.prod(axis=2)
+    back = there - common if consumer.needs_gradient else 0.0
     moved = need - common
     copies = np.where(moved > 0, need + np.zeros_like(moved), 0.0)
-    return EdgeCosts((moved + back) / machine.bandwidth, copies)
+    classes = (made[1], read[1])
+    cells = np.ix_(made[1].of, read[1].of)
+    return EdgeCosts(((moved + back) / machine.bandwidth)[cells], copies[cells], classes)
 
 
-def _axis_splits(operation: Operation, axes: Axes, devices: int, exactly: bool) -> FloatArray:
-    """Parts of each axis of a tensor in every configuration. [K, axes]"""
-    splits = configurations(operation, devices, exactly).astype(np.float64)
+@lru_cache(maxsize=4096)
+def _layouts(
+    operation: Operation, axes: Axes, devices: int, exactly: bool
+) -> tuple[FloatArray, Classes]:
+    """Ways in which configurations lay out a tensor, and which configuration has which.
+
+    Returns:
+        parts of each axis [layouts, axes] and the layout of each configuration.
+    """
+    splits = configurations(operation, devices, exactly)
     names = [d.name for d in operation.dimensions]
-    whole = np.ones(len(splits))
-    return np.stack([whole if a is None else splits[:, names.index(a)] for a in axes], axis=1)
+    columns = [splits[:, names.index(a)] if a is not None else splits[:, 0] * 0 + 1 for a in axes]
+    code = np.zeros(len(splits), np.int64)
+    for column in columns:
+        code = code * (devices + 1) + column
+    _, first, of = np.unique(code, return_index=True, return_inverse=True)
+    return np.stack(columns, axis=1)[first].astype(np.float64), Classes(of, first)
 
 
-def _padded(splits: FloatArray, rank: int) -> FloatArray:
-    missing = rank - splits.shape[2]
-    return np.pad(splits, ((0, 0), (0, 0), (0, missing)), constant_values=1.0)
+def _padded(layouts: FloatArray, rank: int) -> FloatArray:
+    return np.pad(layouts, ((0, 0), (0, rank - layouts.shape[1])), constant_values=1.0)
 
 
 def sharding_problem(
@@ -194,7 +212,8 @@ def sharding_problem(
             if source is not None:
                 producer = network.layers[index[source]].operation
                 costs = edge_costs(producer, layer.operation, port, devices, machine, exactly)
-                edges.append(Edge(index[source], index[layer.name], costs.time, costs.memory))
+                ends = (index[source], index[layer.name])
+                edges.append(Edge(*ends, costs.time, costs.memory, costs.classes))
     return ShardingProblem(
         network.name,
         devices,

@@ -1,13 +1,17 @@
-"""Exact search by variable elimination (PaSE: Elango, 2021, arXiv 2407.04001).
+"""The best strategy by variable elimination (PaSE: Elango, 2021, arXiv 2407.04001).
 
 Formulation: minimise the sum of node tables and edge tables over one configuration index a node.
 Nodes are eliminated one after the other; eliminating v adds up every table that v is in and takes
 the minimum over v, which leaves a table over v's neighbours (bucket elimination, Dechter, 1999).
 
 * Parallel edges are added up first.
-* The order is the cheaper of min-fill and min-weight (``ordering.py``).
+* A good order: the cheaper of min-fill and min-weight (``ordering.py``).
+* Tables are over classes of configurations that they do not tell apart (``classes.py``). Of v's
+  configurations that no neighbour tells apart, the cheapest stands for all.
 * A neighbour that shares only one pairwise table with v is split off: the other tables are added
   into A[rest, v], and the new table is the min-plus product of A and that pairwise table.
+* What has been computed from the same tables is not computed again (``tables.py``): equal blocks of
+  a network cost as much as one.
 * The traceback walks the order backwards and recomputes each minimum over one vector; no argmin
   tables are kept.
 
@@ -18,195 +22,171 @@ largest table. A table above the limit raises, it is never approximated.
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import UnsupportedError
+from gnnplace.sharding.classes import Classes
 from gnnplace.sharding.min_plus import min_plus
-from gnnplace.sharding.ordering import elimination_order
 from gnnplace.sharding.problem import ShardingProblem
+from gnnplace.sharding.tables import Buckets, Memo, Table, buckets_of, cells_of
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Cells = list[tuple[tuple[int, ...], FloatArray]]  # Tables: the nodes of their axes, their cells.
 MEMORY_LIMIT = 4e9  # Bytes of one table.
 CHUNK = 1 << 24  # Cells of a sum that are there at once where nothing can be split off.
 
 
-@dataclass(frozen=True)
-class ShardingResult:
-    """The best strategy found.
-
-    Attributes:
-        configuration: configuration index of each node. [N]
-        seconds: of the search alone.
-        exact: whether it is proven to be the best.
-    """
-
-    cost: float
-    memory: float | None
-    configuration: tuple[int, ...]
-    seconds: float
-    exact: bool
+class TooLargeError(UnsupportedError):
+    """An intermediate table above the memory limit."""
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A cost over some nodes' configurations; axes as in ``scope``, which is ascending."""
-
-    scope: tuple[int, ...]
-    cost: FloatArray
-
-
-@dataclass
-class _Buckets:
-    """Tables by the nodes they are over, while nodes are being eliminated."""
-
-    tables: list[dict[int, Table]] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, table: Table) -> None:
-        """Tables over the same nodes become one, so that a neighbour can be split off."""
-        for key, other in self.tables[table.scope[0]].items():
-            if other.scope == table.scope:
-                self._put(key, Table(table.scope, other.cost + table.cost))
-                return
-        self.count += 1
-        self._put(self.count, table)
-
-    def _put(self, key: int, table: Table) -> None:
-        for node in table.scope:
-            self.tables[node][key] = table
-
-    def take(self, node: int) -> list[Table]:
-        found = dict(self.tables[node])
-        for key, table in found.items():
-            for other in table.scope:
-                self.tables[other].pop(key, None)
-        return list(found.values())
-
-
-def best_strategy(problem: ShardingProblem, memory_limit: float = MEMORY_LIMIT) -> ShardingResult:
-    """The configuration of least cost.
+def cheapest(
+    problem: ShardingProblem, order: Sequence[int], memory_limit: float = MEMORY_LIMIT
+) -> tuple[int, ...]:
+    """The configuration of least cost. [N]
 
     Args:
         problem: cost tables.
+        order: in which nodes are taken out.
         memory_limit: bytes that one intermediate table may take.
 
     Raises:
-        UnsupportedError: a table would be larger than that; says how large.
+        TooLargeError: a table would be larger than that; says how large.
     """
-    begin = time.perf_counter()
     sizes = [len(cost) for cost in problem.cost]
-    pairs = combined_edges(problem)
-    adjacency: list[set[int]] = [set() for _ in sizes]
-    for u, v in pairs:
-        adjacency[u].add(v)
-        adjacency[v].add(u)
-    order, _ = elimination_order(adjacency, sizes)
-    buckets = _Buckets([{} for _ in sizes])
-    for node, cost in enumerate(problem.cost):
-        buckets.add(Table((node,), cost))
-    for scope, cost in pairs.items():
-        buckets.add(Table(scope, cost))
-    eliminated = [(node, _eliminate(node, buckets, sizes, memory_limit)) for node in order]
-    configuration = _trace_back(eliminated, sizes)
-    seconds = time.perf_counter() - begin
-    total, memory = problem.value(configuration), problem.bytes(configuration)
-    return ShardingResult(total, memory, configuration, seconds, True)
+    search = _Search(buckets_of(problem), sizes, memory_limit)
+    eliminated = [(node, search.eliminate(node)) for node in order]
+    return _trace_back(eliminated, sizes)
 
 
-def warm() -> None:
-    """Compiles the kernels (or loads them from the cache), so that no search's seconds count it."""
-    min_plus(np.zeros((1, 1)), np.zeros((1, 1)))
+@dataclass
+class _Search:
+    """One elimination.
 
-
-def combined_edges(problem: ShardingProblem) -> dict[tuple[int, int], FloatArray]:
-    """Edge tables with parallel edges added up; the smaller node is the first axis."""
-    pairs: dict[tuple[int, int], FloatArray] = {}
-    for edge in problem.edges:
-        key = (min(edge.u, edge.v), max(edge.u, edge.v))
-        cost = edge.cost if edge.u < edge.v else edge.cost.T
-        pairs[key] = pairs[key] + cost if key in pairs else cost
-    return pairs
-
-
-def _eliminate(node: int, buckets: _Buckets, sizes: list[int], memory_limit: float) -> list[Table]:
-    """Takes ``node`` out; returns the tables it was in, for the traceback."""
-    tables = buckets.take(node)
-    scope = tuple(sorted({other for table in tables for other in table.scope} - {node}))
-    if not scope:
-        return tables
-    _check_size(scope, sizes, memory_limit)
-    split = _splittable(node, tables, sizes)
-    if split is None:
-        buckets.add(Table(scope, _minimum(tables, scope, node, sizes)))
-        return tables
-    rest = tuple(other for other in scope if other != split.scope[split.scope[0] == node])
-    other = split.scope[split.scope[0] == node]
-    _check_size((*rest, node), sizes, memory_limit)
-    a = _sum([t for t in tables if t is not split], (*rest, node), sizes).reshape(-1, sizes[node])
-    b = split.cost if split.scope[0] == node else split.cost.T
-    product = min_plus(np.ascontiguousarray(a), np.ascontiguousarray(b))
-    shaped = product.reshape([sizes[k] for k in (*rest, other)])
-    axes = [(*rest, other).index(k) for k in scope]
-    buckets.add(Table(scope, np.ascontiguousarray(shaped.transpose(axes))))
-    return tables
-
-
-def _minimum(
-    tables: list[Table], scope: tuple[int, ...], node: int, sizes: list[int]
-) -> FloatArray:
-    """The minimum over ``node`` of the tables' sum, over a few configurations of the first
-    neighbour at a time: the whole sum may be far larger than its minimum. [K of scope]
+    Attributes:
+        buckets: tables that are left.
+        sizes: number of configurations of each node. [N]
+        memory_limit: bytes of one table.
     """
-    first, count = scope[0], sizes[scope[0]]
-    step = max(1, CHUNK // math.prod(sizes[k] for k in (*scope[1:], node)))
+
+    buckets: Buckets
+    sizes: list[int]
+    memory_limit: float
+
+    def eliminate(self, node: int) -> list[Table]:
+        """Takes ``node`` out; returns the tables it was in, for the traceback."""
+        tables = self.buckets.take(node)
+        scope = tuple(sorted({other for table in tables for other in table.scope} - {node}))
+        if scope:
+            memo, roles = self.buckets.memo, (*scope, node)
+            key = tuple(sorted(table.signature(roles) for table in tables))
+            cost, classes = memo.of(key, tables, lambda: self._without(node, scope, tables))
+            self.buckets.add(Table(scope, cost, classes))
+        return tables
+
+    def _without(
+        self, node: int, scope: tuple[int, ...], tables: list[Table]
+    ) -> tuple[FloatArray, tuple[Classes, ...]]:
+        """The table that is left over ``scope``, and its classes."""
+        memo = self.buckets.memo
+        classes = tuple(_classes(memo, tables, other) for other in scope)
+        picked = {other: part.first for other, part in zip(scope, classes, strict=True)}
+        counts = {other: len(part) for other, part in picked.items()}
+        self._check_size(counts.values())
+        picked[node] = _representatives(memo, node, tables, self.sizes[node])
+        cells = [(table.scope, cells_of(table, picked)) for table in tables]
+        counts[node] = len(picked[node])
+        split = _splittable(node, cells)
+        if split is None:
+            return _minimum(cells, scope, node, counts), classes
+        return self._product(cells, split, scope, node, counts), classes
+
+    def _product(
+        self, cells: Cells, split: int, scope: tuple[int, ...], node: int, counts: dict[int, int]
+    ) -> FloatArray:
+        """The min-plus product of all tables but ``split`` with that one. [counts of scope]"""
+        pair, b = cells[split]
+        other = pair[pair[0] == node]
+        rest = tuple(k for k in scope if k != other)
+        self._check_size([counts[k] for k in (*rest, node)])
+        a = _sum([*cells[:split], *cells[split + 1 :]], (*rest, node), counts)
+        b = b if pair[0] == node else b.T
+        product = min_plus(a.reshape(-1, counts[node]), np.ascontiguousarray(b))
+        axes = [(*rest, other).index(k) for k in scope]
+        shaped = product.reshape([counts[k] for k in (*rest, other)]).transpose(axes)
+        return np.ascontiguousarray(shaped)
+
+    def _check_size(self, counts: Iterable[int]) -> None:
+        need = 8.0 * math.prod(counts)
+        if need > self.memory_limit:
+            raise TooLargeError(
+                f"sharding: an intermediate table would take {need:.3g} bytes, more than the limit "
+                f"of {self.memory_limit:.3g}; use fewer configurations or raise the limit"
+            )
+
+
+def _classes(memo: Memo, tables: list[Table], node: int) -> Classes:
+    """What all tables together tell apart of ``node``."""
+    return memo.joint([table.classes_of(node) for table in tables if node in table.scope])
+
+
+def _representatives(memo: Memo, node: int, tables: list[Table], count: int) -> IntArray:
+    """The cheapest of ``node``'s configurations of every class that its neighbours tell apart."""
+    together = _classes(memo, [table for table in tables if len(table.scope) > 1], node)
+    if len(together) == count:
+        return together.first
+    own = np.zeros(count)
+    for table in tables:
+        if len(table.scope) == 1:
+            own += table.cost[table.classes[0].of]
+    order = np.lexsort((own, together.of))
+    return order[np.unique(together.of[order], return_index=True)[1]]
+
+
+def _minimum(cells: Cells, scope: tuple[int, ...], node: int, counts: dict[int, int]) -> FloatArray:
+    """The minimum over ``node`` of the tables' sum, over a few configurations of the first
+    neighbour at a time: the whole sum may be far larger than its minimum. [counts of scope]
+    """
+    first, count = scope[0], counts[scope[0]]
+    step = max(1, CHUNK // math.prod(counts[k] for k in (*scope[1:], node)))
     parts = []
     for low in range(0, count, step):
-        part = [_slice(table, first, slice(low, low + step)) for table in tables]
-        shape = [*sizes]
-        shape[first] = min(step, count - low)
+        part = [(axes, _slice(cost, axes, first, slice(low, low + step))) for axes, cost in cells]
+        shape = counts | {first: min(step, count - low)}
         parts.append(_sum(part, (*scope, node), shape).min(axis=-1))
     return np.concatenate(parts)
 
 
-def _slice(table: Table, node: int, rows: slice) -> Table:
-    index = tuple(rows if k == node else slice(None) for k in table.scope)
-    return Table(table.scope, table.cost[index])
+def _slice(cost: FloatArray, axes: tuple[int, ...], node: int, rows: slice) -> FloatArray:
+    return cost[tuple(rows if k == node else slice(None) for k in axes)]
 
 
-def _check_size(scope: tuple[int, ...], sizes: list[int], memory_limit: float) -> None:
-    need = 8.0 * math.prod(sizes[node] for node in scope)
-    if need > memory_limit:
-        raise UnsupportedError(
-            f"sharding: an intermediate table would take {need:.3g} bytes, more than the limit "
-            f"of {memory_limit:.3g}; use fewer configurations or raise the limit"
-        )
-
-
-def _splittable(node: int, tables: list[Table], sizes: list[int]) -> Table | None:
+def _splittable(node: int, cells: Cells) -> int | None:
     """The pairwise table whose other node is in no other table; the largest such."""
-    counts: dict[int, int] = {}
-    for table in tables:
-        for other in table.scope:
-            counts[other] = counts.get(other, 0) + 1
+    seen: dict[int, int] = {}
+    for scope, _ in cells:
+        for other in scope:
+            seen[other] = seen.get(other, 0) + 1
     pairwise = [
-        table
-        for table in tables
-        if len(table.scope) == 2 and counts[table.scope[table.scope[0] == node]] == 1
+        k
+        for k, (scope, _) in enumerate(cells)
+        if len(scope) == 2 and seen[scope[scope[0] == node]] == 1
     ]
-    return max(pairwise, key=lambda table: table.cost.size, default=None)
+    return max(pairwise, key=lambda k: cells[k][1].size, default=None)
 
 
-def _sum(tables: list[Table], scope: tuple[int, ...], sizes: list[int]) -> FloatArray:
+def _sum(cells: Cells, scope: tuple[int, ...], counts: dict[int, int]) -> FloatArray:
     """The sum of tables over ``scope``, which contains all of theirs; axes as in ``scope``."""
-    total = np.zeros([sizes[node] for node in scope])
-    for table in sorted(tables, key=lambda table: table.cost.size):
-        axes = sorted(range(len(table.scope)), key=lambda k: scope.index(table.scope[k]))
-        shape = [sizes[node] if node in table.scope else 1 for node in scope]
-        total += table.cost.transpose(axes).reshape(shape)
+    total = np.zeros([counts[node] for node in scope])
+    for axes, cost in sorted(cells, key=lambda entry: entry[1].size):
+        turn = sorted(range(len(axes)), key=lambda k: scope.index(axes[k]))
+        shape = [counts[node] if node in axes else 1 for node in scope]
+        total += cost.transpose(turn).reshape(shape)
     return total
 
 
@@ -215,7 +195,7 @@ def _trace_back(eliminated: list[tuple[int, list[Table]]], sizes: list[int]) -> 
     for node, tables in reversed(eliminated):
         total = np.zeros(sizes[node])
         for table in tables:
-            index = tuple(slice(None) if k == node else chosen[k] for k in table.scope)
-            total += table.cost[index]
+            pairs = zip(table.scope, table.classes, strict=True)
+            total += table.cost[tuple(c.of if k == node else c.of[chosen[k]] for k, c in pairs)]
         chosen[node] = int(total.argmin())
     return tuple(chosen)

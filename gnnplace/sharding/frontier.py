@@ -29,9 +29,9 @@ from itertools import pairwise
 import numpy as np
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.sharding.elimination import ShardingResult, best_strategy
 from gnnplace.sharding.frontier_search import Corner, search
 from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.sharding.search import ShardingResult, best_strategy
 from gnnplace.sharding.supported import Point, Supported, supported_points, undominated
 from gnnplace.sharding.tree import factors_of
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,19 +19,26 @@ from pydantic import Field
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_json
+from gnnplace.sharding.classes import Classes
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 Name = Annotated[str, Field(min_length=1)]
 
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """Cost between two nodes' configurations: [K_u, K_v]."""
+    """Cost between two nodes' configurations: [K_u, K_v].
+
+    Attributes:
+        classes: of equal rows and of equal columns of ``cost``, where they are known already.
+    """
 
     u: int
     v: int
     cost: FloatArray
     memory: FloatArray | None = None
+    classes: tuple[Classes, Classes] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +90,31 @@ class ShardingProblem:
         """Whether any node or edge says what it takes."""
         tables = [*self.memory, *(edge.memory for edge in self.edges)]
         return any(table is not None for table in tables)
+
+    def neighbours(self) -> list[set[int]]:
+        """The nodes that each node shares an edge with. [N]"""
+        around: list[set[int]] = [set() for _ in self.cost]
+        for edge in self.edges:
+            around[edge.u].add(edge.v)
+            around[edge.v].add(edge.u)
+        return around
+
+    def restricted(self, kept: Sequence[IntArray]) -> ShardingProblem:
+        """The problem with some of each node's configurations alone.
+
+        Args:
+            kept: indices of the configurations that stay. N arrays
+        """
+        nodes = [cost[rows] for cost, rows in zip(self.cost, kept, strict=True)]
+        pairs = zip(self.memory, kept, strict=False)
+        memory = [None if table is None else table[rows] for table, rows in pairs]
+        edges = []
+        for edge in self.edges:
+            cells = np.ix_(kept[edge.u], kept[edge.v])
+            of_memory = None if edge.memory is None else edge.memory[cells]
+            edges.append(Edge(edge.u, edge.v, edge.cost[cells], of_memory))
+        return ShardingProblem(self.name, self.devices, self.names, tuple(nodes), tuple(edges),
+                               tuple(memory))  # fmt: skip
 
     def value(self, configuration: tuple[int, ...]) -> float:
         """Cost of one configuration index a node."""

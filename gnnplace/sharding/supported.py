@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.sharding.elimination import best_strategy
 from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.sharding.search import best_strategy
 from gnnplace.sharding.tree import Factors
 
 FloatArray = NDArray[np.float64]

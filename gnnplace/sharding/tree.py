@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import UnsupportedError
-from gnnplace.sharding.elimination import combined_edges
 from gnnplace.sharding.ordering import elimination_order
 from gnnplace.sharding.problem import Edge, ShardingProblem
 
@@ -114,6 +113,16 @@ def factors_of(problem: ShardingProblem) -> Factors:
         (*own, *(pair_bytes[key] for key in pairs)),
         tuple(np.arange(len(cost)) for cost in problem.cost),
     )
+
+
+def combined_edges(problem: ShardingProblem) -> dict[tuple[int, int], FloatArray]:
+    """Edge tables with parallel edges added up; the smaller node is the first axis."""
+    pairs: dict[tuple[int, int], FloatArray] = {}
+    for edge in problem.edges:
+        key = (min(edge.u, edge.v), max(edge.u, edge.v))
+        cost = edge.cost if edge.u < edge.v else edge.cost.T
+        pairs[key] = pairs[key] + cost if key in pairs else cost
+    return pairs
 
 
 def elimination_tree(factors: Factors) -> tuple[Step, ...]:

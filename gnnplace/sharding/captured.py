@@ -1,0 +1,191 @@
+"""Layers of a captured model on a mesh of devices: what can be split, and into which layouts.
+
+A configuration of an operation gives each dimension of the mesh a label of the operation, or none.
+Unlike the splits of ``configurations.py`` it says which devices hold which part, so what is moved
+between two layers is known and not assumed. Everything that it says, DTensor's placements can.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gnnplace.errors import InputError
+
+Axes = tuple[str | None, ...]
+Mesh = tuple[int, ...]
+Configuration = tuple[str | None, ...]
+Layout = tuple[int, ...]
+"""For each dimension of the mesh the axis that it splits, or one of the two below."""
+REPLICATED, PARTIAL = -1, -2
+PARAMETER, CALL = "parameter", "call"
+
+
+@dataclass(frozen=True)
+class SplitValue:
+    """A tensor between operations.
+
+    Attributes:
+        shape: of the whole.
+        element: bytes of an element.
+        gradient: whether a gradient flows into it.
+        source: ``PARAMETER``, ``CALL``, or anything else for what is there from the start.
+        name: of a parameter.
+    """
+
+    shape: tuple[int, ...]
+    element: int
+    gradient: bool
+    source: str
+    name: str = ""
+
+    @property
+    def bytes(self) -> float:
+        """Of the whole tensor."""
+        return float(math.prod(self.shape) * self.element)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides an operation's costs; equal ones share tables.
+
+    Attributes:
+        extents: labels, and what the number of parts must divide.
+        reads: labels of each tensor read.
+        results: labels of each tensor made.
+        flops: of the forward pass.
+        moves: it only moves axes: no time.
+    """
+
+    extents: tuple[tuple[str, int], ...]
+    reads: tuple[Axes, ...]
+    results: tuple[Axes, ...]
+    flops: float
+    moves: bool = False
+
+
+@dataclass(frozen=True)
+class SplitOp:
+    """An operation.
+
+    Attributes:
+        name: unique.
+        kind: for people.
+        shape: how it can be split.
+        reads: values read.
+        results: values made.
+        batch: the label that stands for examples, if any.
+        names: what people call its labels.
+        reason: why it cannot be split, if so.
+    """
+
+    name: str
+    kind: str
+    shape: Shape
+    reads: tuple[int, ...]
+    results: tuple[int, ...]
+    batch: str | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    reason: str = ""
+
+    def words(self, configuration: Configuration, mesh: Mesh) -> str:
+        """Such as ``heads over 4, batch over 2``; the largest split first."""
+        parts = parts_of(configuration, mesh)
+        called = dict(self.names)
+        cut = sorted(((-n, called.get(label, label)) for label, n in parts.items()))
+        return ", ".join(f"{name} over {-n}" for n, name in cut) or "whole on every device"
+
+
+@dataclass(frozen=True)
+class SplitGraph:
+    """Operations in the order they run, and the values between them."""
+
+    name: str
+    ops: tuple[SplitOp, ...]
+    values: tuple[SplitValue, ...]
+
+
+def default_mesh(devices: int) -> Mesh:
+    """Two dimensions as near to a square as there are, the larger first; one for a prime.
+
+    Raises:
+        InputError: no devices.
+    """
+    if devices < 1:
+        raise InputError(f"devices {devices}: must be at least 1")
+    small = max(k for k in range(1, math.isqrt(devices) + 1) if devices % k == 0)
+    return (devices // small, small) if small > 1 else (devices,)
+
+
+@lru_cache(maxsize=4096)
+def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
+    """All assignments of labels to the mesh's dimensions with equal parts; the first is whole."""
+    extents = dict(shape.extents)
+    labels = [None, *extents]
+    return tuple(
+        c
+        for c in itertools.product(labels, repeat=len(mesh))
+        if all(extents[label] % n == 0 for label, n in parts_of(c, mesh).items())
+    )
+
+
+def parts_of(configuration: Configuration, mesh: Mesh) -> dict[str, int]:
+    """Number of parts of each label that is split."""
+    parts: Counter[str] = Counter()
+    for label, size in zip(configuration, mesh, strict=True):
+        if label is not None and size > 1:
+            parts[label] = max(1, parts[label]) * size
+    return dict(parts)
+
+
+def made_layout(axes: Axes, configuration: Configuration) -> Layout:
+    """Layout of a result: a sum over the devices that split a label it lacks."""
+    return tuple(_axis(axes, label, PARTIAL) for label in configuration)
+
+
+def read_layout(axes: Axes, configuration: Configuration) -> Layout:
+    """Layout in which a tensor is read."""
+    return tuple(_axis(axes, label, REPLICATED) for label in configuration)
+
+
+def gradient_layout(axes: Axes, configuration: Configuration) -> Layout:
+    """Layout of the gradient that a read leaves behind."""
+    return made_layout(axes, configuration)
+
+
+def _axis(axes: Axes, label: str | None, missing: int) -> int:
+    if label is None:
+        return REPLICATED
+    return axes.index(label) if label in axes else missing
+
+
+def settled(layout: Layout) -> Layout:
+    """A layout with its sums made: what the gradient of a tensor in this layout must be in."""
+    return tuple(REPLICATED if place == PARTIAL else place for place in layout)
+
+
+def parts_in(layout: Layout, mesh: Mesh) -> int:
+    """Parts that a tensor in a layout is cut into."""
+    return math.prod(n for place, n in zip(layout, mesh, strict=True) if place >= 0)
+
+
+def uses(graph: SplitGraph) -> dict[int, list[tuple[int, int]]]:
+    """Operations and which of their reads, by value."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for i, op in enumerate(graph.ops):
+        for slot, value in enumerate(op.reads):
+            found.setdefault(value, []).append((i, slot))
+    return found
+
+
+def batch_configuration(op: SplitOp, mesh: Mesh) -> int:
+    """Index of the configuration of data parallelism: the batch over all devices, else whole."""
+    options = mesh_configurations(op.shape, mesh)
+    wanted = (op.batch,) * len(mesh)
+    return options.index(wanted) if wanted in options else 0
+
+

@@ -1,0 +1,111 @@
+"""Classes of configurations that a table does not tell apart.
+
+A layer's neighbours see only how the tensor between them is laid out: all configurations of a
+convolution that lay its output out alike have equal rows in the table of the next layer. A table
+over classes is several times smaller, and so is what elimination makes of it; nothing is lost.
+
+Equal rows are found with a hash of each row (multilinear: Lemire and Kaser, 2014, "Strongly
+universal string hashing is fast") and then compared number by number, so a collision only costs the
+classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Bits = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """A partition of one node's configurations.
+
+    Attributes:
+        of: class of each configuration. [K]
+        first: one configuration of each class. [classes]
+    """
+
+    of: IntArray
+    first: IntArray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def each_alone(count: int) -> Classes:
+    """Every configuration in a class of its own."""
+    numbers = np.arange(count)
+    return Classes(numbers, numbers)
+
+
+def joint(parts: Sequence[Classes]) -> Classes:
+    """The coarsest partition that is finer than all ``parts``; there is at least one."""
+    if all(part is parts[0] for part in parts):
+        return parts[0]
+    for part in parts:
+        if len(part) == len(part.of):
+            return part
+    code = parts[0].of
+    for part in parts[1:]:
+        _, code = np.unique(code * len(part) + part.of, return_inverse=True)
+    _, first, of = np.unique(code, return_index=True, return_inverse=True)
+    return Classes(of, first)
+
+
+def table_classes(table: FloatArray) -> tuple[Classes, Classes]:
+    """Classes of equal rows and of equal columns."""
+    bits = np.ascontiguousarray(table).view(np.uint64)
+    of_rows, of_columns = _hashes(bits, _coefficients(max(bits.shape)))
+    rows, columns = _of_equal(of_rows), _of_equal(of_columns)
+    same_rows, same_columns = _verified(bits, rows.first[rows.of], columns.first[columns.of])
+    return (
+        rows if same_rows else each_alone(len(of_rows)),
+        columns if same_columns else each_alone(len(of_columns)),
+    )
+
+
+def _of_equal(hashes: Bits) -> Classes:
+    _, first, of = np.unique(hashes, return_index=True, return_inverse=True)
+    return Classes(of, first)
+
+
+@lru_cache(maxsize=64)
+def _coefficients(count: int) -> Bits:
+    """Odd numbers that are always the same. [count]"""
+    drawn = np.random.default_rng(0).integers(0, 1 << 63, count, np.uint64)
+    return drawn * np.uint64(2) + np.uint64(1)
+
+
+@njit(cache=True)
+def _hashes(bits: Bits, coefficients: Bits) -> tuple[Bits, Bits]:
+    """Hashes of rows and of columns."""
+    rows, columns = bits.shape
+    of_rows, of_columns = np.zeros(rows, np.uint64), np.zeros(columns, np.uint64)
+    for i in range(rows):
+        value = np.uint64(0)
+        for j in range(columns):
+            mixed = bits[i, j] ^ (bits[i, j] >> np.uint64(31))
+            value += mixed * coefficients[j]
+            of_columns[j] += mixed * coefficients[i]
+        of_rows[i] = value
+    return of_rows, of_columns
+
+
+@njit(cache=True)
+def _verified(bits: Bits, row: IntArray, column: IntArray) -> tuple[bool, bool]:
+    """Whether every row equals row ``row`` of it, and every column likewise."""
+    rows, columns = bits.shape
+    same_rows, same_columns = True, True
+    for i in range(rows):
+        for j in range(columns):
+            same_rows &= bits[i, j] == bits[row[i], j]
+            same_columns &= bits[i, j] == bits[i, column[j]]
+    return same_rows, same_columns

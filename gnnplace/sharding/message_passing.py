@@ -1,0 +1,117 @@
+"""Bounds of every configuration, and a good strategy, without large tables.
+
+Sequential tree-reweighted message passing (TRW-S: Kolmogorov, 2006, "Convergent tree-reweighted
+message passing for energy minimization"): nodes in an order; a sweep takes each node's cost plus
+all messages to it, gives every later neighbour a share of 1 / max(earlier, later neighbours) of it
+and sends on what is least. A sweep forth gives a lower bound of every strategy. In the sweep back
+the same sums say how much more any strategy with a given configuration costs at least (the
+min-marginals of the chains that TRW-S decomposes the graph into). A sweep's strategy takes each
+node's best configuration beside those chosen before and the messages of the others.
+
+Both answers only need messages: memory and time of a sweep are those of the tables themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.sharding.problem import ShardingProblem
+from gnnplace.sharding.sweeps import Flat, improve, sweep
+from gnnplace.sharding.tables import Table, buckets_of
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+ROUNDING = 1e-12  # Of the sum of all tables' largest numbers: what rounding may take from a bound.
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What message passing has found.
+
+    Attributes:
+        configuration: the best strategy met. [N]
+        cost: of it.
+        bound: no strategy costs less.
+        node: no strategy with a node's configuration costs less. N arrays [K]
+    """
+
+    configuration: tuple[int, ...]
+    cost: float
+    bound: float
+    node: tuple[FloatArray, ...]
+
+
+class _Store:
+    """Arrays one behind the other; one that is there already is not added again."""
+
+    def __init__(self) -> None:
+        self.parts: list[NDArray] = []
+        self.places: dict[int, int] = {}
+        self.end = 0
+
+    def add(self, array: NDArray) -> int:
+        if id(array) not in self.places:
+            self.places[id(array)], self.end = self.end, self.end + array.size
+            self.parts.append(array)
+        return self.places[id(array)]
+
+    def joined(self, kind: type) -> NDArray:
+        return np.concatenate([np.zeros(0, kind), *(part.ravel() for part in self.parts)])
+
+
+def message_bounds(problem: ShardingProblem, sweeps: int, *, enough: float = 0.0) -> Bounds:
+    """Bounds and the best strategy of ``sweeps`` sweeps forth and back.
+
+    Args:
+        problem: cost tables.
+        sweeps: at most; at least one.
+        enough: stops where cost and bound are this close, relative to the cost.
+    """
+    flat = _flat(problem)
+    messages = np.zeros(int(flat.shape.sum()))
+    best, least, bound = np.zeros(0, np.int64), np.inf, -np.inf
+    node, chosen = np.zeros_like(flat.unary), np.zeros(len(problem.cost), np.int64)
+    for _ in range(sweeps):
+        bound = max(bound, sweep(flat, messages, node, chosen, True))
+        sweep(flat, messages, node, chosen, False)
+        improve(flat, chosen)
+        cost = problem.value(tuple(chosen.tolist()))
+        if cost < least:
+            best, least = chosen.copy(), cost
+        if least - bound <= enough * abs(least):
+            break
+    bound -= _rounding(problem)
+    of_nodes = [bound + part for part in np.split(node, flat.start[1:-1])]
+    return Bounds(tuple(best.tolist()), least, min(bound, least), tuple(of_nodes))
+
+
+def _rounding(problem: ShardingProblem) -> float:
+    tables = [*problem.cost, *(edge.cost for edge in problem.edges)]
+    largest: dict[int, float] = {}
+    for table in tables:
+        if id(table) not in largest:
+            largest[id(table)] = float(max(table.max(), -table.min()))
+    return ROUNDING * sum(largest[id(table)] for table in tables)
+
+
+def _flat(problem: ShardingProblem) -> Flat:
+    found: dict[int, Table] = {}
+    for tables in buckets_of(problem).tables:
+        found |= {key: table for key, table in tables.items() if len(table.scope) == 2}
+    pairs = list(found.values())
+    count = len(problem.cost)
+    cells, classes = _Store(), _Store()
+    ends = np.array([p.scope for p in pairs], np.int64).reshape(-1, 2)
+    shape = np.array([p.cost.shape for p in pairs], np.int64).reshape(-1, 2)
+    table = np.array([cells.add(p.cost) for p in pairs], np.int64)
+    lookup = np.array([[classes.add(c.of) for c in p.classes] for p in pairs], np.int64)
+    order = np.argsort(ends.ravel(), kind="stable") // 2
+    degree = np.bincount(ends.ravel(), minlength=count)
+    message = np.cumsum(np.append(0, shape.ravel()))[:-1].reshape(-1, 2)
+    start = np.cumsum([0, *map(len, problem.cost)])
+    return Flat(start, np.concatenate(problem.cost), ends, table, shape, cells.joined(np.float64),
+                 lookup.reshape(-1, 2), classes.joined(np.int64), message, order,
+                 np.append(0, np.cumsum(degree)))  # fmt: skip

@@ -1,0 +1,133 @@
+"""The best strategy: bounds discard most configurations, elimination proves the best of the rest.
+
+Small problems are eliminated as they are. In larger ones a few sweeps of message passing
+(``message_passing.py``) give a strategy and, for every configuration, the least that any strategy
+with it costs. What costs more than the strategy in hand can't be in the best one; what is left is
+small and is solved exactly (``elimination.py``). Where even that would take tables above the memory
+limit, the strategy in hand and the bound of all strategies are the answer, with their gap.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.sharding.classes import table_classes
+from gnnplace.sharding.elimination import MEMORY_LIMIT, TooLargeError, cheapest
+from gnnplace.sharding.message_passing import Bounds, message_bounds
+from gnnplace.sharding.min_plus import min_plus
+from gnnplace.sharding.ordering import elimination_order
+from gnnplace.sharding.problem import Edge, ShardingProblem
+
+IntArray = NDArray[np.int64]
+SMALL = 2e8  # Cells of an elimination that is not worth bounds: some ten milliseconds.
+SWEEPS = (4, 60)  # The second where the first has left too much.
+LARGE = 2e10  # Cells of an elimination that more sweeps should make smaller: some seconds.
+CLOSE = 1e-9  # Of the cost: a bound this near to a strategy discards all that can be discarded.
+
+
+@dataclass(frozen=True)
+class ShardingResult:
+    """The best strategy found.
+
+    Attributes:
+        configuration: configuration index of each node. [N]
+        seconds: of the search alone.
+        exact: whether it is proven to be the best.
+        bound: no strategy costs less; None where nothing is known.
+    """
+
+    cost: float
+    memory: float | None
+    configuration: tuple[int, ...]
+    seconds: float
+    exact: bool
+    bound: float | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """By how much of its cost the strategy may be above the best; None: unknown."""
+        if self.exact:
+            return 0.0
+        if self.bound is None or self.cost <= 0:
+            return None
+        return (self.cost - self.bound) / self.cost
+
+
+def best_strategy(
+    problem: ShardingProblem, memory_limit: float = MEMORY_LIMIT, *, bounded: bool = False
+) -> ShardingResult:
+    """The configuration of least cost.
+
+    Args:
+        problem: cost tables.
+        memory_limit: bytes that one intermediate table may take.
+        bounded: beyond that, answer with the best strategy known and a bound of the best there is.
+
+    Raises:
+        TooLargeError: a table would be larger than ``memory_limit``, and not ``bounded``.
+    """
+    begin = time.perf_counter()
+    left, bounds = _discarded(problem)
+    try:
+        found = cheapest(left.problem, left.order[0], memory_limit)
+    except TooLargeError:
+        if not bounded:
+            raise
+        bounds = bounds or message_bounds(problem, SWEEPS[1])
+        return _result(problem, bounds.configuration, begin, bounds.bound)
+    configuration = tuple(int(rows[k]) for rows, k in zip(left.kept, found, strict=True))
+    return _result(problem, configuration, begin, None)
+
+
+def warm() -> None:
+    """Compiles the kernels (or loads them from the cache), so that no search's seconds count it."""
+    min_plus(np.zeros((1, 1)), np.zeros((1, 1)))
+    table_classes(np.zeros((1, 1)))
+    pair = (Edge(0, 1, np.zeros((1, 1))),)
+    message_bounds(ShardingProblem("warm", 1, ("a", "b"), (np.zeros(1),) * 2, pair), 1)
+
+
+def _result(
+    problem: ShardingProblem, configuration: tuple[int, ...], begin: float, bound: float | None
+) -> ShardingResult:
+    seconds = time.perf_counter() - begin
+    cost, memory = problem.value(configuration), problem.bytes(configuration)
+    exact = bound is None or bound >= cost
+    return ShardingResult(cost, memory, configuration, seconds, exact, cost if exact else bound)
+
+
+@dataclass(frozen=True, eq=False)
+class _Left:
+    """A problem with the configurations ``kept`` of each node."""
+
+    problem: ShardingProblem
+    kept: list[IntArray]
+
+    @cached_property
+    def order(self) -> tuple[list[int], float]:
+        """An order of elimination, and the cells that it would take."""
+        sizes = [len(cost) for cost in self.problem.cost]
+        return elimination_order(self.problem.neighbours(), sizes)
+
+
+def _discarded(problem: ShardingProblem) -> tuple[_Left, Bounds | None]:
+    """Without configurations that are in no best strategy, and the bounds that say so."""
+    left = _Left(problem, [np.arange(len(cost)) for cost in problem.cost])
+    bounds: Bounds | None = None
+    for sweeps, most in zip(SWEEPS, (SMALL, LARGE), strict=True):
+        if left.order[1] <= most:
+            break
+        found = message_bounds(left.problem, sweeps, enough=CLOSE)
+        rows = [np.flatnonzero(part <= found.cost) for part in found.node]
+        whole = tuple(int(kept[k]) for kept, k in zip(left.kept, found.configuration, strict=True))
+        bounds = Bounds(whole, found.cost, found.bound, found.node)
+        left = _Left(
+            left.problem.restricted(rows),
+            [kept[k] for kept, k in zip(left.kept, rows, strict=True)],
+        )
+    return left, bounds
