@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -187,5 +186,3 @@ def batch_configuration(op: SplitOp, mesh: Mesh) -> int:
     options = mesh_configurations(op.shape, mesh)
     wanted = (op.batch,) * len(mesh)
     return options.index(wanted) if wanted in options else 0
-
-

@@ -222,9 +222,7 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
     edges = tuple(Edge(x.u, x.v, tables.of(x)) for x in captured.links)
     devices = int(np.prod(captured.mesh))
     name = captured.graph.name
-    return ShardingProblem(
-        name, devices, captured.names(), tuple(cost), edges, tuple(memory)
-    )
+    return ShardingProblem(name, devices, captured.names(), tuple(cost), edges, tuple(memory))
 
 
 def _node_key(captured: CapturedProblem, op: int) -> object:

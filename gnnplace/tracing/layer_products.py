@@ -1,0 +1,187 @@
+"""Rules of the calls that do the work: linear layers, products, convolutions, attention, tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from gnnplace.tracing.layer_calls import LayerCall, Ref
+from gnnplace.tracing.layer_rule import Axes, Case, Draft, Rule, Share, numbered, whole
+
+IN, OUT, VOCABULARY, FEATURES, HEADS = "in", "out", "vocabulary", "features", "heads"
+
+
+def linear(case: Case) -> Rule:
+    """`linear(x, weight, bias)`: 2 FLOP for each weight and row."""
+    lead = numbered(len(case.results[0]) - 1)
+    draft = Draft(case)
+    draft.read(0, (*lead, IN))
+    draft.read(1, (OUT, IN))
+    draft.read(case.slot(2, "bias"), (OUT,))
+    flops = 2.0 * math.prod(case.results[0]) * case.shapes[0][-1]
+    return draft.rule("linear", (*lead, OUT), flops=flops, run=_biased(2, "bias"))
+
+
+def addmm(case: Case) -> Rule:
+    """`addmm(bias, x, weight)`."""
+    if any(case.call.kwargs.get(key, 1) != 1 for key in ("alpha", "beta")):
+        return whole(case, "addmm with factors")
+    draft = Draft(case)
+    bias = case.shapes[0]
+    draft.read(0, tuple(("0", OUT)[-len(bias) :]) if len(bias) else ())
+    draft.read(1, ("0", IN))
+    draft.read(2, (IN, OUT))
+    flops = 2.0 * math.prod(case.results[0]) * case.shapes[1][-1]
+    return draft.rule("linear", ("0", OUT), flops=flops, run=_biased(0, "input"))
+
+
+def _biased(position: int, name: str) -> Callable[..., Any]:
+    """Adds the bias once where the features that are summed over are split."""
+
+    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+        if share.parts(IN) > 1 and isinstance(call.argument(position, name), Ref):
+            first = float(share.index(IN) == 0)
+            if len(args) > position:
+                args = (*args[:position], args[position] * first, *args[position + 1 :])
+            else:
+                kwargs = {**kwargs, name: kwargs[name] * first}
+        return call.function(*args, **kwargs)
+
+    return run
+
+
+def matmul(case: Case) -> Rule:
+    """`matmul`, `bmm`, `mm`: leading axes are broadcast, the inner one is summed over."""
+    a, b = case.shapes[0], case.shapes[1]
+    if len(a) < 2 or len(b) < 2:
+        return whole(case, "a product with a vector")
+    rank = len(case.results[0])
+    lead = numbered(rank - 2)
+    draft = Draft(case)
+    draft.read(0, (*_lead(a, case.results[0], lead), "rows", IN))
+    draft.read(1, (*_lead(b, case.results[0], lead), IN, OUT))
+    flops = 2.0 * math.prod(case.results[0]) * a[-1]
+    return draft.rule("product", (*lead, "rows", OUT), flops=flops)
+
+
+def _lead(shape: tuple[int, ...], result: tuple[int, ...], lead: Axes) -> Axes:
+    count = len(shape) - 2
+    skip = len(lead) - count
+    pairs = zip(shape[:count], result[skip : skip + count], lead[skip:], strict=True)
+    return tuple(label if size == want else None for size, want, label in pairs)
+
+
+def convolution(case: Case) -> Rule:
+    """`conv1d`, `conv2d`, `conv3d`: along the batch, and channels where there is one group."""
+    spatial = len(case.results[0]) - 2
+    if len(case.shapes[0]) != spatial + 2:
+        return whole(case, "a convolution without a batch")
+    ungrouped = case.call.argument(6, "groups", 1) == 1
+    into, out = (IN, OUT) if ungrouped else (None, None)
+    rest = (None,) * spatial
+    draft = Draft(case)
+    draft.read(0, ("0", into, *rest))
+    draft.read(1, (out, into, *rest))
+    draft.read(case.slot(2, "bias"), (out,))
+    flops = 2.0 * math.prod(case.results[0]) * math.prod(case.shapes[1][1:])
+    made = ("0", out, *rest)
+    return draft.rule("convolution", made, flops=flops, run=_biased(2, "bias"))
+
+
+def pool(case: Case) -> Rule:
+    """Pooling and resizing: along batch and channels."""
+    axes = tuple(str(i) if i < 2 else None for i in range(len(case.results[0])))
+    if len(case.results) != 1:
+        return whole(case, "pooling with indices")
+    draft = Draft(case)
+    draft.read(0, axes)
+    return draft.rule("pool", axes)
+
+
+def attention(case: Case) -> Rule:
+    """Scaled dot products: along batch and heads; 4 FLOP a pair and feature."""
+    if case.call.argument(4, "dropout_p", 0.0):
+        return whole(case, "its dropout draws other numbers on each part")
+    query, value = case.shapes[0], case.results[0]
+    lead = tuple(
+        HEADS if axis == 1 and len(value) == 4 else str(axis) for axis in range(len(value) - 2)
+    )
+    draft = Draft(case)
+    for slot in range(3):
+        draft.read(slot, (*lead, None, None))
+    mask = case.slot(3, "attn_mask")
+    if mask is not None:
+        shape = case.shapes[mask]
+        count = max(0, len(shape) - 2)
+        pairs = zip(
+            shape[:count], value[len(lead) - count :], lead[len(lead) - count :], strict=False
+        )
+        draft.read(mask, (*(label if size == n else None for size, n, label in pairs), None, None))
+    flops = 4.0 * math.prod(value[:-1]) * case.shapes[1][-2] * query[-1]
+    return draft.rule("attention", (*lead, None, None), flops=flops)
+
+
+def multi_head_attention(case: Case) -> Rule:
+    """The whole of `nn.MultiheadAttention`, [positions, batch, features]: along the batch."""
+    if case.call.argument(12, "dropout_p", 0.0) and case.call.kwargs.get("training", True):
+        return whole(case, "its dropout draws other numbers on each part")
+    if len(case.shapes[0]) != 3:
+        return whole(case, "attention without a batch")
+    draft = Draft(case)
+    for slot in range(3):
+        draft.read(slot, (None, "1", None))
+    padding = case.slot(14, "key_padding_mask")
+    draft.read(padding, ("1", None))
+    made: list[Axes] = [(None, "1", None)]
+    if len(case.results) == 2:
+        made.append(("1", *(None,) * (len(case.results[1]) - 1)))
+    rows = math.prod(case.results[0])
+    width = case.shapes[0][-1]
+    flops = 8.0 * rows * width + 4.0 * rows * case.shapes[1][0]
+    return draft.rule("attention", *made, flops=flops)
+
+
+def embedding(case: Case) -> Rule:
+    """Rows of a table; a device without a token's row gives zeros: a sum over the vocabulary."""
+    if case.call.argument(3, "max_norm") is not None or case.call.argument(6, "sparse"):
+        return whole(case, "a table that is renormed, or sparse gradients")
+    lead = numbered(len(case.results[0]) - 1)
+    draft = Draft(case)
+    draft.read(0, lead)
+    draft.read(1, (VOCABULARY, FEATURES))
+    return draft.rule("embedding", (*lead, FEATURES), run=_lookup)
+
+
+def _lookup(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    if share.parts(VOCABULARY) == 1:
+        return call.function(*args, **kwargs)
+    ids, table = args[0], args[1]
+    padding = call.argument(2, "padding_idx")
+    whole_size = table.shape[0] * share.parts(VOCABULARY)
+    start = table.shape[0] * share.index(VOCABULARY)
+    mine = ids - start
+    here = (mine >= 0) & (mine < table.shape[0])
+    rows = functional.embedding(mine.where(here, 0), table)
+    if padding is not None:  # no gradient goes to its row
+        rows = rows.where((ids != padding % whole_size).unsqueeze(-1), rows.detach())
+    return rows * here.unsqueeze(-1).to(rows.dtype)
+
+
+PRODUCT_RULES: dict[str, Callable[[Case], Rule]] = {
+    "linear": linear,
+    "addmm": addmm,
+    **dict.fromkeys(("matmul", "bmm", "mm", "rmatmul"), matmul),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), convolution),
+    **dict.fromkeys(
+        ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+         "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+         "boolean_dispatch", "adaptive_max_pool2d", "interpolate"), pool,
+    ),
+    "scaled_dot_product_attention": attention,
+    "multi_head_attention_forward": multi_head_attention,
+    "embedding": embedding,
+}  # fmt: skip

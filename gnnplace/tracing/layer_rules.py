@@ -1,0 +1,39 @@
+"""The rule of every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gnnplace.tracing.layer_calls import CallGraph
+from gnnplace.tracing.layer_elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
+from gnnplace.tracing.layer_losses import LOSS_RULES
+from gnnplace.tracing.layer_norms import NORM_RULES
+from gnnplace.tracing.layer_products import PRODUCT_RULES
+from gnnplace.tracing.layer_rule import Case, Rule, case_of, whole
+from gnnplace.tracing.layer_shapes import SHAPE_RULES
+
+RULES: dict[str, Callable[[Case], Rule]] = {
+    **SHAPE_RULES,
+    **ELEMENTWISE_RULES,
+    **PRODUCT_RULES,
+    **NORM_RULES,
+    **LOSS_RULES,
+}
+
+
+def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
+    """A rule for each call of a graph."""
+    return tuple(rule_of(case_of(graph, call)) for call in graph.calls)
+
+
+def rule_of(case: Case) -> Rule:
+    """How a call can be split; whole where that is not known."""
+    if not case.shapes:
+        return whole(case, "")
+    name = case.call.kind
+    found = RULES.get(name)
+    if found is None:
+        if not is_elementwise(name) or case.call.changes:
+            return whole(case, f"no rule for {name!r}")
+        found = elementwise
+    return found(case)
