@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gnnplace.api import place as place
     from gnnplace.api import profile as profile
     from gnnplace.api import simulate as simulate
+    from gnnplace.execution import TrainingStep as TrainingStep
+    from gnnplace.execution import compile as compile
     from gnnplace.microbatching import with_microbatches as with_microbatches
     from gnnplace.placement import Placement as Placement
     from gnnplace.placement import read_placement as read_placement
@@ -35,6 +37,7 @@ HOMES = {
         "profile",
         "simulate",
     ),
+    "gnnplace.execution": ("TrainingStep", "compile"),
     "gnnplace.microbatching": ("with_microbatches",),
     "gnnplace.placement": ("Placement", "read_placement", "write_placement"),
     "gnnplace.problem": ("Problem", "read_problem", "write_problem"),

@@ -17,6 +17,7 @@ from gnnplace.files import read_json
 from gnnplace.formats import convert as convert
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placement import Placement, placement_from_data
+from gnnplace.placement import placed_microbatches as placed_microbatches
 from gnnplace.placers import Result, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import Problem, read_problem
@@ -319,12 +320,9 @@ def eager_step_times(model: str, options: CaptureOptions | None = None) -> dict[
 
 def execution_mode(placement: Placement, problem: Problem) -> str:
     """``measured`` where every device in use has a core or GPU of this machine to itself."""
-    from gnnplace.runtime.workers import available_cores
+    from gnnplace.execution import setting
 
-    used = [problem.cluster.devices[d] for d in sorted(set(placement.device.tolist()))]
-    cores = sum(device.kind == "cpu" for device in used)
-    here = all(device.name.startswith(("cpu:", "cuda:")) for device in used)
-    return "measured" if here and cores <= len(available_cores()) else "emulated"
+    return setting.execution_mode(placement, problem)
 
 
 def read_placement_for(path: str | Path, problem: Problem) -> tuple[Placement, Problem]:
@@ -338,14 +336,6 @@ def read_placement_for(path: str | Path, problem: Problem) -> tuple[Placement, P
     if count > 1 and problem.microbatches == 1:
         problem = with_microbatches(problem, count)
     return placement_from_data(data, problem, str(path)), problem
-
-
-def placed_microbatches(data: Any) -> int:
-    """Micro-batches that the op names of a placement file speak of."""
-    devices = data.get("device") if isinstance(data, dict) else None
-    names = devices if isinstance(devices, dict) else {}
-    suffixes = [str(name).rpartition("#")[2] for name in names if "#" in str(name)]
-    return 1 + max((int(s) for s in suffixes if s.isdecimal()), default=0)
 
 
 def read_or_profile(

@@ -138,6 +138,14 @@ def _check_once(sequence: dict[str, list[str]], problem: Problem, source: str) -
             raise FormatError(f"{source}: sequence: op {name!r} {what}")
 
 
+def placed_microbatches(data: Any) -> int:
+    """Micro-batches that the op names of a placement file speak of."""
+    devices = data.get("device") if isinstance(data, dict) else None
+    names = devices if isinstance(devices, dict) else {}
+    suffixes = [str(name).rpartition("#")[2] for name in names if "#" in str(name)]
+    return 1 + max((int(s) for s in suffixes if s.isdecimal()), default=0)
+
+
 def placement_to_data(placement: Placement, problem: Problem) -> dict[str, Any]:
     """The data of a placement file; attributes that are not known are left out."""
     names = problem.graph.names

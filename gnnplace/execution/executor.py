@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
+from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
 from gnnplace.execution.result import Execution
 from gnnplace.execution.saving import SavedValues, made_values, state_values
-from gnnplace.execution.source import TICKS, DeviceProgram, device_program
+from gnnplace.execution.setting import Setting
 from gnnplace.execution.stream import Observer, StepStream
-from gnnplace.execution.worker import DeviceWorker, Records
+from gnnplace.execution.worker import DeviceWorker
 from gnnplace.placement import Placement, faults
 from gnnplace.problem import Problem
-from gnnplace.runtime.board import ARRIVED, SEGMENT, STEP, WAITING, Board
-from gnnplace.runtime.memory import shared_words
-from gnnplace.runtime.transports import TRANSPORTS, make_transport
-from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.runtime.transports import TRANSPORTS
+from gnnplace.runtime.workers import Task, run_tasks
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.tracing.program import Program
 
@@ -62,7 +58,9 @@ def execute(
         MismatchError, DeadlockError: see `plan_execution`.
         ExecutionError: a worker died, failed or hung.
     """
-    _check(program, problem, placement, steps, warmup, mode, transport)
+    if steps < 1 or warmup < 0:
+        raise InputError(f"steps={steps}, warmup={warmup}: at least one step and no less than none")
+    check_runnable(program, problem, placement, mode, transport)
     placement = with_sequences(problem, placement)
     plan = plan_execution(program, problem, placement)
     run = _Run(plan, steps + warmup, mode, transport, outputs)
@@ -85,17 +83,15 @@ def execute(
     )
 
 
-def _check(
-    program: Program,
-    problem: Problem,
-    placement: Placement,
-    steps: int,
-    warmup: int,
-    mode: str,
-    transport: str,
+def check_runnable(
+    program: Program, problem: Problem, placement: Placement, mode: str, transport: str
 ) -> None:
-    if steps < 1 or warmup < 0:
-        raise InputError(f"steps={steps}, warmup={warmup}: at least one step and no less than none")
+    """Whether a placed program can be run at all.
+
+    Raises:
+        InputError: an unknown mode or transport, or a program captured without tensors.
+        InfeasibleError: the placement is impossible on the problem's cluster.
+    """
     if mode not in MODES:
         raise InputError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
     if transport not in TRANSPORTS:
@@ -111,77 +107,36 @@ def _check(
         raise InfeasibleError(f"placement: {wrong[0]} ({len(wrong)} faults)")
 
 
-class _Run:
+class _Run(Setting):
     """Everything that parent and workers share in one run; made before forking."""
 
     def __init__(
         self, plan: ExecutionPlan, num_steps: int, mode: str, transport: str, outputs: bool
     ) -> None:
-        self.plan, self.num_steps = plan, num_steps
-        self.kinds = [torch_device(plan.problem, device, mode) for device in plan.devices]
-        self.cores = assign_cores(self.kinds, mode)
         made, state = made_values(plan.program), state_values(plan.program)
+        super().__init__(plan, mode, transport, num_steps, made if outputs else ())
+        self.num_steps = num_steps
         self.saved = SavedValues(plan.program, [*made, *state]) if outputs else None
         for name in set(state) - plan.holders.keys():  # read by no op: no worker has it
             if self.saved is not None:
                 self.saved.save(name, plan.program.initial[name])
-        self.programs: list[DeviceProgram] = [
-            device_program(plan, device, made if outputs else ()) for device in plan.devices
-        ]
-        self.board = Board(len(plan.devices), crowded=len(set(self.cores)) < len(self.cores))
-        self.transport = make_transport(transport, plan.messages, self.board)
-        self.records = [
-            Records(shared_words(num_steps * (TICKS * p.num_ticks + 1)), p.num_ticks)
-            for p in self.programs
-        ]
 
     def start(self, timeout: float, idle: Callable[[], None]) -> list[Any]:
-        tasks = [Task(self._name(w), self._worker(w), core) for w, core in enumerate(self.cores)]
+        tasks = [Task(self.name(w), self._worker(w), core) for w, core in enumerate(self.cores)]
         try:
             return run_tasks(
                 tasks,
                 timeout=timeout,
                 progress=self.board.snapshot,
-                doing=self._doing,
-                suspect=self._suspect,
+                doing=self.doing,
+                suspect=self.suspect,
                 idle=idle,
             )
         finally:
             self.transport.dispose()
 
     def _worker(self, number: int) -> Callable[[], dict[str, Any]]:
-        return DeviceWorker(
-            number=number,
-            device=self.plan.devices[number],
-            plan=self.plan,
-            program=self.programs[number],
-            transport=self.transport,
-            board=self.board,
-            records=self.records[number],
-            saved=self.saved,
-            num_steps=self.num_steps,
-            torch_device=self.kinds[number],
-        )
-
-    def _name(self, number: int) -> str:
-        return self.plan.problem.cluster.devices[self.plan.devices[number]].name
-
-    def _doing(self, number: int) -> str:
-        step = self.board.get(number, STEP)
-        if step == 0:
-            return " before its first step"
-        segment = self.plan.segments[self.plan.devices[number]][self.board.get(number, SEGMENT)]
-        return f" in op {self.plan.problem.graph.names[segment.op]!r}, step {step - 1}"
-
-    def _suspect(self) -> int | None:
-        """A worker that neither waits for a message nor for the others at the barrier."""
-        board = self.board
-        workers = range(board.num_workers)
-        last = min(board.get(w, ARRIVED) for w in workers)
-        for w in workers:
-            if board.get(w, ARRIVED) == last and not board.get(w, WAITING):
-                return w
-        return None
+        return DeviceWorker(**self.of_worker(number), saved=self.saved, num_steps=self.num_steps)
 
 
 def with_sequences(problem: Problem, placement: Placement) -> Placement:
@@ -190,39 +145,3 @@ def with_sequences(problem: Problem, placement: Placement) -> Placement:
         return placement
     order = Simulator(problem).complete(placement.device)
     return finished_placement(problem, placement.device, order)
-
-
-def torch_device(problem: Problem, device: int, mode: str) -> torch.device:
-    """Where the tensors of a device live: "cuda:N" is that GPU, devices of kind "cpu" the CPU.
-
-    Emulated devices all live on the CPU.
-
-    Raises:
-        UnsupportedError: there is no such device here.
-    """
-    about = problem.cluster.devices[device]
-    if mode == "emulated" or about.kind == "cpu":
-        return torch.device("cpu")
-    kind, _, number = about.name.partition(":")
-    here = torch.cuda.device_count()
-    if kind != "cuda" or not number.isdecimal() or int(number) >= here:
-        raise UnsupportedError(
-            f"device {about.name!r} ({about.kind}) is not on this machine, which has {here} CUDA "
-            "devices: profile the model for a cluster that is, or execute with mode='emulated'"
-        )
-    return torch.device("cuda", int(number))
-
-
-def assign_cores(devices: list[torch.device], mode: str) -> list[int]:
-    """A core for every worker; only emulated workers may share one.
-
-    Raises:
-        UnsupportedError: more workers than cores.
-    """
-    cores = available_cores()
-    if len(devices) > len(cores) and mode != "emulated":
-        raise UnsupportedError(
-            f"{len(devices)} devices are in use but there are {len(cores)} cores: place on fewer "
-            "devices, or execute with mode='emulated'"
-        )
-    return [cores[w % len(cores)] for w in range(len(devices))]

@@ -57,6 +57,11 @@ class SavedValues:
         if name in self._tensors:
             self._tensors[name].copy_(tensor)
 
+    def loss(self) -> float:
+        """Mean of the losses of all micro-batches."""
+        losses = [float(self._tensors[name]) for name in self._program.losses]
+        return sum(losses) / len(losses)
+
     def values(self) -> StepValues:
         """What was saved, by the names of the model."""
         program, saved = self._program, self._tensors
@@ -67,9 +72,8 @@ class SavedValues:
             parameter: self._mean(copies(program, value))
             for parameter, value in program.gradients.items()
         }
-        losses = [float(saved[name]) for name in program.losses]
         return StepValues(
-            loss=sum(losses) / len(losses) if losses else None,
+            loss=self.loss() if program.losses else None,
             gradients=gradients,
             parameters=states["parameter"],
             buffers=states["buffer"],

@@ -1,6 +1,7 @@
 """The runtime room: worker processes under supervision, shared memory, transports, links."""
 
 from gnnplace.runtime.board import Board as Board
+from gnnplace.runtime.crew import Crew as Crew
 from gnnplace.runtime.links import measure_links as measure_links
 from gnnplace.runtime.transport import Message as Message
 from gnnplace.runtime.transport import Transport as Transport

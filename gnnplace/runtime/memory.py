@@ -7,6 +7,7 @@ the file system; the kernel frees it with the last process that maps it, however
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping
 
 import torch
 
@@ -74,6 +75,21 @@ class Arena:
         flat = flat[: flat.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
         stride = contiguous_stride(shape) if stride is None else stride
         return flat.as_strided(shape, stride)
+
+
+def shared_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of CPU tensors in one shared block, with the strides that a plain copy has."""
+    arena = Arena()
+    likes = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
+    offsets = {
+        name: arena.reserve(span(tuple(like.shape), like.stride()) * like.element_size())
+        for name, like in likes.items()
+    }
+    copies = {}
+    for name, like in likes.items():
+        copies[name] = arena.view(offsets[name], tuple(like.shape), like.stride(), like.dtype)
+        copies[name].copy_(tensors[name])
+    return copies
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -54,14 +54,18 @@ class WorkerFailure(Exception):
     """Raised inside a worker to say in one line what failed where."""
 
 
-class _Message(NamedTuple):
+class Reply(NamedTuple):
+    """What a worker sends: a result, or in one line why there is none, and when."""
+
     failed: bool
     content: Any
     time: float
 
 
 @dataclass
-class _Worker:
+class Worker:
+    """A worker process and our end of its pipe."""
+
     task: Task
     process: BaseProcess
     pipe: Connection
@@ -95,39 +99,44 @@ def run_tasks(
         ExecutionError: a worker died, raised or hung; names it and what it was doing.
         UnsupportedError: CUDA is already initialised in this process, which cannot be forked.
     """
+    workers: list[Worker] = []
+    try:
+        for task in tasks:
+            workers.append(start_worker(task, _work))
+        return supervise(workers, timeout, progress, doing, suspect, idle)
+    finally:
+        end_workers(workers)
+
+
+def start_worker(task: Task, work: Callable[[Task, Connection, int], None]) -> Worker:
+    """Forks a process that does `work(task, pipe, parent)`.
+
+    Raises:
+        UnsupportedError: CUDA is already initialised in this process, which cannot be forked.
+    """
     if torch.cuda.is_initialized():
         raise UnsupportedError(
             "workers: CUDA is already in use in this process, which therefore cannot be forked; "
             "execute in a fresh process"
         )
-    workers: list[_Worker] = []
-    try:
-        for task in tasks:
-            workers.append(_start(task))
-        return _supervise(workers, timeout, progress, doing, suspect, idle)
-    finally:
-        _end(workers)
-
-
-def _start(task: Task) -> _Worker:
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
+    ours, theirs = context.Pipe()
     process = context.Process(
-        target=_work, args=(task, theirs, os.getpid()), name=f"gnnplace {task.name}", daemon=True
+        target=work, args=(task, theirs, os.getpid()), name=f"gnnplace {task.name}", daemon=True
     )
     process.start()
     theirs.close()
-    return _Worker(task, process, ours)
+    return Worker(task, process, ours)
 
 
 def _work(task: Task, pipe: Connection, parent: int) -> None:
-    _prepare(task, parent)
+    prepare_worker(task, parent)
     try:
-        message = _Message(False, task.run(), time.monotonic())
+        message = Reply(False, task.run(), time.monotonic())
     except WorkerFailure as failure:
-        message = _Message(True, str(failure), time.monotonic())
+        message = Reply(True, str(failure), time.monotonic())
     except BaseException as error:
-        message = _Message(True, describe(error), time.monotonic())
+        message = Reply(True, describe(error), time.monotonic())
     pipe.send(message)
 
 
@@ -136,7 +145,8 @@ def describe(error: BaseException) -> str:
     return " ".join(traceback.format_exception_only(error)[-1].split())
 
 
-def _prepare(task: Task, parent: int) -> None:
+def prepare_worker(task: Task, parent: int) -> None:
+    """Makes a new process a worker: its core, one thread, and an end with its parent's."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the kernel was told
         os._exit(1)
@@ -162,14 +172,27 @@ def _keep_memory() -> None:
         library.mallopt(M_TRIM_THRESHOLD, -1)
 
 
-def _supervise(
-    workers: list[_Worker],
+def supervise(
+    workers: list[Worker],
     timeout: float,
     progress: Callable[[], bytes],
     doing: Callable[[int], str],
     suspect: Callable[[], int | None],
     idle: Callable[[], None],
 ) -> list[Any]:
+    """Waits for a reply of every worker and returns the results in order.
+
+    Args:
+        workers: All of them.
+        timeout: See `run_tasks`, as for the others.
+        progress: A snapshot that changes while workers get on.
+        doing: What a worker is doing now.
+        suspect: The worker to blame when none gets on.
+        idle: Called now and then.
+
+    Raises:
+        ExecutionError: a worker died, raised or hung; names it and what it was doing.
+    """
     results: dict[int, Any] = {}
     seen, since = progress(), time.monotonic()
     while len(results) < len(workers):
@@ -187,7 +210,7 @@ def _supervise(
 
 
 def _collect(
-    workers: list[_Worker], running: list[int], doing: Callable[[int], str]
+    workers: list[Worker], running: list[int], doing: Callable[[int], str]
 ) -> dict[int, Any]:
     """Results of those that are done.
 
@@ -215,19 +238,19 @@ def _collect(
     return {i: message.content for i, message in messages.items()}
 
 
-def _messages(workers: list[_Worker], running: list[int]) -> dict[int, _Message]:
+def _messages(workers: list[Worker], running: list[int]) -> dict[int, Reply]:
     """What workers have sent, if anything."""
-    found: dict[int, _Message] = {}
+    found: dict[int, Reply] = {}
     for i in running:
         try:
             if workers[i].pipe.poll():
                 found[i] = workers[i].pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             pass
     return found
 
 
-def _let_die(workers: list[_Worker], silent: list[int]) -> list[int]:
+def _let_die(workers: list[Worker], silent: list[int]) -> list[int]:
     """Reaps those whose death shows within a moment, and returns them."""
     sentinels = {i: workers[i].process.sentinel for i in silent}
     dying = wait(list(sentinels.values()), GRACE)
@@ -244,7 +267,7 @@ def _exit_text(code: int | None) -> str:
 
 
 def _give_up(
-    workers: list[_Worker],
+    workers: list[Worker],
     running: list[int],
     timeout: float,
     doing: Callable[[int], str],
@@ -257,7 +280,8 @@ def _give_up(
     )
 
 
-def _end(workers: list[_Worker]) -> None:
+def end_workers(workers: list[Worker]) -> None:
+    """Kills those that still run and reaps all."""
     for worker in workers:
         if worker.process.is_alive():
             worker.process.kill()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from gnnplace.cluster import Cluster, Device
 from gnnplace.errors import ExecutionError, InfeasibleError, InputError, UnsupportedError
 from gnnplace.execution import execute, verify
-from gnnplace.execution.executor import assign_cores, torch_device
+from gnnplace.execution.setting import assign_cores, torch_device
 from gnnplace.placement import Placement
 from tests.execution.programs import (
     ProgramBuilder,

@@ -58,9 +58,9 @@ def test_what_is_kept_predicts_the_same_again(store):
 
 def test_a_run_that_fails_keeps_its_steps_and_says_why(store):
     problem = problem_of(PROGRAM, 2)
+    program, placement = with_loss(Dying(4)), random_placement(problem, 0)
     with pytest.raises(ExecutionError):
-        placement = random_placement(problem, 0)
-        api.execute(with_loss(Dying(4)), problem, placement, steps=9, mode="measured", store=store)
+        api.execute(program, problem, placement, steps=9, mode="measured", store=store)
     (kept,) = store.runs()
     assert kept.steps == 2
     assert kept.outcome.status == "failed"

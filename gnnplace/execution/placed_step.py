@@ -1,0 +1,200 @@
+"""`PlacedStep`: a placed program on workers that stay, one step a call.
+
+Parameters, buffers, optimizer state and inputs live in memory that the workers and this process
+share, so that a new batch is one copy and looking at a parameter costs nothing. On a GPU they live
+on the device and are copied before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnplace.execution.clock import StepClock, step_timing
+from gnnplace.execution.device_clock import DeviceClock, device_clock
+from gnnplace.execution.executor import check_runnable, with_sequences
+from gnnplace.execution.plan import plan_execution
+from gnnplace.execution.result import StepTiming
+from gnnplace.execution.saving import STATEFUL, SavedValues
+from gnnplace.execution.setting import Setting
+from gnnplace.execution.source import StepFunction
+from gnnplace.execution.worker import DeviceWorker, involuntary_switches
+from gnnplace.placement import Placement
+from gnnplace.problem import Problem
+from gnnplace.runtime.board import DONE, STEP
+from gnnplace.runtime.crew import Crew
+from gnnplace.runtime.memory import shared_copies
+from gnnplace.runtime.workers import Task, WorkerFailure, describe
+from gnnplace.tracing.operations import set_step
+from gnnplace.tracing.program import Program
+
+PUBLISH, TAKE = "publish", "take"
+
+
+class PlacedStep:
+    """One training step after the other, on the devices of a placement.
+
+    Args:
+        program: With its initial tensors, which stay as they are.
+        problem: Its problem.
+        placement: Of the problem.
+        mode: "measured" or "emulated"; see `execute`.
+        transport: "shm" or "gloo".
+        timeout: Seconds without progress after which a step is given up.
+
+    Raises:
+        InputError, InfeasibleError, UnsupportedError, MismatchError, DeadlockError: see `execute`.
+        ExecutionError: a worker could not get ready.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        problem: Problem,
+        placement: Placement,
+        *,
+        mode: str = "measured",
+        transport: str = "shm",
+        timeout: float = 120.0,
+    ) -> None:
+        check_runnable(program, problem, placement, mode, transport)
+        self._placement, self._mode = with_sequences(problem, placement), mode
+        plan = plan_execution(program, problem, self._placement)
+        self.program = program
+        self.tensors = shared_copies(program.initial)
+        self._losses = SavedValues(program, program.losses)
+        self._setting = Setting(plan, mode, transport, 1, program.losses)
+        self._turn, self._open = 0, True
+        self._far = any(device.type != "cpu" for device in self._setting.kinds)
+        self._crew = Crew(
+            [
+                Task(self._setting.name(w), self._worker(w), core)
+                for w, core in enumerate(self._setting.cores)
+            ],
+            timeout=timeout,
+            progress=self._setting.board.snapshot,
+            doing=self._setting.doing,
+            suspect=self._setting.suspect,
+        )
+
+    def _worker(self, number: int) -> Callable[[], Callable[[Any], None]]:
+        of_worker = self._setting.of_worker(number)
+        return StandingWorker(**of_worker, saved=self._losses, num_steps=1, shared=self.tensors)
+
+    def step(self, number: int) -> float:
+        """Runs a step on the inputs that stand in `tensors` now and returns its loss.
+
+        Args:
+            number: Of the step; random ops depend on it.
+
+        Raises:
+            ExecutionError: a worker died, failed or hung, now or before.
+        """
+        self._turn += 1
+        self._crew.ask((self._turn, number))
+        return self._losses.loss()
+
+    def publish(self) -> None:
+        """Brings `tensors` up to date; there is nothing to do where they live on the CPU."""
+        if self._far:
+            self._crew.ask(PUBLISH)
+
+    def take(self) -> None:
+        """Lets the workers begin the next step from what stands in `tensors` now."""
+        if self._far:
+            self._crew.ask(TAKE)
+
+    def timing(self) -> StepTiming:
+        """Clocks and timeline of the last step."""
+        setting = self._setting
+        clock = StepClock(setting.plan, setting.programs, setting.records, 0)
+        return step_timing(clock, self._mode, self._placement)
+
+    def close(self) -> None:
+        """Ends the workers; `tensors` stays. May be called again."""
+        self._crew.close()
+        if self._open:
+            self._setting.transport.dispose()
+        self._open = False
+
+
+@dataclass(frozen=True)
+class StandingWorker(DeviceWorker):
+    """A worker that runs a step whenever it is asked to.
+
+    Attributes:
+        shared: Every program input, in shared memory.
+    """
+
+    shared: Mapping[str, torch.Tensor]
+
+    def __call__(self) -> Callable[[Any], None]:  # type: ignore[override]
+        """Gets ready; returns what answers requests."""
+        self.transport.open(self.number, self.torch_device)
+        with torch.inference_mode():
+            clock, tensors = device_clock(self.torch_device), self._tensors()
+            function = self._bind(tensors, clock)
+
+        def answer(request: Any) -> None:
+            with torch.inference_mode():
+                self._answer(request, function, tensors, clock)
+
+        return answer
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {
+            name: self.shared[value].to(self.torch_device)
+            for value, name in self.program.inputs.items()
+        }
+
+    def _save(self, name: str, tensor: torch.Tensor) -> None:
+        if self.saved is not None:
+            self.saved.save(name, tensor)
+
+    def _answer(
+        self,
+        request: Any,
+        function: StepFunction,
+        tensors: dict[str, torch.Tensor],
+        clock: DeviceClock,
+    ) -> None:
+        try:
+            if request == PUBLISH:
+                self._copy(tensors, STATEFUL, out=True)
+            elif request == TAKE:
+                self._copy(tensors, STATEFUL)
+            else:
+                self._copy(tensors, ("input",))
+                self._once(request, function, clock)
+        except Exception as error:
+            raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error
+
+    def _once(self, request: tuple[int, int], function: StepFunction, clock: DeviceClock) -> None:
+        turn, step = request
+        words, row = self.records.words, self.records.row
+        set_step(step)
+        self.board.put(self.number, STEP, turn)
+        switches = involuntary_switches()
+        clock.begin()
+        function(turn, words, 0)
+        clock.finish(words, 0, self.records.num_ticks)
+        self.transport.finish_round()
+        words[row - 1] = involuntary_switches() - switches
+        self.board.put(self.number, DONE, turn)
+
+    def _copy(
+        self, tensors: dict[str, torch.Tensor], kinds: tuple[str, ...], out: bool = False
+    ) -> None:
+        """Between the device and the shared memory; on the CPU they are one."""
+        if self.torch_device.type == "cpu":
+            return
+        for value, name in self.program.inputs.items():
+            if self.plan.program.inputs[value].kind not in kinds:
+                continue
+            if not out:
+                tensors[name].copy_(self.shared[value])
+            elif self.plan.holders[value][0] == self.device:
+                self.shared[value].copy_(tensors[name])

@@ -1,0 +1,130 @@
+"""What the workers of a run share with their parent: board, transport, clocks, cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from gnnplace.errors import UnsupportedError
+from gnnplace.execution.plan import ExecutionPlan
+from gnnplace.execution.source import TICKS, DeviceProgram, device_program
+from gnnplace.execution.worker import Records
+from gnnplace.placement import Placement
+from gnnplace.problem import Problem
+from gnnplace.runtime.board import ARRIVED, SEGMENT, STEP, WAITING, Board
+from gnnplace.runtime.memory import shared_words
+from gnnplace.runtime.transports import make_transport
+from gnnplace.runtime.workers import available_cores
+
+
+class Setting:
+    """Shared memory and cores of the workers of one plan; made before they are forked.
+
+    Args:
+        plan: What every device does.
+        mode: "measured" or "emulated".
+        transport: "shm" or "gloo".
+        rows: Steps whose clocks are kept.
+        saved: Values that workers hand to `save` where they are made.
+
+    Raises:
+        UnsupportedError: devices that are not here, or fewer cores than devices in use.
+    """
+
+    def __init__(
+        self, plan: ExecutionPlan, mode: str, transport: str, rows: int, saved: Iterable[str]
+    ) -> None:
+        self.plan = plan
+        self.kinds = [torch_device(plan.problem, device, mode) for device in plan.devices]
+        self.cores = assign_cores(self.kinds, mode)
+        saved = tuple(saved)
+        self.programs: list[DeviceProgram] = [
+            device_program(plan, device, saved) for device in plan.devices
+        ]
+        self.board = Board(len(plan.devices), crowded=len(set(self.cores)) < len(self.cores))
+        self.transport = make_transport(transport, plan.messages, self.board)
+        self.records = [
+            Records(shared_words(rows * (TICKS * p.num_ticks + 1)), p.num_ticks)
+            for p in self.programs
+        ]
+
+    def of_worker(self, number: int) -> dict[str, Any]:
+        """What a `DeviceWorker` needs of it."""
+        return {
+            "number": number,
+            "device": self.plan.devices[number],
+            "plan": self.plan,
+            "program": self.programs[number],
+            "transport": self.transport,
+            "board": self.board,
+            "records": self.records[number],
+            "torch_device": self.kinds[number],
+        }
+
+    def name(self, number: int) -> str:
+        """Name of a worker's device."""
+        return self.plan.problem.cluster.devices[self.plan.devices[number]].name
+
+    def doing(self, number: int) -> str:
+        """What a worker is doing, for messages."""
+        step = self.board.get(number, STEP)
+        if step == 0:
+            return " before its first step"
+        segment = self.plan.segments[self.plan.devices[number]][self.board.get(number, SEGMENT)]
+        return f" in op {self.plan.problem.graph.names[segment.op]!r}, step {step - 1}"
+
+    def suspect(self) -> int | None:
+        """A worker that neither waits for a message nor for the others at the barrier."""
+        board = self.board
+        workers = range(board.num_workers)
+        last = min(board.get(w, ARRIVED) for w in workers)
+        for w in workers:
+            if board.get(w, ARRIVED) == last and not board.get(w, WAITING):
+                return w
+        return None
+
+
+def execution_mode(placement: Placement, problem: Problem) -> str:
+    """``measured`` where every device in use has a core or GPU of this machine to itself."""
+    used = [problem.cluster.devices[d] for d in sorted(set(placement.device.tolist()))]
+    cores = sum(device.kind == "cpu" for device in used)
+    here = all(device.name.startswith(("cpu:", "cuda:")) for device in used)
+    return "measured" if here and cores <= len(available_cores()) else "emulated"
+
+
+def torch_device(problem: Problem, device: int, mode: str) -> torch.device:
+    """Where the tensors of a device live: "cuda:N" is that GPU, devices of kind "cpu" the CPU.
+
+    Emulated devices all live on the CPU.
+
+    Raises:
+        UnsupportedError: there is no such device here.
+    """
+    about = problem.cluster.devices[device]
+    if mode == "emulated" or about.kind == "cpu":
+        return torch.device("cpu")
+    kind, _, number = about.name.partition(":")
+    here = torch.cuda.device_count()
+    if kind != "cuda" or not number.isdecimal() or int(number) >= here:
+        raise UnsupportedError(
+            f"device {about.name!r} ({about.kind}) is not on this machine, which has {here} CUDA "
+            "devices: profile the model for a cluster that is, or execute with mode='emulated'"
+        )
+    return torch.device("cuda", int(number))
+
+
+def assign_cores(devices: list[torch.device], mode: str) -> list[int]:
+    """A core for every worker; only emulated workers may share one.
+
+    Raises:
+        UnsupportedError: more workers than cores.
+    """
+    cores = available_cores()
+    if len(devices) > len(cores) and mode != "emulated":
+        raise UnsupportedError(
+            f"{len(devices)} devices are in use but there are {len(cores)} cores: place on fewer "
+            "devices, or execute with mode='emulated'"
+        )
+    return [cores[w % len(cores)] for w in range(len(devices))]

@@ -1,0 +1,143 @@
+"""The problem that a placement is of, without measuring anything: only its structure matters.
+
+Capturing the same model again gives the same groups, whatever they cost, so that a placement can
+be run from its file alone. The fingerprint in the file says whether it is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.errors import MismatchError
+from gnnplace.files import read_json
+from gnnplace.placement import Placement, placed_microbatches, placement_from_data
+from gnnplace.problem import Problem
+from gnnplace.profiling import detect, profile
+from gnnplace.tracing.program import Program
+
+OPTIONS_KEY = "x-capture"
+"""Where a placement file says how the model was captured."""
+PLENTY = 1e15
+"""Bytes, and bytes a second, of devices and links whose measures do not matter."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A placement, from a file or from memory, before its problem is known.
+
+    Attributes:
+        source: The placement, or the data of its file.
+        devices: Names of the cluster's devices.
+        microbatches: Shares of the batch.
+        groups: Ops of the problem that were aimed at.
+        dtype: Element type that the model was captured in.
+        name: For messages.
+    """
+
+    source: Placement | dict[str, Any]
+    devices: tuple[str, ...]
+    microbatches: int
+    groups: int
+    dtype: str
+    name: str
+
+    def placed(self, program: Program, problem: Problem | None) -> tuple[Problem, Placement]:
+        """The problem, and the placement of it.
+
+        Args:
+            program: Captured at 1/M of the batch, not cut yet.
+            problem: If it is known already.
+
+        Raises:
+            MismatchError: the placement is of another model, or was captured otherwise.
+        """
+        problem = problem or self._structure(program)
+        if isinstance(self.source, dict):
+            return problem, placement_from_data(self.source, problem, self.name)
+        if len(self.source.device) != problem.num_ops:
+            raise MismatchError(
+                f"placement: of {len(self.source.device)} ops, the model's problem has "
+                f"{problem.num_ops}; give the problem that it was made for (problem=...)"
+            )
+        return problem, self.source
+
+    def _structure(self, program: Program) -> Problem:
+        bare = replace(program, initial={})
+        cluster = _cluster(self.devices)
+        return profile(bare, cluster, groups=self.groups, microbatches=self.microbatches)
+
+
+def read_plan(
+    placement: Placement | str | Path,
+    problem: Problem | None,
+    *,
+    microbatches: int = 1,
+    groups: int = 200,
+    dtype: str = "float32",
+) -> Plan:
+    """A placement and how its model was captured.
+
+    Args:
+        placement: Or the path of its file, which says all the rest itself.
+        problem: That the placement is of, if it is at hand.
+        microbatches: Of a placement in memory without its problem.
+        groups: The same.
+        dtype: Of a placement in memory.
+
+    Raises:
+        FormatError: no such file, or not a placement.
+    """
+    if isinstance(placement, Placement):
+        count = problem.microbatches if problem else microbatches
+        names = _device_names(placement, problem)
+        return Plan(placement, names, count, groups, dtype, "placement")
+    data = read_json(placement)
+    given = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    options = given if isinstance(given, dict) else {}
+    count = max(int(options.get("microbatches", microbatches)), placed_microbatches(data))
+    return Plan(
+        data if isinstance(data, dict) else {},
+        _listed_devices(data),
+        count,
+        int(options.get("groups", groups)),
+        str(options.get("dtype", dtype)),
+        str(placement),
+    )
+
+
+def _device_names(placement: Placement, problem: Problem | None) -> tuple[str, ...]:
+    if problem is not None:
+        return tuple(device.name for device in problem.cluster.devices)
+    known = placement.sequence
+    count = len(known) if known is not None else int(placement.device.max()) + 1
+    return tuple(f"cpu:{d}" for d in range(count))
+
+
+def _listed_devices(data: Any) -> tuple[str, ...]:
+    """Device names of a placement file, in the order of its sequences if it has any."""
+    sequence = data.get("sequence") if isinstance(data, dict) else None
+    devices = data.get("device") if isinstance(data, dict) else None
+    if isinstance(sequence, dict):
+        return tuple(str(name) for name in sequence)
+    return tuple(sorted({str(v) for v in devices.values()})) if isinstance(devices, dict) else ()
+
+
+def _cluster(names: Sequence[str]) -> Cluster:
+    kinds = {name.partition(":")[0] for name in names}
+    if kinds == {"cuda"}:
+        return detect(f"cuda:{len(names)}")
+    if kinds != {"cpu"}:
+        raise MismatchError(
+            f"placement: its devices are {', '.join(names) or 'none'}, not those of this machine "
+            "(cpu:N or cuda:N)"
+        )
+    devices = tuple(Device(name=name, kind="cpu", memory=PLENTY) for name in names)
+    links = tuple(
+        Link(source=a, target=b, latency=0.0, bandwidth=PLENTY) for a, b in permutations(names, 2)
+    )
+    return Cluster(devices, links)

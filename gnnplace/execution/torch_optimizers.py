@@ -1,0 +1,100 @@
+"""`torch.optim` optimizers as captured ones: which update, which constants, which state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gnnplace.errors import UnsupportedError
+from gnnplace.tracing import optimizers
+from gnnplace.tracing.optimizers import Optimizer
+
+UNSUPPORTED = {
+    torch.optim.SGD: ("nesterov", "maximize", "dampening", "differentiable"),
+    torch.optim.AdamW: ("amsgrad", "maximize", "differentiable"),
+}
+"""Options that change what an update computes and are not captured."""
+STATE = {
+    "momentum": "momentum_buffer",
+    "step": "step",
+    "mean": "exp_avg",
+    "square": "exp_avg_sq",
+}
+"""What `torch.optim` calls the state tensors."""
+
+
+def captured_method(optimizer: torch.optim.Optimizer) -> Optimizer:
+    """The captured optimizer that computes what a torch one computes.
+
+    Raises:
+        UnsupportedError: there is none; says what is in the way.
+    """
+    kind = type(optimizer)
+    if kind not in UNSUPPORTED:
+        raise UnsupportedError(
+            f"optimizer {kind.__name__}: torch.optim.SGD and torch.optim.AdamW can be placed"
+        )
+    for group in optimizer.param_groups:
+        used = [name for name in UNSUPPORTED[kind] if group.get(name)]
+        if used:
+            raise UnsupportedError(f"optimizer {kind.__name__}: {used[0]} cannot be placed")
+    if kind is torch.optim.AdamW:
+        return optimizers.adamw(*group_constants(optimizer.param_groups[0]))
+    momenta = [bool(group["momentum"]) for group in optimizer.param_groups]
+    if len(set(momenta)) > 1:
+        raise UnsupportedError("optimizer SGD: groups with and without momentum cannot be mixed")
+    group = optimizer.param_groups[0]
+    return optimizers.sgd(float(group["lr"]), group["momentum"], group["weight_decay"])
+
+
+def group_constants(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Constants of a parameter group in the order in which the captured update takes them."""
+    if "betas" in group:
+        betas = tuple(float(beta) for beta in group["betas"])
+        return float(group["lr"]), betas, float(group["eps"]), float(group["weight_decay"])
+    momentum = (float(group["momentum"]),) if group.get("momentum") else ()
+    return float(group["lr"]), *momentum, float(group["weight_decay"])
+
+
+def method_groups(method: Optimizer) -> list[dict[str, Any]]:
+    """One parameter group with a captured optimizer's constants, named as torch names them."""
+    if method.name == "adamw":
+        return [dict(zip(("lr", "betas", "eps", "weight_decay"), method.constants, strict=True))]
+    lr, *momentum, weight_decay = method.constants
+    return [{"lr": lr, "momentum": sum(momentum), "weight_decay": weight_decay}]
+
+
+def group_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, int]:
+    """Group of each parameter of a model, by its name.
+
+    Raises:
+        UnsupportedError: a parameter that is to be trained is in no group.
+    """
+    number = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    groups = {}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in number:
+            groups[name] = number[id(parameter)]
+        elif parameter.requires_grad:
+            raise UnsupportedError(
+                f"optimizer: parameter {name!r} is in none of its groups; set requires_grad=False "
+                "if it is not to be trained"
+            )
+    return groups
+
+
+def initial_state(
+    optimizer: torch.optim.Optimizer, model: nn.Module, method: Optimizer
+) -> dict[str, torch.Tensor]:
+    """State tensors that a torch optimizer has already, by "parameter:state"."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        state = optimizer.state.get(parameter, {})
+        for label in method.state:
+            value = state.get(STATE[label])
+            if isinstance(value, torch.Tensor):
+                found[f"{name}:{label}"] = value
+    return found
