@@ -14,6 +14,7 @@ As in ``costs.py`` (PaSE, arXiv 2407.04001), with layouts that are known:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -47,6 +48,7 @@ class MeshMachine:
         bandwidth: bytes per second of the link.
         latency: seconds of a collective of no bytes.
         reading: bytes per second that elementwise operations touch; infinite: they are free.
+        overhead: seconds of an operation, forward and backward, that no split makes less.
         state: copies of a parameter that stay: itself, its gradient and Adam's two moments.
 
     Raises:
@@ -57,6 +59,7 @@ class MeshMachine:
     bandwidth: float = 16e9
     latency: float = 0.0
     reading: float = float("inf")
+    overhead: float = 0.0
     state: int = 4
 
     def __post_init__(self) -> None:
@@ -128,21 +131,33 @@ def passed(
 
 
 def compute(
-    graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh, machine: MeshMachine
-) -> float:
-    """Seconds of the forward and backward pass of an operation's part."""
+    graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh, machine: MeshMachine,
+    seconds: float | None = None,
+) -> float:  # fmt: skip
+    """Seconds of the forward and backward pass of an operation's part.
+
+    Args:
+        graph: with its values.
+        op: the operation.
+        split: its configuration.
+        mesh: sizes of the mesh's dimensions.
+        machine: speeds.
+        seconds: of the whole operation, where they were measured.
+    """
+    parts = math.prod(parts_of(split, mesh).values())
+    if seconds is not None:
+        fixed = min(seconds, machine.overhead)
+        return fixed + (seconds - fixed) / parts
     if op.shape.moves:
         return 0.0
-    parts = 1
-    for count in parts_of(split, mesh).values():
-        parts *= count
     passes = BACKWARD if any(graph.values[v].gradient for v in op.results) else 1.0
     touched = sum(
         graph.values[v].bytes / parts_in(read_layout(axes, split), mesh)
         for v, axes in zip(op.reads, op.shape.reads, strict=True)
-    ) + sum(_held(graph.values[v], made_layout(axes, split), mesh)
-            for v, axes in zip(op.results, op.shape.results, strict=True))  # fmt: skip
-    return passes * (op.shape.flops / parts / machine.flops + touched / machine.reading)
+    )
+    work = op.shape.flops / parts / machine.flops
+    made = made_bytes(graph, op, split, mesh)
+    return machine.overhead + passes * (work + (touched + made) / machine.reading)
 
 
 def _held(value: SplitValue, layout: Layout, mesh: Mesh) -> float:

@@ -67,6 +67,7 @@ class CapturedProblem:
         graph: operations and values.
         mesh: sizes of its dimensions.
         machine: speeds.
+        seconds: measured seconds of each whole operation, forward and backward, if any were.
         options: configurations of each operation.
         shared: states of each node beyond the operations, by value.
     """
@@ -74,6 +75,7 @@ class CapturedProblem:
     graph: SplitGraph
     mesh: Mesh
     machine: MeshMachine
+    seconds: tuple[float, ...] = ()
     options: list[tuple[Configuration, ...]] = field(default_factory=list)
     shared: dict[int, tuple[Port, ...]] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
@@ -161,8 +163,10 @@ class CapturedProblem:
     def compute(self, op: int) -> FloatArray:
         """Seconds of an operation's configurations. [K]"""
         graph, mesh, machine = self.graph, self.mesh, self.machine
-        options = self.options[op]
-        return np.array([compute(graph, graph.ops[op], c, mesh, machine) for c in options])
+        known = self.seconds[op] if self.seconds else None
+        return np.array(
+            [compute(graph, graph.ops[op], c, mesh, machine, known) for c in self.options[op]]
+        )
 
     def gradients(self, op: int) -> FloatArray:
         """Seconds of adding up the gradients of the parameters that it alone reads. [K]"""
@@ -229,7 +233,8 @@ def _node_key(captured: CapturedProblem, op: int) -> object:
     it = captured.graph.ops[op]
     values = [captured.graph.values[v] for v in (*it.reads, *it.results)]
     kinds = tuple((v.shape, v.element, v.gradient, v.source) for v in values)
-    return it.shape, kinds, tuple(v in captured.shared for v in it.reads)
+    seconds = captured.seconds[op] if captured.seconds else None
+    return it.shape, kinds, tuple(v in captured.shared for v in it.reads), seconds
 
 
 @dataclass(eq=False)

@@ -13,6 +13,8 @@ on each device, and:
 * resharding: a device needs E / prod(consumer's splits) and holds, with the devices assigned so
   that the two overlap the most, E / prod(max of both splits) of it; the rest is sent, and the
   gradient goes the other way.
+* a stack of layers over k stages works as a pipeline; every stage sends its output on and gets the
+  gradient back; what comes out of the last is summed (with zeros) like a partial output.
 * memory: parameters with gradients and optimizer state, outputs kept for the backward pass, and
   copies of inputs that came in another split.
 """
@@ -94,14 +96,17 @@ def layer_costs(
     """Costs of every configuration of ``operation``."""
     splits = configurations(operation, devices, exactly)
     parts = {d.name: splits[:, i] for i, d in enumerate(operation.dimensions)}
-    compute = 3.0 * operation.flops / splits.prod(axis=1) / machine.flops
+    compute = (
+        3.0 * operation.flops / splits.prod(axis=1) / machine.flops * _waiting(operation, parts)
+    )
     seconds = machine.element / machine.bandwidth
     reduced = _all_reduce(operation, parts, operation.output)
     if operation.needs_gradient:
         for axes in operation.inputs:
             reduced = reduced + _all_reduce(operation, parts, axes)
-    reduced = reduced + _halo(operation, parts)
-    gradient, stored = np.zeros(len(splits)), _local(operation, parts, operation.output)
+    reduced = reduced + _halo(operation, parts) + _between_stages(operation, parts)
+    gradient = np.zeros(len(splits))
+    stored = _local(operation, parts, operation.kept or operation.output)
     for axes in operation.parameters:
         gradient = gradient + _all_reduce(operation, parts, axes)
         stored = stored + machine.state * _local(operation, parts, axes)
@@ -131,6 +136,23 @@ def _halo(operation: Operation, parts: dict[str, NDArray]) -> FloatArray:
     for name, positions, border in operation.halo:
         total += 2.0 * (parts[name] > 1) * positions * _local(operation, parts, border)
     return total
+
+
+def _waiting(operation: Operation, parts: dict[str, NDArray]) -> FloatArray | float:
+    """Time of a pipeline by that of its work: k stages and n shares take n + k - 1 turns (GPipe:
+    Huang et al., 2019, arXiv 1811.06965).
+    """
+    if operation.stages is None:
+        return 1.0
+    name, shares = operation.stages
+    return (shares + parts[name] - 1.0) / shares
+
+
+def _between_stages(operation: Operation, parts: dict[str, NDArray]) -> FloatArray | float:
+    """Elements that a stage sends on, and their gradients that come back."""
+    if operation.stages is None:
+        return 0.0
+    return 2.0 * (parts[operation.stages[0]] > 1) * _local(operation, parts, operation.output)
 
 
 @lru_cache(maxsize=4096)

@@ -71,7 +71,9 @@ def search(
     factors, known, reached = supported.factors, list(supported.points), _gap(supported.points)
     for error, work in [(epsilon, FIRST_WORK), *((e, WORK) for e in EPSILONS if e > epsilon),
                         (epsilon, WORK)]:  # fmt: skip
-        regions = _regions(_merged(corners(known)), weights)
+        open_corners = _merged(corners(known))
+        regions = _regions(open_corners, weights)
+        factors = _bounded(supported, factors, open_corners)
         try:
             left = _pruned(steps, factors, weights, regions) if len(regions) else None
             if left is None:
@@ -128,6 +130,18 @@ def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
         return exact
     size = np.array([[a * abs(t) + b * abs(m) for a, b in weights] for t, m in corners])
     return exact + BOUND_SLACK * size.max(axis=0)
+
+
+def _bounded(supported: Supported, factors: Factors, corners: list[Corner]) -> Factors:
+    """Without configurations that the bounds of all solved weighings keep out of all regions."""
+    regions = _regions(corners, supported.weights)
+    masks: list[NDArray[np.bool_]] = []
+    for node, kept in enumerate(factors.kept):
+        alive = np.ones((len(kept), len(regions)), bool)
+        for w, bounds in enumerate(supported.bounds):
+            alive &= bounds[node][kept][:, None] <= regions[None, :, w]
+        masks.append(np.asarray(alive.any(axis=1)))
+    return factors.restrict(masks) if all(mask.any() for mask in masks) else factors
 
 
 def _pruned(

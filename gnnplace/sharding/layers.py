@@ -45,6 +45,9 @@ class Operation:
         needs_gradient: whether the inputs' gradients are computed.
         halo: elements of the input that neighbours along a dimension exchange, as (dimension,
             positions, dimensions of the input along the border).
+        kept: dimensions of what the backward pass needs, where that is not the output.
+        stages: a dimension whose parts work one after the other on a number of shares, as in a
+            pipeline: (dimension, shares).
     """
 
     kind: str
@@ -55,6 +58,8 @@ class Operation:
     parameters: tuple[tuple[str, ...], ...] = ()
     needs_gradient: bool = True
     halo: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
+    kept: Axes | None = None
+    stages: tuple[str, int] | None = None
 
     def elements(self, axes: Axes) -> float:
         """Elements of a tensor along ``axes``; axes without a dimension count one."""
@@ -177,10 +182,21 @@ def embedding(batch: int, sequence: int, vocabulary: int, features: int) -> Oper
     )
 
 
-def attention(batch: int, heads: int, queries: int, keys: int, features: int) -> Operation:
+def attention(
+    batch: int, heads: int, queries: int, keys: int, features: int, *, cross: bool = False
+) -> Operation:
     """Scaled products of queries and keys, and the weighted sum of values: 4 FLOP a pair and
-    feature. Its input carries queries, keys and values of a head together; another position's keys
-    are needed by all, so a split sequence reads keys and values whole.
+    feature. Another position's keys are needed by all, so a split sequence reads keys and values
+    whole.
+
+    Args:
+        batch: examples.
+        heads: of ``features`` each.
+        queries: positions that attend.
+        keys: positions that are attended to.
+        features: of a head.
+        cross: queries come from another layer than keys and values; else one input carries queries,
+            keys and values of a head together.
     """
     dims = (
         Dimension("batch", batch),
@@ -189,13 +205,10 @@ def attention(batch: int, heads: int, queries: int, keys: int, features: int) ->
         Dimension("keys", keys, split=False),
         Dimension("keys and values", 2, split=False),
     )
-    return Operation(
-        "attention",
-        dims,
-        4.0 * batch * heads * features * queries * keys,
-        ("batch", "sequence", "heads"),
-        (("batch", "keys", "heads", "keys and values"),),
-    )
+    output = ("batch", "sequence", "heads")
+    read = ("batch", "keys", "heads", "keys and values")
+    flops = 4.0 * batch * heads * features * queries * keys
+    return Operation("attention", dims, flops, output, (output, read) if cross else (read,))
 
 
 def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
@@ -207,24 +220,40 @@ def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
     return Operation("cross_entropy", dims, 5.0 * points, lead, ((*lead, "vocabulary"),))
 
 
-def lstm(batch: int, sequence: int, features: int, hidden: int) -> Operation:
-    """One LSTM layer: eight FLOP for every weight of the input's and the state's products.
+def lstm(
+    batch: int, sequence: int, features: int, hidden: int, layers: int = 1, state: int | None = None
+) -> Operation:
+    """A stack of LSTM layers: eight FLOP for every weight of the input's and the state's products.
 
-    The sequence is not split: each position waits for the one before. ``state`` is the hidden
-    state that is read; its own split is that of the input features' sum.
+    The sequence is not split: each position waits for the one before. Layers on different devices
+    work on different positions at a time, a pipeline in ``sequence`` shares (as in PaSE, arXiv
+    2407.04001, whose recurrent operator has a dimension of layers too). ``in`` are the input's
+    features and the state that is read; the input's own split is that of their sum.
+
+    Args:
+        batch: examples.
+        sequence: positions.
+        features: of the input.
+        hidden: cells.
+        layers: of the stack.
+        state: features of the state that is read; ``hidden`` unless it is projected.
     """
+    read = features + (hidden if state is None else state)
     dims = (
+        Dimension("layers", layers),
         Dimension("batch", batch),
         Dimension("sequence", sequence, split=False),
-        Dimension("in", features + hidden),
+        Dimension("in", read),
         Dimension("hidden", hidden),
         Dimension("gates", 4, split=False),
     )
     return Operation(
         "lstm",
         dims,
-        2.0 * 4 * batch * sequence * (features + hidden) * hidden,
+        2.0 * 4 * layers * batch * sequence * read * hidden,
         ("batch", "sequence", "hidden"),
         (("batch", "sequence", "in"),),
-        (("in", "hidden", "gates"),),
+        (("layers", "in", "hidden", "gates"),),
+        kept=("layers", "batch", "sequence", "hidden"),
+        stages=("layers", sequence),
     )

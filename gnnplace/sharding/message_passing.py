@@ -13,6 +13,7 @@ Both answers only need messages: memory and time of a sweep are those of the tab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,16 @@ class Bounds:
     cost: float
     bound: float
     node: tuple[FloatArray, ...]
+
+    def sharpened(self, later: Bounds, kept: Sequence[IntArray]) -> Bounds:
+        """With bounds found among configurations ``kept``; the others' stay as they are.
+
+        The others are in no strategy better than that of ``self``, so a bound of the kept ones
+        above it says no more than its cost.
+        """
+        whole = tuple(int(rows[k]) for rows, k in zip(kept, later.configuration, strict=True))
+        better = min((self.cost, self.configuration), (later.cost, whole))
+        return Bounds(better[1], better[0], max(self.bound, min(later.bound, self.cost)), self.node)
 
 
 class _Store:

@@ -1,9 +1,7 @@
 """Strategies to compare with, in the same tables: experts', greedy, random search.
 
-* ``expert``: the model's own dimension (heads, hidden features, vocabulary, or the outputs of fully
-  connected layers) over t devices and the batch over the rest, the best t: Megatron-LM (Shoeybi et
-  al., 2019, arXiv 1909.08053) for transformers; convolutions always along the batch, as in "One
-  weird trick" (Krizhevsky, 2014, arXiv 1404.5997).
+* ``expert``: the best of the schemes that people use (``SCHEMES``), over all sizes of the share t
+  that a scheme gives its model dimensions; the batch is split over the rest.
 * ``greedy``: layer by layer, the configuration that is cheapest with those chosen before.
 * ``random_search``: the Markov chain of FlexFlow (Jia et al., 2018, arXiv 1807.05358): a random
   configuration of a random layer, accepted if better, else with probability exp(-beta * increase).
@@ -12,7 +10,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,31 +21,65 @@ from gnnplace.sharding.layers import Operation
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.strategy import Setting
 
-MODEL_DIMENSIONS = ("heads", "hidden", "vocabulary", "out")
 TEMPERATURE = 2e-3  # Of the start's cost: an increase by this much is accepted in one of e cases.
+MODEL = ("heads", "hidden", "vocabulary", "out")
+TENSOR = dict.fromkeys(("linear", "attention", "embedding", "cross_entropy"), MODEL)
+WORDS = dict.fromkeys(("linear", "embedding", "cross_entropy"), ("vocabulary",))
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How people split a kind of network.
+
+    Attributes:
+        split: dimensions that are split over t devices, by kind of operation; the first it has.
+        others: whether all other operations, too, split the batch over devices / t alone.
+    """
+
+    split: Mapping[str, tuple[str, ...]]
+    others: bool = False
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    # Krizhevsky, 2014 (arXiv 1404.5997): convolutions along the batch, fully connected outputs.
+    "one weird trick": Scheme({"linear": ("out", "vocabulary")}),
+    # Shoeybi et al., 2019 (arXiv 1909.08053); likewise Mesh-TensorFlow's two-dimensional layout
+    # (Shazeer et al., 2018, arXiv 1811.02084).
+    "tensor": Scheme({**TENSOR, "expert": ("hidden",)}, others=True),
+    # Wu et al., 2016 (arXiv 1609.08144), section 3.3: layers on devices of their own, batch, and a
+    # softmax that is split.
+    "pipeline": Scheme({"lstm": ("layers",)}),
+    "pipeline and vocabulary": Scheme({"lstm": ("layers",), **WORDS}),
+    "vocabulary": Scheme(WORDS),
+    # Lepikhin et al., 2020 (arXiv 2006.16668): experts split, the rest along the batch.
+    "experts": Scheme({"expert": ("experts",)}),
+    "experts and tensor": Scheme({**TENSOR, "expert": ("experts",)}, others=True),
+}
 
 
 def expert(setting: Setting, problem: ShardingProblem) -> tuple[int, ...]:
-    """The best of the experts' strategies over all sizes of the model's share."""
+    """The best of the experts' strategies over all schemes and sizes of the model's share."""
     ways = [t for t in range(1, setting.devices + 1) if setting.devices % t == 0]
     strategies = [
-        tuple(_expert_split(x.operation, setting, t) for x in setting.network.layers) for t in ways
+        tuple(_expert_split(x.operation, setting, t, scheme) for x in setting.network.layers)
+        for t in ways
+        for scheme in SCHEMES.values()
     ]
     return min(strategies, key=problem.value)
 
 
-def _expert_split(operation: Operation, setting: Setting, ways: int) -> int:
-    """Index of the configuration nearest to the batch over devices / ways, the model over ways."""
+def _expert_split(operation: Operation, setting: Setting, ways: int, scheme: Scheme) -> int:
+    """Index of the configuration nearest to the one that the scheme wants."""
     rows = configurations(operation, setting.devices, setting.exactly)
     names = [d.name for d in operation.dimensions]
-    mine = next((name for name in MODEL_DIMENSIONS if name in names), None)
-    if operation.kind in ("convolution", "lstm"):
-        mine, ways = None, 1
-    alone = operation.kind in ("pool", "add", "concat") and ways == setting.devices
+    mine = next((name for name in scheme.split.get(operation.kind, ()) if name in names), None)
     wanted = np.ones(len(names))
-    wanted[names.index("batch")] = setting.devices if alone else setting.devices // ways
     if mine is not None:
+        ways = min(ways, operation.dimensions[names.index(mine)].extent)
         wanted[names.index(mine)] = ways
+    elif not scheme.others:
+        ways = 1
+    wanted[names.index("batch")] = setting.devices // ways
     return int(np.abs(np.log(rows / wanted)).sum(axis=1).argmin())
 
 

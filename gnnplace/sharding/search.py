@@ -72,16 +72,26 @@ def best_strategy(
         TooLargeError: a table would be larger than ``memory_limit``, and not ``bounded``.
     """
     begin = time.perf_counter()
-    left, bounds = _discarded(problem)
+    left, bounds = _discarded(problem, SMALL)
     try:
-        found = cheapest(left.problem, left.order[0], memory_limit)
+        configuration = left.solve(memory_limit)
     except TooLargeError:
         if not bounded:
             raise
         bounds = bounds or message_bounds(problem, SWEEPS[1])
         return _result(problem, bounds.configuration, begin, bounds.bound)
-    configuration = tuple(int(rows[k]) for rows, k in zip(left.kept, found, strict=True))
     return _result(problem, configuration, begin, None)
+
+
+def best_with_bounds(problem: ShardingProblem) -> tuple[tuple[int, ...], Bounds]:
+    """The configuration of least cost, and bounds of every configuration.
+
+    Raises:
+        TooLargeError: a table would be larger than the memory limit.
+    """
+    left, bounds = _discarded(problem, -1.0)
+    assert bounds is not None
+    return left.solve(MEMORY_LIMIT), bounds
 
 
 def warm() -> None:
@@ -108,6 +118,13 @@ class _Left:
     problem: ShardingProblem
     kept: list[IntArray]
 
+    def solve(self, memory_limit: float) -> tuple[int, ...]:
+        """The best strategy, in the numbers of the whole problem."""
+        if all(len(rows) == 1 for rows in self.kept):
+            return tuple(int(rows[0]) for rows in self.kept)
+        found = cheapest(self.problem, self.order[0], memory_limit)
+        return tuple(int(rows[k]) for rows, k in zip(self.kept, found, strict=True))
+
     @cached_property
     def order(self) -> tuple[list[int], float]:
         """An order of elimination, and the cells that it would take."""
@@ -115,19 +132,21 @@ class _Left:
         return elimination_order(self.problem.neighbours(), sizes)
 
 
-def _discarded(problem: ShardingProblem) -> tuple[_Left, Bounds | None]:
-    """Without configurations that are in no best strategy, and the bounds that say so."""
+def _discarded(problem: ShardingProblem, small: float) -> tuple[_Left, Bounds | None]:
+    """Without configurations that are in no best strategy, and the bounds that say so.
+
+    Args:
+        problem: cost tables.
+        small: cells of an elimination up to which nothing is done.
+    """
     left = _Left(problem, [np.arange(len(cost)) for cost in problem.cost])
     bounds: Bounds | None = None
-    for sweeps, most in zip(SWEEPS, (SMALL, LARGE), strict=True):
-        if left.order[1] <= most:
+    for sweeps, most in zip(SWEEPS, (small, LARGE), strict=True):
+        if most >= 0 and left.order[1] <= most:
             break
         found = message_bounds(left.problem, sweeps, enough=CLOSE)
         rows = [np.flatnonzero(part <= found.cost) for part in found.node]
-        whole = tuple(int(kept[k]) for kept, k in zip(left.kept, found.configuration, strict=True))
-        bounds = Bounds(whole, found.cost, found.bound, found.node)
-        left = _Left(
-            left.problem.restricted(rows),
-            [kept[k] for kept, k in zip(left.kept, rows, strict=True)],
-        )
+        bounds = found if bounds is None else bounds.sharpened(found, left.kept)
+        kept = [kept[k] for kept, k in zip(left.kept, rows, strict=True)]
+        left = _Left(left.problem.restricted(rows), kept)
     return left, bounds

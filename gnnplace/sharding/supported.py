@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.sharding.problem import Edge, ShardingProblem
-from gnnplace.sharding.search import best_strategy
+from gnnplace.sharding.search import best_with_bounds
 from gnnplace.sharding.tree import Factors
 
 FloatArray = NDArray[np.float64]
@@ -39,23 +39,28 @@ class Supported:
     Attributes:
         points: strategies; in the order in which they were found.
         weights: weighings that were solved.
+        bounds: for each weighing, what a strategy with each configuration costs at least.
     """
 
     problem: ShardingProblem
     factors: Factors
     points: list[Point] = field(default_factory=list)
     weights: list[Weight] = field(default_factory=list)
+    bounds: list[tuple[FloatArray, ...]] = field(default_factory=list)
 
     def solve(self, weight: Weight) -> Point:
         """The best strategy for one weighing."""
         count = len(self.problem.names)
-        tables = [table[0] for table in self.factors.weighted([weight])]
+        whole = self.factors.weighted([weight])
+        first = {id(table): table[0] for table in whole}  # Equal tables stay one object.
+        tables = [first[id(table)] for table in whole]
         weighted = _as_problem(self.problem, self.factors, tables, count)
-        configuration = best_strategy(weighted).configuration
+        configuration, bounds = best_with_bounds(weighted)
         point = Point(
             self.problem.value(configuration), self.problem.bytes(configuration) or 0, configuration
         )
         self.weights.append(weight)
+        self.bounds.append(bounds.node)
         self.points.append(point)
         return point
 

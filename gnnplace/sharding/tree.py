@@ -75,13 +75,17 @@ class Factors:
         return tuple(len(kept) for kept in self.kept)
 
     def weighted(self, weights: Sequence[tuple[float, float]]) -> list[FloatArray]:
-        """``weight[0] * time + weight[1] * memory`` of every table. [W, K of scope]"""
-        pairs = zip(self.time, self.memory, strict=True)
+        """``weight[0] * time + weight[1] * memory`` of every table; equal ones are one
+        array. [W, K of scope]
+        """
         of_time, of_memory = np.array(weights, dtype=np.float64).reshape(-1, 2).T
-        return [
-            np.multiply.outer(of_time, time) + np.multiply.outer(of_memory, memory)
-            for time, memory in pairs
-        ]
+        made: dict[tuple[int, int], FloatArray] = {}
+        for time, memory in zip(self.time, self.memory, strict=True):
+            key = (id(time), id(memory))
+            if key not in made:
+                parts = np.multiply.outer(of_time, time), np.multiply.outer(of_memory, memory)
+                made[key] = parts[0] + parts[1]
+        return [made[id(t), id(m)] for t, m in zip(self.time, self.memory, strict=True)]
 
     def restrict(self, masks: Sequence[NDArray[np.bool_]]) -> Factors:
         """Without the configurations whose mask is false."""

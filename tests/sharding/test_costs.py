@@ -15,9 +15,11 @@ from gnnplace.sharding.layers import (
     cross_entropy,
     embedding,
     linear,
+    lstm,
     pointwise,
 )
 from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.transforming import Shape, mixture
 
 UNIT = Machine(flops=1.0, bandwidth=1.0, element=1, state=4)
 DENSE = linear(8, Dimension("in", 4), Dimension("out", 16))
@@ -135,3 +137,32 @@ def test_one_device_pays_for_computing_alone():
     network = build_network("alexnet")
     result = best_strategy(sharding_problem(network, 1, UNIT))
     assert result.cost == pytest.approx(3 * sum(x.operation.flops for x in network.layers))
+
+
+def test_a_stack_of_lstm_layers_is_a_pipeline():
+    operation = lstm(8, 6, 3, 5, layers=2)
+    work = 3 * 2 * 4 * 2 * 8 * 6 * 8 * 5
+    # Memory: outputs of both layers, parameters of both, four copies.
+    assert costs(operation) == (work, 0, 0, 2 * 8 * 6 * 5 + 4 * 2 * 8 * 5 * 4)
+    compute, reduction, gradient, memory = costs(operation, layers=2)
+    # Six shares through two stages take seven turns of half the work.
+    assert compute == pytest.approx(work / 2 * 7 / 6)
+    # The output is summed over both, its input's gradient too (2 (k - 1) / k = 1), and the first
+    # stage sends 8 * 6 * 5 elements forth, and back come their gradients.
+    assert reduction == 240 + 8 * 6 * 8 + 2 * 240
+    assert (gradient, memory) == (0, 240 + 640)
+
+
+def test_split_experts_get_their_tokens_from_all_devices():
+    shape = Shape(batch=4, sequence=8, features=6, heads=2, hidden=10, experts=4)
+    layers = {layer.name: layer.operation for layer in mixture("m", "x", shape)}
+    dispatch, expert = layers["m.dispatch"], layers["m.expert1"]
+    assert costs(expert, experts=4)[1:3] == (0, 0)
+    assert costs(expert, batch=4)[2] == 1.5 * 4 * 6 * 10
+    table = edge_costs(dispatch, expert, 0, 4, UNIT)
+    tokens = 2 * 4 * 8 * 6
+    for split in ({"batch": 4}, {"sequence": 4}):
+        # A fourth of the tokens is needed, a fourth of those is there; gradients go back.
+        moved = table.time[at(dispatch, **split), at(expert, experts=4)]
+        assert moved == 2 * (tokens / 4 - tokens / 16)
+    assert table.time[at(dispatch, batch=4), at(expert, batch=4)] == 0

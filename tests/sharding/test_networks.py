@@ -10,17 +10,39 @@ from gnnplace.sharding.strategy import Setting
 
 # Millions of parameters and GFLOP of one image's forward pass, as published (AlexNet without its
 # groups: Krizhevsky, 2014; torchvision's tables for the others count multiply-adds as one).
-PUBLISHED = {"alexnet": (62.4, 2.27), "inception_v3": (23.8, 11.4), "resnet101": (44.5, 15.6)}
+PUBLISHED = {
+    "alexnet": (62.4, 2.27),
+    "densenet121": (7.98, 5.67),
+    "inception_v3": (23.8, 11.4),
+    "resnet101": (44.5, 15.6),
+    "wide_resnet50": (68.9, 22.8),
+}
+
+
+def parameters_of(name):
+    operations = [layer.operation for layer in build_network(name).layers]
+    return sum(o.elements(axes) for o in operations for axes in o.parameters)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_sizes_are_those_published(name):
     layers = build_network(name).layers
     operations = [layer.operation for layer in layers]
-    parameters = sum(o.elements(axes) for o in operations for axes in o.parameters)
     flops = sum(o.flops for o in operations) / 128
-    assert parameters / 1e6 == pytest.approx(PUBLISHED[name][0], rel=0.01)
+    assert parameters_of(name) / 1e6 == pytest.approx(PUBLISHED[name][0], rel=0.01)
     assert flops / 1e9 == pytest.approx(PUBLISHED[name][1], rel=0.02)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("biglstm", 1.8e9), ("gpt", 355e6)])
+def test_numbers_of_parameters_are_those_published(name, parameters):
+    # Jozefowicz et al., 2016, table 1, LSTM-8192-1024; GPT-2 medium ties its classifier.
+    tied = 1024 * 50_257 if name == "gpt" else 0
+    assert parameters_of(name) - tied == pytest.approx(parameters, rel=0.02)
+
+
+def test_experts_hold_almost_all_parameters_of_the_mixture():
+    experts = 6 * 128 * 2 * 1024 * 8192
+    assert experts < parameters_of("moe") < 1.03 * experts
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -4,13 +4,13 @@ import pytest
 
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.networks import NETWORKS, build_network
 from gnnplace.sharding.rivals import expert, greedy, random_search
 from gnnplace.sharding.strategy import Setting
 from tests.sharding.problems import every_point, random_problem
 
 
-@pytest.mark.parametrize("name", ["alexnet", "rnnlm", "transformer"])
+@pytest.mark.parametrize("name", sorted(set(NETWORKS) - {"gpt3_100"}))
 @pytest.mark.parametrize("devices", [4, 8])
 def test_the_best_is_not_beaten(name, devices):
     setting = Setting(build_network(name), devices, Machine())
@@ -29,6 +29,14 @@ def test_experts_split_the_model_and_not_the_convolutions():
     split = dict(zip((layer.name for layer in setting.network.layers), words, strict=True))
     assert split["conv3"] == "batch over 8"
     assert "out over" in split["fc6"]
+
+
+def test_experts_of_a_mixture_of_experts_split_the_experts():
+    setting = Setting(build_network("moe"), 8, Machine())
+    words = setting.words(expert(setting, sharding_problem(setting.network, 8)))
+    split = dict(zip((layer.name for layer in setting.network.layers), words, strict=True))
+    assert split["block1.mlp.expert1"] == "experts over 8"
+    assert split["block0.mlp.mlp1"] == "batch over 8"
 
 
 def test_random_search_is_repeatable_and_finds_small_optima():

@@ -1,0 +1,87 @@
+"""Layer graphs of recurrent networks: RNNLM, BigLSTM, GNMT."""
+
+from __future__ import annotations
+
+from gnnplace.sharding.layers import (
+    Dimension,
+    Layer,
+    Network,
+    Operation,
+    attention,
+    cross_entropy,
+    embedding,
+    linear,
+    lstm,
+    pointwise,
+)
+
+BILLION_WORDS = 793_470  # Vocabulary of the billion-word benchmark (Jozefowicz et al., 2016).
+
+
+def head(source: str, batch: int, sequence: int, features: int, vocabulary: int) -> list[Layer]:
+    """A classifier over the vocabulary and its loss."""
+    classes = Dimension("vocabulary", vocabulary)
+    product = linear(batch, Dimension("in", features), classes, sequence)
+    return [
+        Layer("classifier", product, (source,)),
+        Layer("loss", cross_entropy(batch, sequence, vocabulary), ("classifier",)),
+    ]
+
+
+def rnnlm(batch: int = 64) -> Network:
+    """A two-layer LSTM language model, sizes as in PaSE (arXiv 2407.04001): 2048 features, 40
+    positions, the billion-word vocabulary.
+    """
+    sequence, hidden = 40, 2048
+    layers = [
+        Layer("embedding", embedding(batch, sequence, BILLION_WORDS, hidden), (None,)),
+        Layer("lstm", lstm(batch, sequence, hidden, hidden, 2), ("embedding",)),
+    ]
+    return Network("rnnlm", (*layers, *head("lstm", batch, sequence, hidden, BILLION_WORDS)))
+
+
+def biglstm(batch: int = 128) -> Network:
+    """Jozefowicz et al., 2016 (arXiv 1602.02410), section 4.2: two LSTM layers of 8192 cells, each
+    projected to 1024, 20 positions. The state that a layer reads is its projection.
+    """
+    sequence, cells, features = 20, 8192, 1024
+    layers = [Layer("embedding", embedding(batch, sequence, BILLION_WORDS, features), (None,))]
+    inner, outer = Dimension("hidden", cells), Dimension("features", features)
+    for k in (1, 2):
+        source = layers[-1].name
+        recurrent = lstm(batch, sequence, features, cells, state=features)
+        layers.append(Layer(f"lstm{k}", recurrent, (source,)))
+        projection = linear(batch, inner, outer, sequence)
+        layers.append(Layer(f"projection{k}", projection, (f"lstm{k}",)))
+    tail = head("projection2", batch, sequence, features, BILLION_WORDS)
+    return Network("biglstm", (*layers, *tail))
+
+
+def gnmt(batch: int = 128) -> Network:
+    """Wu et al., 2016 (arXiv 1609.08144), section 3: eight LSTM layers of 1024 cells on either
+    side, the first of the encoder in both directions, attention from the first of the decoder;
+    32,000 word pieces. Residual additions are part of the stacks; sentences of 50 positions.
+    """
+    sequence, size, pieces = 50, 1024, 32_000
+    rows = (Dimension("batch", batch), Dimension("sequence", sequence))
+    both = pointwise("concat", (*rows, Dimension("features", 2 * size)), 2)
+    words = embedding(batch, sequence, pieces, size)
+    one = lstm(batch, sequence, size, size)
+    upper = lstm(batch, sequence, 2 * size, size, 7)
+    layers = (
+        Layer("source", words, (None,)),
+        Layer("encoder.forth", one, ("source",)),
+        Layer("encoder.back", one, ("source",)),
+        Layer("encoder.both", both, ("encoder.forth", "encoder.back")),
+        Layer("encoder.stack", upper, ("encoder.both",)),
+        Layer("target", words, (None,)),
+        Layer("decoder.first", one, ("target",)),
+        Layer("attention", _one_head(batch, sequence, size), ("decoder.first", "encoder.stack")),
+        Layer("decoder.both", both, ("decoder.first", "attention")),
+        Layer("decoder.stack", upper, ("decoder.both",)),
+    )
+    return Network("gnmt", (*layers, *head("decoder.stack", batch, sequence, size, pieces)))
+
+
+def _one_head(batch: int, sequence: int, features: int) -> Operation:
+    return attention(batch, 1, sequence, sequence, features, cross=True)
