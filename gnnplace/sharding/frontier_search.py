@@ -71,11 +71,11 @@ def search(
     factors, known, reached = supported.factors, list(supported.points), _gap(supported.points)
     for error, work in [(epsilon, FIRST_WORK), *((e, WORK) for e in EPSILONS if e > epsilon),
                         (epsilon, WORK)]:  # fmt: skip
-        open_corners = _merged(corners(known))
-        regions = _regions(open_corners, weights)
-        factors = _bounded(supported, factors, open_corners)
+        gaps = _merged(corners(known))
+        regions = _regions(gaps, weights)
+        bounded = _bounded(supported, factors, gaps) if gaps else None
         try:
-            left = _pruned(steps, factors, weights, regions) if len(regions) else None
+            left = None if bounded is None else _pruned(steps, bounded, weights, regions)
             if left is None:
                 return known, 0.0
             factors = left
@@ -132,8 +132,10 @@ def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
     return exact + BOUND_SLACK * size.max(axis=0)
 
 
-def _bounded(supported: Supported, factors: Factors, corners: list[Corner]) -> Factors:
-    """Without configurations that the bounds of all solved weighings keep out of all regions."""
+def _bounded(supported: Supported, factors: Factors, corners: list[Corner]) -> Factors | None:
+    """Without configurations that the bounds of all solved weighings keep out of all regions; None
+    if none is left.
+    """
     regions = _regions(corners, supported.weights)
     masks: list[NDArray[np.bool_]] = []
     for node, kept in enumerate(factors.kept):
@@ -141,7 +143,7 @@ def _bounded(supported: Supported, factors: Factors, corners: list[Corner]) -> F
         for w, bounds in enumerate(supported.bounds):
             alive &= bounds[node][kept][:, None] <= regions[None, :, w]
         masks.append(np.asarray(alive.any(axis=1)))
-    return factors.restrict(masks) if all(mask.any() for mask in masks) else factors
+    return factors.restrict(masks) if all(mask.any() for mask in masks) else None
 
 
 def _pruned(
