@@ -1,9 +1,9 @@
 """Gradients of parameters that are split over a mesh: added up together when backward is over.
 
-A forward pass computes with leaves of its own, a part of a parameter each. When autograd has filled
-in their gradients, those that are sums over devices are added up, many in one collective (as
-DistributedDataParallel does: Li et al., 2020, arXiv 2006.15704), and land in the DTensor parameters'
-``grad``.
+A forward pass computes with leaves of its own, a part of a parameter each. When autograd has
+filled in their gradients, those that are sums over devices are added up, many in one collective (as
+DistributedDataParallel does: Li et al., 2020, arXiv 2006.15704), and land in the ``grad`` of the
+parameters, which are DTensors.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from gnnplace.sharding.captured import (
 )
 from gnnplace.tracing.layer_calls import (
     BUFFER,
-    CALL,
     CONSTANT,
     INPUT,
     PARAMETER,
@@ -168,7 +167,11 @@ class ShardRunner:
             for tensor, (value, layout) in pairs:
                 state.put(value, tensor, layout)
             state.drop(stage.done)
-        return fill(self.graph.output, lambda value: state.get(value, whole, whole))
+
+        def output(leaf: Any) -> Any:
+            return state.get(leaf.value, whole, whole) if isinstance(leaf, Ref) else leaf
+
+        return pytree.tree_map(output, self.graph.output)
 
 
 def _getter(model: nn.Module, path: str, name: str) -> Callable[[], Any]:
@@ -204,7 +207,6 @@ class _Run:
         if info.source == BUFFER:
             tensor, layout = runner._state[value](), (REPLICATED,) * runner.mesh.ndim
         else:
-            assert value in self.made, (info.source, CALL)
             tensor, layout = self.made[value]
         return moved(tensor, runner.mesh, layout, read, gradient)
 

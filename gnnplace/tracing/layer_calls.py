@@ -115,6 +115,17 @@ class CallGraph:
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
+class OutputModule(StepModule):
+    """A model without a loss: what it returns, as it is."""
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Return the model's output."""
+        rest = iter(tensors)
+        leaves = [next(rest) if isinstance(x, torch.Tensor) else x for x in self._leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        return self.model(*args, **kwargs)
+
+
 def function_name(function: Callable[..., Any]) -> str:
     """Plain name of a torch function: `add` for `Tensor.__iadd__` and `Tensor.add_` as well."""
     name = getattr(function, "__name__", str(function))
@@ -145,7 +156,7 @@ def record_calls(step: StepModule, name: str, *, zeros: bool = False) -> CallGra
     """Runs a forward pass and notes its calls.
 
     Args:
-        step: Model, loss and example inputs; the model is left as it was.
+        step: Model, loss (or an `OutputModule`) and example inputs; the model is left as it was.
         name: Of the model.
         zeros: Where the model must run on real tensors, stand zeros in for its parameters.
 
@@ -330,7 +341,7 @@ class _Recorder(TorchFunctionMode):
 
     def _read(self, tensor: torch.Tensor, name: str) -> int:
         if id(tensor) not in self._of:
-            self.constants[self.enter(tensor, CONSTANT)] = tensor.detach()
+            self.constants[self.enter(tensor, CONSTANT)] = tensor
         index = self._of[id(tensor)]
         if index in self._stale:
             raise CaptureError(
@@ -371,6 +382,7 @@ class _Recorder(TorchFunctionMode):
         return CallGraph(name, tuple(reversed(kept)), tuple(self.values), template, constants)
 
     def _ref_output(self, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        return Ref(self._read(leaf, "the output"))
+        if isinstance(leaf, torch.Tensor):
+            return Ref(self._read(leaf, "the output"))
+        plain = leaf is None or isinstance(leaf, bool | int | float | str)
+        return leaf if plain else None  # such as a cache of keys and values

@@ -1,0 +1,317 @@
+"""Runs a strategy over real processes: checks it against one device, times it beside DDP."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from gnnplace.errors import InputError
+from gnnplace.execution.shard_apply import device_mesh
+from gnnplace.execution.shard_measure import clear_gradients, layer_seconds, measure_machine
+from gnnplace.execution.shard_plan import ShardPlan, make_plan, plan_from_data, plan_to_data
+from gnnplace.execution.verification import Difference, Verification
+from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.sharding.captured import default_mesh
+from gnnplace.tracing.layer_calls import record_calls
+from gnnplace.tracing.layer_graph import split_graph
+from gnnplace.tracing.layer_rules import rules_of
+from gnnplace.tracing.step import StepModule
+from gnnplace.zoo import Workload
+
+WARM_UP = 2
+TOLERANCE = 1e-4
+"""Largest error of a tensor, relative to its largest magnitude: sums in another order."""
+NOTHING = 1e-6
+"""What counts as nothing beside the largest gradient of all: some gradients are zero but for
+rounding, such as that of a key's bias, which softmax takes out."""
+
+
+@dataclass(frozen=True)
+class ShardRun:
+    """A strategy run for real.
+
+    Attributes:
+        plan: What was run.
+        verification: Loss and gradients compared with one device.
+        sharded: Measured seconds of a step, the median.
+        ddp: Likewise of DistributedDataParallel; None where the batch cannot be cut equally.
+        one: Likewise of one device alone.
+        steps: Seconds of every step, by what ran.
+    """
+
+    plan: ShardPlan
+    verification: Verification
+    sharded: float
+    ddp: float | None
+    one: float
+    steps: dict[str, list[float]]
+
+
+def run_sharded(
+    make: Callable[[], Workload],
+    devices: int,
+    *,
+    plan: ShardPlan | None = None,
+    steps: int = 10,
+    timeout: float = 300.0,
+    memory_limit: float | None = None,
+) -> ShardRun:
+    """Plans with measured figures, runs and measures over processes on this machine.
+
+    Args:
+        make: Makes model, inputs and loss; the same in every process.
+        devices: Processes.
+        plan: Run this plan instead of the best one by measured figures.
+        steps: To time.
+        timeout: Seconds that all of it may take.
+        memory_limit: Bytes that a device has.
+
+    Raises:
+        ExecutionError: a process died, hung or failed.
+        MismatchError: the plan was made for another model.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    given = None if plan is None else plan_to_data(plan)
+    cores = available_cores()
+    tasks = []
+    for rank in range(devices):
+        job = _Job(rank, devices, store.port, make, given, steps, timeout, memory_limit)
+        core = cores[rank] if devices <= len(cores) else None
+        tasks.append(Task(f"process {rank}", job.run, core))
+    found = run_tasks(tasks, timeout=timeout)[0]
+    del store
+    return _result(found)
+
+
+def _result(found: dict[str, Any]) -> ShardRun:
+    different = tuple(Difference(*entry) for entry in found["different"])
+    times = found["steps"]
+    middle = {name: median(values) for name, values in times.items()}
+    return ShardRun(
+        plan_from_data(found["plan"], "the plan"),
+        Verification(found["tensors"], different),
+        middle["sharded"],
+        middle.get("ddp"),
+        middle["one"],
+        times,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What one process does."""
+
+    rank: int
+    devices: int
+    port: int
+    make: Callable[[], Workload]
+    plan: Any
+    steps: int
+    timeout: float
+    memory_limit: float | None
+
+    def run(self) -> dict[str, Any]:
+        store = dist.TCPStore("127.0.0.1", self.port, is_master=False)
+        dist.init_process_group(
+            "gloo",
+            store=store,
+            rank=self.rank,
+            world_size=self.devices,
+            timeout=timedelta(seconds=self.timeout),
+        )
+        try:
+            return self._run()
+        finally:
+            dist.destroy_process_group()
+
+    def _run(self) -> dict[str, Any]:
+        workload = self.make()
+        shape = default_mesh(self.devices)
+        plan = None if self.plan is None else plan_from_data(self.plan, "the plan")
+        if plan is not None:
+            plan.check(workload.model)
+            shape = plan.mesh
+        mesh = device_mesh(shape, None, "cpu")
+        plan = plan or plan_measured(workload, mesh, self.memory_limit)
+        reference = copy.deepcopy(workload.model)
+        one = StepModule(reference, workload.loss, workload.inputs)
+        expected = _gradients(one)
+        ddp = _data_parallel(workload, self.devices, self.rank)
+        loss = workload.loss or default_step_loss(workload)
+        model = plan.apply(workload.model, mesh, loss=loss)
+        sharded = _Sharded(model, workload)
+        found = _gradients(sharded)
+        times = _times({"sharded": sharded, "ddp": ddp}, one, self.rank, self.steps)
+        different = _differences(found, expected)
+        return {
+            "plan": plan_to_data(plan),
+            "tensors": len(expected),
+            "different": [(d.name, d.absolute, d.relative, d.tolerance) for d in different],
+            "steps": times,
+        }
+
+
+def default_step_loss(workload: Workload) -> Callable[..., torch.Tensor]:
+    """The loss of a model that brings its own."""
+    from gnnplace.tracing.step import default_loss
+
+    return default_loss
+
+
+class _Sharded(nn.Module):
+    """A split model with its inputs, called like a step."""
+
+    def __init__(self, model: nn.Module, workload: Workload) -> None:
+        super().__init__()
+        self.model = model
+        self.given = workload.inputs
+
+    def forward(self) -> torch.Tensor:
+        if isinstance(self.given, dict):
+            return self.model(**self.given)
+        return self.model(*self.given)  # type: ignore[misc]
+
+
+def plan_measured(
+    workload: Workload, mesh: DeviceMesh, memory_limit: float | None = None
+) -> ShardPlan:
+    """The best plan by measured figures; every process of the mesh calls this.
+
+    The first process's plan counts, so that all have the same.
+    """
+    loss = workload.loss or default_step_loss(workload)
+    step = StepModule(workload.model, loss, workload.inputs)
+    machine = measure_machine(mesh)
+    graph = record_calls(step, workload.name)
+    rules = rules_of(graph)
+    seconds = layer_seconds(step, graph, rules)
+    clear_gradients(workload.model)
+    made = make_plan(
+        graph,
+        split_graph(graph, rules),
+        tuple(mesh.shape),
+        machine,
+        seconds=seconds,
+        memory_limit=memory_limit,
+        parameters={n: tuple(p.shape) for n, p in workload.model.named_parameters()},
+    ).plan
+    shared = [plan_to_data(made)]
+    dist.broadcast_object_list(shared, src=0)
+    return plan_from_data(shared[0], "the plan")
+
+
+def _call(step: nn.Module) -> torch.Tensor:
+    return step(*step.inputs()) if isinstance(step, StepModule) else step()
+
+
+def _gradients(step: nn.Module) -> dict[str, torch.Tensor]:
+    """Loss and gradients of one step, whole."""
+    loss = _call(step)
+    loss.backward()
+    found = {"loss": loss.detach()}
+    for name, parameter in step.named_parameters():
+        if parameter.grad is not None:
+            made = parameter.grad
+            whole = made.full_tensor() if isinstance(made, DTensor) else made.clone()
+            found[f"gradient of {name.removeprefix('model.')}"] = whole
+    clear_gradients(step)
+    return found
+
+
+def _differences(
+    found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
+) -> list[Difference]:
+    if found.keys() != expected.keys():
+        odd = sorted(found.keys() ^ expected.keys())
+        raise InputError(f"{odd[0]}: only one of the split model and one device has it")
+    largest = max((float(t.abs().max()) for n, t in expected.items() if n != "loss"), default=0.0)
+    different = []
+    for name, tensor in expected.items():
+        other = found[name]
+        if torch.equal(other, tensor):
+            continue
+        absolute = float((other.double() - tensor.double()).abs().max())
+        absolute = float("inf") if absolute != absolute else absolute
+        scale = max(float(tensor.abs().max()), NOTHING / TOLERANCE * largest)
+        different.append(Difference(name, absolute, absolute / (scale or 1.0), TOLERANCE))
+    return sorted(different, key=lambda d: -d.relative)
+
+
+def _data_parallel(workload: Workload, devices: int, rank: int) -> nn.Module | None:
+    """The same model under DistributedDataParallel, on a share of the batch."""
+    from gnnplace.tracing.loading import cut
+
+    try:
+        share = cut(workload, devices)
+    except InputError:
+        return None
+    size = next(iter(_tensors(share.inputs))).shape[0]
+    whole = size * devices
+
+    def part(x: Any) -> Any:
+        mine = isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == whole
+        return x[rank * size : (rank + 1) * size].contiguous() if mine else x
+
+    inputs = torch.utils._pytree.tree_map(part, workload.inputs)
+    model = copy.deepcopy(workload.model)
+    step = StepModule(model, workload.loss, inputs)
+    return _Called(DistributedDataParallel(step), step.inputs())
+
+
+def _tensors(inputs: Any) -> list[torch.Tensor]:
+    leaves = torch.utils._pytree.tree_leaves(inputs)
+    return [x for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
+
+
+class _Called(nn.Module):
+    """A module with its inputs."""
+
+    def __init__(self, module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        super().__init__()
+        self.module = module
+        self.given = given
+
+    def forward(self) -> torch.Tensor:
+        return self.module(*self.given)
+
+
+def _times(
+    together: dict[str, nn.Module | None], one: nn.Module, rank: int, steps: int
+) -> dict[str, list[float]]:
+    """Seconds of every step; those that run together take turns, so that a busy machine slows both."""
+    found: dict[str, list[float]] = {name: [] for name, step in together.items() if step}
+    for turn in range(WARM_UP + steps):
+        for name in found:
+            step = together[name]
+            assert step is not None
+            dist.barrier()
+            seconds = _seconds(step)
+            if turn >= WARM_UP:
+                found[name].append(seconds)
+    found["one"] = []
+    dist.barrier()
+    for turn in range(WARM_UP + steps if rank == 0 else 0):
+        seconds = _seconds(one)
+        if turn >= WARM_UP:
+            found["one"].append(seconds)
+    dist.barrier()
+    return found
+
+
+def _seconds(step: nn.Module) -> float:
+    clear_gradients(step)
+    start = time.perf_counter()
+    _call(step).backward()
+    return time.perf_counter() - start
