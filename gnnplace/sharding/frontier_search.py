@@ -30,6 +30,7 @@ FIRST_WORK = 3e7  # Points merged in the first attempt: a quarter of a second.
 WORK = 2e9  # Points merged in a stage: about ten seconds.
 POINTS = 1e8  # Of all lists at once; 24 bytes each.
 REGIONS = 48
+MORE_SOLVES = 150  # Weighings in all where no stage ends; each takes some ten milliseconds.
 SHARES = (0.05, 0.25, 1.0)  # Of the error, of a step with so many children: sums need it most.
 WEIGHTS = 16
 SLACK = 1e-14  # Of the whole time or memory: below this, a difference is rounding.
@@ -57,7 +58,8 @@ def search(
     """Looks for strategies in the regions below ``corners``.
 
     A short attempt at ``epsilon`` comes first, then stages from a large epsilon down to it: what a
-    stage finds shrinks the regions of the next. Where no stage ends, the supported points remain.
+    stage finds shrinks the regions of the next. Where no stage ends, more supported points are the
+    answer.
 
     Args:
         supported: the points to begin with.
@@ -89,8 +91,11 @@ def search(
         known += run.points(supported.problem)
         reached = min(reached, error)
         if error == epsilon:
-            break
-    return known, reached
+            return known, reached
+    # What weighings alone can do.
+    supported.refine(MORE_SOLVES, lambda fast, small: small.time - (1 + epsilon) * fast.time)
+    known += supported.points
+    return known, min(reached, _gap(supported.points))
 
 
 def _gap(points: list[Point]) -> float:

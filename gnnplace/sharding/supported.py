@@ -20,6 +20,7 @@ from gnnplace.sharding.tree import Factors
 
 FloatArray = NDArray[np.float64]
 Weight = tuple[float, float]
+Wanted = Callable[["Point", "Point"], bool]
 SOLVES = 24  # Weighings solved at most; each costs one search and later one bound.
 
 
@@ -37,16 +38,20 @@ class Supported:
     """What weighings have found so far.
 
     Attributes:
+        wanted: whether the gap between two neighbours matters.
         points: strategies; in the order in which they were found.
         weights: weighings that were solved.
         bounds: for each weighing, what a strategy with each configuration costs at least.
+        gaps: neighbours that may have another supported point between them.
     """
 
     problem: ShardingProblem
     factors: Factors
+    wanted: Wanted
     points: list[Point] = field(default_factory=list)
     weights: list[Weight] = field(default_factory=list)
     bounds: list[tuple[FloatArray, ...]] = field(default_factory=list)
+    gaps: list[tuple[Point, Point]] = field(default_factory=list)
 
     def solve(self, weight: Weight) -> Point:
         """The best strategy for one weighing."""
@@ -63,6 +68,26 @@ class Supported:
         self.bounds.append(bounds.node)
         self.points.append(point)
         return point
+
+    def refine(self, solves: int, width: Callable[[Point, Point], float]) -> None:
+        """Looks between neighbours, the widest gap first.
+
+        Args:
+            solves: weighings to have solved in the end, at most.
+            width: of a gap between the faster and the smaller one; 0: of no interest.
+        """
+        while self.gaps and len(self.weights) < solves:
+            self.gaps.sort(key=lambda gap: width(*gap))
+            fast, small = self.gaps.pop()
+            if width(fast, small) > 0 and fast.memory > small.memory and self.wanted(fast, small):
+                self._divide(fast, small)
+
+    def _divide(self, fast: Point, small: Point) -> None:
+        weight = (small.time - fast.time) / (fast.memory - small.memory)
+        point = self.solve((1.0, weight))
+        value = fast.time + weight * fast.memory
+        if point.time + weight * point.memory < value * (1 - 1e-12):
+            self.gaps += [(fast, point), (point, small)]
 
 
 def _as_problem(
@@ -87,7 +112,7 @@ def undominated(points: list[Point]) -> list[Point]:
 def supported_points(
     problem: ShardingProblem,
     factors: Factors,
-    wanted: Callable[[Point, Point], bool] = lambda fast, small: True,
+    wanted: Wanted = lambda fast, small: True,
     solves: int = SOLVES,
 ) -> Supported:
     """Supported points, the widest gaps first.
@@ -98,20 +123,9 @@ def supported_points(
         wanted: whether the gap between two neighbours matters.
         solves: weighings to solve at most.
     """
-    result = Supported(problem, factors)
-    fast, small = result.solve((1.0, 0.0)), result.solve((0.0, 1.0))
-    whole = (small.time - fast.time) * (fast.memory - small.memory)
-    gaps = [(whole, fast, small)]
-    while gaps and len(result.weights) < solves:
-        gaps.sort(key=lambda gap: gap[0])
-        area, fast, small = gaps.pop()
-        if area <= 0 or not wanted(fast, small):
-            continue
-        weight = (fast.memory - small.memory, small.time - fast.time)
-        weight = (1.0, weight[1] / weight[0])
-        point = result.solve(weight)
-        value = fast.time + weight[1] * fast.memory
-        if point.time + weight[1] * point.memory < value * (1 - 1e-12):
-            for a, b in ((fast, point), (point, small)):
-                gaps.append(((b.time - a.time) * (a.memory - b.memory), a, b))
+    result = Supported(problem, factors, wanted)
+    result.gaps.append((result.solve((1.0, 0.0)), result.solve((0.0, 1.0))))
+    result.refine(
+        solves, lambda fast, small: (small.time - fast.time) * (fast.memory - small.memory)
+    )
     return result
