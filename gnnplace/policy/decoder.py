@@ -11,6 +11,7 @@ list scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from heapq import heappop
 
 import numpy as np
@@ -39,22 +40,32 @@ class Decoder(nn.Module):
     Args:
         state: size of the encoder's states.
         hidden: H.
+        names: of the features.
+        prior: what scores begin as: weights of some features, by name.
+        directions: contexts of an op, one for each direction of the walk.
     """
 
-    def __init__(self, state: int, hidden: int) -> None:
+    def __init__(
+        self,
+        state: int,
+        hidden: int,
+        names: tuple[str, ...] = DYNAMIC,
+        prior: Mapping[str, float] = PRIOR,
+        directions: int = 2,
+    ) -> None:
         super().__init__()
-        features = len(DYNAMIC)
-        self.context = nn.Linear(state, 2 * hidden)
+        features, self.directions = len(names), directions
+        self.context = nn.Linear(state, directions * hidden)
         self.first = nn.Parameter(torch.randn(features, hidden) / features**0.5)
         self.second = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)
         self.pooled = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.last = nn.Parameter(torch.zeros(hidden))
-        self.skip = nn.Parameter(torch.tensor([PRIOR.get(name, 0.0) for name in DYNAMIC]))
+        self.skip = nn.Parameter(torch.tensor([prior.get(name, 0.0) for name in names]))
 
     def contexts(self, state: Tensor) -> Tensor:
-        """What the decoder takes from the encoder's states, forward and backward. [m, 2, H]"""
-        return self.context(state).view(len(state), 2, -1)
+        """What the decoder takes from the encoder's states, in each direction. [m, directions, H]"""
+        return self.context(state).view(len(state), self.directions, -1)
 
     def forward(self, context: Tensor, features: Tensor, allowed: Tensor) -> Tensor:
         """Scores, -inf where not allowed. [S, D]

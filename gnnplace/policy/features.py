@@ -16,7 +16,7 @@ from gnnplace.policy.walk import WalkGraph
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 
-FEATURE_VERSION = 2
+FEATURE_VERSION = 3
 
 DYNAMIC = (
     "earliest finish above the best, out of chunks",

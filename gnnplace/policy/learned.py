@@ -16,6 +16,7 @@ import numpy as np
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.policy.anytime import Anytime
 from gnnplace.policy.model import CHECKPOINT, PlacementPolicy, read_policy
+from gnnplace.policy.passes import Passes
 from gnnplace.policy.rollouts import Rollouts
 
 FINISHING = (5e-4, 1e-6)  # seconds, and seconds an op, that checking a placement takes afterwards
@@ -56,8 +57,8 @@ class LearnedPlacer(Placer):
         rollouts = Rollouts(space, policy, **given)
         timed = deadline > begin
         ranked = rollouts.greedy(begin + DECODING * (deadline - begin) if timed else np.inf)
-        best = ranked[0]
-        note = f"{best.aim}; best of {len(ranked)} decodes"
+        best = Passes(rollouts).best(ranked, deadline if timed else np.inf)
+        note = f"{best.aim}; best of {len(ranked)} decodes, refined"
         if time.perf_counter() >= deadline:
             return Found(space.spread(best.unit_device), best.order, note)
         finishing = FINISHING[0] + FINISHING[1] * space.problem.num_ops

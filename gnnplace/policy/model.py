@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -29,10 +29,25 @@ from gnnplace.policy.features import (
     static_features,
 )
 from gnnplace.policy.move_net import MoveNet
+from gnnplace.policy.refining import PRIOR, REFINING
 from gnnplace.policy.walk import WalkGraph
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 PLACE = STATIC.index("place")
+
+
+class Embedded(NamedTuple):
+    """What the encoder says of one problem.
+
+    Attributes:
+        ops: to the decoder of each visited op, by direction. [2, m, H]
+        moves: to ``MoveNet`` of each unit. [U, H]
+        refining: to the refiner of each unit. [U, H]
+    """
+
+    ops: NDArray[np.float32]
+    moves: NDArray[np.float32]
+    refining: NDArray[np.float32]
 
 
 class PlacementPolicy(  # type: ignore[call-arg]
@@ -70,6 +85,7 @@ class PlacementPolicy(  # type: ignore[call-arg]
         self.encoder = Encoder(len(STATIC) + len(GLOBAL), hidden, layers)
         self.decoder = Decoder(hidden, decoder_hidden)
         self.moves = MoveNet(hidden)
+        self.refiner = Decoder(hidden, decoder_hidden, REFINING, PRIOR, directions=1)
 
     def forward(self, graphs: Sequence[WalkGraph]) -> Tensor:
         """Contexts of all visited ops of a batch, one problem after the other. [m, 2, H]
@@ -96,9 +112,15 @@ class PlacementPolicy(  # type: ignore[call-arg]
         count = graph.problem.num_units
         return scatter(self.moves.context(states), unit, dim=0, dim_size=count, reduce="mean")
 
+    def refining_contexts(self, graph: WalkGraph, states: Tensor) -> Tensor:
+        """What the encoder says of each unit to the refiner: the mean over its ops. [U, H]"""
+        unit = torch.from_numpy(graph.unit.astype(np.int64))
+        contexts = self.refiner.contexts(states)[:, 0]
+        return scatter(contexts, unit, dim=0, dim_size=graph.problem.num_units, reduce="mean")
+
     @torch.no_grad()
-    def embed(self, graph: WalkGraph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Contexts of one problem for the numba kernels: of ops [2, m, H], of units [U, H].
+    def embed(self, graph: WalkGraph) -> Embedded:
+        """Contexts of one problem for the numba kernels.
 
         On one thread: on small graphs several threads wait for each other a hundred times longer
         than they work, above all where other processes want the cores, and budgets are of one.
@@ -108,8 +130,8 @@ class PlacementPolicy(  # type: ignore[call-arg]
         try:
             states = self.states([graph])
             ops = self.decoder.contexts(states).transpose(0, 1)
-            units = self.unit_contexts(graph, states)
-            return np.ascontiguousarray(ops.numpy()), np.ascontiguousarray(units.numpy())
+            units = self.unit_contexts(graph, states), self.refining_contexts(graph, states)
+            return Embedded(*(np.ascontiguousarray(x.numpy()) for x in (ops, *units)))
         finally:
             torch.set_num_threads(threads)
 

@@ -132,7 +132,9 @@ class Rollouts:
     ) -> None:
         self.space, self.policy, self.orders = space, policy, orders
         self.graph = WalkGraph(space)
-        self.contexts, self.unit_contexts = policy.embed(self.graph)
+        embedded = policy.embed(self.graph)
+        self.contexts, self.unit_contexts = embedded.ops, embedded.moves
+        self.refining_contexts = embedded.refining
         self.weights = policy.decoder.weights()
         self.orders_made: dict[str, IntArray] = {}
         self.plans: dict[tuple[int, int, float], IntArray] = {}

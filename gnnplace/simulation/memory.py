@@ -160,3 +160,19 @@ def excess_kernel(
     lives = lifetimes(c, device, start, finish, transfer[:count], service[:count], doubtful)
     peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], state)
     return step_time, np.maximum(peak - c.memory, 0.0).sum()
+
+
+@njit(cache=True, boundscheck=False)
+def peak_memory(c: Compiled, device: IntArray, order: IntArray) -> FloatArray:
+    """Peak bytes of each device; an upper bound of it where that is within the limit. [D]."""
+    n, rows = len(device), len(c.consumer) + 1
+    most = most_memory(c, device)
+    doubtful = most > c.memory
+    if not doubtful.any():
+        return most
+    start, finish = np.empty(n), np.empty(n)
+    transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
+    count = run_kernel(c, device, order, np.inf, np.zeros(n), start, finish, transfer, service)[2]
+    lives = lifetimes(c, device, start, finish, transfer[:count], service[:count], doubtful)
+    peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], device_state(c, device))
+    return np.where(doubtful, peak, most)

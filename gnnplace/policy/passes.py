@@ -1,0 +1,77 @@
+"""Passes of refinement over decoded placements: the second half of what the policy does first.
+
+The best few decodes go through rounds of passes, bold ones first: a bold pass moves only what
+promises much, a meek one whatever promises anything. Passes forwards and backwards take turns; one
+that does not make the step faster is forgotten. Rounds end when one changes nothing.
+Complexity: a few dozen passes, each near-linear in the graph.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from gnnplace.placers.annealing import neighbourhood
+from gnnplace.policy.refining import Placed, refine, refining_units
+from gnnplace.policy.rollouts import Decoded, Rollouts
+
+STARTS = 3
+STAYS = (20.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)  # percent that a device must be better
+ROUNDS = 3
+
+
+class Passes:
+    """Refines placements of one problem.
+
+    Args:
+        rollouts: the problem and the policy.
+    """
+
+    def __init__(self, rollouts: Rollouts) -> None:
+        self.rollouts, self.space = rollouts, rollouts.space
+        self.units = refining_units(rollouts.graph)
+        self.neighbourhood = neighbourhood(self.space)
+        self.weights = rollouts.policy.refiner.weights()
+        self.first_op = self.space.unit_ops[1][self.space.unit_ops[0][:-1]]
+
+    def best(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
+        """The best of the first few placements, each refined; none begins after the deadline."""
+        found = ranked[:1]
+        for decoded in ranked[:STARTS]:
+            if time.perf_counter() < deadline:
+                found.append(self.refined(decoded, deadline))
+        return min(found, key=lambda decoded: decoded.score)
+
+    def refined(self, decoded: Decoded, deadline: float = np.inf) -> Decoded:
+        """A placement after rounds of passes, at least as good."""
+        device = self.space.spread(decoded.unit_device)
+        placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
+        for _ in range(ROUNDS):
+            before = float(placed.score[0])
+            for stay in STAYS:
+                for back in (0, 1):
+                    if time.perf_counter() < deadline:
+                        placed = self.tried(placed, stay, back)
+            if placed.score[0] >= before:
+                break
+        score, units = float(placed.score[0]), placed.device[self.first_op]
+        return Decoded(score, units, placed.order, decoded.aim)
+
+    def tried(self, placed: Placed, stay: float, back: int, noise: float = 0.0) -> Placed:
+        """The placement after a pass if that is better, else as it is."""
+        trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
+        refine(
+            self.space.compiled,
+            self.space.reversed,
+            self.neighbourhood,
+            self.units,
+            self.weights,
+            self.rollouts.refining_contexts,
+            placed,
+            trial,
+            stay,
+            noise,
+            back,
+        )
+        return trial if trial.score[0] < placed.score[0] else placed

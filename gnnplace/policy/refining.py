@@ -1,0 +1,665 @@
+"""Refinement: a second walk over a finished placement, each unit's device decided anew.
+
+Formulation: the decoder walks the ops of a *previous* placement by their start times. What comes
+before an op is decided and booked anew; what comes after it is taken to stay where it was. So a
+candidate device is seen between two schedules that know their queues: the partial one (when could
+the op start there?) and the previous one (how far is it from there to the end, by its consumers and
+by what that device does next?). Their sum is the length of the path through the op, on that device;
+HEFT and its successors (PEFT, Arabnejad and Barbosa, 2014) estimate the second part from mean
+costs. A pass backwards is the same on the reversed problem.
+
+A unit leaves its previous device only for a score that is ``stay`` better. Scores are in percent of
+the step time: they begin as a weighted sum (path, load, transfers, memory), to which a network adds
+what it has learned (``train.refinement``).
+
+After a pass the new devices get three orders: as they were booked, by list scheduling with the
+previous distances to the end, and the better one justified; the best by simulation counts, and
+the placement is kept if it is better than the previous one.
+Complexity of a pass: O(D (n + inputs + flows)) and a handful of list schedules and simulations.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.placers.annealing import Neighbourhood, energy
+from gnnplace.policy.kernels import MOST, Weights, log_above, score
+from gnnplace.policy.walk import WalkGraph
+from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.indices import ONE, Index
+from gnnplace.simulation.justification import distances, justify
+from gnnplace.simulation.kernels import run_kernel
+from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.memory import peak_memory
+
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+
+REFINING = (
+    "previous device",
+    "path through the op there, above nearly the step time",
+    "path through the op there",
+    "path by its consumers alone",
+    "start above the best",
+    "finish above the best",
+    "idle gap",
+    "wait for links",
+    "transfers of the op, of the step time",
+    "transfers of the op, above the previous device's",
+    "transfers of the unit, of the step time",
+    "transfers of the unit, above the previous device's",
+    "share of neighbours' bytes there",
+    "share of neighbours' bytes there that this pass moved there",
+    "load after, of the step time",
+    "load after, of the ideal share",
+    "raise of the greatest load",
+    "log slowness for this unit",
+    "memory after",
+    "memory after, above the limit",
+    "critical",
+    "path on the previous device",
+    "work of the unit, of the ideal share",
+    "device is unused",
+    "share of the ops walked",
+    "share of the units decided that moved",
+    "backwards",
+    "log micro-batches",
+    "devices",
+)
+NUM_REFINING = len(REFINING)
+PRIOR = {  # in percent of the step time, but for memory
+    "path through the op there, above nearly the step time": -100.0,
+    "path through the op there": -30.0,
+    "transfers of the op, of the step time": -30.0,
+    "load after, of the step time": -30.0,
+    "memory after, above the limit": -1000.0,
+}
+NEARLY = 0.98  # of the step time: what is below is not critical
+SOFT = 0.02  # slack, of the step time, in which criticality falls by e
+
+
+class Units(NamedTuple):
+    """What a pass looks up of units; U units, D devices.
+
+    Attributes:
+        allowed: devices of each unit. [U, D]
+        time: seconds of all its ops on each device, inf where not allowed. [U, D]
+        work: the same, mean over its devices. [U]
+        held: bytes of its state and of all tensors that it makes, in one micro-batch. [U]
+        offset: where each unit's neighbours start. [U + 1]
+        neighbour: neighbouring units.
+        forth: bytes to and fro, -1 where none go that way. [2, E]
+        producer: of each tensor, and of each of the reversed problem. [T], [edges]
+        reversed_producer: see there.
+        microbatches: number of them.
+        scale: mean seconds of an op.
+    """
+
+    allowed: BoolArray
+    time: FloatArray
+    work: FloatArray
+    held: FloatArray
+    offset: IntArray
+    neighbour: IntArray
+    forth: FloatArray
+    producer: IntArray
+    reversed_producer: IntArray
+    microbatches: int
+    scale: float
+
+
+class Placed(NamedTuple):
+    """A placement that passes refine; arrays change in place.
+
+    Attributes:
+        device: of each op. [n]
+        order: of all ops. [n]
+        score: predicted seconds with penalty. [1]
+    """
+
+    device: IntArray
+    order: IntArray
+    score: FloatArray
+
+
+class Previous(NamedTuple):
+    """What a pass knows of the previous placement, in its direction.
+
+    Attributes:
+        device: of each unit. [U]
+        order: all ops by start. [n]
+        distance: seconds from each op's start to the end. [n]
+        critical: of each unit, 0..1. [U]
+        seconds: step time.
+        peak: bytes on each device; 0 where memory does not matter. [D]
+        back: 1 for the reversed problem.
+    """
+
+    device: IntArray
+    order: IntArray
+    distance: FloatArray
+    critical: FloatArray
+    seconds: float
+    peak: FloatArray
+    back: int
+
+
+class Partial(NamedTuple):
+    """The schedule of a pass so far.
+
+    Attributes:
+        device: of each unit, -1 undecided. [U]
+        start: seconds at which each op starts. [n]
+        finish: seconds at which it finishes, -1 not walked. [n]
+        arrival: seconds at which a tensor is on a device, -1 not sent there. [T, D]
+        free: seconds at which each device is free. [D]
+        channel_free: seconds at which each channel is free. [C]
+        load: seconds of work on each device, decided and previous. [D]
+        peak: bytes on each device, decided and previous. [D]
+        next_offset: where each device's previous sequence starts in ``sequence``. [D + 1]
+        next: the first op of it that is still to come. [D]
+        sequence: previous sequences of the devices. [n]
+        counts: ops walked, units decided, units moved. [3]
+    """
+
+    device: IntArray
+    start: FloatArray
+    finish: FloatArray
+    arrival: FloatArray
+    free: FloatArray
+    channel_free: FloatArray
+    load: FloatArray
+    peak: FloatArray
+    next_offset: IntArray
+    next: IntArray
+    sequence: IntArray
+    counts: IntArray
+
+
+@njit(cache=True, boundscheck=False)
+def times_of(c: Compiled, device: IntArray, order: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Start and finish of each op in seconds. [n], [n]"""
+    n = len(device)
+    start, finish = np.zeros(n), np.zeros(n)
+    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
+    run_kernel(c, device, order, np.inf, np.zeros(n), start, finish, nothing, nowhere)
+    return start, finish
+
+
+@njit(cache=True, boundscheck=False)
+def by_start(order: IntArray, start: FloatArray) -> IntArray:
+    """Ops by start, those of one instant as in ``order``. [n]"""
+    return order[np.argsort(start[order], kind="mergesort")]
+
+
+@njit(cache=True, boundscheck=False)
+def read_previous(
+    c: Compiled, r: Compiled, h: Neighbourhood, placed: Placed, back: int
+) -> Previous:
+    """What a pass in one direction knows of a placement."""
+    device, num_units = placed.device, len(h.allowed)
+    start, finish = times_of(c, device, placed.order)
+    backwards = list_schedule(r, device, finish)
+    start_back, finish_back = times_of(r, device, backwards)
+    order, distance, before = by_start(placed.order, start), finish_back, start
+    if back:
+        order, distance, before = by_start(backwards, start_back), finish, start_back
+    seconds = max((before + distance).max(), 1e-300)
+    unit_device, critical = np.zeros(num_units, np.int32), np.zeros(num_units)
+    for op in range(len(device)):
+        u = c.unit_of[op]
+        unit_device[u] = device[op]
+        slack = max(0.0, 1.0 - (before[op] + distance[op]) / seconds)
+        critical[u] = max(critical[u], np.exp(-slack / SOFT))
+    peak = np.zeros(len(c.memory))
+    if h.memory_matters:
+        peak = peak_memory(c, device, placed.order)
+    return Previous(unit_device, order, distance, critical, seconds, peak, back)
+
+
+@njit(cache=True, boundscheck=False)
+def start_pass(c: Compiled, units: Units, previous: Previous) -> Partial:
+    """The schedule before the first decision."""
+    n, num_devices = c.times.shape
+    load = np.zeros(num_devices)
+    for u in range(len(previous.device)):
+        load[previous.device[u]] += units.time[u, previous.device[u]]
+    offset = np.zeros(num_devices + 1, np.int32)
+    for op in range(n):
+        offset[previous.device[c.unit_of[op]] + 1] += 1
+    for d in range(num_devices):
+        offset[d + 1] += offset[d]
+    at, sequence = offset[:-1].copy(), np.empty(n, np.int32)
+    for op in previous.order:
+        d = previous.device[c.unit_of[op]]
+        sequence[at[d]] = op
+        at[d] += 1
+    return Partial(
+        np.full(len(previous.device), -1, np.int32),
+        np.zeros(n),
+        np.full(n, -1.0),
+        np.full((len(c.size), num_devices), -1.0),
+        np.zeros(num_devices),
+        np.zeros(c.num_channels),
+        load,
+        previous.peak.copy(),
+        offset,
+        offset[:-1].copy(),
+        sequence,
+        np.zeros(3, np.int32),
+    )
+
+
+@njit(cache=True, boundscheck=False)
+def next_distance(c: Compiled, s: Partial, previous: Previous, d: int, u: int) -> float:
+    """Seconds to the end from the start of what device ``d`` does next but for unit ``u``."""
+    high = s.next_offset[d + 1]
+    k = s.next[d]
+    while k < high:
+        op = s.sequence[k]
+        at = s.device[c.unit_of[op]]
+        if s.finish[op] < 0.0 and (at < 0 or at == d):
+            break
+        k += 1
+    s.next[d] = k
+    while k < high:
+        op = s.sequence[k]
+        at = s.device[c.unit_of[op]]
+        if c.unit_of[op] != u and s.finish[op] < 0.0 and (at < 0 or at == d):
+            return previous.distance[op]
+        k += 1
+    return 0.0
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def observe(
+    c: Compiled,
+    units: Units,
+    previous: Previous,
+    s: Partial,
+    op: int,
+    allowed: BoolArray,
+    out: SingleArray,
+) -> int:
+    """Candidates and their features for the unit of ``op``; how many there are. ``out``: [D, F]"""
+    num_devices, i = len(s.free), Index(op)
+    u = Index(c.unit_of[i])
+    old = previous.device[u]
+    here = Index(old)
+    total, back = previous.seconds, previous.back
+    scratch = np.zeros((9, num_devices))
+    ready, wait, move, tail, flow, near, moved, path, rest = scratch
+    producer = units.reversed_producer if back else units.producer
+    for d in range(num_devices):
+        allowed[d] = units.allowed[u, d]
+    bytes_all = 0.0
+    for k in range(Index(units.offset[u]), Index(units.offset[u + ONE])):
+        v = Index(units.neighbour[k])
+        known = s.device[v] >= 0
+        e = Index(s.device[v] if known else previous.device[v])
+        into, out_of = units.forth[back, k], units.forth[1 - back, k]
+        both = max(into, 0.0) + max(out_of, 0.0)
+        bytes_all += both
+        near[e] += both
+        if known and s.device[v] != previous.device[v]:
+            moved[e] += both
+        for d in range(num_devices):
+            if not allowed[d] or Index(d) == e:
+                continue
+            if into >= 0.0:
+                flow[d] += into * c.per_byte[e, d] + c.latency[e, d]
+            if out_of >= 0.0:
+                flow[d] += out_of * c.per_byte[d, e] + c.latency[d, e]
+            if d != old and (
+                (into >= 0.0 and c.channel[e, d] < 0) or (out_of >= 0.0 and c.channel[d, e] < 0)
+            ):
+                allowed[d] = False
+    count = 0
+    for d in range(num_devices):
+        count += allowed[d]
+    if count < 2:
+        return count
+    for k in range(Index(c.input_offset[i]), Index(c.input_offset[i + ONE])):
+        tensor = Index(c.input_tensor[k])
+        j = Index(producer[tensor])
+        e = Index(s.device[Index(c.unit_of[j])])
+        for d in range(num_devices):
+            if not allowed[d]:
+                continue
+            at = s.finish[j]
+            if e != Index(d):
+                if s.arrival[tensor, d] >= 0.0:
+                    at = max(at, s.arrival[tensor, d])
+                elif c.channel[e, d] >= 0:
+                    begin = max(s.channel_free[Index(c.channel[e, d])], at)
+                    seconds = c.size[tensor] * c.per_byte[e, d]
+                    wait[d] = max(wait[d], begin - at)
+                    move[d] += seconds
+                    at = begin + seconds + c.latency[e, d]
+            ready[d] = max(ready[d], at)
+    for k in range(Index(c.flow_offset[i]), Index(c.flow_offset[i + ONE])):
+        j = Index(c.flow_op[k])
+        v = Index(c.unit_of[j])
+        at_v = s.device[v] if s.device[v] >= 0 else previous.device[v]
+        for d in range(num_devices):
+            if not allowed[d]:
+                continue
+            e = Index(d) if v == u else Index(at_v)
+            seconds = 0.0
+            if e != Index(d):
+                seconds = c.flow_size[k] * c.per_byte[d, e]
+                move[d] += seconds
+                seconds += c.latency[d, e]
+            tail[d] = max(tail[d], previous.distance[j] + seconds)
+    most_load, least_start, least_finish, least_time = 0.0, np.inf, np.inf, np.inf
+    ideal = 0.0
+    for d in range(num_devices):
+        most_load = max(most_load, s.load[d])
+        ideal += s.load[d] / num_devices
+        if allowed[d]:
+            begin = max(s.free[d], ready[d])
+            end = begin + c.times[i, d]
+            least_start = min(least_start, begin)
+            least_finish = min(least_finish, end)
+            least_time = min(least_time, units.time[u, d])
+            rest[d] = end + tail[d]
+            path[d] = end + max(tail[d], next_distance(c, s, previous, d, u))
+    ideal = max(ideal, 1e-300)
+    walked, share = s.counts[0] / len(s.finish), s.counts[2] / max(1, s.counts[1])
+    tight = previous.peak.any()
+    for d in range(num_devices):
+        f = out[d]
+        if not allowed[d]:
+            f[:] = 0.0
+            continue
+        begin = max(s.free[d], ready[d])
+        load, peak = s.load[d], s.peak[d] / c.memory[d]
+        if d != old:
+            load += units.time[u, d]
+            peak += units.held[u] / c.memory[d] if tight else 0.0
+        f[0] = 1.0 if d == old else 0.0
+        f[1] = min(MOST, max(0.0, path[d] / total - NEARLY))
+        f[2] = min(MOST, path[d] / total - 1.0)
+        f[3] = min(MOST, rest[d] / total - 1.0)
+        f[4] = log_above((begin - least_start) / units.scale)
+        f[5] = log_above((begin + c.times[i, d] - least_finish) / units.scale)
+        f[6] = log_above((begin - s.free[d]) / units.scale)
+        f[7] = log_above(wait[d] / units.scale)
+        f[8] = min(MOST, move[d] / total)
+        f[9] = max(-MOST, min(MOST, (move[d] - move[here]) / total))
+        f[10] = min(MOST, flow[d] / total)
+        f[11] = max(-MOST, min(MOST, (flow[d] - flow[here]) / total))
+        f[12] = near[d] / bytes_all if bytes_all > 0.0 else 0.0
+        f[13] = moved[d] / bytes_all if bytes_all > 0.0 else 0.0
+        f[14] = min(MOST, load / total)
+        f[15] = min(MOST, load / ideal)
+        f[16] = min(MOST, max(0.0, load - most_load) / total)
+        f[17] = np.log(units.time[u, d] / least_time) if least_time > 0.0 else 0.0
+        f[18] = min(MOST, peak)
+        f[19] = min(MOST, max(0.0, peak - 1.0))
+        f[20] = previous.critical[u]
+        f[21] = min(MOST, path[here] / total - 1.0)
+        f[22] = min(MOST, units.work[u] / ideal)
+        f[23] = 1.0 if s.load[d] <= 0.0 else 0.0
+        f[24] = walked
+        f[25] = share
+        f[26] = float(back)
+        f[27] = log_above(units.microbatches - 1.0)
+        f[28] = num_devices / 8.0
+    return count
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def settle(units: Units, previous: Previous, s: Partial, u: int, d: int) -> None:
+    """Puts unit ``u`` on device ``d``."""
+    s.device[u] = d
+    s.counts[1] += 1
+    old = previous.device[u]
+    if d == old:
+        return
+    s.counts[2] += 1
+    s.load[old] -= units.time[u, old]
+    s.load[d] += units.time[u, d]
+    s.peak[old] -= units.held[u]
+    s.peak[d] += units.held[u]
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def book(c: Compiled, producer: IntArray, s: Partial, op: int) -> None:
+    """Appends ``op`` to the schedule of its device, its inputs to the links' queues."""
+    i = Index(op)
+    d = Index(s.device[Index(c.unit_of[i])])
+    ready = 0.0
+    for k in range(Index(c.input_offset[i]), Index(c.input_offset[i + ONE])):
+        tensor = Index(c.input_tensor[k])
+        j = Index(producer[tensor])
+        at = s.finish[j]
+        e = Index(s.device[Index(c.unit_of[j])])
+        if e != d:
+            if s.arrival[tensor, d] < 0.0 and c.channel[e, d] >= 0:
+                channel = Index(c.channel[e, d])
+                end = max(s.channel_free[channel], at) + c.size[tensor] * c.per_byte[e, d]
+                s.channel_free[channel] = end
+                s.arrival[tensor, d] = end + c.latency[e, d]
+            at = max(at, s.arrival[tensor, d])
+        ready = max(ready, at)
+    s.start[i] = max(s.free[d], ready)
+    s.finish[i] = s.start[i] + c.times[i, d]
+    s.free[d] = s.finish[i]
+    s.counts[0] += 1
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def walk_again(
+    c: Compiled,
+    units: Units,
+    previous: Previous,
+    p: Weights,
+    context: SingleArray,
+    stay: float,
+    noise: float,
+    forced: IntArray,
+    features: SingleArray,
+    masks: BoolArray,
+    decided: IntArray,
+) -> tuple[Partial, int]:
+    """Walks a placement and decides each unit's device anew.
+
+    Args:
+        c: the problem in the pass's direction.
+        units: what is looked up of units.
+        previous: the placement.
+        p: the parameters of the scores.
+        context: what the encoder says of each unit. [U, H]
+        stay: percent that a device must be better than the previous one.
+        noise: scale of Gumbel noise on the scores, in percent.
+        forced: device of each unit, -1 where the refiner decides. [U]
+        features: out: features of each decision. [U, D, F], or no rows if not wanted
+        masks: out: candidates of each decision. [U, D], as ``features``
+        decided: out: unit of each decision. [U], as ``features``
+
+    Returns:
+        The schedule, and the number of decisions that had a choice.
+    """
+    num_devices = c.times.shape[1]
+    s = start_pass(c, units, previous)
+    producer = units.reversed_producer if previous.back else units.producer
+    now = np.zeros((num_devices, NUM_REFINING), np.float32)
+    allowed = np.zeros(num_devices, np.bool_)
+    hidden = np.zeros((2 * num_devices + 2, len(p.bias)), np.float32)
+    scores = np.zeros(num_devices, np.float32)
+    count = 0
+    for op in previous.order:
+        u = c.unit_of[op]
+        if s.device[u] < 0:
+            choice = old = previous.device[u]
+            if forced[u] >= 0:
+                choice = forced[u]
+            elif observe(c, units, previous, s, op, allowed, now) > 1:
+                if len(features) > 0:
+                    features[count] = now
+                    masks[count] = allowed
+                    decided[count] = u
+                count += 1
+                score(p, context[u], now, allowed, hidden, scores)
+                best = scores[old] + stay
+                for d in range(num_devices):
+                    if allowed[d] and d != old:
+                        value = scores[d]
+                        if noise > 0.0:
+                            value -= noise * np.log(-np.log(np.random.random() + 1e-12) + 1e-12)
+                        if value > best:
+                            best, choice = value, d
+            settle(units, previous, s, u, choice)
+        book(c, producer, s, op)
+    return s, count
+
+
+@njit(cache=True, boundscheck=False)
+def improve_order(
+    c: Compiled, r: Compiled, h: Neighbourhood, s: Partial, previous: Previous, trial: Placed
+) -> None:
+    """Gives the devices of a finished pass their best order, and scores them."""
+    for op in range(len(trial.device)):
+        trial.device[op] = s.device[c.unit_of[op]]
+    priority = s.finish if previous.back else previous.distance
+    order = list_schedule(c, trial.device, priority)
+    best = energy(c, h, trial.device, order, np.inf)
+    if not previous.back:
+        booked = by_start(previous.order, s.start)
+        other = energy(c, h, trial.device, booked, best)
+        if other < best:
+            best, order = other, booked
+    justified = justify(c, r, trial.device, order)
+    other = energy(c, h, trial.device, justified, best)
+    if other < best:
+        best, order = other, justified
+    trial.order[:] = order
+    trial.score[0] = best
+
+
+@njit(cache=True, boundscheck=False)
+def one_pass(
+    c: Compiled,
+    r: Compiled,
+    h: Neighbourhood,
+    units: Units,
+    p: Weights,
+    context: SingleArray,
+    previous: Previous,
+    trial: Placed,
+    stay: float,
+    noise: float,
+    forced: IntArray,
+) -> int:
+    """One pass; what came out is in ``trial``, as it was if no unit moved. How many units moved.
+
+    Args:
+        c: the problem.
+        r: the reversed problem.
+        h: limits and penalty.
+        units: what is looked up of units.
+        p: the parameters of the scores.
+        context: what the encoder says of each unit. [U, H]
+        previous: the placement, read in the direction of the pass.
+        trial: out: the placement after the pass.
+        stay: percent that a device must be better than the previous one.
+        noise: scale of Gumbel noise on the scores, in percent.
+        forced: device of each unit, -1 where the refiner decides. [U]
+    """
+    none, no = np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.bool_)
+    nothing = np.empty(0, np.int32)
+    if previous.back:
+        s = walk_again(r, units, previous, p, context, stay, noise, forced, none, no, nothing)[0]
+    else:
+        s = walk_again(c, units, previous, p, context, stay, noise, forced, none, no, nothing)[0]
+    if s.counts[2] > 0:
+        improve_order(c, r, h, s, previous, trial)
+    return int(s.counts[2])
+
+
+@njit(cache=True, boundscheck=False)
+def refine(
+    c: Compiled,
+    r: Compiled,
+    h: Neighbourhood,
+    units: Units,
+    p: Weights,
+    context: SingleArray,
+    placed: Placed,
+    trial: Placed,
+    stay: float,
+    noise: float,
+    back: int,
+) -> int:
+    """One pass over ``placed``, backwards if ``back`` is 1; see ``one_pass``."""
+    previous = read_previous(c, r, h, placed, back)
+    forced = np.full(len(h.allowed), -1, np.int32)
+    return one_pass(c, r, h, units, p, context, previous, trial, stay, noise, forced)
+
+
+@njit(cache=True, boundscheck=False)
+def completed(
+    c: Compiled,
+    r: Compiled,
+    h: Neighbourhood,
+    units: Units,
+    p: Weights,
+    context: SingleArray,
+    previous: Previous,
+    placed: Placed,
+    stay: float,
+    forced: IntArray,
+    unit: int,
+    allowed: BoolArray,
+) -> FloatArray:
+    """Score of the placement after the pass with ``unit`` on each device; nan elsewhere. [D]
+
+    Args:
+        c: the problem.
+        r: the reversed problem.
+        h: limits and penalty.
+        units: what is looked up of units.
+        p: the parameters of the scores.
+        context: what the encoder says of each unit. [U, H]
+        previous: the placement, read in the direction of the pass.
+        placed: the same placement.
+        stay: percent that a device must be better than the previous one.
+        forced: device of each unit decided before, -1 for the others. [U]
+        unit: the unit.
+        allowed: devices to try. [D]
+    """
+    result = np.full(len(allowed), np.nan)
+    trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
+    for d in range(len(allowed)):
+        if allowed[d]:
+            forced[unit] = d
+            moved = one_pass(c, r, h, units, p, context, previous, trial, stay, 0.0, forced)
+            result[d] = trial.score[0] if moved > 0 else placed.score[0]
+    forced[unit] = -1
+    return result
+
+
+def refining_units(graph: WalkGraph) -> Units:
+    """What passes look up of a problem's units."""
+    space, walk = graph.space, graph.forward
+    problem, times = space.problem, space.compiled.times
+    return Units(
+        np.ascontiguousarray(problem.unit_allowed),
+        space.work,
+        space.mean_work,
+        walk.unit_state + walk.unit_bytes / problem.microbatches,
+        walk.flow_offset,
+        walk.flow_unit,
+        np.stack([walk.flow_in, walk.flow_out]),
+        problem.graph.producer.astype(np.int32),
+        problem.graph.consumer.astype(np.int32),
+        problem.microbatches,
+        max(float(np.mean(times[np.isfinite(times)])), 1e-300),
+    )
