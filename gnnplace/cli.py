@@ -11,6 +11,10 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from gnnplace.errors import GnnplaceError, InputError
 
+PLACERS = (
+    "single,contiguous,interleaved,expert,heft,heft-contention,etf,m-topo,m-sct,min-cut,"
+    "round-robin,random,annealing,learned,best"
+)
 USAGE = """gnnplace: finds which device should run each operation of a PyTorch training step.
 
   gnnplace demo                                     the main job on a built-in model
@@ -24,6 +28,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace convert FILE --from FORMAT -o problem.json
   gnnplace report PROBLEM PLACEMENT... -o report.html
   gnnplace bench SUITE.yaml -o results/ | summary results/*.jsonl
+  gnnplace fidelity MODEL --cluster C               predicted against measured; calibration
   gnnplace measurements list|export|prune           every step that was measured
   gnnplace data build FOLDER                        captures models as graphs to learn from
   gnnplace train fit|validate|test|predict|sweep --config trainers/NAME.yaml
@@ -236,6 +241,7 @@ def _shard(parser: ArgumentParser) -> None:
     parser.add_argument("--epsilon", type=float, default=0.0, help="relative error of --pareto")
     parser.add_argument("--memory-limit", type=float, default=None, help="bytes, at most")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    _output(parser, "--pareto: a picture of the frontier, .svg or .html", required=False)
 
 
 def _store(parser: ArgumentParser) -> None:
@@ -259,6 +265,21 @@ def _measurements(parser: ArgumentParser) -> None:
     _output(parser, "export: a file instead of the standard output", required=False)
 
 
+def _fidelity(parser: ArgumentParser) -> None:
+    parser.description = "Measures placements that differ, and how well they were predicted."
+    parser.add_argument("model")
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--placements", type=int, default=30, help="how many")
+    parser.add_argument("--placers", default=PLACERS, help="comma-separated, among them")
+    parser.add_argument("--clock", default="auto", help="auto (of the mode), wall or virtual")
+    parser.add_argument("--stored", action="store_true", help="calibrate on earlier runs as well")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("-o", "--output", default="fidelity-output", help="folder")
+    _search_options(parser)
+    _capture_options(parser)
+    _run_options(parser)
+
+
 COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "demo": (_demo, "gnnplace.demo"),
     "capture": (_capture, "gnnplace.commands"),
@@ -272,5 +293,6 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "report": (_report, "gnnplace.commands"),
     "bench": (_bench, "gnnplace.bench_command"),
     "data": (_data, "gnnplace.data_command"),
+    "fidelity": (_fidelity, "gnnplace.fidelity_command"),
     "measurements": (_measurements, "gnnplace.measurements_command"),
 }

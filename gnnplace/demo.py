@@ -56,7 +56,7 @@ def demo(args: Namespace) -> int:
     Returns:
         0, or 1 if an execution computed something else than one device.
     """
-    begin, folder = time.perf_counter(), _folder(args.output)
+    begin, folder = time.perf_counter(), output_folder(args.output)
     store = open_store(args.store)
     options, out = options_of(args), console()
     say(f"capturing the training step of {args.model}")
@@ -79,7 +79,12 @@ def demo(args: Namespace) -> int:
     return 0 if all(run.verification.passed for run in runs.values()) else 1
 
 
-def _folder(output: str) -> Path:
+def output_folder(output: str) -> Path:
+    """Makes a folder for what a command writes.
+
+    Raises:
+        InputError: it cannot be made.
+    """
     folder = Path(output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
