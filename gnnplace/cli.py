@@ -24,7 +24,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace simulate PROBLEM PLACEMENT [--json]      predicted step time and memory
   gnnplace execute MODEL PLACEMENT                  runs it, checks it, measures it
   gnnplace compare MODEL|PROBLEM [--cluster C]      every placer side by side
-  gnnplace shard SHARDING|NETWORK [--devices P]     the best way to split every layer
+  gnnplace shard SHARDING|NETWORK|MODEL [--devices P]     the best way to split every layer
   gnnplace convert FILE --from FORMAT -o problem.json
   gnnplace report PROBLEM PLACEMENT... -o report.html
   gnnplace bench SUITE.yaml -o results/ | summary results/*.jsonl
@@ -231,7 +231,13 @@ def _data(parser: ArgumentParser) -> None:
 
 def _shard(parser: ArgumentParser) -> None:
     parser.description = "Finds the best way to split every layer over the devices."
-    parser.add_argument("what", help="a sharding file (NAME.json beside NAME.npz) or a network")
+    parser.add_argument("what", help="a sharding file (NAME.json beside NAME.npz), a network, MODEL")
+    parser.add_argument("--executable", action="store_true", help="MODEL: what DTensor can run")
+    parser.add_argument("--execute", action="store_true", help="MODEL: run it, check it, time it")
+    parser.add_argument("--plan", default=None, help="--execute: this plan, not the best one here")
+    parser.add_argument("--tables", default=None, help="write the cost tables, NAME.json")
+    parser.add_argument("--steps", type=int, default=10, help="--execute: steps to time")
+    parser.add_argument("--timeout", type=float, default=300.0, help="--execute: seconds at most")
     parser.add_argument("--devices", type=int, default=None, help="of a network; 8 by default")
     parser.add_argument("--exactly", action="store_true", help="a network's layers use all devices")
     parser.add_argument("--flops", type=float, default=10e12, help="FLOP/s of a device")

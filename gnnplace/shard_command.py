@@ -20,9 +20,12 @@ from gnnplace.sharding import (
     warm,
     warm_frontier,
 )
+from gnnplace.sharding.captured_files import write_sharding
+from gnnplace.sharding.captured_network import captured_network
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.device_counts import device_profile, fewest_devices, powers_of_two
-from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.layers import Network
+from gnnplace.sharding.networks import NETWORKS, build_network
 from gnnplace.sharding.rivals import expert, greedy, random_search
 from gnnplace.sharding.strategy import Parts, Setting
 
@@ -33,9 +36,17 @@ COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
 
 def shard(args: Namespace) -> int:
     """Prints the best strategy of a sharding problem, or all that no other beats."""
+    if args.executable or args.execute:
+        from gnnplace.shard_run_command import shard_run
+
+        return shard_run(args)
+    if args.plan is not None:
+        raise InputError("--plan: only --execute runs a plan")
     if args.epsilon and not args.pareto:
         raise InputError("--epsilon: only --pareto has an error to allow")
     problem, setting = _read(args)
+    if args.tables is not None:
+        write_sharding(args.tables, problem)
     if args.profile:
         return _profile(setting, args)
     if args.pareto:
@@ -62,8 +73,26 @@ def _read(args: Namespace) -> tuple[ShardingProblem, Setting | None]:
     if not 1 <= devices <= MOST_DEVICES:
         raise InputError(f"--devices: {devices} is not between 1 and {MOST_DEVICES}")
     machine = Machine(flops=args.flops, bandwidth=args.bandwidth)
-    setting = Setting(build_network(args.what), devices, machine, args.exactly)
+    setting = Setting(_network(args.what), devices, machine, args.exactly)
     return sharding_problem(setting.network, devices, machine, exactly=args.exactly), setting
+
+
+def _network(what: str) -> Network:
+    """A built-in network, or the layers of a captured model."""
+    if what in NETWORKS or not is_model(what):
+        return build_network(what)
+    from gnnplace.shard_run_command import load_layers
+
+    return captured_network(load_layers(what).operations)
+
+
+def is_model(what: str) -> bool:
+    """Whether it is a model's name: ``module:callable``, ``hf:CONFIG`` or a zoo name."""
+    if ":" in what:
+        return True
+    from gnnplace import zoo
+
+    return what.partition("?")[0] in zoo.names()
 
 
 def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingResult) -> list[str]:

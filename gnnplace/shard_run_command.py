@@ -1,0 +1,193 @@
+"""``gnnplace shard MODEL --executable``: strategies that DTensor can run, and running them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import Namespace
+
+from gnnplace.commands import check_output, say
+from gnnplace.errors import ExecutionError, InputError
+from gnnplace.sharding.captured import default_mesh
+from gnnplace.sharding.captured_costs import MeshMachine
+from gnnplace.sharding.captured_files import write_sharding
+from gnnplace.sharding.strategy import Parts
+
+if TYPE_CHECKING:
+    from gnnplace.execution.shard_plan import Planned, ShardPlan
+    from gnnplace.execution.shard_planning import LayerGraph
+    from gnnplace.execution.shard_run import ShardRun
+    from gnnplace.zoo import Workload
+
+DEVICES = 2  # Where ``--devices`` does not say.
+COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
+
+
+def shard_run(args: Namespace) -> int:
+    """Plans, saves, prints and, if asked to, runs an executable strategy."""
+    if args.output is not None:
+        check_output(args.output)
+    devices = DEVICES if args.devices is None else args.devices
+    if args.execute:
+        return _execute(args, devices)
+    if args.plan is not None:
+        raise InputError("--plan: only --execute runs a plan")
+    made = _planned(args, devices)
+    if args.tables is not None:
+        write_sharding(args.tables, made.problem)
+    if args.output is not None:
+        made.plan.save(args.output)
+    _write(json.dumps(_data(made)) if args.json else "\n".join(_lines(made)))
+    return 0
+
+
+def load_layers(spec: str) -> LayerGraph:
+    """The layers of the model that a spec names; without its tensors where that can be.
+
+    Raises:
+        InputError, CaptureError: there is no such model, or it cannot be captured.
+    """
+    from gnnplace import tracing
+    from gnnplace.errors import CaptureError
+
+    try:
+        return _layers(tracing.load(spec, fake=True))
+    except CaptureError:  # what it does depends on its numbers
+        return _layers(tracing.load(spec))
+
+
+def _layers(workload: Workload) -> LayerGraph:
+    from gnnplace.execution.shard_planning import layer_graph
+    from gnnplace.tracing.step import default_loss
+
+    loss = workload.loss or default_loss
+    return layer_graph(workload.model, workload.inputs, loss, workload.name)
+
+
+def _planned(args: Namespace, devices: int) -> Planned:
+    from gnnplace.execution.shard_planning import plan_for
+
+    machine = MeshMachine(flops=args.flops, bandwidth=args.bandwidth)
+    mesh = default_mesh(devices)
+    return plan_for(load_layers(args.what), mesh, machine, memory_limit=args.memory_limit)
+
+
+def _lines(made: Planned) -> list[str]:
+    seconds = made.result.seconds
+    return [*plan_lines(made.plan), f"searched for {seconds:.3f} s, {_proof(made)}"]
+
+
+def _proof(made: Planned) -> str:
+    return "proven best" if made.result.exact else "not proven best"
+
+
+def plan_lines(plan: ShardPlan) -> list[str]:
+    """A plan for people: layers in words, predicted cost in parts beside data parallelism."""
+    mesh = " x ".join(str(n) for n in plan.mesh)
+    best, parallel = plan.predicted, plan.data_parallel
+    return [
+        f"{plan.model} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a step",
+        *(f"  {line}" for line in plan.lines()),
+        f"{'predicted':16}  " + " ".join(f"{column:>10}" for column in COLUMNS) + "  memory",
+        _part_line("this strategy", best),
+        _part_line("data parallelism", parallel),
+        f"{parallel.total / best.total:.3g} times as fast as data parallelism, as predicted",
+    ]
+
+
+def _part_line(name: str, parts: Parts) -> str:
+    seconds = (parts.total, parts.compute, parts.reduction, parts.gradient, parts.resharding)
+    columns = " ".join(f"{1e3 * value:7.4g} ms" for value in seconds)
+    return f"{name:16}  {columns}  {parts.memory / 1e9:.4g} GB a device"
+
+
+def _data(made: Planned) -> dict[str, Any]:
+    return {
+        "cost": made.result.cost,
+        "memory": made.result.memory,
+        "configuration": dict(zip(made.problem.names, made.result.configuration, strict=True)),
+        "seconds": made.result.seconds,
+        "exact": made.result.exact,
+        "layers": {layer.name: layer.words for layer in made.plan.layers},
+        "predicted": vars(made.plan.predicted),
+        "data_parallel": vars(made.plan.data_parallel),
+    }
+
+
+def _execute(args: Namespace, devices: int) -> int:
+    from gnnplace.execution.shard_plan import read_shard_plan
+    from gnnplace.execution.shard_run import run_sharded
+
+    plan = None if args.plan is None else read_shard_plan(args.plan)
+    if plan is not None:
+        count = 1
+        for size in plan.mesh:
+            count *= size
+        if args.devices not in (None, count):
+            raise InputError(f"--devices: the plan {args.plan!r} is for {count} devices")
+        devices = count
+    say(f"running on {devices} processes")
+    done = run_sharded(
+        _maker(args.what),
+        devices,
+        plan=plan,
+        steps=args.steps,
+        timeout=args.timeout,
+        memory_limit=args.memory_limit,
+    )
+    if args.output is not None:
+        done.plan.save(args.output)
+    _write(json.dumps(_run_data(done)) if args.json else "\n".join(_run_lines(done, devices)))
+    if not done.verification.passed:
+        raise ExecutionError(f"{args.what}: {done.verification.summary()}")
+    return 0
+
+
+def _maker(spec: str) -> Callable[[], Workload]:
+    def make() -> Workload:
+        from gnnplace import tracing
+
+        return tracing.load(spec)
+
+    return make
+
+
+def _run_lines(done: ShardRun, devices: int) -> list[str]:
+    from gnnplace.runtime.workers import available_cores
+
+    cores = len(available_cores())
+    shared = f"; {devices} processes share {cores} cores" if devices > cores else ""
+    return [
+        *plan_lines(done.plan),
+        f"checked against one device: {done.verification.summary()}",
+        f"measured, median of {len(done.steps['sharded'])} steps, forward and backward{shared}:",
+        *_measured("this strategy", done.sharded, done.plan.predicted.total),
+        *_measured("data parallelism (DDP)", done.ddp, done.plan.data_parallel.total),
+        *_measured("one device", done.one, None),
+    ]
+
+
+def _measured(name: str, seconds: float | None, predicted: float | None) -> list[str]:
+    if seconds is None:
+        return [f"  {name:24} not run: the batch cannot be cut into equal parts"]
+    beside = "" if predicted is None else f"  (predicted {1e3 * predicted:.4g} ms)"
+    return [f"  {name:24} {1e3 * seconds:8.4g} ms{beside}"]
+
+
+def _run_data(done: ShardRun) -> dict[str, Any]:
+    worst = done.verification.different[:1]
+    return {
+        "measured": {"sharded": done.sharded, "ddp": done.ddp, "one_device": done.one},
+        "predicted": vars(done.plan.predicted) | {"total": done.plan.predicted.total},
+        "data_parallel": vars(done.plan.data_parallel) | {"total": done.plan.data_parallel.total},
+        "passed": done.verification.passed,
+        "worst": worst[0].relative if worst else 0.0,
+        "layers": {layer.name: layer.words for layer in done.plan.layers},
+    }
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")

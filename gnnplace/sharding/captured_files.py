@@ -1,0 +1,87 @@
+"""Writing cost tables: ``NAME.json`` beside ``NAME.npz``, as ``problem.read_sharding`` reads them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InputError
+from gnnplace.files import write_json
+from gnnplace.sharding.problem import ShardingProblem
+
+FloatArray = NDArray[np.float64]
+
+
+def write_sharding(path: str | Path, problem: ShardingProblem) -> None:
+    """Writes a problem's two files, each at once or not at all; tables that are one stay one.
+
+    Args:
+        path: of the JSON file; the arrays go beside it.
+        problem: the tables.
+
+    Raises:
+        InputError: the folder does not exist or cannot be written to.
+    """
+    store = _Store()
+    memory = problem.memory or (None,) * len(problem.names)
+    nodes = [
+        {"name": name, **store.keys(cost, bytes_)}
+        for name, cost, bytes_ in zip(problem.names, problem.cost, memory, strict=True)
+    ]
+    edges = [
+        {"u": problem.names[e.u], "v": problem.names[e.v], **store.keys(e.cost, e.memory)}
+        for e in problem.edges
+    ]
+    _write_arrays(Path(path).with_suffix(".npz"), store.arrays)
+    write_json(
+        path,
+        {
+            "format": "gnnplace-sharding",
+            "version": 1,
+            "name": problem.name,
+            "devices": problem.devices,
+            "nodes": nodes,
+            "edges": edges,
+        },
+    )
+
+
+class _Store:
+    """Arrays under names; the same array has one name."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, FloatArray] = {}
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    def keys(self, cost: FloatArray, memory: FloatArray | None) -> dict[str, str]:
+        found = {"cost": self._name(cost)}
+        if memory is not None:
+            found["memory"] = self._name(memory)
+        return found
+
+    def _name(self, array: FloatArray) -> str:
+        key = (array.shape, array.tobytes())
+        if key not in self._names:
+            self._names[key] = f"a{len(self.arrays)}"
+            self.arrays[self._names[key]] = array
+        return self._names[key]
+
+
+def _write_arrays(path: Path, arrays: dict[str, FloatArray]) -> None:
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
