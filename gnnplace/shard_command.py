@@ -10,7 +10,9 @@ from typing import Any
 from jsonargparse import Namespace
 
 from gnnplace.errors import InputError
+from gnnplace.report.frontier import Trade, check_drawable, frontier_svg, write_frontier
 from gnnplace.sharding import (
+    Frontier,
     ShardingProblem,
     ShardingResult,
     best_strategy,
@@ -42,21 +44,30 @@ def shard(args: Namespace) -> int:
         return shard_run(args)
     if args.plan is not None:
         raise InputError("--plan: only --execute runs a plan")
-    if args.epsilon and not args.pareto:
-        raise InputError("--epsilon: only --pareto has an error to allow")
+    _check(args)
     problem, setting = _read(args)
     if args.tables is not None:
         write_sharding(args.tables, problem)
     if args.profile:
         return _profile(setting, args)
     if args.pareto:
-        return _frontier(problem, args)
+        return _frontier(problem, args, network=setting is not None)
     result = _best(problem, args.memory_limit)
     if args.json:
         _write_json(_data(problem, result))
     else:
         _write("\n".join(_text(problem, setting, result)))
     return 0
+
+
+def _check(args: Namespace) -> None:
+    """Refuses options that would have no effect."""
+    if args.epsilon and not args.pareto:
+        raise InputError("--epsilon: only --pareto has an error to allow")
+    if args.output is not None and not args.pareto:
+        raise InputError("--output: only the frontier of --pareto is drawn")
+    if args.pareto and args.profile:
+        raise InputError("--pareto, --profile: one of them at a time")
 
 
 def _text(problem: ShardingProblem, setting: Setting | None, result: ShardingResult) -> list[str]:
@@ -102,7 +113,7 @@ def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingR
     best = setting.parts(result.configuration)
     rows = {name: setting.parts(rival) for name, rival in _rivals(setting, problem).items()}
     head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
-    proof = "proven best" if result.exact else "not proven best"
+    proof = _proof(result)
     return [
         f"{head} in the cost model ({proof})",
         *(f"  {layer.name:{width}}  {text}" for layer, text in words),
@@ -112,6 +123,14 @@ def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingR
         f"{rows['data parallelism'].total / best.total:.3g} times as fast as data parallelism; "
         f"searched for {result.seconds:.3f} s",
     ]
+
+
+def _proof(result: ShardingResult) -> str:
+    if result.exact:
+        return "proven best"
+    if result.gap is None:
+        return "not proven best"
+    return f"at most {100 * result.gap:.2g} % of it above the best; a proof would take more memory"
 
 
 def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, ...]]:
@@ -133,21 +152,24 @@ def _part_line(name: str, parts: Parts) -> str:
 def _best(problem: ShardingProblem, memory_limit: float | None) -> ShardingResult:
     if memory_limit is None:
         warm()
-        return best_strategy(problem)
+        return best_strategy(problem, bounded=True)
     warm_frontier()
     return cheapest_within(problem, memory_limit)
 
 
-def _frontier(problem: ShardingProblem, args: Namespace) -> int:
+def _frontier(problem: ShardingProblem, args: Namespace, *, network: bool) -> int:
+    if args.output is not None:
+        check_drawable(args.output)
+        if not problem.has_memory:
+            raise InputError("--output: a problem without memory tables has no frontier to draw")
     warm_frontier()
     answer = pareto_frontier(problem, args.epsilon, args.memory_limit)
+    if args.output is not None:
+        _draw(problem, answer, drawn=args.output, network=network)
     if args.json:
         _write_json([_data(problem, point) for point in answer.points])
         return 0
-    proof = "exact" if answer.epsilon == 0 else f"within {answer.epsilon:.3g} of the least cost"
-    _write(
-        f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
-    )
+    _write(_headline(problem, answer))
     _write(f"{'cost':>16}  {'memory (bytes)':>16}")
     for k, point in enumerate(answer.points):
         memory = "unknown" if point.memory is None else f"{point.memory:.10g}"
@@ -155,6 +177,26 @@ def _frontier(problem: ShardingProblem, args: Namespace) -> int:
         _write(f"{point.cost:16.10g}  {memory:>16}{knee}")
     _write(f"searched for {answer.seconds:.3f} s")
     return 0
+
+
+def _headline(problem: ShardingProblem, answer: Frontier) -> str:
+    proof = "exact" if answer.epsilon == 0 else f"within {answer.epsilon:.3g} of the least cost"
+    return f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
+
+
+def _draw(problem: ShardingProblem, answer: Frontier, *, drawn: str, network: bool) -> None:
+    """Writes the picture; a network's in milliseconds and gigabytes, else as in the tables."""
+    scale, units = ((1e-9, 1e3), ("GB", "ms")) if network else ((1.0, 1.0), ("bytes", ""))
+    trades = []
+    for point in answer.points:
+        memory, time = scale[0] * (point.memory or 0.0), scale[1] * point.cost
+        told = f"{time:.4g} {units[1]}".rstrip() + f", {memory:.4g} {units[0]} a device"
+        trades.append(Trade(memory, time, told))
+    title = _headline(problem, answer)
+    axes = (f"memory of a device ({units[0]})", f"cost of a step ({units[1] or 'as in the file'})")
+    note = f"predicted by the cost model; searched for {answer.seconds:.3g} s"
+    svg = frontier_svg(trades, answer.knee, title=title, note=note, axes=axes)
+    write_frontier(drawn, svg, title)
 
 
 def _profile(setting: Setting | None, args: Namespace) -> int:
@@ -204,6 +246,7 @@ def _data(problem: ShardingProblem, result: ShardingResult) -> dict[str, Any]:
         "configuration": dict(zip(problem.names, result.configuration, strict=True)),
         "seconds": result.seconds,
         "exact": result.exact,
+        **({} if result.exact or result.bound is None else {"bound": result.bound}),
     }
 
 
@@ -212,6 +255,6 @@ def _lines(problem: ShardingProblem, result: ShardingResult) -> list[str]:
     pairs = zip(problem.names, result.configuration, problem.cost, strict=True)
     lines = [f"  {name:{width}}  configuration {k} of {len(cost)}" for name, k, cost in pairs]
     memory = "" if result.memory is None else f", memory {result.memory:.6g} bytes"
-    proof = "proven best" if result.exact else "not proven best"
+    proof = _proof(result)
     head = f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}{memory} ({proof})"
     return [head, *lines, f"searched for {result.seconds:.3f} s"]

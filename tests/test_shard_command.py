@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from gnnplace.cli import run
-from tests.sharding.problems import every_point, random_problem, write_files
+from gnnplace.sharding import best_strategy, search
+from tests.sharding.problems import clique, every_point, random_problem, write_files
 
 
 @pytest.fixture
@@ -119,3 +121,51 @@ def test_faster_links_cost_less(capsys):
     fast = answer_of([*network, "--bandwidth", "1e11"], capsys)
     assert fast["cost"] < slow["cost"]
     assert "bandwidth" in failure([*network, "--bandwidth", "0"], capsys)[1]
+
+
+def test_the_frontier_is_drawn(problem, path, tmp_path, capsys):
+    for name in ("f.svg", "f.html"):
+        drawn = tmp_path / name
+        assert run(["shard", path, "--pareto", "-o", str(drawn)]) == 0
+        printed = capsys.readouterr().out
+        tree = ElementTree.fromstring(drawn.read_text().replace("<!doctype html>", "").replace(
+            '<meta charset="utf-8">', ""))  # fmt: skip
+        circles = [part for part in tree.iter() if part.tag.endswith("circle")]
+        knee = "knee" in printed
+        assert len(circles) == printed.count("\n") - 3 + knee
+        assert ("knee:" in drawn.read_text()) == knee
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--pareto", "-o", "f.png"], ".svg or .html"),
+        (["-o", "f.svg"], "--pareto"),
+        (["--pareto", "--profile"], "one of them"),
+        (["--pareto", "--epsilon", "-1"], "epsilon"),
+        (["--pareto", "--memory-limit", "-5"], "memory limit"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(path, options, told, capsys):
+    code, error = failure(["shard", path, *options], capsys)
+    assert code == 2
+    assert told in error
+
+
+def test_a_problem_without_memory_has_no_frontier_to_draw(tmp_path, capsys):
+    path = str(write_files(tmp_path, random_problem(5, nodes=4, edges=6)))
+    code, error = failure(["shard", path, "--pareto", "-o", str(tmp_path / "f.svg")], capsys)
+    assert code == 2
+    assert "memory" in error
+
+
+def test_beyond_the_memory_limit_the_answer_says_its_gap(tmp_path, monkeypatch, capsys):
+    path = str(write_files(tmp_path, clique(8, 6)))
+    monkeypatch.setattr(search, "LARGE", 0)
+    # No table may be kept: only bounds are left.
+    monkeypatch.setattr(best_strategy, "__defaults__", (1.0,))
+    answer = answer_of(["shard", path, "--json"], capsys)
+    assert answer["exact"] is False
+    assert answer["bound"] < answer["cost"]
+    assert run(["shard", path]) == 0
+    assert "of it above the best" in capsys.readouterr().out
