@@ -231,7 +231,7 @@ def _data(parser: ArgumentParser) -> None:
 
 def _shard(parser: ArgumentParser) -> None:
     parser.description = "Finds the best way to split every layer over the devices."
-    parser.add_argument("what", help="a sharding file (NAME.json beside NAME.npz), a network, MODEL")
+    parser.add_argument("what", help="NAME.json beside NAME.npz, a network, or MODEL")
     parser.add_argument("--executable", action="store_true", help="MODEL: what DTensor can run")
     parser.add_argument("--execute", action="store_true", help="MODEL: run it, check it, time it")
     parser.add_argument("--plan", default=None, help="--execute: this plan, not the best one here")
