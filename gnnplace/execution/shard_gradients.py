@@ -53,8 +53,9 @@ class Gradients:
         self, parameter: torch.nn.Parameter, home: Layout, read: Layout, gradient: Layout
     ) -> torch.Tensor:
         """A part of a parameter in the layout it is read in."""
-        assert isinstance(parameter.data, DTensor)
-        local = redistributed(parameter.data.to_local(), self.mesh, home, read).detach()
+        with torch.no_grad():  # without autograd a DTensor hands its part out as it is
+            own = parameter.to_local()  # type: ignore[attr-defined]
+            local = redistributed(own, self.mesh, home, read).detach()
         if parameter.requires_grad and torch.is_grad_enabled():
             local.requires_grad_()
             local.register_post_accumulate_grad_hook(self._arrived)

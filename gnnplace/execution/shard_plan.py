@@ -20,7 +20,14 @@ from torch import nn
 
 from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse, read_json, write_json
-from gnnplace.sharding import ShardingProblem, best_strategy, cheapest_within
+from gnnplace.sharding import (
+    ShardingProblem,
+    ShardingResult,
+    best_strategy,
+    cheapest_within,
+    warm,
+    warm_frontier,
+)
 from gnnplace.sharding.captured import PARAMETER, REPLICATED, Layout, Mesh, SplitGraph, read_layout
 from gnnplace.sharding.captured_costs import MeshMachine
 from gnnplace.sharding.captured_problem import (
@@ -265,7 +272,7 @@ class Planned:
     plan: ShardPlan
     captured: CapturedProblem
     problem: ShardingProblem
-    seconds: float
+    result: ShardingResult
 
 
 def make_plan(
@@ -299,6 +306,7 @@ def make_plan(
     captured = CapturedProblem(operations, mesh, machine, tuple(seconds))
     problem = captured_tables(captured)
     parallel = captured_data_parallel(captured)
+    warm() if memory_limit is None else warm_frontier()
     found = (
         best_strategy(problem) if memory_limit is None else cheapest_within(problem, memory_limit)
     )
@@ -312,7 +320,7 @@ def make_plan(
         captured_parts(captured, parallel),
         with_loss,
     )
-    return Planned(plan, captured, problem, found.seconds)
+    return Planned(plan, captured, problem, found)
 
 
 def _layers(

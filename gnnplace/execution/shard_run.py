@@ -13,21 +13,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.execution.shard_apply import device_mesh
-from gnnplace.execution.shard_measure import clear_gradients, layer_seconds, measure_machine
-from gnnplace.execution.shard_plan import ShardPlan, make_plan, plan_from_data, plan_to_data
+from gnnplace.execution.shard_measure import clear_gradients
+from gnnplace.execution.shard_plan import ShardPlan, plan_from_data, plan_to_data
+from gnnplace.execution.shard_planning import plan_measured
 from gnnplace.execution.verification import Difference, Verification
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.sharding.captured import default_mesh
-from gnnplace.tracing.layer_calls import record_calls
-from gnnplace.tracing.layer_graph import split_graph
-from gnnplace.tracing.layer_rules import rules_of
-from gnnplace.tracing.step import StepModule
+from gnnplace.tracing.loading import cut
+from gnnplace.tracing.step import StepModule, default_loss
 from gnnplace.zoo import Workload
 
 WARM_UP = 2
@@ -144,14 +143,22 @@ class _Job:
             plan.check(workload.model)
             shape = plan.mesh
         mesh = device_mesh(shape, None, "cpu")
-        plan = plan or plan_measured(workload, mesh, self.memory_limit)
+        plan = plan or plan_measured(
+            workload.model,
+            workload.inputs,
+            mesh,
+            loss=workload.loss or default_loss,
+            name=workload.name,
+            memory_limit=self.memory_limit,
+        )
         reference = copy.deepcopy(workload.model)
         one = StepModule(reference, workload.loss, workload.inputs)
         expected = _gradients(one)
         ddp = _data_parallel(workload, self.devices, self.rank)
-        loss = workload.loss or default_step_loss(workload)
-        model = plan.apply(workload.model, mesh, loss=loss)
-        sharded = _Sharded(model, workload)
+        model = plan.apply(workload.model, mesh, loss=workload.loss or default_loss)
+        sharded: nn.Module = _Sharded(model, workload)
+        if not plan.with_loss:
+            sharded = StepModule(model, workload.loss, workload.inputs)
         found = _gradients(sharded)
         times = _times({"sharded": sharded, "ddp": ddp}, one, self.rank, self.steps)
         different = _differences(found, expected)
@@ -161,13 +168,6 @@ class _Job:
             "different": [(d.name, d.absolute, d.relative, d.tolerance) for d in different],
             "steps": times,
         }
-
-
-def default_step_loss(workload: Workload) -> Callable[..., torch.Tensor]:
-    """The loss of a model that brings its own."""
-    from gnnplace.tracing.step import default_loss
-
-    return default_loss
 
 
 class _Sharded(nn.Module):
@@ -182,34 +182,6 @@ class _Sharded(nn.Module):
         if isinstance(self.given, dict):
             return self.model(**self.given)
         return self.model(*self.given)  # type: ignore[misc]
-
-
-def plan_measured(
-    workload: Workload, mesh: DeviceMesh, memory_limit: float | None = None
-) -> ShardPlan:
-    """The best plan by measured figures; every process of the mesh calls this.
-
-    The first process's plan counts, so that all have the same.
-    """
-    loss = workload.loss or default_step_loss(workload)
-    step = StepModule(workload.model, loss, workload.inputs)
-    machine = measure_machine(mesh)
-    graph = record_calls(step, workload.name)
-    rules = rules_of(graph)
-    seconds = layer_seconds(step, graph, rules)
-    clear_gradients(workload.model)
-    made = make_plan(
-        graph,
-        split_graph(graph, rules),
-        tuple(mesh.shape),
-        machine,
-        seconds=seconds,
-        memory_limit=memory_limit,
-        parameters={n: tuple(p.shape) for n, p in workload.model.named_parameters()},
-    ).plan
-    shared = [plan_to_data(made)]
-    dist.broadcast_object_list(shared, src=0)
-    return plan_from_data(shared[0], "the plan")
 
 
 def _call(step: nn.Module) -> torch.Tensor:
@@ -251,8 +223,6 @@ def _differences(
 
 def _data_parallel(workload: Workload, devices: int, rank: int) -> nn.Module | None:
     """The same model under DistributedDataParallel, on a share of the batch."""
-    from gnnplace.tracing.loading import cut
-
     try:
         share = cut(workload, devices)
     except InputError:
@@ -264,14 +234,14 @@ def _data_parallel(workload: Workload, devices: int, rank: int) -> nn.Module | N
         mine = isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == whole
         return x[rank * size : (rank + 1) * size].contiguous() if mine else x
 
-    inputs = torch.utils._pytree.tree_map(part, workload.inputs)
+    inputs = pytree.tree_map(part, workload.inputs)
     model = copy.deepcopy(workload.model)
     step = StepModule(model, workload.loss, inputs)
     return _Called(DistributedDataParallel(step), step.inputs())
 
 
 def _tensors(inputs: Any) -> list[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(inputs)
+    leaves = pytree.tree_leaves(inputs)
     return [x for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
 
 
@@ -290,7 +260,10 @@ class _Called(nn.Module):
 def _times(
     together: dict[str, nn.Module | None], one: nn.Module, rank: int, steps: int
 ) -> dict[str, list[float]]:
-    """Seconds of every step; those that run together take turns, so that a busy machine slows both."""
+    """Seconds of every step.
+
+    Those that run together take turns, so that a busy machine slows both.
+    """
     found: dict[str, list[float]] = {name: [] for name, step in together.items() if step}
     for turn in range(WARM_UP + steps):
         for name in found:

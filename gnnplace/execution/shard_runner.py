@@ -156,10 +156,10 @@ class ShardRunner:
         """
         state = _Run(self, Gradients(self.mesh))
         whole = (REPLICATED,) * self.mesh.ndim
-        for index, value in enumerate(self.graph.values):
-            if value.source == INPUT:
-                state.put(index, inputs[int(value.name)], whole)
-            elif value.source == CONSTANT and index in self.graph.constants:
+        for index, info in enumerate(self.graph.values):
+            if info.source == INPUT:
+                state.put(index, inputs[int(info.name)], whole)
+            elif info.source == CONSTANT and index in self.graph.constants:
                 state.put(index, self.graph.constants[index], whole)
         for stage in self.stages:
             tensors = [state.get(*read) for read in stage.reads]

@@ -1,4 +1,4 @@
-"""Writing cost tables: ``NAME.json`` beside ``NAME.npz``, as ``problem.read_sharding`` reads them."""
+"""Writing cost tables: ``NAME.json`` beside ``NAME.npz``, for ``problem.read_sharding``."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class CapturedProblem:
             self._connect(value)
 
     def _share(self, value: int) -> None:
-        ports = {port for i, slot in self.readers[value] for port in self._read(i, slot)}
+        ports = {port for i, slot in self.readers[value] for port in self.ports(i, slot)}
         if self.graph.values[value].source == PARAMETER:
             ports = {(layout, layout) for layout, _ in ports}
         else:
@@ -104,7 +104,8 @@ class CapturedProblem:
         self.position[value] = len(self.graph.ops) + len(self.shared)
         self.shared[value] = tuple(sorted(ports))
 
-    def _read(self, op: int, slot: int) -> tuple[Port, ...]:
+    def ports(self, op: int, slot: int) -> tuple[Port, ...]:
+        """How an operation reads one of its tensors, by configuration."""
         axes = self.graph.ops[op].shape.reads[slot]
         return tuple((read_layout(axes, c), gradient_layout(axes, c)) for c in self.options[op])
 
@@ -126,12 +127,12 @@ class CapturedProblem:
             for op, slot in self.readers[value]:
                 cost = self._taken(value)
                 self.links.append(
-                    Link(self.position[value], op, states, self._read(op, slot), cost,
+                    Link(self.position[value], op, states, self.ports(op, slot), cost,
                          info.source == PARAMETER)
                 )  # fmt: skip
         elif sources is not None:
             (op, slot), = self.readers[value]  # fmt: skip
-            self.links.append(Link(node, op, sources, self._read(op, slot), self._handed(value)))
+            self.links.append(Link(node, op, sources, self.ports(op, slot), self._handed(value)))
 
     def _handed(self, value: int) -> Cost:
         info, mesh, machine = self.graph.values[value], self.mesh, self.machine
@@ -299,6 +300,6 @@ def captured_data_parallel(captured: CapturedProblem) -> tuple[int, ...]:
             chosen.append(states.index((whole, whole)) if (whole, whole) in states else 0)
         else:
             op, slot = captured.readers[value][0]
-            port = captured._read(op, slot)[chosen[op]]
+            port = captured.ports(op, slot)[chosen[op]]
             chosen.append(states.index(port))
     return tuple(chosen)

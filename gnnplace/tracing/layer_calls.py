@@ -325,7 +325,7 @@ class _Recorder(TorchFunctionMode):
     ) -> None:
         name = self._name(func)
         reads = tuple(self._read(x, name) for x in read)
-        template = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
+        given, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
         changes = not made
         results = changed[:1] if changes else made
         for tensor in changed:
@@ -333,7 +333,7 @@ class _Recorder(TorchFunctionMode):
         indices = tuple(self.enter(x, CALL) for x in results)
         module = self.stack[-1][0] if self.stack else ""
         grad = torch.is_grad_enabled()
-        call = LayerCall(name, func, *template, reads, indices, module, grad, changes)
+        call = LayerCall(name, func, given, named, reads, indices, module, grad, changes)
         self.calls.append(call)
 
     def _ref(self, leaf: Any) -> Any:

@@ -1,0 +1,160 @@
+"""Plans for models: captured, costed by given or by measured figures, solved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from gnnplace.errors import InputError
+from gnnplace.execution.shard_apply import device_mesh
+from gnnplace.execution.shard_measure import clear_gradients, layer_seconds, measure_machine
+from gnnplace.execution.shard_plan import (
+    Planned,
+    ShardPlan,
+    make_plan,
+    plan_from_data,
+    plan_to_data,
+)
+from gnnplace.sharding.captured import Mesh, SplitGraph, default_mesh
+from gnnplace.sharding.captured_costs import MeshMachine
+from gnnplace.tracing.layer_calls import CallGraph, OutputModule, record_calls
+from gnnplace.tracing.layer_graph import split_graph
+from gnnplace.tracing.layer_rule import Rule
+from gnnplace.tracing.layer_rules import rules_of
+from gnnplace.tracing.step import StepModule
+
+Loss = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerGraph:
+    """A model's layers.
+
+    Attributes:
+        step: Model, loss and inputs.
+        calls: What it calls.
+        rules: How each call can be split.
+        operations: The same for the search.
+    """
+
+    step: StepModule
+    calls: CallGraph
+    rules: tuple[Rule, ...]
+    operations: SplitGraph
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all parameters of the model."""
+        named = self.step.model.named_parameters()
+        return {name: tuple(parameter.shape) for name, parameter in named}
+
+
+def layer_graph(model: nn.Module, inputs: Any, loss: Loss | None, name: str) -> LayerGraph:
+    """Captures a model's layers.
+
+    Args:
+        model: The model.
+        inputs: Example inputs (with the loss's targets): positional, or a mapping.
+        loss: One of the layers; None: the model's output is what it returns.
+        name: Of the model.
+
+    Raises:
+        CaptureError: the model cannot be captured; names the module.
+    """
+    step = StepModule(model, loss, inputs) if loss else OutputModule(model, None, inputs)
+    calls = record_calls(step, name)
+    rules = rules_of(calls)
+    return LayerGraph(step, calls, rules, split_graph(calls, rules))
+
+
+def plan_for(
+    layers: LayerGraph,
+    mesh: Mesh,
+    machine: MeshMachine,
+    *,
+    memory_limit: float | None = None,
+    seconds: tuple[float, ...] = (),
+) -> Planned:
+    """The best plan by given figures."""
+    return make_plan(
+        layers.calls,
+        layers.operations,
+        mesh,
+        machine,
+        seconds=seconds,
+        memory_limit=memory_limit,
+        parameters=layers.parameters,
+        with_loss=layers.step.loss is not None,
+    )
+
+
+def plan_measured(
+    model: nn.Module,
+    inputs: Any,
+    mesh: DeviceMesh,
+    *,
+    loss: Loss | None,
+    name: str,
+    machine: MeshMachine | None = None,
+    memory_limit: float | None = None,
+) -> ShardPlan:
+    """The best plan by figures measured here; every process of the mesh calls this.
+
+    The first process's plan counts, so that all have the same.
+
+    Args:
+        model: The model.
+        inputs: Example inputs.
+        mesh: The devices.
+        loss: One of the layers, if given.
+        name: Of the model.
+        machine: Figures to plan with; None: measured.
+        memory_limit: Bytes that a device has.
+    """
+    layers = layer_graph(model, inputs, loss, name)
+    seconds: tuple[float, ...] = ()
+    if machine is None:
+        machine = measure_machine(mesh)
+        if mesh.device_type == "cpu":
+            seconds = layer_seconds(layers.step, layers.calls, layers.rules)
+            clear_gradients(model)
+    plan = plan_for(
+        layers, tuple(mesh.shape), machine, memory_limit=memory_limit, seconds=seconds
+    ).plan
+    shared: list[Any] = [plan_to_data(plan)]
+    dist.broadcast_object_list(shared, src=0)
+    made = plan_from_data(shared[0], "the plan")
+    return replace(made, loss=loss, device_mesh=mesh)
+
+
+def plan_model(
+    model: nn.Module,
+    inputs: Any,
+    mesh: int | DeviceMesh,
+    *,
+    loss: Loss | None = None,
+    machine: MeshMachine | None = None,
+    memory_limit: float | None = None,
+) -> ShardPlan:
+    """See ``gnnplace.shard``."""
+    name = type(model).__name__
+    if isinstance(mesh, int):
+        shape = default_mesh(mesh)
+        if not dist.is_initialized() or dist.get_world_size() != math.prod(shape):
+            layers = layer_graph(model, inputs, loss, name)
+            found = plan_for(layers, shape, machine or MeshMachine(), memory_limit=memory_limit)
+            return replace(found.plan, loss=loss)
+        first = next(model.parameters(), None)
+        mesh = device_mesh(shape, None, "cpu" if first is None else first.device.type)
+    elif not isinstance(mesh, DeviceMesh):
+        raise InputError(f"mesh {mesh!r}: must be a number of devices or a torch DeviceMesh")
+    return plan_measured(
+        model, inputs, mesh, loss=loss, name=name, machine=machine, memory_limit=memory_limit
+    )
