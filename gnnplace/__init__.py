@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from gnnplace.api import execute as execute
     from gnnplace.api import place as place
     from gnnplace.api import profile as profile
+    from gnnplace.api import shard as shard
     from gnnplace.api import simulate as simulate
     from gnnplace.execution import TrainingStep as TrainingStep
     from gnnplace.execution import compile as compile
+    from gnnplace.execution.shard_plan import ShardPlan as ShardPlan
+    from gnnplace.execution.shard_plan import read_shard_plan as read_shard_plan
     from gnnplace.microbatching import with_microbatches as with_microbatches
     from gnnplace.placement import Placement as Placement
     from gnnplace.placement import read_placement as read_placement
@@ -35,11 +38,13 @@ HOMES = {
         "execute",
         "place",
         "profile",
+        "shard",
         "simulate",
     ),
     "gnnplace.execution": ("TrainingStep", "compile"),
     "gnnplace.microbatching": ("with_microbatches",),
     "gnnplace.placement": ("Placement", "read_placement", "write_placement"),
+    "gnnplace.execution.shard_plan": ("ShardPlan", "read_shard_plan"),
     "gnnplace.problem": ("Problem", "read_problem", "write_problem"),
 }
 HOME = {name: module for module, names in HOMES.items() for name in names}

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from torch.distributed.device_mesh import DeviceMesh
+
     from gnnplace.execution import Execution, Verification
+    from gnnplace.execution.shard_plan import ShardPlan
+    from gnnplace.sharding.captured_costs import MeshMachine
     from gnnplace.measurements import MeasurementStore
     from gnnplace.tracing import Program
     from gnnplace.zoo import Workload
@@ -305,6 +309,41 @@ def execute(
         return Executed(run, verification)
     recorder.finish(verification)
     return Executed(run, verification, recorder.run, recorder.fault)
+
+
+def shard(
+    model: nn.Module,
+    inputs: Any,
+    mesh: int | DeviceMesh,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    machine: MeshMachine | None = None,
+    memory_limit: float | None = None,
+) -> ShardPlan:
+    """The best way to split a model's layers over devices that DTensor can run.
+
+    ``gnnplace.shard(model, inputs, mesh).apply(model)`` splits the model in place.
+
+    Args:
+        model: Any module; it is left as it is.
+        inputs: Example inputs of the whole batch: positional, by keyword, or one tensor. With a
+            ``loss``, its targets come last.
+        mesh: A number of devices, or a torch ``DeviceMesh``.
+        loss: One of the layers, if given: the split model then returns it.
+        machine: Speeds to plan with. By default they are measured where there is a process group
+            of the mesh's size, which every process of it must call then.
+        memory_limit: Bytes that a device has.
+
+    Raises:
+        CaptureError: the model cannot be captured; names the module.
+        InfeasibleError: nothing fits the memory.
+        InputError: a mesh that is neither.
+    """
+    from gnnplace.execution.shard_planning import plan_model
+
+    return plan_model(
+        model, inputs, mesh, loss=loss, machine=machine, memory_limit=memory_limit
+    )
 
 
 def eager_step_times(model: str, options: CaptureOptions | None = None) -> dict[int, float]:
