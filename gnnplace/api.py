@@ -28,13 +28,12 @@ from gnnplace.simulation import simulate as simulate
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
     from torch.distributed.device_mesh import DeviceMesh
 
     from gnnplace.execution import Execution, Verification
     from gnnplace.execution.shard_plan import ShardPlan
-    from gnnplace.sharding.captured_costs import MeshMachine
     from gnnplace.measurements import MeasurementStore
+    from gnnplace.sharding.captured_costs import MeshMachine
     from gnnplace.tracing import Program
     from gnnplace.zoo import Workload
 
@@ -341,9 +340,7 @@ def shard(
     """
     from gnnplace.execution.shard_planning import plan_model
 
-    return plan_model(
-        model, inputs, mesh, loss=loss, machine=machine, memory_limit=memory_limit
-    )
+    return plan_model(model, inputs, mesh, loss=loss, machine=machine, memory_limit=memory_limit)
 
 
 def eager_step_times(model: str, options: CaptureOptions | None = None) -> dict[int, float]:
@@ -379,7 +376,7 @@ def read_placement_for(path: str | Path, problem: Problem) -> tuple[Placement, P
 
 def read_or_profile(
     what: str,
-    cluster: str | None,
+    cluster: str | Cluster | None,
     options: CaptureOptions,
     progress: Progress | None = None,
 ) -> Problem:

@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Literal
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
@@ -99,12 +100,14 @@ def _command(arguments: list[str]) -> int:
     return function(parsed)
 
 
-def _capture_options(parser: ArgumentParser) -> None:
+def _capture_options(parser: ArgumentParser, *, auto: bool = False) -> None:
     parser.add_argument("--optimizer", default="sgd", help="sgd or adamw")
     parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
     parser.add_argument("--forward-only", action="store_true", help="inference, no training step")
     parser.add_argument("--groups", type=int, default=200, help="ops of the problem to aim at")
-    parser.add_argument("--microbatches", type=int, default=1, help="shares of the batch, M")
+    kind = int | Literal["auto"] if auto else int
+    about = "shares of the batch, M" + ("; auto finds how many" if auto else "")
+    parser.add_argument("--microbatches", type=kind, default=1, help=about)
 
 
 def _search_options(parser: ArgumentParser) -> None:
@@ -130,7 +133,7 @@ def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", default="cpu:2")
     parser.add_argument("--output", default="demo-output", help="folder of report and trace")
     _search_options(parser)
-    _capture_options(parser)
+    _capture_options(parser, auto=True)
     _run_options(parser)
 
 
@@ -159,7 +162,7 @@ def _place(parser: ArgumentParser) -> None:
     parser.add_argument("--objective", default="time")
     _output(parser, "placement.json")
     _search_options(parser)
-    _capture_options(parser)
+    _capture_options(parser, auto=True)
 
 
 def _simulate(parser: ArgumentParser) -> None:

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 from jsonargparse import Namespace
 from rich.console import Console
+from rich.table import Table
 
 from gnnplace import api
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.files import read_json, write_json
 from gnnplace.measurements import MeasurementStore, default_store
+from gnnplace.microbatch_search import AUTO, Place, Size, choose, placing, search
 from gnnplace.placement import Placement, placement_to_data
+from gnnplace.placers import Result
 from gnnplace.problem import Problem, read_problem, write_problem
 from gnnplace.report import (
     Row,
@@ -51,8 +54,10 @@ def say(line: str) -> None:
 
 
 def options_of(args: Namespace) -> api.CaptureOptions:
-    """The capture options among a command's arguments."""
-    return api.CaptureOptions(**{key: getattr(args, key) for key in OPTIONS})
+    """The capture options among a command's arguments; with `auto` of the whole batch."""
+    given = {key: getattr(args, key) for key in OPTIONS}
+    given["microbatches"] = 1 if given["microbatches"] == AUTO else given["microbatches"]
+    return api.CaptureOptions(**given)
 
 
 def open_store(url: str | None) -> MeasurementStore | None:
@@ -123,23 +128,40 @@ def profile(args: Namespace) -> int:
 def place(args: Namespace) -> int:
     """Places a problem or a model and writes the placement."""
     check_output(args.output)
-    options = options_of(args)
-    problem = api.read_or_profile(args.what, args.cluster, options, say)
+    place = placing(args.placer, args.budget, args.seed, args.order, args.objective)
     api.make_placer(args.placer, args.order)
-    api.warm([args.placer])
-    result = api.place(
-        problem,
-        placer=args.placer,
-        budget=args.budget,
-        seed=args.seed,
-        order=args.order,
-        objective=args.objective,
-    )
+    if args.microbatches == AUTO:
+        api.warm([args.placer])
+        options, problem, result = _found_size(args, place)
+    else:
+        options = options_of(args)
+        problem = api.read_or_profile(args.what, args.cluster, options, say)
+        api.warm([args.placer])
+        result = place(problem)
     data = placement_to_data(result.placement, problem)
     data[OPTIONS_KEY] = {key: getattr(options, key) for key in OPTIONS}
     write_json(args.output, data)
     console().print(f"{result}; written to {args.output}", soft_wrap=True)
     return 0
+
+
+def _found_size(args: Namespace, place: Place) -> tuple[api.CaptureOptions, Problem, Result]:
+    """The best number of micro-batches and its placement; prints what each came to."""
+    sizes = search(args.what, args.cluster, options_of(args), place, say)
+    chosen = choose(sizes)
+    console().print(sizes_table(sizes, chosen))
+    assert chosen.result is not None
+    return chosen.options, chosen.problem, chosen.result
+
+
+def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table:
+    """What every number of micro-batches came to."""
+    table = Table("micro-batches", "work on one device", "step, predicted", "remarks")
+    for size in sizes:
+        found = "-" if size.result is None else seconds_text(size.result.step_time)
+        remark = size.note or ("chosen" if size is chosen else "")
+        table.add_row(str(size.microbatches), seconds_text(size.work), found, remark)
+    return table
 
 
 def simulate(args: Namespace) -> int:

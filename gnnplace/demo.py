@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 
@@ -17,10 +18,13 @@ from gnnplace.commands import (
     options_of,
     say,
     say_kept,
+    sizes_table,
     summary_lines,
 )
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.measurements import MeasurementStore
+from gnnplace.microbatch_search import AUTO, Size, choose, placing, search
+from gnnplace.placement import Placement
 from gnnplace.placers import Result
 from gnnplace.problem import Problem, write_problem
 from gnnplace.report import (
@@ -30,6 +34,7 @@ from gnnplace.report import (
     from_execution,
     from_simulation,
     make_row,
+    seconds_text,
     with_best_bound,
     write_page,
     write_trace,
@@ -41,13 +46,18 @@ EXECUTED = ("single", "expert", "contiguous", "heft-contention", "learned", "bes
 
 @dataclass(frozen=True)
 class Road:
-    """What every station of the demo needs."""
+    """What every station of the demo needs.
+
+    Attributes:
+        whole: the whole batch, where the number of micro-batches was searched for.
+    """
 
     args: Namespace
     options: api.CaptureOptions
     program: Program
     problem: Problem
     store: MeasurementStore | None
+    whole: Size | None = None
 
 
 def demo(args: Namespace) -> int:
@@ -58,25 +68,63 @@ def demo(args: Namespace) -> int:
     """
     begin, folder = time.perf_counter(), output_folder(args.output)
     store = open_store(args.store)
-    options, out = options_of(args), console()
-    say(f"capturing the training step of {args.model}")
-    program = api.capture(args.model, options=options)
-    say(f"captured {len(program.ops)} ops; profiling on {args.cluster}")
-    problem = api.profile(program, args.cluster, options=options, progress=say)
-    road = Road(args, options, program, problem, store)
+    out = console()
+    road = _searched(args, store) if args.microbatches == AUTO else _captured(args, store)
+    problem = road.problem
     say("compiling the simulator and the placers (once; cached on disk)")
     api.warm()
     results = api.compare(problem, budget=args.budget, seed=args.seed, progress=say)
     runs = _execute_all(road, results)
     rows = with_best_bound([_row(result, runs) for result in results])
     out.print(comparison_table(rows, _title(road)))
-    for line in [*summary_lines(rows), *_eager_lines(road)]:
+    for line in [*summary_lines(rows), *_whole_lines(road, runs), *_eager_lines(road)]:
         out.print(line, soft_wrap=True)
     _write(folder, road, results, runs, rows)
     took = time.perf_counter() - begin
     out.print(f"wrote {folder}/report.html and {folder}/trace.json (open it in ui.perfetto.dev)")
     out.print(f"done in {took:.0f} s")
     return 0 if all(run.verification.passed for run in runs.values()) else 1
+
+
+def _captured(args: Namespace, store: MeasurementStore | None) -> Road:
+    options = options_of(args)
+    say(f"capturing the training step of {args.model}")
+    program = api.capture(args.model, options=options)
+    say(f"captured {len(program.ops)} ops; profiling on {args.cluster}")
+    problem = api.profile(program, args.cluster, options=options, progress=say)
+    return Road(args, options, program, problem, store)
+
+
+def _searched(args: Namespace, store: MeasurementStore | None) -> Road:
+    """With the number of micro-batches whose best placement is predicted to be the fastest."""
+    say(f"capturing and profiling the training step of {args.model} at every share of its batch")
+    api.warm(["best"])
+    place = placing("best", args.budget, args.seed)
+    sizes = search(args.model, args.cluster, options_of(args), place, say)
+    chosen = choose(sizes)
+    console().print(sizes_table(sizes, chosen))
+    if chosen.program is None:
+        raise InputError(f"model {args.model!r}: the demo needs a model, not a problem file")
+    whole = sizes[0] if chosen.microbatches > 1 else None
+    return Road(args, chosen.options, chosen.program, chosen.problem, store, whole)
+
+
+def _whole_lines(road: Road, runs: dict[str, api.Executed]) -> list[str]:
+    """One device with the whole batch: what micro-batches have to beat."""
+    if road.whole is None or road.whole.program is None:
+        return []
+    say("executing the whole batch on one device")
+    alone = api.place(road.whole.problem, placer="single", budget=0.0).placement
+    run = _execute(replace(road, **_of(road.whole)), alone)
+    line = f"one device, whole batch: {seconds_text(run.execution.step_time)}"
+    if "best" in runs:
+        gain = run.execution.step_time / runs["best"].execution.step_time
+        line += f"; best with {road.problem.microbatches} micro-batches is {gain:.2f}x as fast"
+    return [f"{line} ({run.verification.summary()})"]
+
+
+def _of(size: Size) -> dict[str, Any]:
+    return {"options": size.options, "program": size.program, "problem": size.problem}
 
 
 def output_folder(output: str) -> Path:
@@ -111,21 +159,26 @@ def _execute_all(
     for result in results:
         if isinstance(result, Result) and result.placer in EXECUTED:
             say(f"executing and verifying {result.placer}")
-            runs[result.placer] = api.execute(
-                road.program,
-                road.problem,
-                result.placement,
-                options=road.options,
-                steps=road.args.steps,
-                mode=road.args.mode,
-                transport=road.args.transport,
-                timeout=road.args.timeout,
-                store=road.store,
-                source="demo",
-                label=road.args.model,
-            )
-            say_kept(runs[result.placer])
+            runs[result.placer] = _execute(road, result.placement)
     return runs
+
+
+def _execute(road: Road, placement: Placement) -> api.Executed:
+    run = api.execute(
+        road.program,
+        road.problem,
+        placement,
+        options=road.options,
+        steps=road.args.steps,
+        mode=road.args.mode,
+        transport=road.args.transport,
+        timeout=road.args.timeout,
+        store=road.store,
+        source="demo",
+        label=road.args.model,
+    )
+    say_kept(run)
+    return run
 
 
 def _row(result: Result | tuple[str, GnnplaceError], runs: dict[str, api.Executed]) -> Row:
