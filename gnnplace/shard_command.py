@@ -27,12 +27,13 @@ from gnnplace.sharding.captured_network import captured_network
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.device_counts import device_profile, fewest_devices, powers_of_two
 from gnnplace.sharding.layers import Network
+from gnnplace.sharding.markov_chain import random_search
 from gnnplace.sharding.networks import NETWORKS, build_network
-from gnnplace.sharding.rivals import expert, greedy, random_search
+from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.strategy import Parts, Setting
 
 MOST_DEVICES = 1024
-PROPOSALS = 20_000  # Of the random search: less than a second.
+PROPOSALS = 1_000_000  # Of the random search: less than a second.
 COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
 
 

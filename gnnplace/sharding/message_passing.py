@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.sharding.flat import flat_of
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.sweeps import Flat, improve, sweep
-from gnnplace.sharding.tables import Table, buckets_of
+from gnnplace.sharding.sweeps import improve, sweep
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -55,24 +55,6 @@ class Bounds:
         return Bounds(better[1], better[0], max(self.bound, min(later.bound, self.cost)), self.node)
 
 
-class _Store:
-    """Arrays one behind the other; one that is there already is not added again."""
-
-    def __init__(self) -> None:
-        self.parts: list[NDArray] = []
-        self.places: dict[int, int] = {}
-        self.end = 0
-
-    def add(self, array: NDArray) -> int:
-        if id(array) not in self.places:
-            self.places[id(array)], self.end = self.end, self.end + array.size
-            self.parts.append(array)
-        return self.places[id(array)]
-
-    def joined(self, kind: type) -> NDArray:
-        return np.concatenate([np.zeros(0, kind), *(part.ravel() for part in self.parts)])
-
-
 def message_bounds(problem: ShardingProblem, sweeps: int, *, enough: float = 0.0) -> Bounds:
     """Bounds and the best strategy of ``sweeps`` sweeps forth and back.
 
@@ -81,7 +63,7 @@ def message_bounds(problem: ShardingProblem, sweeps: int, *, enough: float = 0.0
         sweeps: at most; at least one.
         enough: stops where cost and bound are this close, relative to the cost.
     """
-    flat = _flat(problem)
+    flat = flat_of(problem)
     messages = np.zeros(int(flat.shape.sum()))
     best, least, bound = np.zeros(0, np.int64), np.inf, -np.inf
     node, chosen = np.zeros_like(flat.unary), np.zeros(len(problem.cost), np.int64)
@@ -106,23 +88,3 @@ def _rounding(problem: ShardingProblem) -> float:
         if id(table) not in largest:
             largest[id(table)] = float(max(table.max(), -table.min()))
     return ROUNDING * sum(largest[id(table)] for table in tables)
-
-
-def _flat(problem: ShardingProblem) -> Flat:
-    found: dict[int, Table] = {}
-    for tables in buckets_of(problem).tables:
-        found |= {key: table for key, table in tables.items() if len(table.scope) == 2}
-    pairs = list(found.values())
-    count = len(problem.cost)
-    cells, classes = _Store(), _Store()
-    ends = np.array([p.scope for p in pairs], np.int64).reshape(-1, 2)
-    shape = np.array([p.cost.shape for p in pairs], np.int64).reshape(-1, 2)
-    table = np.array([cells.add(p.cost) for p in pairs], np.int64)
-    lookup = np.array([[classes.add(c.of) for c in p.classes] for p in pairs], np.int64)
-    order = np.argsort(ends.ravel(), kind="stable") // 2
-    degree = np.bincount(ends.ravel(), minlength=count)
-    message = np.cumsum(np.append(0, shape.ravel()))[:-1].reshape(-1, 2)
-    start = np.cumsum([0, *map(len, problem.cost)])
-    return Flat(start, np.concatenate(problem.cost), ends, table, shape, cells.joined(np.float64),
-                 lookup.reshape(-1, 2), classes.joined(np.int64), message, order,
-                 np.append(0, np.cumsum(degree)))  # fmt: skip

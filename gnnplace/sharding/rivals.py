@@ -3,14 +3,13 @@
 * ``expert``: the best of the schemes that people use (``SCHEMES``), over all sizes of the share t
   that a scheme gives its model dimensions; the batch is split over the rest.
 * ``greedy``: layer by layer, the configuration that is cheapest with those chosen before.
-* ``random_search``: the Markov chain of FlexFlow (Jia et al., 2018, arXiv 1807.05358): a random
-  configuration of a random layer, accepted if better, else with probability exp(-beta * increase).
+
+The random search is in ``markov_chain.py``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +20,6 @@ from gnnplace.sharding.layers import Operation
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.strategy import Setting
 
-TEMPERATURE = 2e-3  # Of the start's cost: an increase by this much is accepted in one of e cases.
 MODEL = ("heads", "hidden", "vocabulary", "out")
 TENSOR = dict.fromkeys(("linear", "attention", "embedding", "cross_entropy"), MODEL)
 WORDS = dict.fromkeys(("linear", "embedding", "cross_entropy"), ("vocabulary",))
@@ -90,34 +88,6 @@ def greedy(problem: ShardingProblem) -> tuple[int, ...]:
     for node in range(len(chosen)):
         chosen[node] = int(_conditional(problem, edges, chosen, node).argmin())
     return tuple(int(k) for k in chosen)
-
-
-def random_search(
-    problem: ShardingProblem, start: Sequence[int], *, seed: int, proposals: int
-) -> tuple[int, ...]:
-    """The best strategy that the chain meets.
-
-    Args:
-        problem: cost tables.
-        start: where it begins; FlexFlow takes data parallelism.
-        seed: of the proposals.
-        proposals: to make.
-    """
-    rng = np.random.default_rng(seed)
-    edges, current = _edges_of(problem), np.array(start)
-    cost = least = problem.value(tuple(start))
-    beta, best = 1.0 / (TEMPERATURE * max(cost, 1e-300)), current.copy()
-    nodes = rng.integers(len(current), size=proposals)
-    for node, position, chance in zip(nodes, rng.random(proposals), rng.random(proposals),
-                                      strict=True):  # fmt: skip
-        k = int(position * len(problem.cost[node]))
-        table = _conditional(problem, edges, current, int(node))
-        increase = float(table[k] - table[current[node]])
-        if increase <= 0 or chance < math.exp(-beta * increase):
-            current[node], cost = k, cost + increase
-            if cost < least:
-                best, least = current.copy(), cost
-    return tuple(int(k) for k in best)
 
 
 Incident = list[tuple[int, NDArray[np.float64]]]

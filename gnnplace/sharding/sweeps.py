@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.sharding.flat import Flat
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-class Flat(NamedTuple):
-    """Tables of a problem, one behind the other; equal ones once.
-
-    Attributes:
-        start: where each node's costs begin. [N + 1]
-        unary: costs of the nodes' configurations. [start[N]]
-        ends: the two nodes of each pair, the earlier first. [E, 2]
-        table: where each pair's table begins in ``cells``. [E]
-        shape: classes of both nodes. [E, 2]
-        cells: tables.
-        lookup: where the classes of both nodes' configurations begin in ``classes``. [E, 2]
-        classes: class numbers.
-        message: where the messages to both nodes begin. [E, 2]
-        incident: pairs of each node, from ``first[node]`` on.
-        first: [N + 1]
-    """
-
-    start: IntArray
-    unary: FloatArray
-    ends: IntArray
-    table: IntArray
-    shape: IntArray
-    cells: FloatArray
-    lookup: IntArray
-    classes: IntArray
-    message: IntArray
-    incident: IntArray
-    first: IntArray
 
 
 @njit(cache=True)

@@ -4,8 +4,9 @@ import pytest
 
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.markov_chain import random_search
 from gnnplace.sharding.networks import NETWORKS, build_network
-from gnnplace.sharding.rivals import expert, greedy, random_search
+from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.strategy import Setting
 from tests.sharding.problems import every_point, random_problem
 
@@ -39,10 +40,8 @@ def test_experts_of_a_mixture_of_experts_split_the_experts():
     assert split["block0.mlp.mlp1"] == "batch over 8"
 
 
-def test_random_search_is_repeatable_and_finds_small_optima():
-    problem = random_problem(1, nodes=4, edges=4, configurations=3)
-    start = (0,) * 4
-    found = random_search(problem, start, seed=3, proposals=500)
-    assert found == random_search(problem, start, seed=3, proposals=500)
-    assert problem.value(found) <= problem.value(start)
-    assert problem.value(greedy(problem)) >= min(cost for cost, _ in every_point(problem))
+def test_greedy_is_not_below_the_best():
+    for seed in range(20):
+        problem = random_problem(seed, nodes=5, edges=6)
+        least = min(cost for cost, _ in every_point(problem))
+        assert problem.value(greedy(problem)) >= least - 1e-12
