@@ -175,8 +175,8 @@ def edge_costs(
         exactly: as for ``configurations``.
     """
     axes = consumer.inputs[port]
-    made = _layouts(producer, producer.output, devices, exactly)
-    read = _layouts(consumer, axes, devices, exactly)
+    made = layouts(producer, producer.output, devices, exactly)
+    read = layouts(consumer, axes, devices, exactly)
     rank = max(made[0].shape[1], read[0].shape[1])
     held, wanted = _padded(made[0], rank)[:, None], _padded(read[0], rank)[None]
     size = producer.elements(producer.output) * machine.element
@@ -191,7 +191,7 @@ def edge_costs(
 
 
 @lru_cache(maxsize=4096)
-def _layouts(
+def layouts(
     operation: Operation, axes: Axes, devices: int, exactly: bool
 ) -> tuple[FloatArray, Classes]:
     """Ways in which configurations lay out a tensor, and which configuration has which.
