@@ -55,7 +55,7 @@ def load_layers(spec: str) -> LayerGraph:
 
     try:
         return _layers(tracing.load(spec, fake=True))
-    except CaptureError:  # what it does depends on its numbers
+    except (CaptureError, InputError):  # what it does may depend on its numbers
         return _layers(tracing.load(spec))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -134,6 +135,13 @@ def plan_measured(
     return replace(made, loss=loss, device_mesh=mesh)
 
 
+def _processes() -> int:
+    """Processes that there are, or that torchrun has started; 0: there is no group."""
+    if dist.is_initialized():
+        return dist.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", 0)) if "RANK" in os.environ else 0
+
+
 def plan_model(
     model: nn.Module,
     inputs: Any,
@@ -147,7 +155,7 @@ def plan_model(
     name = type(model).__name__
     if isinstance(mesh, int):
         shape = default_mesh(mesh)
-        if not dist.is_initialized() or dist.get_world_size() != math.prod(shape):
+        if _processes() != math.prod(shape):
             layers = layer_graph(model, inputs, loss, name)
             found = plan_for(layers, shape, machine or MeshMachine(), memory_limit=memory_limit)
             return replace(found.plan, loss=loss)

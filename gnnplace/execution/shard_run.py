@@ -262,24 +262,17 @@ def _times(
 ) -> dict[str, list[float]]:
     """Seconds of every step.
 
-    Those that run together take turns, so that a busy machine slows both.
+    All take turns, so that a busy machine slows all alike; one device works while others wait.
     """
     found: dict[str, list[float]] = {name: [] for name, step in together.items() if step}
-    for turn in range(WARM_UP + steps):
-        for name in found:
-            step = together[name]
-            assert step is not None
-            dist.barrier()
-            seconds = _seconds(step)
-            if turn >= WARM_UP:
-                found[name].append(seconds)
     found["one"] = []
-    dist.barrier()
-    for turn in range(WARM_UP + steps if rank == 0 else 0):
-        seconds = _seconds(one)
-        if turn >= WARM_UP:
-            found["one"].append(seconds)
-    dist.barrier()
+    for turn in range(WARM_UP + steps):
+        for name, times in found.items():
+            step = together.get(name) or one
+            dist.barrier()
+            seconds = 0.0 if name == "one" and rank else _seconds(step)
+            if turn >= WARM_UP:
+                times.append(seconds)
     return found
 
 

@@ -127,7 +127,7 @@ def attention(case: Case) -> Rule:
 
 def multi_head_attention(case: Case) -> Rule:
     """The whole of `nn.MultiheadAttention`, [positions, batch, features]: along the batch."""
-    if case.call.argument(12, "dropout_p", 0.0) and case.call.kwargs.get("training", True):
+    if case.call.argument(10, "dropout_p", 0.0) and case.call.argument(13, "training", True):
         return whole(case, "its dropout draws other numbers on each part")
     if len(case.shapes[0]) != 3:
         return whole(case, "attention without a batch")
@@ -171,6 +171,47 @@ def _lookup(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tens
     return rows * here.unsqueeze(-1).to(rows.dtype)
 
 
+def einsum(case: Case) -> Rule:
+    """Its letters are the labels."""
+    equation = str(case.call.args[0]).replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    repeated = any(len(set(term)) < len(term) for term in (*terms, right))
+    if not arrow or "." in equation or repeated or len(terms) != len(case.shapes):
+        return whole(case, f"einsum {equation!r}")
+    draft = Draft(case)
+    sizes: dict[str, int] = {}
+    for slot, term in enumerate(terms):
+        draft.read(slot, tuple(term))
+        sizes.update(zip(term, case.shapes[slot], strict=True))
+    made = draft.rule("product", tuple(right), flops=2.0 * math.prod(sizes.values()))
+    gone = [letter for letter in made.extents if all(letter not in term for term in terms)]
+    return whole(case, f"einsum {equation!r}") if gone else made
+
+
+def recurrent(case: Case) -> Rule:
+    """`lstm`, `gru` and plain recurrent layers: along the batch; positions wait for each other."""
+    call = case.call
+    states = call.args[1]
+    if (isinstance(states, Ref) and call.kind == "lstm") or not isinstance(call.args[3], bool):
+        return whole(case, "packed sequences")
+    layers, dropout, training, _, first = call.args[4:9]
+    if dropout and training and layers > 1:
+        return whole(case, "its dropout draws other numbers on each part")
+    axes: Axes = ("0", None, None) if first else (None, "0", None)
+    if len(case.shapes[0]) != 3:
+        return whole(case, "a recurrent layer without a batch")
+    state: Axes = (None, "0", None)
+    draft = Draft(case)
+    draft.read(0, axes)
+    count = 2 if call.kind == "lstm" else 1
+    for slot in range(1, 1 + count):
+        draft.read(slot, state)
+    rows = math.prod(case.shapes[0][:2])
+    weights = sum(math.prod(shape) for shape in case.shapes[1 + count :] if len(shape) == 2)
+    return draft.rule("recurrent", axes, *[state] * count, flops=2.0 * rows * weights)
+
+
 PRODUCT_RULES: dict[str, Callable[[Case], Rule]] = {
     "linear": linear,
     "addmm": addmm,
@@ -184,4 +225,6 @@ PRODUCT_RULES: dict[str, Callable[[Case], Rule]] = {
     "scaled_dot_product_attention": attention,
     "multi_head_attention_forward": multi_head_attention,
     "embedding": embedding,
+    "einsum": einsum,
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrent),
 }  # fmt: skip

@@ -20,6 +20,19 @@ RULES: dict[str, Callable[[Case], Rule]] = {
     **LOSS_RULES,
 }
 
+ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
+    "linear": ("input", "weight", "bias"),
+    "addmm": ("input", "mat1", "mat2"),
+    **dict.fromkeys(("matmul", "mm", "bmm"), ("input", "other")),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), ("input", "weight", "bias")),
+    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask"),
+    "multi_head_attention_forward": ("query", "key", "value"),
+    "embedding": ("input", "weight"),
+    "batch_norm": ("input",),
+    "layer_norm": ("input",),
+    **dict.fromkeys(("cross_entropy", "nll_loss"), ("input", "target", "weight")),
+}
+
 
 def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
     """A rule for each call of a graph."""
@@ -36,4 +49,13 @@ def rule_of(case: Case) -> Rule:
         if not is_elementwise(name) or case.call.changes:
             return whole(case, f"no rule for {name!r}")
         found = elementwise
+    if not _ordered(case, ORDERS.get(name, ())):
+        return whole(case, f"{name} with keywords in another order")
     return found(case)
+
+
+def _ordered(case: Case, names: tuple[str, ...]) -> bool:
+    """Whether the first tensors that a call reads are those that a rule expects, in its order."""
+    slots = [case.slot(position, name) for position, name in enumerate(names)]
+    given = [slot for slot in slots if slot is not None]
+    return given == list(range(len(given)))
