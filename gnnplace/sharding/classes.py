@@ -40,6 +40,31 @@ class Classes:
         return len(self.first)
 
 
+@dataclass(frozen=True, eq=False)
+class ClassTable:
+    """A table over classes.
+
+    Attributes:
+        cells: of each pair of classes.
+        rows: classes of the first axis.
+        columns: classes of the second axis.
+    """
+
+    cells: FloatArray
+    rows: Classes
+    columns: Classes
+
+    def spread(self) -> FloatArray:
+        """The table over configurations."""
+        return self.cells.take(self.rows.of, axis=0).take(self.columns.of, axis=1)
+
+
+def over_classes(table: FloatArray) -> ClassTable:
+    """``table`` over the classes of its equal rows and equal columns."""
+    rows, columns = table_classes(table)
+    return ClassTable(table[np.ix_(rows.first, columns.first)], rows, columns)
+
+
 def each_alone(count: int) -> Classes:
     """Every configuration in a class of its own."""
     numbers = np.arange(count)

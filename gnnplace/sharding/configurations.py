@@ -25,12 +25,12 @@ def configurations(operation: Operation, devices: int, exactly: bool = False) ->
         exactly: leave out those that do not use all devices, where any does.
     """
     parts = [k for k in range(1, devices + 1) if devices % k == 0]
-    rows = np.ones((1, 0), np.int64)
+    rows, used = np.ones((1, 0), np.int64), np.ones(1, np.int64)
     for dimension in operation.dimensions:
-        allowed = [k for k in parts if k == 1 or (dimension.split and k <= dimension.extent)]
-        rows = np.concatenate([np.insert(rows, rows.shape[1], k, axis=1) for k in allowed])
-        rows = rows[rows.prod(axis=1) <= devices]
-    used = rows.prod(axis=1)
+        allowed = np.array([k for k in parts if k <= (dimension.extent if dimension.split else 1)])
+        products = used[:, None] * allowed
+        old, new = np.nonzero(products <= devices)
+        rows, used = np.column_stack([rows[old], allowed[new]]), products[old, new]
     if exactly and (used == devices).any():
         rows = rows[used == devices]
     return rows[np.lexsort(rows.T[::-1])]

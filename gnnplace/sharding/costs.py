@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import InputError
-from gnnplace.sharding.classes import Classes
+from gnnplace.sharding.classes import Classes, ClassTable
 from gnnplace.sharding.configurations import configurations
 from gnnplace.sharding.layers import Axes, Network, Operation
 from gnnplace.sharding.problem import Edge, ShardingProblem
@@ -81,12 +81,12 @@ class EdgeCosts:
     """Seconds and bytes between two operations' configurations. Arrays [K_u, K_v]
 
     Attributes:
-        classes: of configurations with equal rows, and with equal columns.
+        over_classes: ``time`` over classes of configurations.
     """
 
     time: FloatArray
     memory: FloatArray
-    classes: tuple[Classes, Classes]
+    over_classes: ClassTable
 
 
 @lru_cache(maxsize=4096)
@@ -177,17 +177,30 @@ def edge_costs(
     axes = consumer.inputs[port]
     made = layouts(producer, producer.output, devices, exactly)
     read = layouts(consumer, axes, devices, exactly)
-    rank = max(made[0].shape[1], read[0].shape[1])
-    held, wanted = _padded(made[0], rank)[:, None], _padded(read[0], rank)[None]
     size = producer.elements(producer.output) * machine.element
-    common = size / np.maximum(held, wanted).prod(axis=2)
-    need, there = size / wanted.prod(axis=2), size / held.prod(axis=2)
+    need = np.broadcast_to(size / read[0].prod(axis=1), (len(made[0]), len(read[0])))
+    there = (size / made[0].prod(axis=1))[:, None]
+    common = size / _overlaps(made[0], read[0])
     back = there - common if consumer.needs_gradient else 0.0
     moved = need - common
-    copies = np.where(moved > 0, need + np.zeros_like(moved), 0.0)
-    classes = (made[1], read[1])
-    cells = np.ix_(made[1].of, read[1].of)
-    return EdgeCosts(((moved + back) / machine.bandwidth)[cells], copies[cells], classes)
+    time = ClassTable((moved + back) / machine.bandwidth, made[1], read[1])
+    copies = ClassTable(np.where(moved > 0, need, 0.0), made[1], read[1])
+    return EdgeCosts(time.spread(), copies.spread(), time)
+
+
+def _overlaps(held: FloatArray, wanted: FloatArray) -> FloatArray:
+    """Parts of a tensor that two layouts together cut it into; a missing axis is whole.
+
+    Args:
+        held: [layouts, axes]
+        wanted: [other layouts, other axes]
+    """
+    parts = np.ones((len(held), len(wanted)))
+    for axis in range(max(held.shape[1], wanted.shape[1])):
+        mine = held[:, axis] if axis < held.shape[1] else np.ones(len(held))
+        other = wanted[:, axis] if axis < wanted.shape[1] else np.ones(len(wanted))
+        parts *= np.maximum(mine[:, None], other)
+    return parts
 
 
 @lru_cache(maxsize=4096)
@@ -207,10 +220,6 @@ def layouts(
         code = code * (devices + 1) + column
     _, first, of = np.unique(code, return_index=True, return_inverse=True)
     return np.stack(columns, axis=1)[first].astype(np.float64), Classes(of, first)
-
-
-def _padded(layouts: FloatArray, rank: int) -> FloatArray:
-    return np.pad(layouts, ((0, 0), (0, rank - layouts.shape[1])), constant_values=1.0)
 
 
 def sharding_problem(
@@ -235,7 +244,7 @@ def sharding_problem(
                 producer = network.layers[index[source]].operation
                 costs = edge_costs(producer, layer.operation, port, devices, machine, exactly)
                 ends = (index[source], index[layer.name])
-                edges.append(Edge(*ends, costs.time, costs.memory, costs.classes))
+                edges.append(Edge(*ends, costs.time, costs.memory, costs.over_classes))
     return ShardingProblem(
         network.name,
         devices,

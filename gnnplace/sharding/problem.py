@@ -19,7 +19,7 @@ from pydantic import Field
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_json
-from gnnplace.sharding.classes import Classes
+from gnnplace.sharding.classes import ClassTable
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -31,14 +31,14 @@ class Edge:
     """Cost between two nodes' configurations: [K_u, K_v].
 
     Attributes:
-        classes: of equal rows and of equal columns of ``cost``, where they are known already.
+        over_classes: ``cost`` over classes, where that is known already.
     """
 
     u: int
     v: int
     cost: FloatArray
     memory: FloatArray | None = None
-    classes: tuple[Classes, Classes] | None = None
+    over_classes: ClassTable | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.sharding.classes import Classes, each_alone, joint, table_classes
+from gnnplace.sharding.classes import Classes, each_alone, joint, over_classes
 from gnnplace.sharding.problem import Edge, ShardingProblem
 
 FloatArray = NDArray[np.float64]
@@ -136,6 +136,7 @@ def buckets_of(problem: ShardingProblem) -> Buckets:
 
 
 def _over_classes(edge: Edge) -> tuple[FloatArray, tuple[Classes, ...]]:
-    rows, columns = edge.classes or table_classes(edge.cost)
-    cells = edge.cost[np.ix_(rows.first, columns.first)]
-    return (cells, (rows, columns)) if edge.u < edge.v else (cells.T, (columns, rows))
+    found = edge.over_classes or over_classes(edge.cost)
+    if edge.u < edge.v:
+        return found.cells, (found.rows, found.columns)
+    return np.ascontiguousarray(found.cells.T), (found.columns, found.rows)
