@@ -45,7 +45,8 @@ class _Move(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.back = (mesh, gradient, settled(before))
         made = redistributed(local, mesh, before, after)
-        return made.view_as(made) if made is local else made
+        own = made.untyped_storage().data_ptr() != local.untyped_storage().data_ptr()
+        return made if own else made.clone()  # either may be changed in place
 
     @staticmethod
     def backward(ctx: Any, given: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
@@ -68,4 +69,9 @@ def moved(
         return local
     if not local.requires_grad:
         return redistributed(local, mesh, before, after)
+    if before == after:
+        alias = local.view_as(local)
+        back = settled(before)
+        alias.register_hook(lambda g: redistributed(g.contiguous(), mesh, gradient, back))
+        return alias
     return _Move.apply(local, mesh, before, after, gradient)  # type: ignore[no-untyped-call]

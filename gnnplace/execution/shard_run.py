@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -130,6 +131,7 @@ class _Job:
             world_size=self.devices,
             timeout=timedelta(seconds=self.timeout),
         )
+        logging.getLogger("torch").setLevel(logging.ERROR)  # what gloo lacks is no news
         try:
             return self._run()
         finally:

@@ -163,6 +163,8 @@ class ShardRunner:
                 state.put(index, self.graph.constants[index], whole)
         for stage in self.stages:
             tensors = [state.get(*read) for read in stage.reads]
+            if stage.call.inplace and state.moved(stage.reads[0][0], tensors[0]):
+                tensors[0] = tensors[0].clone()  # others may read what was moved
             pairs = zip(stage.run(tensors), stage.results, strict=True)
             for tensor, (value, layout) in pairs:
                 state.put(value, tensor, layout)
@@ -209,6 +211,10 @@ class _Run:
         else:
             tensor, layout = self.made[value]
         return moved(tensor, runner.mesh, layout, read, gradient)
+
+    def moved(self, value: int, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is not the one that was made."""
+        return value not in self.made or self.made[value][0] is not tensor
 
     def drop(self, values: Sequence[int]) -> None:
         for value in values:

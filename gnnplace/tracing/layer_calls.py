@@ -74,6 +74,7 @@ class LayerCall:
         module: Path of the module.
         gradient: Whether gradients were enabled.
         changes: It returns nothing and changes its first argument in place.
+        inplace: It changes its first argument in place, and that is no buffer.
     """
 
     name: str
@@ -85,6 +86,7 @@ class LayerCall:
     module: str
     gradient: bool = True
     changes: bool = False
+    inplace: bool = False
 
     @property
     def kind(self) -> str:
@@ -328,12 +330,13 @@ class _Recorder(TorchFunctionMode):
         given, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
         changes = not made
         results = changed[:1] if changes else made
+        inplace = any(self.values[self._of[id(x)]].source != BUFFER for x in changed)
         for tensor in changed:
             self._spoil(tensor, name)
         indices = tuple(self.enter(x, CALL) for x in results)
         module = self.stack[-1][0] if self.stack else ""
         grad = torch.is_grad_enabled()
-        call = LayerCall(name, func, given, named, reads, indices, module, grad, changes)
+        call = LayerCall(name, func, given, named, reads, indices, module, grad, changes, inplace)
         self.calls.append(call)
 
     def _ref(self, leaf: Any) -> Any:
