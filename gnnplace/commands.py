@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jsonargparse import Namespace
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from gnnplace import api
 from gnnplace.cluster import Cluster
-from gnnplace.errors import InputError, MismatchError
+from gnnplace.errors import ExecutionError, InputError, MismatchError
 from gnnplace.files import read_json, write_json
 from gnnplace.measurements import MeasurementStore, default_store
 from gnnplace.microbatch_search import AUTO, Place, Size, choose, placing, search
@@ -36,6 +37,9 @@ from gnnplace.report import (
     write_page,
     write_trace,
 )
+
+if TYPE_CHECKING:
+    from gnnplace.runtime.hosts import Hosts
 
 OPTIONS_KEY = "x-capture"
 OPTIONS = ("optimizer", "dtype", "forward_only", "groups", "microbatches")
@@ -187,7 +191,12 @@ def simulate(args: Namespace) -> int:
 
 
 def execute(args: Namespace) -> int:
-    """Runs a placement on workers, verifies and measures it."""
+    """Runs a placement on workers, verifies and measures it; under `torchrun` on several hosts."""
+    hosts = _hosts()
+    if hosts is not None:
+        signal.signal(signal.SIGTERM, _stop)
+        if not hosts.first:
+            return _help(args, hosts)
     data, store = read_json(args.placement), open_store(args.store)
     options = _placed_options(args, data)
     program = api.capture(args.model, options=options)
@@ -200,11 +209,12 @@ def execute(args: Namespace) -> int:
         placement,
         options=options,
         steps=args.steps,
-        mode=args.mode,
+        mode="measured" if hosts and args.mode == "auto" else args.mode,
         transport=args.transport,
         timeout=args.timeout,
         store=store,
         label=args.model,
+        hosts=hosts,
     )
     say_kept(run)
     predicted = api.simulate(problem, placement)
@@ -217,6 +227,46 @@ def execute(args: Namespace) -> int:
     eager = {} if _without_eager(args, options) else api.eager_step_times(args.model, options)
     _print_run(args, run, predicted.step_time, eager)
     return 0 if run.verification.passed else 1
+
+
+def _hosts() -> Hosts | None:
+    """Several hosts, if `torchrun` started this process; torch is needed for these alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return None
+    from gnnplace.runtime.hosts import from_environment
+
+    return from_environment()
+
+
+def _stop(number: int, frame: object) -> None:
+    """Ends a run that is told to: workers are reaped and the store is told why."""
+    raise ExecutionError("stopped by SIGTERM, as when another host has failed")
+
+
+def _help(args: Namespace, hosts: Hosts) -> int:
+    """Runs this host's share of a placement; the first host verifies and reports.
+
+    Nothing is measured beforehand: only the structure of the problem matters here.
+    """
+    from gnnplace.execution.structure import read_plan
+
+    data = read_json(args.placement)
+    options = _placed_options(args, data)
+    program = api.capture(args.model, options=options)
+    plan = read_plan(args.placement, None, microbatches=options.microbatches, groups=options.groups)
+    problem, placement = plan.placed(program, None)
+    api.execute(
+        program,
+        problem,
+        placement,
+        options=options,
+        steps=args.steps,
+        mode="measured" if args.mode == "auto" else args.mode,
+        transport=args.transport,
+        timeout=args.timeout,
+        hosts=hosts,
+    )
+    return 0
 
 
 def _without_eager(args: Namespace, options: api.CaptureOptions) -> bool:

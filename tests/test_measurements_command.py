@@ -42,7 +42,7 @@ def test_export_has_everything_the_oldest_first(store, tmp_path, capsys):
     assert run(["measurements", "export"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["model"] for line in lines] == ["bert", "vit"]
-    assert lines[0]["steps"][0]["ops"] == {"a": [0.0, 0.25], "b": [0.5, 0.25]}
+    assert lines[0]["steps"][0]["ops"] == {"a": [0.0, 0.25, 0.25], "b": [0.5, 0.25, 0.125]}
     assert lines[0]["placement"]["device"] == {"a": "cpu:0"}
     assert lines[0]["problem"]["name"] == "bert"
     output = tmp_path / "runs.jsonl"

@@ -81,7 +81,8 @@ def measured_step(clock: StepClock) -> StepTiming:
         ):
             start, finish = (clock.seconds(w, t, WALL) - origin for t in (first, last))
             name = plan.problem.graph.names[segment.op]
-            ops.append(OpTiming(name, names[device], start, finish))
+            busy = clock.seconds(w, last, CPU) - clock.seconds(w, first, CPU)
+            ops.append(OpTiming(name, names[device], start, finish, busy))
         for message, (first, last) in program.send_ticks.items():
             start, finish = (clock.seconds(w, t, WALL) - origin for t in (first, last))
             transfers[message] = _transfer_timing(plan, message, start, finish)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
 from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.execution.exchange import Exchange
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
 from gnnplace.execution.result import Execution
 from gnnplace.execution.saving import SavedValues, made_values, state_values
@@ -14,6 +16,8 @@ from gnnplace.execution.stream import Observer, StepStream
 from gnnplace.execution.worker import DeviceWorker
 from gnnplace.placement import Placement, faults
 from gnnplace.problem import Problem
+from gnnplace.profiling.cache import program_digest
+from gnnplace.runtime.hosts import Hosts
 from gnnplace.runtime.transports import TRANSPORTS
 from gnnplace.runtime.workers import Task, run_tasks
 from gnnplace.simulation import Simulator, finished_placement
@@ -34,6 +38,7 @@ def execute(
     timeout: float = 120.0,
     outputs: bool = True,
     observer: Observer | None = None,
+    hosts: Hosts | None = None,
 ) -> Execution:
     """Runs several steps of `program` on one worker process for each device in use.
 
@@ -50,6 +55,9 @@ def execute(
         outputs: Whether to bring the numbers of the first step back.
         observer: Handed the steps after the warm-up as they are completed, and what is left of
             them before an error of the run is raised.
+        hosts: Several hosts, each of which calls this with the same arguments; shared memory is
+            used inside a host and gloo across, whatever `transport` says. The first one has the
+            result; on the others there are neither steps nor numbers.
 
     Raises:
         InputError: an argument out of range, or a program captured without tensors.
@@ -63,24 +71,29 @@ def execute(
     check_runnable(program, problem, placement, mode, transport)
     placement = with_sequences(problem, placement)
     plan = plan_execution(program, problem, placement)
-    run = _Run(plan, steps + warmup, mode, transport, outputs)
+    if hosts is not None:
+        hosts.agree("run", _digest(plan, steps, warmup, mode))
+    run = _Run(plan, steps + warmup, mode, transport, outputs, hosts)
     stream = StepStream(
         plan, run.programs, run.records, run.board, mode, placement, warmup, observer
     )
-    try:
-        reports = run.start(timeout, stream.now_and_then)
-    finally:
-        stream.flush()
+    reports = run.start(timeout, stream)
     names = [device.name for device in problem.cluster.devices]
-    peaks = {names[d]: r["peak_memory"] for d, r in zip(plan.devices, reports, strict=True)}
+    peaks = {run.name(w): r["peak_memory"] for w, r in zip(run.workers, reports, strict=True)}
     return Execution(
         mode=mode,
         transport=transport,
         devices=tuple(names[d] for d in plan.devices),
         steps=tuple(stream.timings),
-        first=run.saved.values() if run.saved is not None else None,
+        first=run.saved.values() if run.saved and (hosts is None or hosts.first) else None,
         peak_memory={name: peak for name, peak in peaks.items() if peak is not None},
     )
+
+
+def _digest(plan: ExecutionPlan, steps: int, warmup: int, mode: str) -> str:
+    """What hosts must agree on: program, placement, and how often it runs."""
+    parts = (program_digest(plan.program), plan.segments, steps, warmup, mode)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def check_runnable(
@@ -111,29 +124,65 @@ class _Run(Setting):
     """Everything that parent and workers share in one run; made before forking."""
 
     def __init__(
-        self, plan: ExecutionPlan, num_steps: int, mode: str, transport: str, outputs: bool
+        self,
+        plan: ExecutionPlan,
+        num_steps: int,
+        mode: str,
+        transport: str,
+        outputs: bool,
+        hosts: Hosts | None,
     ) -> None:
         made, state = made_values(plan.program), state_values(plan.program)
-        super().__init__(plan, mode, transport, num_steps, made if outputs else ())
+        super().__init__(plan, mode, transport, num_steps, made if outputs else (), hosts)
+        self.exchange = (
+            Exchange(hosts, self.host_of, self.records, self.board) if hosts is not None else None
+        )
         self.num_steps = num_steps
         self.saved = SavedValues(plan.program, [*made, *state]) if outputs else None
         for name in set(state) - plan.holders.keys():  # read by no op: no worker has it
             if self.saved is not None:
                 self.saved.save(name, plan.program.initial[name])
 
-    def start(self, timeout: float, idle: Callable[[], None]) -> list[Any]:
-        tasks = [Task(self.name(w), self._worker(w), core) for w, core in enumerate(self.cores)]
+    def start(self, timeout: float, stream: StepStream) -> list[Any]:
+        """Runs all steps; whatever happens, `stream` has the steps that were complete."""
+        try:
+            reports = self._run(timeout, lambda: self._idle(stream))
+        except BaseException as error:
+            self._end(stream, error)
+            raise
+        self._end(stream, None)
+        return reports
+
+    def _idle(self, stream: StepStream) -> None:
+        if self.exchange is not None:
+            self.exchange.now_and_then()
+        stream.now_and_then()
+
+    def _end(self, stream: StepStream, error: BaseException | None) -> None:
+        if self.exchange is not None:
+            self.exchange.end(error)
+        stream.flush()
+
+    def _run(self, timeout: float, idle: Callable[[], None]) -> list[Any]:
+        tasks = [
+            Task(self.name(w), self._worker(w), core)
+            for w, core in zip(self.workers, self.cores, strict=True)
+        ]
         try:
             return run_tasks(
                 tasks,
                 timeout=timeout,
                 progress=self.board.snapshot,
-                doing=self.doing,
-                suspect=self.suspect,
+                doing=lambda k: self.doing(self.workers[k]),
+                suspect=self._suspect,
                 idle=idle,
             )
         finally:
             self.transport.dispose()
+
+    def _suspect(self) -> int | None:
+        worker = self.suspect()
+        return None if worker is None else self.workers.index(worker)
 
     def _worker(self, number: int) -> Callable[[], dict[str, Any]]:
         return DeviceWorker(**self.of_worker(number), saved=self.saved, num_steps=self.num_steps)

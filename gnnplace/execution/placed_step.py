@@ -68,7 +68,7 @@ class PlacedStep:
         self._losses = SavedValues(program, program.losses)
         self._setting = Setting(plan, mode, transport, 1, program.losses)
         self._turn, self._open = 0, True
-        self._far = any(device.type != "cpu" for device in self._setting.kinds)
+        self._far = any(d.type != "cpu" for d in self._setting.kinds.values())
         self._crew = Crew(
             [
                 Task(self._setting.name(w), self._worker(w), core)

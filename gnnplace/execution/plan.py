@@ -101,6 +101,17 @@ class ExecutionPlan:
                     found[name].add(self.op_device[i])
         return {name: tuple(sorted(devices)) for name, devices in found.items()}
 
+    @cached_property
+    def owners(self) -> dict[str, int]:
+        """Device that keeps each value's numbers: its producer's, or the first that reads it."""
+        made = {
+            value: self.op_device[i]
+            for i, op in enumerate(self.program.ops)
+            for value in op.results
+            if value is not None
+        }
+        return made | {name: devices[0] for name, devices in self.holders.items()}
+
 
 def plan_execution(program: Program, problem: Problem, placement: Placement) -> ExecutionPlan:
     """Cuts `program` as `placement` says.

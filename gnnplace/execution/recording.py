@@ -104,7 +104,10 @@ def step_record(step: int, timing: StepTiming) -> StepRecord:
         wall=timing.wall,
         virtual=timing.virtual,
         interrupted=timing.interrupted,
-        ops={op.op: (op.start, op.finish) for op in timing.ops},
+        ops={
+            op.op: (op.start, op.finish, op.finish - op.start if op.busy is None else op.busy)
+            for op in timing.ops
+        },
         transfers=tuple(
             (t.value, t.producer, t.source, t.target, float(t.bytes), t.start, t.finish)
             for t in timing.transfers

@@ -18,12 +18,15 @@ class OpTiming:
         device: Name of its device.
         start: After its inputs were there.
         finish: Before its tensors are sent.
+        busy: What it computed in between by its worker's own clock; less than that if others had
+            the core. None if that is not known.
     """
 
     op: str
     device: str
     start: float
     finish: float
+    busy: float | None = None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ class SavedValues:
     Args:
         program: Whose numbers.
         names: Which values; make it before forking.
+
+    Attributes:
+        tensors: By value name, in shared memory.
     """
 
     def __init__(self, program: Program, names: Iterable[str]) -> None:
@@ -47,24 +50,24 @@ class SavedValues:
         arena = Arena()
         infos = {name: program.values[name] for name in names}
         offsets = {name: arena.reserve(info.bytes) for name, info in infos.items()}
-        self._tensors = {
+        self.tensors = {
             name: arena.view(offsets[name], info.shape, None, info.dtype)
             for name, info in infos.items()
         }
 
     def save(self, name: str, tensor: torch.Tensor) -> None:
         """Keeps the numbers of a value; those that nobody asked for are dropped."""
-        if name in self._tensors:
-            self._tensors[name].copy_(tensor)
+        if name in self.tensors:
+            self.tensors[name].copy_(tensor)
 
     def loss(self) -> float:
         """Mean of the losses of all micro-batches."""
-        losses = [float(self._tensors[name]) for name in self._program.losses]
+        losses = [float(self.tensors[name]) for name in self._program.losses]
         return sum(losses) / len(losses)
 
     def values(self) -> StepValues:
         """What was saved, by the names of the model."""
-        program, saved = self._program, self._tensors
+        program, saved = self._program, self.tensors
         states: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in STATEFUL}
         for name in state_values(program):
             states[program.inputs[name].kind][program.inputs[name].source] = saved[name]
@@ -82,7 +85,7 @@ class SavedValues:
         )
 
     def _one(self, name: str) -> torch.Tensor:
-        return self._tensors[name] if name in self._tensors else self._program.initial[name]
+        return self.tensors[name] if name in self.tensors else self._program.initial[name]
 
     def _mean(self, names: list[str]) -> torch.Tensor:
         return mean_gradient([self._one(name) for name in names])

@@ -14,7 +14,10 @@ from gnnplace.execution.worker import Records
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
 from gnnplace.runtime.board import ARRIVED, SEGMENT, STEP, WAITING, Board
+from gnnplace.runtime.hosts import Hosts
 from gnnplace.runtime.memory import shared_words
+from gnnplace.runtime.network import NetworkTransport
+from gnnplace.runtime.transport import Transport
 from gnnplace.runtime.transports import make_transport
 from gnnplace.runtime.workers import available_cores
 
@@ -28,23 +31,47 @@ class Setting:
         transport: "shm" or "gloo".
         rows: Steps whose clocks are kept.
         saved: Values that workers hand to `save` where they are made.
+        hosts: Several hosts, of which this is one; None if there is only this one.
+
+    Attributes:
+        host_of: Host of each worker.
+        workers: Numbers of the workers that this host runs; all others run elsewhere.
+        cores: Of these, in order.
 
     Raises:
+        InputError: devices that cannot be dealt out to the hosts.
         UnsupportedError: devices that are not here, or fewer cores than devices in use.
     """
 
     def __init__(
-        self, plan: ExecutionPlan, mode: str, transport: str, rows: int, saved: Iterable[str]
+        self,
+        plan: ExecutionPlan,
+        mode: str,
+        transport: str,
+        rows: int,
+        saved: Iterable[str],
+        hosts: Hosts | None = None,
     ) -> None:
         self.plan = plan
-        self.kinds = [torch_device(plan.problem, device, mode) for device in plan.devices]
-        self.cores = assign_cores(self.kinds, mode)
+        count, rank = len(plan.devices), hosts.rank if hosts else 0
+        self.host_of = (
+            hosts.host_of(plan.devices, plan.problem.num_devices) if hosts else (0,) * count
+        )
+        self.workers = [w for w in range(count) if self.host_of[w] == rank]
+        mine = [torch_device(plan.problem, plan.devices[w], mode) for w in self.workers]
+        self.kinds = dict(zip(self.workers, mine, strict=True))
+        self.cores = assign_cores(mine, mode, hosts.free_cores(len(mine)) if hosts else None)
         saved = tuple(saved)
         self.programs: list[DeviceProgram] = [
             device_program(plan, device, saved) for device in plan.devices
         ]
         self.board = Board(len(plan.devices), crowded=len(set(self.cores)) < len(self.cores))
-        self.transport = make_transport(transport, plan.messages, self.board)
+        if hosts is not None:
+            self.transport: Transport = NetworkTransport(
+                plan.messages, self.board, hosts, self.host_of
+            )
+        else:
+            self.transport = make_transport(transport, plan.messages, self.board)
         self.records = [
             Records(shared_words(rows * (TICKS * p.num_ticks + 1)), p.num_ticks)
             for p in self.programs
@@ -78,9 +105,8 @@ class Setting:
     def suspect(self) -> int | None:
         """A worker that neither waits for a message nor for the others at the barrier."""
         board = self.board
-        workers = range(board.num_workers)
-        last = min(board.get(w, ARRIVED) for w in workers)
-        for w in workers:
+        last = min(board.get(w, ARRIVED) for w in self.workers)
+        for w in self.workers:
             if board.get(w, ARRIVED) == last and not board.get(w, WAITING):
                 return w
         return None
@@ -115,13 +141,20 @@ def torch_device(problem: Problem, device: int, mode: str) -> torch.device:
     return torch.device("cuda", int(number))
 
 
-def assign_cores(devices: list[torch.device], mode: str) -> list[int]:
+def assign_cores(
+    devices: list[torch.device], mode: str, cores: list[int] | None = None
+) -> list[int]:
     """A core for every worker; only emulated workers may share one.
+
+    Args:
+        devices: Of the workers.
+        mode: "measured" or "emulated".
+        cores: That are free; all by default.
 
     Raises:
         UnsupportedError: more workers than cores.
     """
-    cores = available_cores()
+    cores = available_cores() if cores is None else cores
     if len(devices) > len(cores) and mode != "emulated":
         raise UnsupportedError(
             f"{len(devices)} devices are in use but there are {len(cores)} cores: place on fewer "

@@ -84,6 +84,7 @@ class DeviceWorker:
             with torch.inference_mode():
                 clock, tensors = device_clock(self.torch_device), self._tensors()
                 self._run(self._bind(tensors, clock), tensors, clock)
+                self._bring_home()
             self.transport.close()
         except Exception as error:
             raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error
@@ -128,7 +129,7 @@ class DeviceWorker:
             turn = step + 1
             set_step(step)
             self.board.put(self.number, STEP, turn)
-            self.board.barrier(self.number, turn)
+            self.transport.barrier(self.number, turn)
             switches = involuntary_switches()
             clock.begin()
             step_function(turn, words, step * row)
@@ -144,6 +145,17 @@ class DeviceWorker:
         for value, name in self.program.inputs.items():
             if holders[value][0] == self.device and self.saved is not None:
                 self.saved.save(value, tensors[name])
+
+    def _bring_home(self) -> None:
+        """Brings what was saved to the host that reports."""
+        if self.saved is None:
+            return
+        worker = {device: w for w, device in enumerate(self.plan.devices)}
+        owners = {name: worker[d] for name, d in self.plan.owners.items()}
+        saved = self.saved.tensors
+        self.transport.bring_home(
+            (owners[name], saved[name]) for name in sorted(saved) if name in owners
+        )
 
     def _where(self, error: BaseException) -> str:
         line = None

@@ -77,7 +77,8 @@ class StepRecord:
         wall: From the first device's start to the last one's finish.
         virtual: The same by the virtual clock.
         interrupted: Whether a worker was moved off its core in between.
-        ops: Start and finish of every problem op since the step's start.
+        ops: Start and finish of every problem op since the step's start, and what it computed in
+            between by its worker's own clock.
         transfers: Value, producer, source, target, bytes, start, finish of every message.
     """
 
@@ -85,12 +86,12 @@ class StepRecord:
     wall: float
     virtual: float
     interrupted: bool
-    ops: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ops: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     transfers: tuple[tuple[str, str, str, str, float, float, float], ...] = ()
 
     def timeline(self) -> bytes:
         """Ops and transfers as they are stored, rounded to nanoseconds."""
-        ops = {name: [round(s, 9), round(f, 9)] for name, (s, f) in self.ops.items()}
+        ops = {name: [round(x, 9) for x in times] for name, times in self.ops.items()}
         rows = [[*row[:5], round(row[5], 9), round(row[6], 9)] for row in self.transfers]
         return packed({"ops": ops, "transfers": rows})
 
@@ -103,7 +104,7 @@ class StepRecord:
             wall=row.wall,
             virtual=row.virtual,
             interrupted=row.interrupted,
-            ops={name: (s, f) for name, (s, f) in timeline["ops"].items()},
+            ops={name: tuple(times) for name, times in timeline["ops"].items()},
             transfers=tuple(tuple(entry) for entry in timeline["transfers"]),
         )
 

@@ -19,7 +19,7 @@ class OpResidual:
         op: Its name.
         module: Where it comes from, if that is known.
         predicted: Seconds by the problem, median over the devices that it ran on.
-        measured: Median seconds.
+        measured: Median seconds by the worker's own clock, which other processes do not slow down.
     """
 
     op: str
@@ -69,7 +69,7 @@ def op_residuals(
         for i, name in enumerate(problem.graph.names):
             spans = [row.ops[name] for row in rows if name in row.ops]
             if spans:
-                measured[name].append(median(finish - start for start, finish in spans))
+                measured[name].append(median(busy for _, _, busy in spans))
                 predicted[name].append(float(problem.times[i, sample.placement.device[i]]))
                 module[name] = problem.module[i]
     found = [

@@ -14,7 +14,7 @@ import time
 from gnnplace.runtime.memory import LINE, WORD, shared_words
 
 STRIDE = LINE // WORD
-ARRIVED, SEGMENT, STEP, WAITING, DONE = range(5)
+ARRIVED, SEGMENT, STEP, WAITING, DONE, OFFSET = range(6)
 SPINS = 400_000
 """Polls before the first yield, about 20 ms: a worker with a core of its own that yields while it
 waits for another one loses the core for a whole time slice, if anybody else wants it."""
@@ -42,7 +42,7 @@ class Board:
         self.words = shared_words(num_workers * STRIDE)
 
     def get(self, worker: int, field: int) -> int:
-        """A word of a worker: `ARRIVED`, `SEGMENT`, `STEP`, `WAITING` or `DONE`."""
+        """A word of a worker: `ARRIVED`, `SEGMENT`, `STEP`, `WAITING`, `DONE` or `OFFSET`."""
         return self.words[worker * STRIDE + field]
 
     def put(self, worker: int, field: int, value: int) -> None:

@@ -51,6 +51,10 @@ class GlooTransport(Transport):
             timeout=SETUP_TIMEOUT,
         )
 
+    def barrier(self, worker: int, meeting: int) -> None:
+        """Waits at the board."""
+        self._board.barrier(worker, meeting)
+
     def sender(self, message: int) -> Send:
         """A function that copies the tensor and starts sending the copy."""
         form = self._messages[message]

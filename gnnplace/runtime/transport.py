@@ -9,7 +9,7 @@ sender publishes the strides it met, and both sides keep views with these stride
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +69,17 @@ class Transport(ABC):
     @abstractmethod
     def receiver(self, message: int) -> Receive:
         """The function `receive(round) -> tensor` of a message, for its target."""
+
+    @abstractmethod
+    def barrier(self, worker: int, meeting: int) -> None:
+        """Waits until all workers are at `meeting`, a number that grows from call to call."""
+
+    def bring_home(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:  # noqa: B027
+        """Makes tensors of all workers known to the parent of worker 0; called in each worker.
+
+        Args:
+            tensors: Worker that has it, and where it lies in memory that this host shares.
+        """
 
     def finish_round(self) -> None:  # noqa: B027 (most transports have nothing to do)
         """Waits until what this worker sent may be changed."""
@@ -152,6 +163,10 @@ class SharedMemoryTransport(Transport):
     def open(self, worker: int, device: torch.device) -> None:
         """Notes who this is; called in the worker."""
         self._worker, self._device = worker, device
+
+    def barrier(self, worker: int, meeting: int) -> None:
+        """Waits at the board."""
+        self._board.barrier(worker, meeting)
 
     def sender(self, message: int) -> Send:
         """A function that copies the tensor into the message's buffer and raises its flag."""

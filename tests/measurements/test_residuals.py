@@ -17,7 +17,8 @@ SAMPLE = Sample(P, PLACED, 1.0, "x", "run")
 
 
 def step(number, slow):
-    ops = {f"op{i}": (1.0, 1.0 + P.time["cpu"][i] + (slow if i == 2 else 0)) for i in range(6)}
+    busy = [P.time["cpu"][i] + (slow if i == 2 else 0) for i in range(6)]
+    ops = {f"op{i}": (1.0, 9.0, busy[i]) for i in range(6)}
     messages = (("op0", "op0", "cpu:0", "cpu:1", 5e4, 0.5, 0.5 + 4e-5 + slow / 100),)
     return StepRecord(number, 1.0, 1.0, False, ops, messages)
 

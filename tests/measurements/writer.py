@@ -30,7 +30,7 @@ def run_record(model: str = "m", number: int = 0, **changes) -> RunRecord:
 
 def step_record(step: int, wall: float = 1.0, interrupted: bool = False) -> StepRecord:
     transfers = (("v", "a", "cpu:0", "cpu:1", 8.0, 0.25, 0.5),)
-    ops = {"a": (0.0, 0.25), "b": (0.5, wall)}
+    ops = {"a": (0.0, 0.25, 0.25), "b": (0.5, wall, 0.125)}
     return StepRecord(step, wall, wall / 2, interrupted, ops, transfers)
 
 

@@ -1,0 +1,180 @@
+"""Messages between workers of several hosts: shared memory inside a host, gloo across.
+
+The first message of a kind across hosts is preceded by its strides, as there is no memory to
+publish them in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from gnnplace.runtime.board import OFFSET, STRIDE, WAITING, Board
+from gnnplace.runtime.gloo import SETUP_TIMEOUT, stage
+from gnnplace.runtime.hosts import Hosts
+from gnnplace.runtime.memory import contiguous_stride, span
+from gnnplace.runtime.transport import (
+    ROW,
+    Message,
+    Receive,
+    Send,
+    SharedMemoryTransport,
+    Transport,
+)
+
+ROUNDS = 20
+"""Of the game that compares two clocks; the fastest one counts."""
+
+
+class NetworkTransport(Transport):
+    """Carries messages between workers on several hosts.
+
+    Args:
+        messages: All messages of the run, by global numbers of workers.
+        board: Of this host; it has words for all workers.
+        hosts: All hosts.
+        host_of: Host of each worker.
+    """
+
+    rereadable = False
+    sender_copies = True
+
+    def __init__(
+        self, messages: tuple[Message, ...], board: Board, hosts: Hosts, host_of: Sequence[int]
+    ) -> None:
+        self._messages, self._board = messages, board
+        self._hosts, self._host_of = hosts, tuple(host_of)
+        near = [i for i, m in enumerate(messages) if self._inside(m)]
+        self._near = {message: k for k, message in enumerate(near)}
+        self._shared = SharedMemoryTransport(tuple(messages[i] for i in near), board)
+        self._pending: list[dist.Work] = []
+        self._worker, self._device = -1, torch.device("cpu")
+
+    def _inside(self, message: Message) -> bool:
+        ends = (self._host_of[message.source], self._host_of[message.target])
+        return ends == (self._hosts.rank, self._hosts.rank)
+
+    def open(self, worker: int, device: torch.device) -> None:
+        """Meets all other workers and compares clocks with worker 0."""
+        self._worker, self._device = worker, device
+        self._shared.open(worker, device)
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore("workers", self._hosts.client()),
+            rank=worker,
+            world_size=len(self._host_of),
+            timeout=SETUP_TIMEOUT,
+        )
+        self._board.put(worker, OFFSET, self._compare_clocks())
+
+    def _compare_clocks(self) -> int:
+        """Nanoseconds to add to this worker's wall clock to have that of worker 0.
+
+        The other clock is read in the middle of a round trip, of the fastest of several.
+        """
+        word, found = torch.zeros(1, dtype=torch.int64), (1 << 62, 0)
+        others = [w for w in range(len(self._host_of)) if self._host_of[w] != self._host_of[0]]
+        for other in others:
+            for _ in range(ROUNDS):
+                if self._worker == 0:
+                    dist.recv(word, other)
+                    word[0] = time.perf_counter_ns()
+                    dist.send(word, other)
+                elif self._worker == other:
+                    start = time.perf_counter_ns()
+                    dist.send(word, 0)
+                    dist.recv(word, 0)
+                    end = time.perf_counter_ns()
+                    found = min(found, (end - start, int(word[0]) - (start + end) // 2))
+        return found[1]
+
+    def barrier(self, worker: int, meeting: int) -> None:
+        """Waits for all workers of all hosts."""
+        dist.barrier()
+
+    def sender(self, message: int) -> Send:
+        """Through shared memory, or a copy that gloo sends."""
+        if message in self._near:
+            return self._shared.sender(self._near[message])
+        form = self._messages[message]
+        staged: torch.Tensor | None = None
+        stride: tuple[int, ...] = ()
+
+        def send(tensor: torch.Tensor, turn: int) -> None:
+            nonlocal staged, stride
+            if staged is None:
+                stride = _fitting(form, tensor)
+                staged = torch.empty(span(form.shape, stride), dtype=form.dtype)
+                self._post(_header(stride), form.target, 2 * message + 1)
+            stage(staged, tensor, stride)
+            self._post(staged.view(torch.uint8), form.target, 2 * message)
+
+        return send
+
+    def _post(self, tensor: torch.Tensor, target: int, tag: int) -> None:
+        work = dist.isend(tensor, target, tag=tag)
+        if work is not None:
+            self._pending.append(work)
+
+    def receiver(self, message: int) -> Receive:
+        """From shared memory, or what gloo brings."""
+        if message in self._near:
+            return self._shared.receiver(self._near[message])
+        form, state = self._messages[message], self._worker * STRIDE + WAITING
+        room: torch.Tensor | None = None
+        there: torch.Tensor | None = None
+
+        def receive(turn: int) -> torch.Tensor:
+            nonlocal room, there
+            self._board.words[state] = message + 1
+            if room is None or there is None:
+                header = torch.zeros(ROW, dtype=torch.int64)
+                dist.recv(header, form.source, tag=2 * message + 1)
+                stride = tuple(header[: len(form.shape)].tolist())
+                vector = torch.empty(span(form.shape, stride), dtype=form.dtype)
+                room, there = vector.view(torch.uint8), vector.as_strided(form.shape, stride)
+            dist.recv(room, form.source, tag=2 * message)
+            self._board.words[state] = 0
+            return there if self._device.type == "cpu" else there.to(self._device)
+
+        return receive
+
+    def finish_round(self) -> None:
+        """Waits for the sends of this worker."""
+        for work in self._pending:
+            work.wait()
+        self._pending.clear()
+
+    def bring_home(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:
+        """Sends what workers of other hosts have to worker 0, whose memory host 0 reads."""
+        for tag, (source, tensor) in enumerate(tensors):
+            if self._host_of[source] == self._host_of[0] or not tensor.numel():
+                continue
+            if self._worker == source:
+                dist.send(tensor.reshape(-1).view(torch.uint8), 0, tag=tag)
+            elif self._worker == 0:
+                dist.recv(tensor.reshape(-1).view(torch.uint8), source, tag=tag)
+
+    def close(self) -> None:
+        """Leaves the process group when all others are done."""
+        dist.barrier()
+        dist.destroy_process_group()
+
+    def dispose(self) -> None:
+        """Nothing is left behind."""
+        self._shared.dispose()
+
+
+def _fitting(form: Message, tensor: torch.Tensor) -> tuple[int, ...]:
+    """The tensor's own strides if they fit into the buffer, else those of a contiguous one."""
+    stride = tuple(tensor.stride())
+    return stride if span(form.shape, stride) <= form.capacity else contiguous_stride(form.shape)
+
+
+def _header(stride: tuple[int, ...]) -> torch.Tensor:
+    header = torch.zeros(ROW, dtype=torch.int64)
+    header[: len(stride)] = torch.tensor(stride, dtype=torch.int64)
+    return header
