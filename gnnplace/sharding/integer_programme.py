@@ -62,7 +62,8 @@ def solve_programme(problem: ShardingProblem, time_limit: float) -> ShardingResu
     flat = flat_of(problem)
     cost, binary = _variables(flat)
     matrix, right = _constraints(flat, len(cost))
-    scale = max(float(np.abs(cost).max()), 1e-300)
+    # The solver's tolerances are absolute: an objective near one.
+    scale = max(sum(float(np.abs(table).min()) for table in problem.cost), 1e-300)
     found = milp(
         cost / scale,
         integrality=binary,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.sharding.flat import flat_of
+from gnnplace.sharding.flat import Flat, flat_of
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.sweeps import improve, sweep
 
@@ -76,15 +76,24 @@ def message_bounds(problem: ShardingProblem, sweeps: int, *, enough: float = 0.0
             best, least = chosen.copy(), cost
         if least - bound <= enough * abs(least):
             break
-    bound -= _rounding(problem)
+    bound -= _rounding(flat)
     of_nodes = [bound + part for part in np.split(node, flat.start[1:-1])]
     return Bounds(tuple(best.tolist()), least, min(bound, least), tuple(of_nodes))
 
 
-def _rounding(problem: ShardingProblem) -> float:
-    tables = [*problem.cost, *(edge.cost for edge in problem.edges)]
+def _rounding(flat: Flat) -> float:
+    """What rounding may take from a bound."""
+    ends = flat.table + flat.shape.prod(axis=1)
+    spans = zip(flat.table.tolist(), ends.tolist(), strict=True)
     largest: dict[int, float] = {}
-    for table in tables:
-        if id(table) not in largest:
-            largest[id(table)] = float(max(table.max(), -table.min()))
-    return ROUNDING * sum(largest[id(table)] for table in tables)
+    total = 0.0
+    for begin, end in spans:
+        if begin not in largest:
+            largest[begin] = _largest(flat.cells[begin:end])
+        total += largest[begin]
+    nodes = np.split(flat.unary, flat.start[1:-1])
+    return ROUNDING * (total + sum(_largest(costs) for costs in nodes))
+
+
+def _largest(numbers: FloatArray) -> float:
+    return float(max(numbers.max(), -numbers.min()))

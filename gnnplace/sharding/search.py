@@ -25,6 +25,7 @@ from gnnplace.sharding.problem import Edge, ShardingProblem
 
 IntArray = NDArray[np.int64]
 SMALL = 2e8  # Cells of an elimination that is not worth bounds: some ten milliseconds.
+FEW = 3e6  # Cells of all tables from which an order is not even looked for.
 SWEEPS = (4, 60)  # The second where the first has left too much.
 LARGE = 2e10  # Cells of an elimination that more sweeps should make smaller: some seconds.
 CLOSE = 1e-9  # Of the cost: a bound this near to a strategy discards all that can be discarded.
@@ -125,6 +126,11 @@ class _Left:
         found = cheapest(self.problem, self.order[0], memory_limit)
         return tuple(int(rows[k]) for rows, k in zip(self.kept, found, strict=True))
 
+    @property
+    def cells(self) -> int:
+        """Of all tables between nodes."""
+        return sum(edge.cost.size for edge in self.problem.edges)
+
     @cached_property
     def order(self) -> tuple[list[int], float]:
         """An order of elimination, and the cells that it would take."""
@@ -141,8 +147,8 @@ def _discarded(problem: ShardingProblem, small: float) -> tuple[_Left, Bounds | 
     """
     left = _Left(problem, [np.arange(len(cost)) for cost in problem.cost])
     bounds: Bounds | None = None
-    for sweeps, most in zip(SWEEPS, (small, LARGE), strict=True):
-        if most >= 0 and left.order[1] <= most:
+    for sweeps, cells, most in zip(SWEEPS, (FEW, LARGE), (small, LARGE), strict=True):
+        if left.cells <= min(cells, most) and left.order[1] <= most:
             break
         found = message_bounds(left.problem, sweeps, enough=CLOSE)
         rows = [np.flatnonzero(part <= found.cost) for part in found.node]
