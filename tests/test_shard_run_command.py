@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ def failure(arguments, capsys):
 
 
 def test_an_executable_strategy_in_words(capsys, tmp_path):
-    arguments = ["shard", SMALL, "--executable", "--devices", "4", "--bandwidth", "1e9"]
+    arguments = ["shard", SMALL, "--executable", "--devices", "4", "--flops", "1e6"]
     plan = str(tmp_path / "plan.json")
     assert run([*arguments, "-o", plan]) == 0
     text = capsys.readouterr().out
@@ -29,7 +30,7 @@ def test_an_executable_strategy_in_words(capsys, tmp_path):
     assert "over 4" in text
     assert "data parallelism" in text
     assert "proven best" in text
-    assert json.loads(open(plan).read())["format"] == "gnnplace-shard-plan"
+    assert json.loads(Path(plan).read_text())["format"] == "gnnplace-shard-plan"
 
 
 def test_its_tables_are_a_sharding_problem(capsys, tmp_path):
