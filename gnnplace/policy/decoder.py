@@ -12,7 +12,6 @@ list scheduler.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from heapq import heappop
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from gnnplace.policy import kernels
 from gnnplace.policy.features import DYNAMIC
 from gnnplace.policy.kernels import Goal, Weights
+from gnnplace.policy.ready_queue import FIXED, next_op, release, start_queue
 from gnnplace.policy.walk import Walk
 
 IntArray = NDArray[np.int32]
@@ -64,7 +64,7 @@ class Decoder(nn.Module):
         self.skip = nn.Parameter(torch.tensor([prior.get(name, 0.0) for name in names]))
 
     def contexts(self, state: Tensor) -> Tensor:
-        """What the decoder takes from the encoder's states, in each direction. [m, directions, H]"""
+        """What the decoder takes from the encoder: of each op and direction. [m, directions, H]"""
         return self.context(state).view(len(state), self.directions, -1)
 
     def forward(self, context: Tensor, features: Tensor, allowed: Tensor) -> Tensor:
@@ -120,10 +120,10 @@ def decode(
     state = kernels.start_state(walk)
     features = np.zeros((num_devices, len(DYNAMIC)), dtype=np.float32)
     allowed = np.zeros(num_devices, dtype=np.bool_)
-    in_time = goal.in_time == 1
-    queue = kernels.start_queue.py_func(walk, order, in_time)  # a list that numba would copy
+    by_time = goal.rule != FIXED
+    queue = start_queue.py_func(walk, order, by_time)  # a list that numba would copy
     for k in range(len(walk.unit)):
-        i = order[heappop(queue.heap)[1]] if in_time else order[k]
+        i = next_op.py_func(walk, state, queue, order, goal.rule) if by_time else order[k]
         unit = walk.unit[i]
         if state.device[unit] < 0:
             kernels.candidates(walk, state, unit, goal.limit, spread, allowed)
@@ -135,6 +135,6 @@ def decode(
             )
             kernels.decide(walk, state, unit, _first_best(scores[0]))
         kernels.book(walk, state, i)
-        if in_time:
-            kernels.release.py_func(queue, i, state.finish[i])
+        if by_time:
+            release.py_func(queue, i, state.finish[i])
     return state.device

@@ -9,13 +9,13 @@ Complexity of a decode: O(D * (m + inputs + flows + decisions * (F H + H^2))).
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.policy.ready_queue import FIXED, next_op, release, start_queue
 from gnnplace.policy.walk import Walk
 from gnnplace.simulation.indices import ONE, Index
 
@@ -67,8 +67,7 @@ class Goal(NamedTuple):
         chunks: 1 where long runs on one device are wanted, else 0.
         plan: device of each unit in a plan of chunks (``plans.chunk_plan``), -1 without. [U]
         lean: 0; 1 where the load does not matter; 2 where earliest starts count, not finishes.
-        in_time: 1 for a walk that goes with time: the next op is the one whose inputs are finished
-            first, and the earlier one in the order among equals.
+        rule: which op is next, ``ready_queue``'s FIXED, IN_TIME or EARLY.
     """
 
     limit: int
@@ -76,27 +75,7 @@ class Goal(NamedTuple):
     chunks: int
     plan: IntArray
     lean: int
-    in_time: int
-
-
-class Queue(NamedTuple):
-    """Ops that may be next in a walk that goes with time.
-
-    Attributes:
-        heap: seconds when the inputs are finished, rank.
-        rank: place of each op in the order. [m]
-        offset: where each op's consumptions start. [m + 1]
-        after: ops that consume.
-        missing: inputs that are not booked yet. [m]
-        ready: latest finish of inputs. [m]
-    """
-
-    heap: list[tuple[float, np.int64]]
-    rank: NDArray[np.int64]
-    offset: IntArray
-    after: IntArray
-    missing: IntArray
-    ready: FloatArray
+    rule: int
 
 
 class Weights(NamedTuple):
@@ -396,43 +375,6 @@ def score(
         i += 1
 
 
-@njit(cache=True, boundscheck=False)
-def start_queue(w: Walk, order: IntArray, wanted: bool) -> Queue:
-    """The queue of a walk that goes with time; an empty one if it is not ``wanted``."""
-    m = len(w.unit) if wanted else 0
-    offset = np.zeros(m + 1, np.int32)
-    missing, ready, rank = np.zeros(m, np.int32), np.zeros(m), np.zeros(m, np.int64)
-    heap = [(0.0, np.int64(0)) for _ in range(0)]
-    if not wanted:
-        return Queue(heap, rank, offset, np.zeros(0, np.int32), missing, ready)
-    for k in range(m):
-        rank[order[k]] = k
-    for j in w.before:
-        offset[j + 1] += 1
-    for i in range(m):
-        offset[i + 1] += offset[i]
-    at, after = offset[:-1].copy(), np.empty(len(w.before), np.int32)
-    for i in range(m):
-        missing[i] = w.before_offset[i + 1] - w.before_offset[i]
-        if missing[i] == 0:
-            heappush(heap, (0.0, rank[i]))
-        for k in range(w.before_offset[i], w.before_offset[i + 1]):
-            after[at[w.before[k]]] = i
-            at[w.before[k]] += 1
-    return Queue(heap, rank, offset, after, missing, ready)
-
-
-@njit(cache=True, boundscheck=False)
-def release(queue: Queue, i: int, finish: float) -> None:
-    """Takes note that op ``i`` finishes then; ops without missing inputs join the heap."""
-    for k in range(queue.offset[i], queue.offset[i + 1]):
-        other = queue.after[k]
-        queue.ready[other] = max(queue.ready[other], finish)
-        queue.missing[other] -= 1
-        if queue.missing[other] == 0:
-            heappush(queue.heap, (queue.ready[other], queue.rank[other]))
-
-
 @njit(cache=True, boundscheck=False, error_model="numpy")
 def decode(
     w: Walk,
@@ -473,10 +415,10 @@ def decode(
     scores = np.zeros(num_devices, np.float32)
     record, noisy = len(features) > 0, len(noise) > 0
     count, m = 0, len(w.unit)
-    in_time = goal.in_time == 1
-    queue = start_queue(w, order, in_time)
+    by_time = goal.rule != FIXED
+    queue = start_queue(w, order, by_time)
     for k in range(m):
-        i = order[heappop(queue.heap)[1]] if in_time else order[k]
+        i = next_op(w, s, queue, order, goal.rule) if by_time else order[k]
         u = w.unit[i]
         if s.device[u] < 0:
             choice, number = forced[u], 1
@@ -500,6 +442,6 @@ def decode(
             decide(w, s, u, choice)
             count += 1
         book(w, s, i)
-        if in_time:
+        if by_time:
             release(queue, i, s.finish[i])
     return s, count

@@ -31,7 +31,7 @@ from gnnplace.policy.kernels import MOST, Weights, log_above, score
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
-from gnnplace.simulation.justification import distances, justify
+from gnnplace.simulation.justification import justify
 from gnnplace.simulation.kernels import run_kernel
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.memory import peak_memory

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.interleaved import round_priority
-from gnnplace.policy import kernels
+from gnnplace.policy import kernels, ready_queue
 from gnnplace.policy.features import DYNAMIC
 from gnnplace.policy.model import PlacementPolicy
 from gnnplace.policy.plans import chunk_plan
@@ -31,8 +31,10 @@ FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 
-IN_TIME = "in-time"  # the decoder picks the next op itself: see ``kernels.decode``
-ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", IN_TIME, COORDINATE)
+# The decoder picks the next op itself: see ``ready_queue``.
+RULES = {"in-time": ready_queue.IN_TIME, "earliest-start": ready_queue.EARLY}
+IN_TIME, EARLY = RULES
+ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", IN_TIME, EARLY, COORDINATE)
 LEANS = ("", ", whatever the load", ", early starts")
 LEAN_ORDERS = ("upward-rank", IN_TIME)
 ROUNDS = (1, 2, 3)
@@ -170,8 +172,8 @@ class Rollouts:
         """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
         chunks = aim.order == COORDINATE and aim.limit > 1
         plan = self.plan(aim, spread, chunks=chunks)
-        in_time = int(aim.order == IN_TIME)
-        return kernels.Goal(aim.limit, aim.rounds, int(chunks), plan, aim.lean, in_time)
+        rule = RULES.get(aim.order, ready_queue.FIXED)
+        return kernels.Goal(aim.limit, aim.rounds, int(chunks), plan, aim.lean, rule)
 
     def plan(self, aim: Aim, spread: float, *, chunks: bool) -> IntArray:
         """The chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
@@ -184,7 +186,7 @@ class Rollouts:
     def order(self, name: str) -> IntArray:
         """Visited ops in a traversal order, made once. [m]"""
         if name not in self.orders_made:
-            self.orders_made[name] = self.graph.order("upward-rank" if name == IN_TIME else name)
+            self.orders_made[name] = self.graph.order("upward-rank" if name in RULES else name)
         return self.orders_made[name]
 
     def walk(
@@ -212,7 +214,7 @@ class Rollouts:
             return None
         if aim.order in BACKWARD_ORDERS:
             finish = -finish
-        elif aim.order not in (*FORWARD_ORDERS, IN_TIME):
+        elif aim.order not in (*FORWARD_ORDERS, *RULES):
             return None
         return np.lexsort((self.graph.graph.position, finish)).astype(np.int32)
 

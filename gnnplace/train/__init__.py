@@ -5,4 +5,5 @@ from gnnplace.train.data import ProblemDataModule as ProblemDataModule
 from gnnplace.train.flips import Flips as Flips
 from gnnplace.train.imitation import Imitation as Imitation
 from gnnplace.train.move_values import MoveValues as MoveValues
+from gnnplace.train.refinement import Refinement as Refinement
 from gnnplace.train.reinforce import Reinforce as Reinforce

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from gnnplace.policy.rollouts import Aim, Decisions, Rollouts
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule, alike, expected_regret, take
+from gnnplace.train.decisions import DecisionModule, Lesson, alike, expected_regret, take
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
 
 
-class CostToGo(PolicyModule):
+class CostToGo(DecisionModule):
     """Cost-to-go learning.
 
     Args:

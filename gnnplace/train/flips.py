@@ -1,7 +1,7 @@
 """``Flips``: learning from what each decision of a finished placement is worth by itself.
 
-Formulation: take a finished placement y of a problem, the policy's own or one that guided search
-has improved, and let the decoder walk along it. For the unit u of each decision and each device d,
+Formulation: take a finished placement y of a problem, one of the policy's own, and let the decoder
+walk along it. For the unit u of each decision and each device d,
 simulate y with u on d and all else as it is (the order of ops may change): the regret is
 r(u, d) = log c(y with u on d) - min over d of the same, at most ``most``. The loss of a decision is
 the expected regret, as in ``CostToGo``. These are difference rewards (Wolpert and Tumer, 2002) for
@@ -22,34 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnnplace.placers.annealing import neighbourhood, seed_kernel
-from gnnplace.policy.guided import (
-    Habit,
-    State,
-    back_to_best,
-    flip_scores,
-    search_kernel,
-    start_state,
-)
-from gnnplace.policy.rollouts import ROUNDS, Aim, Rollouts, device_limits
-from gnnplace.policy.walk import COORDINATE
+from gnnplace.placers.annealing import neighbourhood
+from gnnplace.policy.guided import State, flip_scores, start_state
+from gnnplace.policy.rollouts import Aim, Rollouts
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule, alike, expected_regret, take
+from gnnplace.train.decisions import DecisionModule, Lesson, alike, expected_regret, take
+from gnnplace.train.placements import a_decode
 
 FloatArray = NDArray[np.float64]
-STARTS = 4
-HABIT = Habit(candidates=8, proposed=0.6, shifts=0.1, loose=0.1)
-HEATS = (0.003, 0.0003)  # of the step time, while a placement is improved
 
 
-class Flips(PolicyModule):
+class Flips(DecisionModule):
     """Learning from flips.
 
     Args:
-        walks: aims that the decoder walks a placement under.
-        improved: share of problems whose placement is improved first.
-        moves: moves of the improvement, for each unit; at most ``most_moves`` in all.
-        most_moves: see there.
         flips: units of a placement that are flipped.
         most: greatest regret, in log step time.
         sharpness: scores are multiplied by this.
@@ -58,19 +44,13 @@ class Flips(PolicyModule):
 
     def __init__(
         self,
-        walks: int = 3,
-        improved: float = 0.0,
-        moves: int = 20,
-        most_moves: int = 2000,
         flips: int = 100,
         most: float = 0.1,
         sharpness: float = 2.0,
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        self.walks, self.improved, self.flips = walks, improved, flips
-        self.moves, self.most_moves = moves, most_moves
-        self.most, self.sharpness = most, sharpness
+        self.flips, self.most, self.sharpness = flips, most, sharpness
 
     def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
         """Expected regret in percent; ``values`` are regrets, nan where not tried."""
@@ -84,39 +64,13 @@ class Flips(PolicyModule):
         if sample.space.problem.num_devices < 2:
             return []
         rollouts, rng = self.rollouts(sample), self.rng(sample)
-        decoded = rollouts.greedy()[:STARTS]
-        start = decoded[int(rng.integers(len(decoded)))]
+        start = a_decode(rollouts, rng)
+        if start.aim.limit < 2:
+            return []
         state = start_state(rollouts.space, start.unit_device, start.order)
-        aims = [start.aim]
-        if rng.random() < self.improved:
-            self._improve(rollouts, state, rng)
-            aims = self._aims(rollouts, state, rng)
         units = rng.permutation(rollouts.space.problem.num_units)[: self.flips].astype(np.int32)
         regret = self._regret(rollouts, state, units)
-        return [self._under(rollouts, aim, state, units, regret) for aim in aims if aim.limit > 1]
-
-    def _improve(self, rollouts: Rollouts, state: State, rng: np.random.Generator) -> None:
-        """Some guided search, and back to the best state found."""
-        space = rollouts.space
-        moves = min(self.most_moves, self.moves * space.problem.num_units)
-        h, weights = neighbourhood(space), rollouts.policy.moves.weights()
-        seed_kernel(int(rng.integers(2**31)))
-        arguments = (space.compiled, space.reversed, h, weights, rollouts.unit_contexts, HABIT)
-        for heat in HEATS:
-            search_kernel(*arguments, state, heat * state.score[1], moves // len(HEATS))
-        back_to_best(space, state)
-
-    def _aims(self, rollouts: Rollouts, state: State, rng: np.random.Generator) -> list[Aim]:
-        """Aims under which the decoder could have made the placement, whatever its order."""
-        used = len(np.unique(state.unit_device))
-        limits = device_limits(rollouts.space.problem.num_devices)
-        limit = next(k for k in limits if k >= used)
-        several = rollouts.space.problem.microbatches > 1
-        aims = []
-        for name in rng.permutation(list(self.orders))[: self.walks]:
-            rounds = int(rng.choice(ROUNDS)) if name == COORDINATE and several else 1
-            aims.append(Aim(str(name), limit, rounds))
-        return aims
+        return [self._under(rollouts, start.aim, state, units, regret)]
 
     def _regret(self, rollouts: Rollouts, state: State, units: NDArray[np.int32]) -> FloatArray:
         """Log score of each unit on each device above the best of them, nan where not tried."""

@@ -19,12 +19,12 @@ from torch.nn import functional
 from gnnplace.errors import InputError
 from gnnplace.policy.rollouts import Aim, Rollouts, device_limits
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule, alike, take
+from gnnplace.train.decisions import DecisionModule, Lesson, alike, take
 
 IntArray = NDArray[np.int32]
 
 
-class Imitation(PolicyModule):
+class Imitation(DecisionModule):
     """Imitation of labels; the data must have some.
 
     Args:

@@ -24,20 +24,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from gnnplace.placers.annealing import neighbourhood, seed_kernel
-from gnnplace.policy.guided import Habit, search_kernel, start_state, try_moves
+from gnnplace.placers.annealing import neighbourhood
+from gnnplace.policy.guided import Habit, try_moves
 from gnnplace.policy.move_net import SAMPLED
 from gnnplace.policy.moves import NUM_MOVE_FEATURES
 from gnnplace.policy.rollouts import Rollouts
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule
+from gnnplace.train.placements import a_placement
+from gnnplace.train.policy_module import PolicyModule
 
 FULL_GAIN = 0.01  # relative gain from which a move counts whole; less counts in proportion
 CHANGES = (-0.1, 0.3)  # changes are cut off here
 WEIGHT = 5.0  # of the error of the change
 CHOSEN_OF = 16
-STARTS = 4  # best decodes that a state starts from
+HABIT = Habit(candidates=8, proposed=0.5, shifts=0.1, loose=0.05)
 MOST_MOVES, OP_MOVES = 3_000, 1_000_000  # moves before a state is looked at; the latter over ops
 
 
@@ -60,16 +61,9 @@ class Tried:
 
 def try_random_moves(rollouts: Rollouts, rng: np.random.Generator, count: int) -> Tried:
     """Tries ``count`` random moves of a state that a search would meet."""
-    space, policy = rollouts.space, rollouts.policy
-    decoded = rollouts.greedy()[:STARTS]
-    start = decoded[int(rng.integers(len(decoded)))]
-    h, s = neighbourhood(space), start_state(space, start.unit_device, start.order)
-    seed_kernel(int(rng.integers(2**31)))
+    space = rollouts.space
     moves = int(min(MOST_MOVES, OP_MOVES / space.problem.num_ops) * rng.random() ** 2)
-    habit = Habit(candidates=8, proposed=0.5, shifts=0.1, loose=0.05)
-    heat = s.score[0] * 10.0 ** rng.uniform(-4, -2)
-    weights, context = policy.moves.weights(), rollouts.unit_contexts
-    search_kernel(space.compiled, space.reversed, h, weights, context, habit, s, heat, moves)
+    h, s = neighbourhood(space), a_placement(rollouts, rng, HABIT, moves)
     features = np.zeros((count, NUM_MOVE_FEATURES), np.float32)
     units, change = np.full((count, SAMPLED), -1, np.int32), np.zeros(count)
     done = try_moves(space.compiled, h, s, features, units, change)
@@ -88,14 +82,6 @@ class MoveValues(PolicyModule):
         super().__init__(**shared)
         self.moves = moves
         self.hits: list[tuple[float, float]] = []
-
-    def lessons(self, batch: list[Sample]) -> list[Lesson]:
-        """None: moves are no decisions of a decode."""
-        return []
-
-    def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Not used: moves are no decisions of a decode."""
-        raise NotImplementedError
 
     def batch_loss(self, batch: list[Sample]) -> Tensor | None:
         """The loss of moves tried on each problem."""

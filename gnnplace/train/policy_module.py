@@ -1,5 +1,7 @@
 """``PolicyModule``: what all training algorithms share: the policy, its optimizer, its validation.
 
+Algorithms that learn decisions of a decode share ``decisions.DecisionModule`` too.
+
 Validation places held-out problems as ``LearnedPlacer`` does with budget 0. ``val/ratio`` is the
 geometric mean of its step time over that of the best heuristic construction: the lower the better.
 What is validated and exported is a moving average of the parameters, which noisy losses need.
@@ -17,17 +19,14 @@ import numpy as np
 import torch
 from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.policy.model import PlacementPolicy, read_policy
-from gnnplace.policy.rollouts import ORDERS, Aim, Decisions, Rollouts
-from gnnplace.policy.walk import WalkGraph
+from gnnplace.policy.passes import Passes
+from gnnplace.policy.rollouts import ORDERS, Rollouts
 from gnnplace.train.data import Sample
 
-FloatArray = NDArray[np.float64]
 SKIP = 10.0  # the weights of the prior are that much larger than those of the network
 DECAY = 0.99  # of the moving average, a step
 BETTER = -1e-3  # log ratio below which a problem was placed better than by the heuristics
@@ -121,29 +120,9 @@ class PolicyModule(LightningModule):
         """Randomness of one problem, the same whenever it is met."""
         return np.random.default_rng([17, sample.index])
 
-    @torch.no_grad()
-    def scores(self, rollouts: Rollouts, aim: Aim, seen: Decisions) -> FloatArray:
-        """Scores of the candidates of decisions that were made, -inf where not allowed. [S, D]"""
-        backward = int(rollouts.graph.walk(aim.order) is not rollouts.graph.forward)
-        scores = self.policy.decoder(
-            torch.from_numpy(rollouts.contexts[backward][seen.step]),
-            torch.from_numpy(seen.features),
-            torch.from_numpy(seen.allowed),
-        )
-        return scores.numpy().astype(np.float64)
-
     @abstractmethod
-    def lessons(self, batch: list[Sample]) -> list[Lesson]:
-        """What to learn from a batch of problems."""
-
-    @abstractmethod
-    def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Loss of each decision. [S]
-
-        Args:
-            scores: of the candidates, -inf where not allowed. [S, D]
-            values: the lesson's. [S, ...]
-        """
+    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
+        """The loss of a batch of problems; None where there is nothing to learn."""
 
     def training_step(self, batch: list[Sample], batch_index: int) -> Tensor | None:
         """The loss of a batch; None where there is nothing to learn and nobody waits for it."""
@@ -154,32 +133,9 @@ class PolicyModule(LightningModule):
             self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
         return loss
 
-    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
-        """The loss of a batch's lessons; None where there are none."""
-        lessons = [lesson for lesson in self.lessons(batch) if len(lesson.values)]
-        return self.loss(lessons) if lessons else None
-
     def _no_loss(self) -> Tensor:
         """Zero, of all parameters: a process without gradients would keep the others waiting."""
         return torch.stack([p.sum() for p in self.policy.parameters()]).sum() * 0.0
-
-    def loss(self, lessons: list[Lesson]) -> Tensor:
-        """Mean loss of all decisions."""
-        graphs = list({id(lesson.graph): lesson.graph for lesson in lessons}.values())
-        parts = self.policy(graphs).split([len(graph.ops) for graph in graphs])
-        contexts = {id(graph): part for graph, part in zip(graphs, parts, strict=True)}
-        losses = []
-        for lesson in lessons:
-            seen = lesson.decisions
-            scores = self.policy.decoder(
-                contexts[id(lesson.graph)][
-                    torch.from_numpy(seen.step).long(), int(lesson.backward)
-                ],
-                torch.from_numpy(seen.features),
-                torch.from_numpy(seen.allowed),
-            )
-            losses.append(self.decision_loss(scores, torch.from_numpy(lesson.values)))
-        return torch.cat(losses).mean()
 
     def on_validation_epoch_start(self) -> None:
         """Forgets the ratios of the last validation."""
@@ -241,8 +197,9 @@ class PolicyModule(LightningModule):
         return float(np.log(self._place(sample) / sample.reference))
 
     def _place(self, sample: Sample) -> float:
-        """Seconds of the average policy's best first choice."""
-        return Rollouts(sample.space, self.average, self.orders).greedy()[0].score
+        """Seconds of the average policy's best first choice, refined."""
+        rollouts = Rollouts(sample.space, self.average, self.orders)
+        return Passes(rollouts).best(rollouts.greedy()).score
 
 
 def save_whole(policy: PlacementPolicy, folder: Path) -> None:
@@ -276,56 +233,3 @@ def begin_with(policy: PlacementPolicy, folder: str) -> None:
             f"model.start {folder}: other sizes than model.hidden, model.layers and "
             f"model.decoder_hidden; give those in its config.json"
         ) from None
-
-
-class Lesson:
-    """Decisions on one problem and what there is to learn about each of them.
-
-    Args:
-        rollouts: the problem.
-        aim: what the decisions were made under.
-        decisions: what the decoder saw. S decisions
-        values: of each decision; the algorithm says what they mean. [S, ...]
-    """
-
-    def __init__(
-        self, rollouts: Rollouts, aim: Aim, decisions: Decisions, values: NDArray[np.float32]
-    ) -> None:
-        self.graph: WalkGraph = rollouts.graph
-        self.backward = rollouts.graph.walk(aim.order) is not rollouts.graph.forward
-        self.decisions, self.values = decisions, values
-
-
-def take(decisions: Decisions, which: NDArray[Any]) -> Decisions:
-    """Some of the decisions."""
-    return Decisions(
-        decisions.features[which],
-        decisions.allowed[which],
-        decisions.step[which],
-        decisions.unit[which],
-        decisions.chosen[which],
-    )
-
-
-def alike(decisions: Decisions) -> NDArray[np.int64]:
-    """For each candidate the first device that looks the same; -1 where not allowed. [S, D]"""
-    result = np.full(decisions.allowed.shape, -1, dtype=np.int64)
-    for s, (features, allowed) in enumerate(
-        zip(decisions.features, decisions.allowed, strict=True)
-    ):
-        devices = np.flatnonzero(allowed)
-        same = (features[devices][:, None] == features[devices][None]).all(axis=2)
-        result[s, devices] = devices[same.argmax(axis=1)]
-    return result
-
-
-def expected_regret(scores: Tensor, regret: Tensor, sharpness: float) -> Tensor:
-    """Expected regret in percent of a choice by the softmax of ``sharpness`` times the scores. [S]
-
-    Args:
-        scores: of the candidates, -inf where not allowed. [S, D]
-        regret: of the candidates, nan where not tried: those are left out. [S, D]
-        sharpness: scores are multiplied by this.
-    """
-    sharp = (sharpness * scores).masked_fill(~torch.isfinite(regret), -torch.inf)
-    return 100.0 * (functional.softmax(sharp, dim=1) * regret.nan_to_num(0.0)).sum(dim=1)

@@ -1,15 +1,14 @@
-"""``Refinement``: learning what it is worth to move a unit, in the middle of a pass over a placement.
+"""``Refinement``: learning the decisions of a pass over a finished placement.
 
 Formulation: a problem is placed by the current policy and improved by a random number of moves; the
-refiner then walks over the placement. At some of its decisions, with all units decided so far where
-the pass put them and all others where they were, each candidate device d of the unit is simulated:
-the gain g(d) = 100 log(c(previous device) / c(d)), at most ``most`` percent either way. The score
-differences to the previous device learn g by a Huber loss, and the choice by expected regret, since
-what counts is that the best is chosen. Labels are exact and depend on nothing that comes later, as
-in ``Flips``; states are those that the refiner's own passes meet.
-Cost: decisions * devices simulations and list schedules a problem.
-
-Validation places held-out problems by decodes and passes, as ``LearnedPlacer`` does.
+refiner walks over the placement. At some of its decisions each candidate device is tried: the pass
+is completed after it with the refiner's own decisions, and simulated. The regret of a candidate is
+100 log(score with it / least score), at most ``most`` percent; the loss of a decision is the
+expected regret under the softmax of the scores, as in ``CostToGo``, of which this is the same
+for passes. Simulating the candidate with all else as it is (as ``Flips`` does) would be cheaper,
+and was tried first: a refiner that learns from that never begins what only pays when others follow,
+and refines half as well as its own prior.
+Cost: decisions * devices passes a problem.
 """
 
 from __future__ import annotations
@@ -21,113 +20,82 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
-from gnnplace.placers.annealing import neighbourhood, seed_kernel
-from gnnplace.policy.guided import (
-    Habit,
-    State,
-    flip_scores,
-    in_either_order,
-    search_kernel,
-    start_state,
-)
+from gnnplace.policy.guided import Habit
 from gnnplace.policy.passes import Passes
-from gnnplace.policy.refining import NUM_REFINING, Placed, Previous, read_previous, completed, walk_again
-from gnnplace.policy.rollouts import Decoded, Rollouts
+from gnnplace.policy.refining import NUM_REFINING, Placed, completed, read_previous, walk_again
+from gnnplace.policy.rollouts import Rollouts
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule
+from gnnplace.train.decisions import expected_regret
+from gnnplace.train.placements import a_placement
+from gnnplace.train.policy_module import PolicyModule
 
-STARTS = 4  # best decodes that a state starts from
 UNTOUCHED = 0.4  # share of placements that are refined as they were decoded
-MOST_MOVES, OP_MOVES = 1_000, 300_000  # moves before a state is looked at; the latter over ops
+MOST_MOVES, OP_MOVES = 1_000, 300_000  # of an improvement; the latter over ops
+HABIT = Habit(candidates=8, proposed=0.5, shifts=0.1, loose=0.05)
 STAYS = (0.3, 5.0)  # percent, drawn evenly in the logarithm
 NOISES = (0.0, 0.0, 1.0, 3.0)  # percent
-SLOPE = 1.0  # percent up to which the Huber loss is quadratic
-SOFT = 0.5  # percent of score by which the odds of a choice fall by e
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """Decisions of one pass and what the candidates are worth. S decisions
+class Tried:
+    """Decisions of one pass and what each candidate leads to. S decisions
 
     Attributes:
         graph: the problem.
         features: [S, D, F]
         allowed: the candidates. [S, D]
         unit: [S]
-        gain: percent above the previous device, nan where not a candidate. [S, D]
+        regret: in log score, nan where not a candidate. [S, D]
     """
 
     graph: WalkGraph
     features: NDArray[np.float32]
     allowed: NDArray[np.bool_]
     unit: NDArray[np.int32]
-    gain: NDArray[np.float32]
+    regret: NDArray[np.float32]
 
 
-def a_placement(rollouts: Rollouts, rng: np.random.Generator) -> State:
-    """A placement such as passes meet: a decode, mostly after some guided moves."""
-    space, policy = rollouts.space, rollouts.policy
-    decoded = rollouts.greedy()[:STARTS]
-    start = decoded[int(rng.integers(len(decoded)))]
-    state = start_state(space, start.unit_device, start.order)
-    if rng.random() < UNTOUCHED:
-        return state
-    seed_kernel(int(rng.integers(2**31)))
-    moves = int(min(MOST_MOVES, OP_MOVES / space.problem.num_ops) * rng.random() ** 2)
-    habit = Habit(candidates=8, proposed=0.5, shifts=0.1, loose=0.05)
-    heat = state.score[0] * 10.0 ** rng.uniform(-4, -2)
-    weights, context = policy.moves.weights(), rollouts.unit_contexts
-    h = neighbourhood(space)
-    search_kernel(space.compiled, space.reversed, h, weights, context, habit, state, heat, moves)
-    return state
-
-
-def see_pass(
+def try_decisions(
     rollouts: Rollouts, rng: np.random.Generator, decisions: int, most: float
-) -> Seen | None:
-    """Walks over a placement and tries the candidates of some decisions; None without any."""
-    space, num_units = rollouts.space, rollouts.space.problem.num_units
-    state, passes = a_placement(rollouts, rng), Passes(rollouts)
+) -> Tried | None:
+    """Walks over a placement and tries the candidates of some decisions; None without any.
+
+    Args:
+        rollouts: the problem and the policy.
+        rng: all randomness.
+        decisions: how many are tried.
+        most: greatest regret, in log score.
+    """
+    space, passes = rollouts.space, Passes(rollouts)
+    untouched = rng.random() < UNTOUCHED
+    moves = 0 if untouched else int(min(MOST_MOVES, OP_MOVES / space.problem.num_ops))
+    state = a_placement(rollouts, rng, HABIT, int(moves * rng.random() ** 2))
     placed = Placed(state.device, state.order, state.score[:1])
-    back = int(rng.integers(2))
-    c, r = space.compiled, space.reversed
-    previous = read_previous(c, r, passes.neighbourhood, placed, back)
-    num_devices = space.problem.num_devices
+    both = (space.compiled, space.reversed)
+    back, stay = int(rng.integers(2)), float(np.exp(rng.uniform(*np.log(STAYS))))
+    previous = read_previous(*both, passes.neighbourhood, placed, back)
+    num_units, num_devices = space.problem.num_units, space.problem.num_devices
     features = np.zeros((num_units, num_devices, NUM_REFINING), np.float32)
     masks, decided = np.zeros((num_units, num_devices), np.bool_), np.zeros(num_units, np.int32)
-    stay = float(np.exp(rng.uniform(*np.log(STAYS))))
-    net = (passes.weights, rollouts.refining_contexts)
-    nothing = np.full(num_units, -1, np.int32)
+    forced = np.full(num_units, -1, np.int32)
+    net, noise = (passes.weights, rollouts.refining_contexts), float(rng.choice(NOISES))
     walked, count = walk_again(
-        r if back else c,
-        passes.units,
-        previous,
-        *net,
-        stay,
-        float(rng.choice(NOISES)),
-        nothing,
-        features,
-        masks,
-        decided,
+        both[back], passes.units, previous, *net, stay, noise, forced, features, masks, decided
     )
-    if count == 0:
-        return None
     picked = np.sort(rng.permutation(count)[:decisions])
-    gain, forced, done = np.empty((len(picked), num_devices)), nothing, 0
+    given = (*both, passes.neighbourhood, passes.units, *net, previous, placed, stay, forced)
+    costs, done = np.full((len(picked), num_devices), np.nan), 0
     for k, step in enumerate(picked):
         forced[decided[done:step]] = walked.device[decided[done:step]]
         done = int(step)
-        costs = completed(
-            c, r, passes.neighbourhood, passes.units, *net, previous, placed, stay,
-            forced, int(decided[step]), masks[step],
-        )
-        gain[k] = (100.0 * np.log(placed.score[0] / costs)).clip(-most, most)
-    return Seen(
-        rollouts.graph, features[picked], masks[picked], decided[picked], gain.astype(np.float32)
-    )
+        costs[k] = completed(*given, int(decided[step]), masks[step])
+    if count == 0:
+        return None
+    regret = np.log(costs / np.nanmin(costs, axis=1, keepdims=True)).clip(max=most)
+    seen = (features[picked], masks[picked], decided[picked])
+    return Tried(rollouts.graph, *seen, regret.astype(np.float32))
 
 
 class Refinement(PolicyModule):
@@ -135,30 +103,35 @@ class Refinement(PolicyModule):
 
     Args:
         decisions: decisions of a pass that are tried.
-        most: greatest gain or loss, in percent.
-        weight: of the Huber loss beside the expected regret.
+        most: greatest regret, in log step time.
+        sharpness: scores are multiplied by this.
         shared: arguments of ``PolicyModule``.
     """
 
     def __init__(
-        self, decisions: int = 48, most: float = 10.0, weight: float = 0.3, **shared: Any
+        self, decisions: int = 32, most: float = 0.05, sharpness: float = 1.0, **shared: Any
     ) -> None:
         super().__init__(**shared)
-        self.decisions, self.most, self.weight = decisions, most, weight
+        self.decisions, self.most, self.sharpness = decisions, most, sharpness
 
-    def lessons(self, batch: list[Sample]) -> list[Lesson]:
-        """None: what is learned here are no decisions of a decode."""
-        return []
+    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
+        """Mean expected regret of the decisions tried on each problem, in percent."""
+        tried = [self._tried(sample) for sample in batch if sample.space.problem.num_devices > 1]
+        kept = [t for t in tried if t is not None]
+        if not kept:
+            return None
+        states = self.policy.states([t.graph for t in kept])
+        parts = states.split([len(t.graph.ops) for t in kept])
+        return torch.cat([self._loss(t, part) for t, part in zip(kept, parts, strict=True)]).mean()
 
-    def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Loss of each decision; ``values`` are gains in percent, nan where not allowed. [S]"""
-        tried = torch.isfinite(values)
-        gain = values.nan_to_num(0.0)
-        best = gain.max(dim=1, keepdim=True).values
-        odds = functional.softmax((scores / SOFT).masked_fill(~tried, -torch.inf), dim=1)
-        regret = (odds * (best - gain)).sum(dim=1)
-        previous = (scores * self._previous).sum(dim=1, keepdim=True)
-        error = functional.smooth_l1_loss(
-            (scores - previous).masked_fill(~tried, 0.0), gain, reduction="none", beta=SLOPE
+    def _tried(self, sample: Sample) -> Tried | None:
+        return try_decisions(self.rollouts(sample), self.rng(sample), self.decisions, self.most)
+
+    def _loss(self, tried: Tried, states: Tensor) -> Tensor:
+        contexts = self.policy.refining_contexts(tried.graph, states)
+        scores = self.policy.refiner(
+            contexts[torch.from_numpy(tried.unit).long()],
+            torch.from_numpy(tried.features),
+            torch.from_numpy(tried.allowed),
         )
-        return regret + self.weight * error.sum(dim=1)
+        return expected_regret(scores, torch.from_numpy(tried.regret), self.sharpness)

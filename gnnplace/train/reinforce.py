@@ -31,12 +31,13 @@ from torch.nn import functional
 
 from gnnplace.policy.rollouts import Aim, Rollouts
 from gnnplace.train.data import Sample
-from gnnplace.train.policy_module import Lesson, PolicyModule, check_least, take
+from gnnplace.train.decisions import DecisionModule, Lesson, take
+from gnnplace.train.policy_module import check_least
 
 FloatArray = NDArray[np.float64]
 
 
-class Reinforce(PolicyModule):
+class Reinforce(DecisionModule):
     """Policy gradient with a leave-one-out baseline.
 
     Args:

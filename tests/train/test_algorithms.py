@@ -11,9 +11,9 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.rollouts import Aim, Decisions, Rollouts
 from gnnplace.train import CostToGo, Imitation
 from gnnplace.train.data import ProblemDataModule, Sample
+from gnnplace.train.decisions import alike
 from gnnplace.train.labels import Label
 from gnnplace.train.loading import EpochSampler
-from gnnplace.train.policy_module import alike
 from gnnplace.zoo.random_families import random_problem
 
 torch.set_num_threads(1)

@@ -13,11 +13,11 @@ torch.set_num_threads(1)
 
 def module_of(**options):
     torch.manual_seed(0)
-    return Flips(flips=20, moves=2, learning_rate=3e-3, **options, **SIZES)
+    return Flips(flips=20, learning_rate=3e-3, **options, **SIZES)
 
 
 def test_lessons_have_a_regret_for_every_device_of_every_flipped_unit():
-    for lesson in module_of(improved=1.0).lessons([sample()]):
+    for lesson in module_of().lessons([sample()]):
         assert len(lesson.values) <= 20
         finite = np.isfinite(lesson.values)
         assert (finite.sum(axis=1) >= 2).all()
