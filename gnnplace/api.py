@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.best import make_placer as make_placer
 from gnnplace.best import placer_names as placer_names
 from gnnplace.best import shown_placers
-from gnnplace.cluster import Cluster, Device, load_cluster, preset_names
+from gnnplace.cluster import Cluster, Device
 from gnnplace.errors import GnnplaceError, InputError, UnsupportedError
 from gnnplace.files import read_json
 from gnnplace.formats import convert as convert
@@ -22,6 +22,8 @@ from gnnplace.placers import Result, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import Problem, read_problem
 from gnnplace.simulation import simulate as simulate
+from gnnplace.targets import on_cluster as on_cluster
+from gnnplace.targets import resolve_cluster as resolve_cluster
 
 # The rooms that need torch are imported where they are used: simulating, converting and placing
 # with classical placers should not wait for it.
@@ -132,21 +134,6 @@ def _workload(model: str | nn.Module, inputs: Any, loss: Any, share: int, fake: 
     given = inputs if isinstance(inputs, dict | tuple) else (inputs,)
     workload = Workload(type(model).__name__, model, given, loss)
     return tracing.cut(workload, share) if share > 1 else workload
-
-
-def resolve_cluster(cluster: str | Cluster) -> Cluster:
-    """A cluster by ``cpu:N``, ``cuda:N``, ``auto``, a preset's name or a YAML file.
-
-    Raises:
-        InputError: none of these; says what there is.
-    """
-    if isinstance(cluster, Cluster):
-        return cluster
-    if cluster in preset_names():
-        return load_cluster(cluster)
-    from gnnplace import profiling
-
-    return profiling.detect(cluster) if profiling.is_spec(cluster) else load_cluster(cluster)
 
 
 def profile(
@@ -278,7 +265,7 @@ def execute(
         ExecutionError: a worker died, hung or failed.
     """
     from gnnplace import execution
-    from gnnplace.execution.recording import Recorder, run_record
+    from gnnplace.execution.recording import recording
     from gnnplace.tracing.microbatching import microbatched
 
     options = options or CaptureOptions()
@@ -286,12 +273,9 @@ def execute(
     if problem.microbatches > 1 and program.microbatches == 1:
         program = microbatched(program, problem.microbatches)
     mode = execution_mode(placement, problem) if mode == "auto" else mode
-    recorder = None
-    if store is not None:
-        name = label or (model if isinstance(model, str) else program.name)
-        about = {"mode": mode, "transport": transport, "source": source}
-        recorder = Recorder(store, run_record(name, problem, placement, **about))
-    try:
+    name = label or (model if isinstance(model, str) else program.name)
+    about = {"mode": mode, "transport": transport, "source": source}
+    with recording(store, name, problem, placement, **about) as recorder:
         run = execution.execute(
             program,
             problem,
@@ -306,10 +290,6 @@ def execute(
         if hosts is not None and not hosts.first:
             return Executed(run, execution.Verification(0, ()))
         verification = execution.verify(program, run)
-    except BaseException as error:
-        if recorder is not None:
-            recorder.fail(error)
-        raise
     if recorder is None:
         return Executed(run, verification)
     recorder.finish(verification)
@@ -399,23 +379,6 @@ def read_or_profile(
     if options.microbatches > 1:
         problem = with_microbatches(problem, options.microbatches)
     return problem
-
-
-def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
-    """The same graph and times on another cluster.
-
-    Raises:
-        InputError: a pin, or a kind that no op has a time for.
-    """
-    missing = [kind for kind in cluster.kinds if kind not in problem.time]
-    if missing:
-        raise InputError(
-            f"problem {problem.name!r}: no op has a time for device kind {missing[0]!r}; "
-            "profile the model on that cluster instead"
-        )
-    if (problem.pin >= 0).any():
-        raise InputError(f"problem {problem.name!r}: ops are pinned to devices of its own cluster")
-    return replace(problem, cluster=cluster)
 
 
 def estimated_problem(program: Program, options: CaptureOptions) -> Problem:

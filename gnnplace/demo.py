@@ -13,7 +13,6 @@ from jsonargparse import Namespace
 from gnnplace import api
 from gnnplace.commands import (
     console,
-    eager_line,
     open_store,
     options_of,
     say,
@@ -22,6 +21,7 @@ from gnnplace.commands import (
     summary_lines,
 )
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.execute_command import eager_line
 from gnnplace.measurements import MeasurementStore
 from gnnplace.microbatch_search import AUTO, Size, choose, placing, search
 from gnnplace.placement import Placement

@@ -21,7 +21,7 @@ from gnnplace import api
 from gnnplace.cluster import write_cluster
 from gnnplace.commands import console, open_store, options_of, say, say_kept
 from gnnplace.demo import output_folder
-from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.files import write_json, write_text
 from gnnplace.measurements import MeasurementStore, Selection, StepRecord
 from gnnplace.measurements import page as html
@@ -56,7 +56,8 @@ class Row:
     Attributes:
         name: Who made it.
         predicted: Seconds, as profiled.
-        measured: Seconds; None if it failed.
+        measured: Seconds, of the least disturbed round; None if it failed.
+        rounds: Seconds of every round.
         calibrated: Seconds, by parameters fitted to other placements.
         error: Why it failed.
     """
@@ -66,6 +67,7 @@ class Row:
     measured: float | None = None
     calibrated: float | None = None
     error: str = ""
+    rounds: list[float] = field(default_factory=list)
 
     def cells(self) -> tuple[str, ...]:
         """For a table."""
@@ -92,6 +94,8 @@ class Study:
     rows: list[Row] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     steps: dict[str, list[StepRecord]] = field(default_factory=dict)
+    runs: set[str] = field(default_factory=set)
+    repeated: Agreement | None = None
     calibration: Calibration = field(default_factory=Calibration)
     overlap: float = 0.0
     note: str = ""
@@ -105,13 +109,14 @@ def fidelity(args: Namespace) -> int:
         raise InputError(f"--clock {args.clock!r}: must be auto, {' or '.join(CLOCKS)}")
     if args.placements < 5:
         raise InputError(f"--placements {args.placements}: at least 5 are needed")
+    if args.rounds < 1:
+        raise InputError(f"--rounds {args.rounds}: must be a positive number")
     folder, store, options = output_folder(args.output), open_store(args.store), options_of(args)
     program = api.capture(args.model, options=options)
     problem = api.profile(program, args.cluster, options=options, progress=say)
     study = Study(args, problem)
     say("placing")
-    for candidate in _candidates(study):
-        _measure(study, program, options, candidate, store)
+    _measure_all(study, _Runner(args, program, problem, options, store))
     try:
         _compare(study, store)
     except InputError as error:  # too few could be measured; what was is shown all the same
@@ -132,57 +137,73 @@ def _candidates(study: Study) -> list[Candidate]:
     return candidates(study.problem, names, place, args.placements, args.seed)
 
 
-def _measure(
-    study: Study,
-    program: Program,
-    options: api.CaptureOptions,
-    candidate: Candidate,
-    store: MeasurementStore | None,
-) -> None:
-    """Executes one placement; a failure is a row."""
-    args, problem, placement = study.args, study.problem, candidate.placement
-    row = Row(candidate.name, error=candidate.error)
-    study.rows.append(row)
-    if placement is None:
-        return
-    row.predicted = api.simulate(problem, placement).step_time
-    say(f"{len(study.rows)}: executing {candidate.name}")
-    try:
+@dataclass(frozen=True)
+class _Runner:
+    """Executes placements of one model."""
+
+    args: Namespace
+    program: Program
+    problem: Problem
+    options: api.CaptureOptions
+    store: MeasurementStore | None
+
+    def run(self, placement: Placement) -> api.Executed:
+        """Executes and verifies.
+
+        Raises:
+            ExecutionError: it failed, or computed something else than one device.
+        """
+        args = self.args
         run = api.execute(
-            program,
-            problem,
+            self.program,
+            self.problem,
             placement,
-            options=options,
+            options=self.options,
             steps=args.steps,
             mode=args.mode,
             transport=args.transport,
             timeout=args.timeout,
-            store=store,
+            store=self.store,
             source="fidelity",
             label=args.model,
         )
-    except GnnplaceError as error:
-        row.error = str(error)
-        return
-    say_kept(run)
-    if not run.verification.passed:
-        row.error = run.verification.summary()
-        return
-    _take(study, row, placement, run)
+        say_kept(run)
+        if not run.verification.passed:
+            raise ExecutionError(run.verification.summary())
+        return run
 
 
-def _take(study: Study, row: Row, placement: Placement, run: api.Executed) -> None:
+def _measure_all(study: Study, runner: _Runner) -> None:
+    """Measures all placements, round by round: what disturbs the machine disturbs all alike."""
+    found = _candidates(study)
+    study.rows = [Row(candidate.name, error=candidate.error) for candidate in found]
+    for number in range(study.args.rounds):
+        for row, candidate in zip(study.rows, found, strict=True):
+            if candidate.placement is None or row.error:
+                continue
+            say(f"round {number + 1}: executing {candidate.name}")
+            row.predicted = api.simulate(study.problem, candidate.placement).step_time
+            try:
+                _take(study, row, runner.run(candidate.placement))
+            except GnnplaceError as error:
+                row.error = str(error)
+    for row, candidate in zip(study.rows, found, strict=True):
+        if candidate.placement is not None and row.rounds and not row.error:
+            row.measured = min(row.rounds)
+            sample = Sample(study.problem, candidate.placement, row.measured, row.name, row.name)
+            study.samples.append(sample)
+
+
+def _take(study: Study, row: Row, run: api.Executed) -> None:
+    """Notes what a run measured; the steps of a placement's rounds are kept under its name."""
     from gnnplace.execution.recording import step_record
 
-    execution, key = run.execution, run.run or f"run {len(study.rows)}"
-    study.steps[key] = [step_record(k, timing) for k, timing in enumerate(execution.steps)]
-    clock = study.args.clock
-    if clock == "auto":
-        row.measured = execution.step_time
-    else:
-        row.measured = clocked(study.steps[key], clock)
-    assert row.measured is not None
-    study.samples.append(Sample(study.problem, placement, row.measured, row.name, key))
+    execution, clock = run.execution, study.args.clock
+    steps = [step_record(k, timing) for k, timing in enumerate(execution.steps)]
+    study.steps.setdefault(row.name, []).extend(steps)
+    study.runs.add(run.run or "")
+    seconds = execution.step_time if clock == "auto" else clocked(steps, clock)
+    row.rounds.append(float(seconds or 0.0))
 
 
 def _compare(study: Study, store: MeasurementStore | None) -> None:
@@ -193,6 +214,8 @@ def _compare(study: Study, store: MeasurementStore | None) -> None:
     good = [row for row in study.rows if row.measured is not None]
     measured = [row.measured or 0.0 for row in good]
     study.before = agreement([row.predicted or 0.0 for row in good], measured)
+    if all(len(row.rounds) > 1 for row in good):
+        study.repeated = agreement(*(_round(good, k) for k in (0, 1)))
     say("calibrating")
     older = _older(study, store)
     known = [*study.samples, *older]
@@ -205,13 +228,17 @@ def _compare(study: Study, store: MeasurementStore | None) -> None:
     study.overlap = mean_overlap(Forward(best.problem, best.placement))
 
 
+def _round(rows: list[Row], number: int) -> list[float]:
+    return [row.rounds[number] for row in rows]
+
+
 def _older(study: Study, store: MeasurementStore | None) -> list[Sample]:
     if store is None or not study.args.stored:
         return []
     selection = Selection(fingerprint=study.problem.fingerprint, mode=_mode(study))
     clock = None if study.args.clock == "auto" else study.args.clock
     here = {run.id for run in store.runs(selection) if run.machine == machine()}
-    here -= {str(sample.run) for sample in study.samples}
+    here -= study.runs
     return [s for s in stored_samples(store, selection, clock) if s.run in here]
 
 
@@ -242,6 +269,7 @@ def _print(study: Study) -> None:
 def _lines(study: Study) -> list[str]:
     failures = sum(row.measured is None for row in study.rows)
     return [
+        *([_repeat_line(study.repeated)] if study.repeated is not None else []),
         f"as profiled: {study.before or study.note}",
         f"calibrated, cross-validated: {study.after or study.note}",
         f"calibration: {study.calibration if study.after else 'none'}",
@@ -250,6 +278,13 @@ def _lines(study: Study) -> list[str]:
         f"written to {study.args.output}: fidelity.html, fidelity.json, calibration.json, "
         "problem.json and cluster.yaml (calibrated, for place)",
     ]
+
+
+def _repeat_line(found: Agreement) -> str:
+    return (
+        f"two rounds of measuring agree with Spearman {found.spearman:.3f} and differ by "
+        f"{found.mape:.1%}: no prediction can be seen to be better than that"
+    )
 
 
 def _op_texts(study: Study) -> list[str]:
@@ -267,6 +302,7 @@ def _data(study: Study) -> dict[str, Any]:
         "fingerprint": study.problem.fingerprint,
         "machine": machine(),
         "rows": [asdict(row) for row in study.rows],
+        "repeated": _finite(study.repeated),
         "before": _finite(study.before),
         "after": _finite(study.after),
         "calibration": asdict(study.calibration),
@@ -305,7 +341,7 @@ def _page(study: Study) -> str:
     ops = op_residuals(study.samples, study.steps)[:SHOWN_OPS]
     links = link_residuals(_with_messages(study), study.steps)
     parts = [
-        *map(html.paragraph, _lines(study)[:3]),
+        *map(html.paragraph, _lines(study)[:4]),
         html.paragraph("Grey: as profiled. Blue: calibrated on other placements."),
         html.scatter(points, _title(study)),
         html.heading("Placements"),

@@ -16,7 +16,16 @@ from gnnplace.problem import read_problem
 
 MODEL = "mlp?batch=8"
 COMMAND = ["fidelity", MODEL, "--cluster", "cpu:2", "--placements", "9", "--budget", "0"]
-COMMAND += ["--placers", "single,contiguous,heft,nosuch", "--steps", "3", "--mode", "emulated"]
+COMMAND += [
+    "--rounds",
+    "1",
+    "--placers",
+    "single,contiguous,heft,nosuch",
+    "--steps",
+    "3",
+    "--mode",
+    "emulated",
+]
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +95,7 @@ def test_the_calibrated_problem_can_be_placed_and_is_of_the_same_structure(folde
     [
         (["--clock", "sun"], "sun"),
         (["--placements", "2"], "at least 5"),
+        (["--rounds", "0"], "--rounds 0"),
         (["-o", "/proc/x"], "/proc/x"),
     ],
 )

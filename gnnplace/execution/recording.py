@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -57,6 +58,30 @@ class Recorder:
             write()
         except GnnplaceError as error:
             self.fault = str(error)
+
+
+@contextmanager
+def recording(
+    store: MeasurementStore | None, model: str, problem: Problem, placement: Placement, **about: str
+) -> Iterator[Recorder | None]:
+    """A recorder of what runs inside, which is told if it fails; None without a store.
+
+    Args:
+        store: Where to keep it.
+        model: As `run_record` takes it, as all others.
+        problem: With the times and links to predict with.
+        placement: Of the problem.
+        **about: Mode, transport and source.
+    """
+    if store is None:
+        yield None
+        return
+    recorder = Recorder(store, run_record(model, problem, placement, **about))
+    try:
+        yield recorder
+    except BaseException as error:
+        recorder.fail(error)
+        raise
 
 
 def run_record(
