@@ -237,6 +237,7 @@ def _shard(parser: ArgumentParser) -> None:
     parser.add_argument("what", help="NAME.json beside NAME.npz, a network, or MODEL")
     parser.add_argument("--executable", action="store_true", help="MODEL: what DTensor can run")
     parser.add_argument("--execute", action="store_true", help="MODEL: run it, check it, time it")
+    parser.add_argument("--rules", action="store_true", help="MODEL: DTensor's rules, op by op")
     parser.add_argument("--plan", default=None, help="--execute: this plan, not the best one here")
     parser.add_argument("--tables", default=None, help="write the cost tables, NAME.json")
     parser.add_argument("--steps", type=int, default=10, help="--execute: steps to time")

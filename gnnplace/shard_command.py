@@ -39,7 +39,7 @@ COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
 
 def shard(args: Namespace) -> int:
     """Prints the best strategy of a sharding problem, or all that no other beats."""
-    if args.executable or args.execute:
+    if args.executable or args.execute or args.rules:
         from gnnplace.shard_run_command import shard_run
 
         return shard_run(args)
