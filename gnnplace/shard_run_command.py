@@ -35,12 +35,46 @@ def shard_run(args: Namespace) -> int:
         return _execute(args, devices)
     if args.plan is not None:
         raise InputError("--plan: only --execute runs a plan")
+    if args.rules:
+        return _rules(args, devices)
     made = _planned(args, devices)
     if args.tables is not None:
         write_sharding(args.tables, made.problem)
     if args.output is not None:
         made.plan.save(args.output)
     _write(json.dumps(_data(made)) if args.json else "\n".join(_lines(made)))
+    return 0
+
+
+def _rules(args: Namespace, devices: int) -> int:
+    """The best strategy of every traced operation over DTensor's own rules."""
+    from gnnplace import tracing
+    from gnnplace.sharding import best_strategy, warm
+    from gnnplace.sharding.captured_placements import placement_problem
+    from gnnplace.tracing.layer_placements import placed_step
+    from gnnplace.tracing.step import StepModule
+
+    workload = tracing.load(args.what)
+    step = StepModule(workload.model, workload.loss, workload.inputs)
+    mesh = default_mesh(devices)
+    machine = MeshMachine(flops=args.flops, bandwidth=args.bandwidth)
+    problem = placement_problem(placed_step(step, workload.name, mesh[0]), mesh, machine)
+    if args.tables is not None:
+        write_sharding(args.tables, problem)
+    warm()
+    found = best_strategy(problem)
+    data = {"cost": found.cost, "memory": found.memory, "seconds": found.seconds}
+    chosen = dict(zip(problem.names, found.configuration, strict=True))
+    if args.json:
+        _write(json.dumps({**data, "configuration": chosen, "exact": found.exact}))
+        return 0
+    one = problem.value((0,) * len(problem.names))
+    split = sum(k > 0 for k in found.configuration)
+    _write(
+        f"{problem.name} on a mesh of {' x '.join(map(str, mesh))} devices, {len(problem.names)} "
+        f"operations and parameters, {split} of them split: predicted {1e3 * found.cost:.4g} ms "
+        f"a step, {1e3 * one:.4g} ms on one device; searched for {found.seconds:.3f} s"
+    )
     return 0
 
 

@@ -70,6 +70,15 @@ def test_a_run_is_checked_and_measured(capsys, tmp_path):
     assert "predicted" in text
 
 
+def test_dtensors_own_rules(capsys, tmp_path):
+    tables = str(tmp_path / "rules.json")
+    arguments = ["shard", SMALL, "--rules", "--flops", "1e6"]
+    mine = answer_of([*arguments, "--tables", tables, "--json"], capsys)
+    assert answer_of(["shard", tables, "--json"], capsys)["cost"] == pytest.approx(mine["cost"])
+    assert run(arguments) == 0
+    assert "operations and parameters" in capsys.readouterr().out
+
+
 def test_faults_are_one_line(capsys, tmp_path):
     assert "zoo name" in failure(["shard", "nothing", "--executable"], capsys)[1]
     assert "--plan" in failure(["shard", SMALL, "--plan", "x.json"], capsys)[1]
