@@ -3,6 +3,8 @@
 from gnnplace.execution.eager import eager_step_time as eager_step_time
 from gnnplace.execution.eager import eager_step_times as eager_step_times
 from gnnplace.execution.executor import execute as execute
+from gnnplace.execution.objective import Measured as Measured
+from gnnplace.execution.objective import MeasuredObjective as MeasuredObjective
 from gnnplace.execution.reference import reference_step as reference_step
 from gnnplace.execution.result import Execution as Execution
 from gnnplace.execution.result import OpTiming as OpTiming

@@ -40,9 +40,11 @@ class Recorder:
         records = [step_record(first + k, timing) for k, timing in enumerate(timings)]
         self._write(lambda: self._store.add_steps(self.run, records))
 
-    def finish(self, verification: Verification) -> None:
-        """Keeps that the run ended well, and whether it computed the right thing."""
-        outcome = Outcome(OK, verified=verification.passed, bitwise=verification.bitwise)
+    def finish(self, verification: Verification | None) -> None:
+        """Keeps that the run ended well, and whether it computed the right thing, if known."""
+        outcome = Outcome(OK)
+        if verification is not None:
+            outcome = Outcome(OK, verified=verification.passed, bitwise=verification.bitwise)
         self._write(lambda: self._store.end(self.run, outcome))
 
     def fail(self, error: BaseException) -> None:
@@ -66,6 +68,8 @@ def recording(
 ) -> Iterator[Recorder | None]:
     """A recorder of what runs inside, which is told if it fails; None without a store.
 
+    A run that is interrupted (Ctrl-C) did not fail: it stays open, as one that was killed.
+
     Args:
         store: Where to keep it.
         model: As `run_record` takes it, as all others.
@@ -79,7 +83,7 @@ def recording(
     recorder = Recorder(store, run_record(model, problem, placement, **about))
     try:
         yield recorder
-    except BaseException as error:
+    except Exception as error:
         recorder.fail(error)
         raise
 

@@ -1,0 +1,183 @@
+"""`MeasuredObjective`: step times of placements by running them, for whoever optimises placements.
+
+A placement that fails (no memory, no link, a worker that dies, wrong numbers) is no crash but a bad
+step time. What the store of measurements has of the same placement on this machine is not run
+again, so that an optimisation that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnnplace.errors import ExecutionError, GnnplaceError, InputError
+from gnnplace.execution.executor import execute, with_sequences
+from gnnplace.execution.recording import recording
+from gnnplace.execution.result import Execution
+from gnnplace.execution.setting import execution_mode
+from gnnplace.execution.verification import verify
+from gnnplace.measurements import MeasurementStore, Selection, StoredRun
+from gnnplace.measurements.environment import machine
+from gnnplace.measurements.records import FAILED, OK
+from gnnplace.measurements.samples import CLOCKS, VIRTUAL, WALL
+from gnnplace.placement import Placement, placement_to_data
+from gnnplace.problem import Problem
+from gnnplace.tracing.microbatching import microbatched
+from gnnplace.tracing.program import Program
+
+SOURCE = "objective"
+"""What the store calls these runs; failures of others may have had other reasons."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one placement came to.
+
+    Attributes:
+        seconds: Of a step; None if it failed.
+        error: Why it failed.
+        stored: Whether it was known already and not run.
+    """
+
+    seconds: float | None
+    error: str = ""
+    stored: bool = False
+
+
+class MeasuredObjective:
+    """Seconds of a step of a program's placements; call it with a problem and a placement.
+
+    Args:
+        program: Captured at 1/M of the batch, with its tensors.
+        store: Where every run goes, and where known ones are looked up.
+        label: What the store calls the model; the program's name by default.
+        clock: "wall", "virtual" (which a busy machine does not disturb), or None: by the mode.
+        mode: "measured", "emulated" or "auto"; see `execute`.
+        steps: Steps of a measurement.
+        transport: "shm" or "gloo".
+        timeout: Seconds without progress after which a placement has failed.
+        penalty: A failure counts as so many times the work of all ops on one device.
+        check: Whether a run that computes something else than one process has failed.
+
+    Attributes:
+        runs: Placements that were run.
+        known: Placements that the store knew.
+
+    Raises:
+        InputError: an unknown clock, or a penalty that rewards failing.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        store: MeasurementStore | None = None,
+        label: str | None = None,
+        clock: str | None = None,
+        mode: str = "auto",
+        steps: int = 5,
+        transport: str = "shm",
+        timeout: float = 60.0,
+        penalty: float = 10.0,
+        check: bool = True,
+    ) -> None:
+        if clock not in (None, *CLOCKS) or penalty < 1:
+            raise InputError(
+                f"objective: clock {clock!r}, penalty {penalty}: a clock of {', '.join(CLOCKS)} "
+                "and a penalty of at least 1 are needed"
+            )
+        self.runs, self.known = 0, 0
+        self._program, self._store = program, store
+        self._label, self._clock, self._mode = label or program.name, clock, mode
+        self._options: dict[str, Any] = {"steps": steps, "timeout": timeout}
+        self._transport, self._penalty, self._check = transport, penalty, check
+        self._memory: dict[str, Measured] = {}
+        self._read: set[tuple[str, str]] = set()
+
+    def __call__(self, problem: Problem, placement: Placement) -> float:
+        """Seconds of a step; of a failure `penalty` times the work on one device."""
+        seconds = self.measure(problem, placement).seconds
+        return self._penalty * work(problem) if seconds is None else seconds
+
+    def measure(self, problem: Problem, placement: Placement) -> Measured:
+        """Looks a placement up, or runs it; a failure of the run is a result."""
+        mode = execution_mode(placement, problem) if self._mode == "auto" else self._mode
+        try:
+            placement = with_sequences(problem, placement)
+            key = f"{mode} {placement_key(placement_to_data(placement, problem))}"
+            self._look_up(problem.fingerprint, mode)
+            if key not in self._memory:
+                self._memory[key] = self._run(problem, placement, mode)
+                self.runs += 1
+                return self._memory[key]
+        except GnnplaceError as error:
+            return Measured(None, str(error))
+        self.known += 1
+        return self._memory[key]
+
+    def _run(self, problem: Problem, placement: Placement, mode: str) -> Measured:
+        program = self._program
+        if problem.microbatches > 1 and program.microbatches == 1:
+            program = microbatched(program, problem.microbatches)
+        about = {"mode": mode, "transport": self._transport, "source": SOURCE}
+        try:
+            with recording(self._store, self._label, problem, placement, **about) as recorder:
+                run = execute(
+                    program,
+                    problem,
+                    placement,
+                    mode=mode,
+                    transport=self._transport,
+                    outputs=self._check,
+                    observer=recorder.steps if recorder else None,
+                    **self._options,
+                )
+                verification = verify(program, run) if self._check else None
+                if verification is not None and not verification.passed:
+                    raise ExecutionError(verification.summary())
+            if recorder is not None:
+                recorder.finish(verification)
+        except GnnplaceError as error:
+            return Measured(None, str(error))
+        return Measured(self._seconds(run))
+
+    def _seconds(self, run: Execution) -> float:
+        times = {WALL: run.wall_step_time, VIRTUAL: run.virtual_step_time, None: run.step_time}
+        return times[self._clock]
+
+    def _look_up(self, fingerprint: str, mode: str) -> None:
+        """Reads what the store has of a problem, once; the newest run of a placement counts."""
+        if self._store is None or (fingerprint, mode) in self._read:
+            return
+        self._read.add((fingerprint, mode))
+        for run in self._store.runs(Selection(fingerprint=fingerprint, mode=mode)):
+            known = self._known(run)
+            if known is not None:
+                key = f"{mode} {placement_key(self._store.placement(run.id))}"
+                self._memory.setdefault(key, known)
+
+    def _known(self, run: StoredRun) -> Measured | None:
+        """A run of this model on this machine as a result, if it says anything."""
+        if run.machine != machine() or run.model != self._label:
+            return None
+        if run.outcome.status == FAILED and run.source == SOURCE:
+            return Measured(None, run.outcome.error, stored=True)
+        seconds = {WALL: run.wall, VIRTUAL: run.virtual, None: run.step_time}[self._clock]
+        good = run.outcome.status == OK and seconds
+        return Measured(seconds, stored=True) if good else None
+
+
+def work(problem: Problem) -> float:
+    """Seconds of all ops one after the other, each on the fastest kind that can run it."""
+    fastest = problem.kind_times.min(axis=1)
+    return float(fastest[np.isfinite(fastest)].sum())
+
+
+def placement_key(data: Mapping[str, Any]) -> str:
+    """SHA-256 of devices and sequences in the data of a placement file."""
+    parts = (sorted(data["device"].items()), sorted((data.get("sequence") or {}).items()))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
