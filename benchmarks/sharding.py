@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gnnplace.bench.rows import append, identity, now, provenance, read_rows
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.sharding import ShardingProblem, ShardingResult, best_strategy, warm
+from gnnplace.sharding.chooser import choose, shipped_weights
 from gnnplace.sharding.configurations import configurations
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, layouts, sharding_problem
 from gnnplace.sharding.integer_programme import solve_programme
@@ -48,6 +51,7 @@ PROGRAMMES = ("alexnet", "inception_v3", "rnnlm", "transformer", "moe")
 LARGE = (("inception_v3", 128), ("transformer", 256), ("gpt3_100", 64), ("gpt3_100", 256))
 BEST, DATA, PROGRAMME = "exact search", "data parallelism", "integer programme"
 RANDOM = "random search"
+LEARNED, UNTRAINED = "learned chooser", "the same, untrained"
 Solve = Callable[[Setting, ShardingProblem], ShardingResult | tuple[int, ...] | None]
 
 
@@ -78,8 +82,15 @@ WAYS: dict[str, Solve] = {
     RANDOM: lambda setting, problem: random_search(
         problem, setting.data_parallel(), seed=0, proposals=10**12, seconds=BUDGET
     ),
+    LEARNED: lambda setting, problem: choose(problem),
+    UNTRAINED: lambda setting, problem: choose(problem, untrained()),
     PROGRAMME: lambda setting, problem: solve_programme(problem, LIMIT),
 }
+
+
+def untrained() -> dict[str, np.ndarray]:
+    """A chooser that takes messages as they are."""
+    return {name: 0.0 * value for name, value in shipped_weights().items()}
 
 
 def main() -> None:
@@ -193,6 +204,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     for machine in MACHINES:
         parts += [f"## Times as fast as data parallelism: {machine}", *speeds(found, machine)]
+    parts += ["## Above the optimum (exact gaps)", *gaps(found)]
     parts += ["## Seconds of search (CPU)", *search_seconds(found)]
     parts += ["## The same tables as an integer programme (HiGHS)", *programmes(found)]
     return "\n\n".join(parts) + "\n"
@@ -207,6 +219,20 @@ def speeds(found: dict[Key, dict[str, dict[str, Any]]], machine: str) -> Iterato
             base = mine[DATA]["cost"]
             ratios = [f"{base / mine[way]['cost']:.2f}" if way in mine else "" for way in ways]
             lines.append(f"| {network} | {devices} | " + " | ".join(ratios) + " |")
+    yield "\n".join(lines)
+
+
+def gaps(found: dict[Key, dict[str, dict[str, Any]]]) -> Iterator[str]:
+    """Mean and largest gap of every way over all problems where all have run."""
+    ways = [way for way in WAYS if way not in (BEST, PROGRAMME)]
+    whole = [mine for mine in found.values() if all(way in mine for way in ways)]
+    lines = ["| way | mean | largest | optimal | mean seconds |", "|---|---|---|---|---|"]
+    for way in ways:
+        above = np.array([mine[way]["cost"] / mine[BEST]["cost"] - 1.0 for mine in whole])
+        seconds = np.mean([mine[way]["cpu_seconds"] for mine in whole])
+        share = f"{(above < 1e-9).sum()} of {len(above)}"
+        figures = f"{100 * above.mean():.3g} % | {100 * above.max():.3g} % | {share}"
+        lines.append(f"| {way} | {figures} | {seconds:.3g} |")
     yield "\n".join(lines)
 
 
