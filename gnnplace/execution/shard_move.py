@@ -8,7 +8,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from gnnplace.sharding.captured import PARTIAL, REPLICATED, Layout, settled
+from gnnplace.sharding.captured import GROUPED, PARTIAL, REPLICATED, Layout, settled
+from gnnplace.tracing.layer_mesh import grouped_shard
 
 
 def placements(layout: Layout) -> tuple[Placement, ...]:
@@ -19,7 +20,10 @@ def placements(layout: Layout) -> tuple[Placement, ...]:
 def _placement(place: int) -> Placement:
     if place == PARTIAL:
         return Partial()
-    return Replicate() if place == REPLICATED else Shard(place)
+    if place == REPLICATED:
+        return Replicate()
+    groups, axis = divmod(place, GROUPED)
+    return grouped_shard(axis, groups) if groups else Shard(axis)
 
 
 def redistributed(

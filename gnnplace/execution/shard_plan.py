@@ -2,9 +2,9 @@
 
 ``{"format": "gnnplace-shard-plan", "version": 1, "model", "mesh": [2, 2], "loss": bool, "layers":
 [{"name", "function", "split": [LABEL or null for each mesh dimension], "words", "reason"}],
-"parameters": [{"name", "shape", "home": [axis or null for each mesh dimension]}], "predicted":
-PARTS, "data_parallel": PARTS}``, PARTS being seconds of compute, reduction, gradient and resharding
-and bytes of memory, all predicted.
+"parameters": [{"name", "shape", "home": [axis, [axis, groups] or null for each mesh dimension]}],
+"predicted": PARTS, "data_parallel": PARTS}``, PARTS being seconds of compute, reduction, gradient
+and resharding and bytes of memory, all predicted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from gnnplace.sharding import (
     warm,
     warm_frontier,
 )
-from gnnplace.sharding.captured import PARAMETER, REPLICATED, Layout, Mesh, SplitGraph, read_layout
+from gnnplace.sharding.captured import (
+    GROUPED,
+    PARAMETER,
+    REPLICATED,
+    Layout,
+    Mesh,
+    SplitGraph,
+    read_layout,
+)
 from gnnplace.sharding.captured_costs import MeshMachine
 from gnnplace.sharding.captured_problem import (
     CapturedProblem,
@@ -58,11 +66,14 @@ class LayerEntry(Schema):
 
 
 class ParameterEntry(Schema):
-    """A parameter of a plan's file: its shape and, by mesh dimension, the axis that is split."""
+    """A parameter of a plan's file: its shape and, by mesh dimension, the axis that is split.
+
+    ``[axis, groups]`` is an axis of so many groups, each of which is split.
+    """
 
     name: str
     shape: list[int]
-    home: list[int | None]
+    home: list[int | list[int] | None]
 
 
 class PartsEntry(Schema):
@@ -197,8 +208,12 @@ class ShardPlan:
         write_json(path, plan_to_data(self))
 
     def lines(self, *, shapes: bool = False) -> list[str]:
-        """Each layer's split in words; layers that only move axes where ``shapes`` says so."""
-        shown = [x for x in self.layers if shapes or x.kind not in ("shape", "whole") or x.reason]
+        """Each layer's split in words.
+
+        Args:
+            shapes: Also calls that only move axes, or that no gradient flows through.
+        """
+        shown = [x for x in self.layers if shapes or x.kind not in ("shape", "data")]
         width = max((len(layer.name) for layer in shown), default=0)
         return [
             f"{x.name:{width}}  {x.words}" + (f" ({x.reason})" if x.reason else "") for x in shown
@@ -229,12 +244,25 @@ def plan_to_data(plan: ShardPlan) -> dict[str, Any]:
         ],
         "parameters": [
             {"name": name, "shape": list(p.shape),
-             "home": [None if axis < 0 else axis for axis in p.home]}
+             "home": [_home_entry(place) for place in p.home]}
             for name, p in plan.parameters.items()
         ],
         "predicted": vars(plan.predicted) | {},
         "data_parallel": vars(plan.data_parallel) | {},
     }  # fmt: skip
+
+
+def _home_entry(place: int) -> int | list[int] | None:
+    if place < 0:
+        return None
+    groups, axis = divmod(place, GROUPED)
+    return [axis, groups] if groups else axis
+
+
+def _home_place(entry: int | list[int] | None) -> int:
+    if entry is None:
+        return REPLICATED
+    return entry if isinstance(entry, int) else entry[0] + GROUPED * entry[1]
 
 
 def plan_from_data(data: Any, source: str) -> ShardPlan:
@@ -249,9 +277,7 @@ def plan_from_data(data: Any, source: str) -> ShardPlan:
         for x in file.layers
     ]
     parameters = {
-        x.name: PlannedParameter(
-            tuple(x.shape), tuple(REPLICATED if axis is None else axis for axis in x.home)
-        )
+        x.name: PlannedParameter(tuple(x.shape), tuple(_home_place(entry) for entry in x.home))
         for x in file.parameters
     }
     return ShardPlan(

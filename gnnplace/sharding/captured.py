@@ -21,6 +21,8 @@ Configuration = tuple[str | None, ...]
 Layout = tuple[int, ...]
 """For each dimension of the mesh the axis that it splits, or one of the two below."""
 REPLICATED, PARTIAL = -1, -2
+GROUPED = 100
+"""Times the number of groups, added to an axis that is split within each of its groups."""
 PARAMETER, CALL = "parameter", "call"
 
 
@@ -51,6 +53,9 @@ class SplitValue:
 @dataclass(frozen=True)
 class Shape:
     """What decides an operation's costs; equal ones share tables.
+
+    A label ``out|3`` means that the axis has three groups, each of which ``out`` cuts: such as
+    queries, keys and values side by side, of which each device gets the same heads.
 
     Attributes:
         extents: labels, and what the number of parts must divide.
@@ -123,13 +128,31 @@ def default_mesh(devices: int) -> Mesh:
 @lru_cache(maxsize=4096)
 def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
     """All assignments of labels to the mesh's dimensions with equal parts; the first is whole."""
-    extents = dict(shape.extents)
+    extents, grouped = dict(shape.extents), _grouped_labels(shape)
     labels = [None, *extents]
     return tuple(
         c
         for c in itertools.product(labels, repeat=len(mesh))
         if all(extents[label] % n == 0 for label, n in parts_of(c, mesh).items())
+        and not _cut_twice(c, mesh, grouped)
     )
+
+
+def base_label(label: str) -> str:
+    """A label without its groups."""
+    return label.partition("|")[0]
+
+
+def _grouped_labels(shape: Shape) -> frozenset[str]:
+    axes = itertools.chain(*shape.reads, *shape.results)
+    return frozenset(base_label(label) for label in axes if label is not None and "|" in label)
+
+
+def _cut_twice(configuration: Configuration, mesh: Mesh, labels: frozenset[str]) -> bool:
+    """Whether two mesh dimensions cut groups of one axis, which DTensor gets wrong (torch 2.13)."""
+    pairs = zip(configuration, mesh, strict=True)
+    cut = [label for label, n in pairs if label in labels and n > 1]
+    return len(cut) > len(set(cut))
 
 
 def parts_of(configuration: Configuration, mesh: Mesh) -> dict[str, int]:
@@ -159,7 +182,11 @@ def gradient_layout(axes: Axes, configuration: Configuration) -> Layout:
 def _axis(axes: Axes, label: str | None, missing: int) -> int:
     if label is None:
         return REPLICATED
-    return axes.index(label) if label in axes else missing
+    for axis, found in enumerate(axes):
+        if found is not None and base_label(found) == label:
+            groups = found.partition("|")[2]
+            return axis + GROUPED * int(groups or 0)
+    return missing
 
 
 def settled(layout: Layout) -> Layout:

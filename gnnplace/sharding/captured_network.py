@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gnnplace.sharding.captured import CALL, PARAMETER, Axes, SplitGraph, SplitOp
+from gnnplace.sharding.captured import CALL, PARAMETER, Axes, SplitGraph, SplitOp, base_label
 from gnnplace.sharding.layers import Dimension, Layer, Network, Operation
 
 BATCH = "batch"
@@ -62,8 +62,10 @@ class _Draft:
         while value in self.producer and self.producer[value].shape.moves:
             op = self.producer[value]
             moved = op.shape.results[op.results.index(value)]
-            there = {m: label for m, label in zip(moved, axes, strict=True) if m is not None}
-            value, axes = op.reads[0], tuple(there.get(m or "") for m in op.shape.reads[0])
+            pairs = zip(moved, axes, strict=True)
+            there = {base_label(m): label for m, label in pairs if m is not None}
+            labels = [base_label(m or "") for m in op.shape.reads[0]]
+            value, axes = op.reads[0], tuple(there.get(m) for m in labels)
         source = self.producer.get(value)
         known = source is not None and _has_gradient(self.graph, source)
         return (source.name if known and source else None), self._axes(f"in{slot}", value, axes)
@@ -77,7 +79,7 @@ class _Draft:
             if label is None:
                 names.append(self._whole(f"{prefix}.{k}", size))
             else:
-                names.append(self.called.get(label, label))
+                names.append(self.called.get(base_label(label), base_label(label)))
                 rest *= max(1, size // self.dimensions[names[-1]].extent)
         if rest > 1:
             names.append(self._whole(f"{prefix}.rest", rest))

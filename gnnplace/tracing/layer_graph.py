@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnnplace.sharding.captured import Shape, SplitGraph, SplitOp, SplitValue
+from gnnplace.sharding.captured import Shape, SplitGraph, SplitOp, SplitValue, base_label
 from gnnplace.tracing.layer_calls import INPUT, CallGraph
-from gnnplace.tracing.layer_rule import Rule
+from gnnplace.tracing.layer_rule import Axes, Rule
 from gnnplace.tracing.layer_shapes import SHAPE
 
 BATCH = "batch"
+DATA = "data"
+"""Kind of calls that no gradient flows through, such as those that make masks."""
 RANKS = {  # what axes beyond the batch are mostly called, by rank
     2: ("batch", "features"),
     3: ("batch", "sequence", "features"),
@@ -24,7 +26,7 @@ def split_graph(graph: CallGraph, rules: Sequence[Rule]) -> SplitGraph:
         SplitValue(v.shape, v.dtype.itemsize, v.gradient, v.source, v.name) for v in graph.values
     )
     batch = _Batch(graph, rules)
-    heads = _heads(graph, rules)
+    heads = _Heads(graph, rules).found
     ops = []
     for i, (call, rule) in enumerate(zip(graph.calls, rules, strict=True)):
         label = batch.label(i)
@@ -32,9 +34,11 @@ def split_graph(graph: CallGraph, rules: Sequence[Rule]) -> SplitGraph:
         shape = Shape(
             tuple(rule.extents.items()), rule.reads, rule.results, rule.flops, rule.kind == SHAPE
         )
+        learns = any(graph.values[value].gradient for value in call.results)
+        kind, reason = (rule.kind, rule.reason) if learns else (DATA, "")
         ops.append(
-            SplitOp(call.name, rule.kind, shape, call.reads, call.results, label, names,
-                    rule.reason)
+            SplitOp(call.name, kind, shape, call.reads, call.results, label, names,
+                    reason)
         )  # fmt: skip
     return SplitGraph(graph.name, tuple(ops), values)
 
@@ -54,7 +58,7 @@ class _Batch:
                 for value, axes in zip(call.reads, rule.reads, strict=True)
                 if value in self.axis and self.axis[value] < len(axes)
             ]
-            label = next((x for x in found if x is not None), None)
+            label = next((x for x in found if x is not None and "|" not in x), None)
             self.labels.append(label)
             for value, axes in zip(call.results, rule.results, strict=True):
                 if label is not None and label in axes:
@@ -80,43 +84,58 @@ def _names(rule: Rule, batch: str | None, heads: dict[str, str]) -> tuple[tuple[
     return tuple(sorted(taken.items()))
 
 
-def _heads(graph: CallGraph, rules: Sequence[Rule]) -> dict[int, dict[str, str]]:
-    """Labels of products whose features are the heads of attention, by call."""
-    producer = {v: (i, k) for i, c in enumerate(graph.calls) for k, v in enumerate(c.results)}
-    readers: dict[int, list[tuple[int, int]]] = {}
-    for i, call in enumerate(graph.calls):
-        for slot, value in enumerate(call.reads):
-            readers.setdefault(value, []).append((i, slot))
-    found: dict[int, dict[str, str]] = {}
-    for i, (call, rule) in enumerate(zip(graph.calls, rules, strict=True)):
-        if rule.kind != "attention" or "heads" not in rule.extents:
-            continue
+HEADS = "heads"
+
+
+class _Heads:
+    """Follows the heads of attention to the products that make and read them."""
+
+    def __init__(self, graph: CallGraph, rules: Sequence[Rule]) -> None:
+        self.graph, self.rules = graph, rules
+        self.producer = {
+            v: (i, k) for i, call in enumerate(graph.calls) for k, v in enumerate(call.results)
+        }
+        self.readers: dict[int, list[tuple[int, int]]] = {}
+        for i, call in enumerate(graph.calls):
+            for slot, value in enumerate(call.reads):
+                self.readers.setdefault(value, []).append((i, slot))
+        self.found: dict[int, dict[str, str]] = {}
+        for i, rule in enumerate(rules):
+            if rule.kind == "attention" and HEADS in rule.extents:
+                self._attention(i)
+
+    def _attention(self, index: int) -> None:
+        call, rule = self.graph.calls[index], self.rules[index]
+        self.found.setdefault(index, {})[HEADS] = HEADS
         for value, axes in list(zip(call.reads, rule.reads, strict=True))[:3]:
-            _backwards(value, axes.index("heads"), graph, rules, producer, found)
-        _forwards(call.results[0], rule.results[0].index("heads"), graph, rules, readers, found)
-        found.setdefault(i, {})["heads"] = "heads"
-    return found
+            self._backwards(value, axes.index(HEADS))
+        self._forwards(call.results[0], rule.results[0].index(HEADS))
+
+    def _named(self, index: int, axes: Axes, axis: int) -> str | None:
+        label = axes[axis]
+        if label is not None:
+            self.found.setdefault(index, {})[base_label(label)] = HEADS
+        return None if label is None else base_label(label)
+
+    def _backwards(self, value: int, axis: int) -> None:
+        while value in self.producer:
+            i, slot = self.producer[value]
+            label = self._named(i, self.rules[i].results[slot], axis)
+            back = _axis_of(self.rules[i].reads[0], label) if self.rules[i].reads else None
+            if back is None or self.rules[i].kind not in (SHAPE, "elementwise"):
+                return
+            value, axis = self.graph.calls[i].reads[0], back
+
+    def _forwards(self, value: int, axis: int) -> None:
+        while len(self.readers.get(value, ())) == 1:
+            i, slot = self.readers[value][0]
+            label = self._named(i, self.rules[i].reads[slot], axis)
+            on = _axis_of(self.rules[i].results[0], label)
+            if on is None or self.rules[i].kind != SHAPE:
+                return
+            value, axis = self.graph.calls[i].results[0], on
 
 
-def _backwards(value, axis, graph, rules, producer, found) -> None:  # type: ignore[no-untyped-def]
-    while value in producer:
-        i, slot = producer[value]
-        label = rules[i].results[slot][axis]
-        if label is None:
-            return
-        found.setdefault(i, {})[label] = "heads"
-        if rules[i].kind not in (SHAPE, "elementwise") or label not in rules[i].reads[0]:
-            return
-        value, axis = graph.calls[i].reads[0], rules[i].reads[0].index(label)
-
-
-def _forwards(value, axis, graph, rules, readers, found) -> None:  # type: ignore[no-untyped-def]
-    while len(readers.get(value, ())) == 1:
-        i, slot = readers[value][0]
-        label = rules[i].reads[slot][axis]
-        if label is None:
-            return
-        found.setdefault(i, {})[label] = "heads"
-        if rules[i].kind != SHAPE or label not in rules[i].results[0]:
-            return
-        value, axis = graph.calls[i].results[0], rules[i].results[0].index(label)
+def _axis_of(axes: Axes, label: str | None) -> int | None:
+    bases = [None if x is None else base_label(x) for x in axes]
+    return bases.index(label) if label is not None and label in bases else None

@@ -7,6 +7,8 @@ label. What then follows is the same for every kind of call, as in einsum notati
 * a tensor that is read and lacks the label is there whole, and its gradient is a sum over devices;
 * a result that lacks the label is a sum over devices.
 
+A label ``out|3`` is one that cuts each of an axis's three groups (``layer_groups.py``).
+
 A rule only has labels for which this holds. A call that no rule knows stays whole: every device
 computes all of it.
 """
@@ -20,6 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
+from gnnplace.sharding.captured import base_label
 from gnnplace.tracing.layer_calls import CallGraph, LayerCall, Ref
 from gnnplace.tracing.layer_calls import fill as fill
 
@@ -172,4 +175,6 @@ def numbered(rank: int, *unlabelled: int) -> Axes:
 def local_shape(axes: Axes, shape: tuple[int, ...], share: Share) -> tuple[int, ...]:
     """Shape of a device's part of a tensor."""
     pairs = zip(axes, shape, strict=True)
-    return tuple(size if label is None else size // share.parts(label) for label, size in pairs)
+    return tuple(
+        size if label is None else size // share.parts(base_label(label)) for label, size in pairs
+    )

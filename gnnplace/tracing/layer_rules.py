@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from gnnplace.tracing.layer_calls import CallGraph
 from gnnplace.tracing.layer_elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
+from gnnplace.tracing.layer_groups import with_groups
 from gnnplace.tracing.layer_losses import LOSS_RULES
 from gnnplace.tracing.layer_norms import NORM_RULES
 from gnnplace.tracing.layer_products import PRODUCT_RULES
@@ -36,7 +37,7 @@ ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
 
 def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
     """A rule for each call of a graph."""
-    return tuple(rule_of(case_of(graph, call)) for call in graph.calls)
+    return with_groups(graph, [rule_of(case_of(graph, call)) for call in graph.calls])
 
 
 def rule_of(case: Case) -> Rule:

@@ -190,3 +190,37 @@ def test_without_processes_it_says_how_to_start_them():
         plan.apply(model)
     with pytest.raises(InputError, match="DeviceMesh"):
         gnnplace.shard(model, torch.ones(2, 4), "two")  # type: ignore[arg-type]
+
+
+class Fused(nn.Module):
+    """Queries, keys and values in one product; batch norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        heads = [p.unflatten(-1, (4, 4)).transpose(1, 2) for p in self.qkv(x).chunk(3, dim=-1)]
+        y = functional.scaled_dot_product_attention(*heads)
+        return self.norm(self.out(y.transpose(1, 2).flatten(2)).mean(1))
+
+
+def forced(rank):
+    """Heads of a fused product over two devices, batch over two."""
+    torch.manual_seed(0)
+    split = Fused()
+    whole, x = copy.deepcopy(split), torch.randn(4, 6, 16)
+    plan = gnnplace.shard(split, x, 4, machine=MeshMachine(flops=1.0, bandwidth=1e9))
+    plan.apply(split)
+    for model in (split, whole):
+        model(x).square().mean().backward()
+    statistics = (split.norm.running_var - whole.norm.running_var).abs().max().item()
+    return worst(split, whole), statistics, {x.name: x.words for x in plan.layers}
+
+
+def test_fused_heads_and_batch_norm_over_four():
+    error, statistics, words = on_processes(4, forced)[0]
+    assert error < 1e-4
+    assert statistics < 1e-5
+    assert words["qkv"] in ("batch over 2, heads over 2", "batch over 4")
