@@ -77,7 +77,8 @@ def demo(args: Namespace) -> int:
     runs = _execute_all(road, results)
     rows = with_best_bound([_row(result, runs) for result in results])
     out.print(comparison_table(rows, _title(road)))
-    for line in [*summary_lines(rows), *_whole_lines(road, runs), *_eager_lines(road)]:
+    lines = [*summary_lines(rows), *_verdict(runs), *_whole_lines(road, runs)]
+    for line in [*lines, *_eager_lines(road)]:
         out.print(line, soft_wrap=True)
     _write(folder, road, results, runs, rows)
     took = time.perf_counter() - begin
@@ -107,6 +108,17 @@ def _searched(args: Namespace, store: MeasurementStore | None) -> Road:
         raise InputError(f"model {args.model!r}: the demo needs a model, not a problem file")
     whole = sizes[0] if chosen.microbatches > 1 else None
     return Road(args, chosen.options, chosen.program, chosen.problem, store, whole)
+
+
+def _verdict(runs: dict[str, api.Executed]) -> list[str]:
+    """Says so if splitting turned out to be slower than one device, whatever was predicted."""
+    times = {name: run.execution.step_time for name, run in runs.items()}
+    if "best" not in times or times["best"] <= times.get("single", float("inf")):
+        return []
+    share = times["best"] / times["single"] - 1
+    return [
+        f"one device is best here, as run: the split that was predicted best is {share:.0%} slower"
+    ]
 
 
 def _whole_lines(road: Road, runs: dict[str, api.Executed]) -> list[str]:

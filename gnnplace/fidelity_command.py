@@ -283,7 +283,7 @@ def _lines(study: Study) -> list[str]:
 def _repeat_line(found: Agreement) -> str:
     return (
         f"two rounds of measuring agree with Spearman {found.spearman:.3f} and differ by "
-        f"{found.mape:.1%}: no prediction can be seen to be better than that"
+        f"{found.mape:.1%}: so much one measurement can be trusted here"
     )
 
 

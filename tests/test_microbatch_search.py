@@ -91,6 +91,16 @@ def test_place_auto_writes_a_placement_that_says_its_size(path, tmp_path, capsys
     assert json.loads(capsys.readouterr().out)["step_time"] == data["predicted_step_time"]
 
 
+def test_demo_auto_shows_sizes_and_measures_the_whole_batch_beside(tmp_path, capsys):
+    arguments = ["demo", "--model", "mlp?batch=4&width=64", "--microbatches", "auto"]
+    arguments += ["--budget", "0.05", "--steps", "2", "--mode", "emulated"]
+    assert run([*arguments, "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "chosen" in out
+    split = json.loads((tmp_path / "problem.json").read_text())["microbatches"] > 1
+    assert ("one device, whole batch" in out) == split
+
+
 @pytest.mark.parametrize("count", ["many", "0", "-2"])
 def test_any_other_word_is_refused(path, count, tmp_path, capsys):
     arguments = ["place", path(), "--microbatches", count, "-o", str(tmp_path / "p.json")]
