@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
@@ -197,24 +198,28 @@ def _run_lines(done: ShardRun, devices: int) -> list[str]:
     return [
         *plan_lines(done.plan),
         f"checked against one device: {done.verification.summary()}",
-        f"measured, median of {len(done.steps['sharded'])} steps, forward and backward{shared}:",
-        *_measured("this strategy", done.sharded, done.plan.predicted.total),
-        *_measured("data parallelism (DDP)", done.ddp, done.plan.data_parallel.total),
-        *_measured("one device", done.one, None),
+        f"measured over {len(done.steps['sharded'])} steps, forward and backward{shared}; CPU: of "
+        "the busiest process, without waiting:",
+        f"  {'':24} {'median':>12} {'least':>12} {'CPU':>12}  {'predicted':>12}",
+        *_measured(done, "this strategy", "sharded", done.plan.predicted.total),
+        *_measured(done, "data parallelism (DDP)", "ddp", done.plan.data_parallel.total),
+        *_measured(done, "one device", "one", None),
     ]
 
 
-def _measured(name: str, seconds: float | None, predicted: float | None) -> list[str]:
-    if seconds is None:
+def _measured(done: ShardRun, name: str, key: str, predicted: float | None) -> list[str]:
+    if key not in done.steps:
         return [f"  {name:24} not run: the batch cannot be cut into equal parts"]
-    beside = "" if predicted is None else f"  (predicted {1e3 * predicted:.4g} ms)"
-    return [f"  {name:24} {1e3 * seconds:8.4g} ms{beside}"]
+    times = done.steps[key]
+    columns = [median(times), min(times), done.cpu[key], *([predicted] if predicted else [])]
+    return [f"  {name:24}" + " ".join(f"{1e3 * seconds:9.4g} ms" for seconds in columns)]
 
 
 def _run_data(done: ShardRun) -> dict[str, Any]:
     worst = done.verification.different[:1]
     return {
         "measured": {"sharded": done.sharded, "ddp": done.ddp, "one_device": done.one},
+        "measured_cpu": done.cpu,
         "predicted": vars(done.plan.predicted) | {"total": done.plan.predicted.total},
         "data_parallel": vars(done.plan.data_parallel) | {"total": done.plan.data_parallel.total},
         "passed": done.verification.passed,

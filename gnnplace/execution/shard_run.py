@@ -45,10 +45,12 @@ class ShardRun:
     Attributes:
         plan: What was run.
         verification: Loss and gradients compared with one device.
-        sharded: Measured seconds of a step, the median.
+        sharded: Measured wall seconds of a step, the median.
         ddp: Likewise of DistributedDataParallel; None where the batch cannot be cut equally.
         one: Likewise of one device alone.
         steps: Seconds of every step, by what ran.
+        cpu: Median CPU seconds of a step in the busiest process, which other programs on the
+            machine do not slow down; waiting for the others is not in it.
     """
 
     plan: ShardPlan
@@ -57,6 +59,7 @@ class ShardRun:
     ddp: float | None
     one: float
     steps: dict[str, list[float]]
+    cpu: dict[str, float]
 
 
 def run_sharded(
@@ -106,6 +109,7 @@ def _result(found: dict[str, Any]) -> ShardRun:
         middle.get("ddp"),
         middle["one"],
         times,
+        found["cpu"],
     )
 
 
@@ -162,13 +166,14 @@ class _Job:
         if not plan.with_loss:
             sharded = StepModule(model, workload.loss, workload.inputs)
         found = _gradients(sharded)
-        times = _times({"sharded": sharded, "ddp": ddp}, one, self.rank, self.steps)
+        wall, cpu = _times({"sharded": sharded, "ddp": ddp}, one, self.rank, self.steps)
         different = _differences(found, expected)
         return {
             "plan": plan_to_data(plan),
             "tensors": len(expected),
             "different": [(d.name, d.absolute, d.relative, d.tolerance) for d in different],
-            "steps": times,
+            "steps": wall,
+            "cpu": _busiest(cpu),
         }
 
 
@@ -261,25 +266,35 @@ class _Called(nn.Module):
 
 def _times(
     together: dict[str, nn.Module | None], one: nn.Module, rank: int, steps: int
-) -> dict[str, list[float]]:
-    """Seconds of every step.
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Wall and CPU seconds of every step.
 
     All take turns, so that a busy machine slows all alike; one device works while others wait.
     """
-    found: dict[str, list[float]] = {name: [] for name, step in together.items() if step}
-    found["one"] = []
+    names = [*(name for name, step in together.items() if step), "one"]
+    wall: dict[str, list[float]] = {name: [] for name in names}
+    cpu: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(WARM_UP + steps):
-        for name, times in found.items():
+        for name in names:
             step = together.get(name) or one
             dist.barrier()
-            seconds = 0.0 if name == "one" and rank else _seconds(step)
+            seconds = (0.0, 0.0) if name == "one" and rank else _seconds(step)
             if turn >= WARM_UP:
-                times.append(seconds)
-    return found
+                wall[name].append(seconds[0])
+                cpu[name].append(seconds[1])
+    return wall, cpu
 
 
-def _seconds(step: nn.Module) -> float:
+def _seconds(step: nn.Module) -> tuple[float, float]:
     clear_gradients(step)
-    start = time.perf_counter()
+    start, before = time.perf_counter(), time.process_time()
     _call(step).backward()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - before
+
+
+def _busiest(cpu: dict[str, list[float]]) -> dict[str, float]:
+    """Median CPU seconds of a step, of the process that needs the most."""
+    mine = {name: median(values) for name, values in cpu.items()}
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return {name: max(process[name] for process in everyone) for name in mine}
