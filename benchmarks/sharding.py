@@ -44,9 +44,9 @@ NETWORKS = (
 # where cards exchange data through the host.
 MACHINES = {"fast links": Machine(10e12, 16e9), "slow links": Machine(10e12, 2e9)}
 DEVICES = "4,8,16,32,64"
-BUDGET = 2.0  # Seconds of the random search: more than the exact search ever takes here.
+BUDGET = 2.0  # Seconds (CPU) of the random search: more than the exact search ever takes here.
 TOLERANCE = 1e-5  # Relative: the solver's own is 1e-6 of all constraints.
-LIMIT = 60.0  # Seconds of the integer programme.
+LIMIT = 60.0  # Seconds (wall clock) of the integer programme.
 PROGRAMMES = ("alexnet", "inception_v3", "rnnlm", "transformer", "moe")
 LARGE = (("inception_v3", 128), ("transformer", 256), ("gpt3_100", 64), ("gpt3_100", 256))
 BEST, DATA, PROGRAMME = "exact search", "data parallelism", "integer programme"
@@ -248,17 +248,17 @@ def search_seconds(found: dict[Key, dict[str, dict[str, Any]]]) -> Iterator[str]
 
 
 def programmes(found: dict[Key, dict[str, dict[str, Any]]]) -> Iterator[str]:
-    """Seconds of the programme over those of the exact search."""
+    """Seconds (CPU) of the programme over those of the exact search."""
     lines = ["| network | p | programme | slower by | its answer |", "|---|---|---|---|---|"]
     for (network, devices, _), mine in found.items():
         if PROGRAMME not in mine:
             continue
         row, best = mine[PROGRAMME], mine[BEST]
-        slower = f"{row['seconds'] / best['seconds']:.0f}x"
+        slower = f"{row['cpu_seconds'] / best['cpu_seconds']:.0f}x"
         answer = "the same optimum" if row["exact"] else row["error"]
         if row["cost"] is not None and not row["exact"]:
             answer += f", {100 * (row['cost'] / best['cost'] - 1):.2g} % above"
-        took = f"{row['seconds']:.2f} s" if row["cost"] is not None or slower else "-"
+        took = f"{row['cpu_seconds']:.2f} s" if row["cost"] is not None or slower else "-"
         lines.append(f"| {network} | {devices} | {took} | {slower} | {answer} |")
     yield "\n".join(lines)
 

@@ -21,8 +21,9 @@ from gnnplace.sharding import ShardingProblem, best_strategy
 from gnnplace.sharding.chooser import FEATURES, HIDDEN, WEIGHTS, choose, predictions, scaled
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.layers import Dimension, Layer, Network, cross_entropy, linear, pointwise
+from gnnplace.sharding.passes import two_passes
 from gnnplace.sharding.stack import Images
-from gnnplace.sharding.tree import elimination_tree, factors_of, two_passes
+from gnnplace.sharding.tree import elimination_tree, factors_of
 
 PROBLEMS, HELD_OUT = 300, 40
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.sharding.kernels import POSITION_BITS, eliminate
+from gnnplace.sharding.passes import two_passes, weights_at_once
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.supported import Point, Supported, Weight, undominated
 from gnnplace.sharding.tree import (
@@ -18,8 +19,6 @@ from gnnplace.sharding.tree import (
     TableTooLargeError,
     elimination_tree,
     step_sum,
-    two_passes,
-    weights_at_once,
 )
 
 FloatArray = NDArray[np.float64]

@@ -38,13 +38,14 @@ def random_search(
         start: where it begins; FlexFlow takes data parallelism.
         seed: of the proposals.
         proposals: to make at most.
-        seconds: after which none is begun; what the chain meets then depends on the machine.
+        seconds: of the processor, after which none is begun; what the chain meets then depends on
+            the machine.
     """
-    until = time.perf_counter() + seconds
+    until = time.process_time() + seconds
     rng, flat, current = np.random.default_rng(seed), flat_of(problem), np.array(start, np.int64)
     beta = 1.0 / (TEMPERATURE * max(problem.value(tuple(start)), 1e-300))
     best, below, done = current.copy(), 0.0, 0
-    while done < proposals and time.perf_counter() < until:
+    while done < proposals and time.process_time() < until:
         count = min(AT_ONCE, proposals - done)
         below = _walk(flat, current, best, below, beta, rng.random((count, 3)))
         done += count

@@ -37,3 +37,12 @@ def min_plus(a: FloatArray, b: FloatArray) -> FloatArray:
                 for j in range(right - left):
                     out[j] = min(out[j], first + row[j])
     return c
+
+
+@njit(cache=True)
+def min_plus_each(a: FloatArray, b: FloatArray) -> FloatArray:
+    """The min-plus products of ``a`` [W, R, K] and ``b`` [W, K, S], one by one. [W, R, S]"""
+    c = np.empty((a.shape[0], a.shape[1], b.shape[2]))
+    for w in range(a.shape[0]):
+        c[w] = min_plus(a[w], b[w])
+    return c

@@ -1,11 +1,9 @@
-"""The elimination as a tree of steps, and what a weighted cost says about every part of it.
+"""The elimination as a tree of steps.
 
 Each step takes the tables that its node is in (factors of the problem and tables of earlier steps),
 adds them up and takes the node out; its own table goes to exactly one later step, so the steps form
 a tree with one root. A step has at most two children: further ones are first joined by steps
-without a node. For one weighted cost, ``inside`` is the least cost of the steps below a table's
-cell and ``outside`` that of all the rest (the two passes of bucket-tree elimination: Kask, Dechter,
-Larrosa, Dechter, 2005), so that their sum bounds every strategy that uses the cell.
+without a node.
 """
 
 from __future__ import annotations
@@ -24,8 +22,6 @@ from gnnplace.sharding.problem import Edge, ShardingProblem
 
 FloatArray = NDArray[np.float64]
 Scope = tuple[int, ...]
-WEIGHING = -1  # Stands for the axis of weighings among nodes.
-BATCH = 2_000_000  # Cells of one sum, over weighings that go together.
 CELL_LIMIT = 60_000_000  # Cells of one sum; some arrays of this size are there at once.
 
 
@@ -173,6 +169,15 @@ def spread(table: FloatArray, scope: Scope, axes: Scope) -> FloatArray:
     return turned.reshape([sizes.get(node, 1) for node in axes])
 
 
+def check_cells(shape: Sequence[int]) -> None:
+    """Raises TableTooLargeError if an array would have more cells than ``CELL_LIMIT``."""
+    if math.prod(shape) > CELL_LIMIT:
+        raise TableTooLargeError(
+            f"frontier: a table of {math.prod(shape):.3g} cells is more than the limit of "
+            f"{CELL_LIMIT:.3g}; use fewer configurations, or ask for the best strategy alone"
+        )
+
+
 def step_sum(
     step: Step, tables: Sequence[FloatArray], scopes: Sequence[Scope], sizes: Sequence[int]
 ) -> FloatArray:
@@ -181,87 +186,19 @@ def step_sum(
     Raises:
         TableTooLargeError: it would have more cells than ``CELL_LIMIT``.
     """
-    return _add_up(step.axes, tables, scopes, [sizes[node] for node in step.axes])
+    return add_up(step.axes, tables, scopes, [sizes[node] for node in step.axes])
 
 
-def _add_up(
-    axes: Scope, tables: Sequence[FloatArray], scopes: Sequence[Scope], shape: list[int]
+def add_up(
+    axes: Scope, tables: Sequence[FloatArray], scopes: Sequence[Scope], shape: Sequence[int]
 ) -> FloatArray:
-    if math.prod(shape) > CELL_LIMIT:
-        raise TableTooLargeError(
-            f"frontier: a table of {math.prod(shape):.3g} cells is more than the limit of "
-            f"{CELL_LIMIT:.3g}; use fewer configurations, or ask for the best strategy alone"
-        )
+    """The sum of ``tables`` over ``axes``, which contain all of ``scopes``.
+
+    Raises:
+        TableTooLargeError: it would have more cells than ``CELL_LIMIT``.
+    """
+    check_cells(shape)
     total = np.zeros(shape)
     for table, scope in zip(tables, scopes, strict=True):
         total += spread(table, scope, axes)
     return total
-
-
-@dataclass(frozen=True, eq=False)
-class Passes:
-    """Least weighted costs, for W weighings.
-
-    Attributes:
-        inside: of each step's table, of all that is below. [W, K of scope]
-        outside: of each step's table, of all the rest. [W, K of scope]
-        node: of each node's configurations, of whole strategies. [W, K]
-    """
-
-    inside: tuple[FloatArray, ...]
-    outside: tuple[FloatArray, ...]
-    node: tuple[FloatArray, ...]
-
-
-def weights_at_once(steps: Sequence[Step], sizes: Sequence[int]) -> int:
-    """Weighings whose passes go together: small tables are dominated by the calls."""
-    largest = max(math.prod(sizes[node] for node in step.axes) for step in steps)
-    return max(1, BATCH // largest)
-
-
-def two_passes(
-    steps: Sequence[Step], factors: Factors, weights: Sequence[tuple[float, float]]
-) -> Passes:
-    """Inside and outside costs of every cell for some weighted costs.
-
-    Raises:
-        TableTooLargeError: a sum would have more cells than ``CELL_LIMIT``.
-    """
-    tables = factors.weighted(weights)
-    inside: list[FloatArray] = []
-    for step in steps:
-        total = _step_total(step, steps, factors, tables, inside)
-        inside.append(total if step.node is None else total.min(axis=-1))
-    outside = [np.zeros(0)] * len(steps)
-    node = [np.zeros(0)] * len(factors.sizes)
-    outside[-1] = np.zeros(len(weights))
-    for index in range(len(steps) - 1, -1, -1):
-        step = steps[index]
-        total = _step_total(step, steps, factors, tables, inside)
-        total += outside[index] if step.node is None else outside[index][..., None]
-        if step.node is not None:
-            node[step.node] = total.min(axis=tuple(range(1, total.ndim - 1)))
-        for child in step.children:
-            outside[child] = _outside(step, steps[child].scope, total) - inside[child]
-    return Passes(tuple(inside), tuple(outside), tuple(node))
-
-
-def _outside(step: Step, scope: Scope, total: FloatArray) -> FloatArray:
-    """Least cost of the whole for each cell of a child's table."""
-    gone = tuple(k for k, other in enumerate(step.axes, start=1) if other not in scope)
-    kept = tuple(other for other in step.axes if other in scope)
-    return spread(total.min(axis=gone), (WEIGHING, *kept), (WEIGHING, *scope))
-
-
-def _step_total(
-    step: Step,
-    steps: Sequence[Step],
-    factors: Factors,
-    tables: Sequence[FloatArray],
-    inside: Sequence[FloatArray],
-) -> FloatArray:
-    """The sum of all that comes into a step, for every weighing."""
-    own = [tables[k] for k in step.factors] + [inside[k] for k in step.children]
-    scopes = [factors.scopes[k] for k in step.factors] + [steps[k].scope for k in step.children]
-    shape = [len(tables[0]), *(factors.sizes[node] for node in step.axes)]
-    return _add_up((WEIGHING, *step.axes), own, [(WEIGHING, *scope) for scope in scopes], shape)
