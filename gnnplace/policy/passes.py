@@ -17,7 +17,7 @@ from gnnplace.policy.refining import Placed, refine, refining_units
 from gnnplace.policy.rollouts import Decoded, Rollouts
 
 STARTS = 3
-STAYS = (20.0, 10.0, 5.0, 3.0, 2.0, 1.0, 0.5)  # percent that a device must be better
+STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better
 ROUNDS = 3
 
 
@@ -43,11 +43,13 @@ class Passes:
                 found.append(self.refined(decoded, deadline))
         return min(found, key=lambda decoded: decoded.score)
 
-    def refined(self, decoded: Decoded, deadline: float = np.inf) -> Decoded:
+    def refined(
+        self, decoded: Decoded, deadline: float = np.inf, rounds: int = ROUNDS
+    ) -> Decoded:
         """A placement after rounds of passes, at least as good."""
         device = self.space.spread(decoded.unit_device)
         placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             before = float(placed.score[0])
             for stay in STAYS:
                 for back in (0, 1):

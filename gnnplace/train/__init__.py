@@ -2,6 +2,7 @@
 
 from gnnplace.train.cost_to_go import CostToGo as CostToGo
 from gnnplace.train.data import ProblemDataModule as ProblemDataModule
+from gnnplace.train.evolution import Evolution as Evolution
 from gnnplace.train.flips import Flips as Flips
 from gnnplace.train.imitation import Imitation as Imitation
 from gnnplace.train.move_values import MoveValues as MoveValues

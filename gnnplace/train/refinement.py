@@ -58,7 +58,12 @@ class Tried:
 
 
 def try_decisions(
-    rollouts: Rollouts, rng: np.random.Generator, decisions: int, most: float
+    rollouts: Rollouts,
+    rng: np.random.Generator,
+    decisions: int,
+    most: float,
+    *,
+    labels: bool = True,
 ) -> Tried | None:
     """Walks over a placement and tries the candidates of some decisions; None without any.
 
@@ -67,6 +72,7 @@ def try_decisions(
         rng: all randomness.
         decisions: how many are tried.
         most: greatest regret, in log score.
+        labels: whether candidates are tried; otherwise all regrets are nan.
     """
     space, passes = rollouts.space, Passes(rollouts)
     untouched = rng.random() < UNTOUCHED
@@ -87,13 +93,14 @@ def try_decisions(
     picked = np.sort(rng.permutation(count)[:decisions])
     given = (*both, passes.neighbourhood, passes.units, *net, previous, placed, stay, forced)
     costs, done = np.full((len(picked), num_devices), np.nan), 0
-    for k, step in enumerate(picked):
+    for k, step in enumerate(picked if labels else []):
         forced[decided[done:step]] = walked.device[decided[done:step]]
         done = int(step)
         costs[k] = completed(*given, int(decided[step]), masks[step])
     if count == 0:
         return None
-    regret = np.log(costs / np.nanmin(costs, axis=1, keepdims=True)).clip(max=most)
+    least = np.nanmin(costs, axis=1, keepdims=True) if labels else np.nan
+    regret = np.log(costs / least).clip(max=most)
     seen = (features[picked], masks[picked], decided[picked])
     return Tried(rollouts.graph, *seen, regret.astype(np.float32))
 
