@@ -33,6 +33,7 @@ from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.strategy import Parts, Setting
 
 MOST_DEVICES = 1024
+INFEASIBLE = 3  # Exit status: on no number of devices does anything fit.
 PROPOSALS = 1_000_000  # Of the random search: less than a second.
 COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
 
@@ -216,11 +217,11 @@ def _profile(setting: Setting | None, args: Namespace) -> int:
         rows = [(n, (r.cost, r.memory) if r else (None, None)) for n, r in found.items()]
         _write_json([{"devices": n, "cost": t, "memory": m} for n, (t, m) in rows])
     else:
-        _write("\n".join(_profile_lines(found)))
-    return 0
+        _write("\n".join(_profile_lines(found, args.memory_limit is not None)))
+    return 0 if fewest_devices(found) is not None else INFEASIBLE
 
 
-def _profile_lines(found: dict[int, ShardingResult | None]) -> list[str]:
+def _profile_lines(found: dict[int, ShardingResult | None], limited: bool) -> list[str]:
     lines = []
     for count, result in found.items():
         text = "nothing fits"
@@ -228,8 +229,9 @@ def _profile_lines(found: dict[int, ShardingResult | None]) -> list[str]:
             text = f"{1e3 * result.cost:10.4g} ms  {(result.memory or 0) / 1e9:.4g} GB a device"
         lines.append(f"{count:6} devices  {text}")
     fewest = fewest_devices(found)
-    answer = "nothing fits" if fewest is None else f"fewest devices that fit: {fewest}"
-    return [*lines, answer]
+    if fewest is not None and limited:
+        lines.append(f"fewest devices that fit: {fewest}")
+    return lines
 
 
 def _write_json(data: Any) -> None:

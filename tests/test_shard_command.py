@@ -112,6 +112,8 @@ def test_a_profile_over_device_counts(path, capsys):
     limited = ["shard", "alexnet", "--devices", "4", "--profile", "--memory-limit"]
     assert run([*limited, str(rows[1]["memory"])]) == 0
     assert "fewest devices that fit: 2" in capsys.readouterr().out
+    assert run([*limited, "1"]) == 3
+    assert "fewest" not in capsys.readouterr().out
     assert "--profile" in failure(["shard", path, "--profile"], capsys)[1]
 
 
