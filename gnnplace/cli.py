@@ -30,7 +30,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace report PROBLEM PLACEMENT... -o report.html
   gnnplace bench SUITE.yaml -o results/ | summary results/*.jsonl
   gnnplace fidelity MODEL --cluster C               predicted against measured; calibration
-  gnnplace measurements list|export|prune           every step that was measured
+  gnnplace measurements list|export|prune|calibrate every step that was measured
   gnnplace data build FOLDER                        captures models as graphs to learn from
   gnnplace train fit|validate|test|predict|sweep --config trainers/NAME.yaml
 
@@ -123,6 +123,11 @@ def _run_options(parser: ArgumentParser) -> None:
     _store(parser)
 
 
+def _calibration(parser: ArgumentParser) -> None:
+    what = "calibration.json, as fidelity or measurements calibrate writes it"
+    parser.add_argument("--calibration", default=None, help=what)
+
+
 def _output(parser: ArgumentParser, what: str, *, required: bool = True) -> None:
     parser.add_argument("-o", "--output", required=required, default=None, help=what)
 
@@ -151,6 +156,7 @@ def _profile(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", required=True)
     _output(parser, "problem.json")
     _capture_options(parser)
+    _calibration(parser)
 
 
 def _place(parser: ArgumentParser) -> None:
@@ -163,6 +169,7 @@ def _place(parser: ArgumentParser) -> None:
     _output(parser, "placement.json")
     _search_options(parser)
     _capture_options(parser, auto=True)
+    _calibration(parser)
 
 
 def _simulate(parser: ArgumentParser) -> None:
@@ -260,8 +267,10 @@ def _store(parser: ArgumentParser) -> None:
 
 
 def _measurements(parser: ArgumentParser) -> None:
-    parser.description = "Lists, exports (JSON lines) or forgets measured runs."
-    parser.add_argument("action", help="list, export or prune")
+    parser.description = (
+        "Lists, exports (JSON lines) or forgets measured runs; fits a calibration to them."
+    )
+    parser.add_argument("action", help="list, export, prune or calibrate")
     _store(parser)
     parser.add_argument("--model", default=None, help="runs of this model alone")
     parser.add_argument("--fingerprint", default=None, help="of problems that begin so")
@@ -272,7 +281,9 @@ def _measurements(parser: ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=None, help="list, export: the newest N")
     parser.add_argument("--keep", type=int, default=0, help="prune: the newest N stay")
     parser.add_argument("--json", action="store_true", help="list: one JSON object a line")
-    _output(parser, "export: a file instead of the standard output", required=False)
+    parser.add_argument("--clock", default="auto", help="calibrate: auto, wall or virtual")
+    parser.add_argument("--seed", type=int, default=0, help="calibrate: of the parts")
+    _output(parser, "export, calibrate: file; export: standard output", required=False)
 
 
 def _fidelity(parser: ArgumentParser) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jsonargparse import Namespace
@@ -18,7 +18,6 @@ from gnnplace import api
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
 from gnnplace.files import write_json
-from gnnplace.measurements import MeasurementStore, default_store
 from gnnplace.microbatch_search import AUTO, Place, Size, choose, placing, search
 from gnnplace.placement import Placement, placement_to_data
 from gnnplace.placers import Result
@@ -35,6 +34,9 @@ from gnnplace.report import (
     write_page,
     write_trace,
 )
+
+if TYPE_CHECKING:
+    from gnnplace.measurements import MeasurementStore
 
 OPTIONS_KEY = "x-capture"
 OPTIONS = ("optimizer", "dtype", "forward_only", "groups", "microbatches")
@@ -65,6 +67,8 @@ def open_store(url: str | None) -> MeasurementStore | None:
     Raises:
         InputError: the one that was asked for cannot be opened; of the default one it is only told.
     """
+    from gnnplace.measurements import MeasurementStore, default_store
+
     if url == "none":
         return None
     if url is not None:
@@ -80,6 +84,20 @@ def say_kept(run: api.Executed) -> None:
     """Says so if the store did not take everything."""
     if run.fault:
         say(f"measurements are not all kept: {run.fault}")
+
+
+def correction(path: str | None) -> Callable[[Problem], Problem]:
+    """What a calibration file makes of a problem; nothing without one.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    if path is None:
+        return lambda problem: problem
+    from gnnplace.measurements.calibration import calibrated, read_calibration
+
+    calibration, overlap = read_calibration(path)
+    return lambda problem: calibrated(problem, calibration, overlap)
 
 
 def check_output(path: str) -> None:
@@ -112,7 +130,9 @@ def capture(args: Namespace) -> int:
 def profile(args: Namespace) -> int:
     """Writes a profiled problem."""
     check_output(args.output)
+    correct = correction(args.calibration)
     problem = api.profile(args.model, args.cluster, options=options_of(args), progress=say)
+    problem = correct(problem)
     write_problem(args.output, problem)
     share = float(problem.estimated.mean())
     origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"
@@ -127,14 +147,15 @@ def profile(args: Namespace) -> int:
 def place(args: Namespace) -> int:
     """Places a problem or a model and writes the placement."""
     check_output(args.output)
+    correct = correction(args.calibration)
     place = placing(args.placer, args.budget, args.seed, args.order, args.objective)
     api.make_placer(args.placer, args.order)
     if args.microbatches == AUTO:
         api.warm([args.placer])
-        options, problem, result = _found_size(args, place)
+        options, problem, result = _found_size(args, place, correct)
     else:
         options = options_of(args)
-        problem = api.read_or_profile(args.what, args.cluster, options, say)
+        problem = correct(api.read_or_profile(args.what, args.cluster, options, say))
         api.warm([args.placer])
         result = place(problem)
     data = placement_to_data(result.placement, problem)
@@ -144,9 +165,11 @@ def place(args: Namespace) -> int:
     return 0
 
 
-def _found_size(args: Namespace, place: Place) -> tuple[api.CaptureOptions, Problem, Result]:
+def _found_size(
+    args: Namespace, place: Place, correct: Callable[[Problem], Problem]
+) -> tuple[api.CaptureOptions, Problem, Result]:
     """The best number of micro-batches and its placement; prints what each came to."""
-    sizes = search(args.what, args.cluster, options_of(args), place, say)
+    sizes = search(args.what, args.cluster, options_of(args), place, say, correct)
     chosen = choose(sizes)
     console().print(sizes_table(sizes, chosen))
     assert chosen.result is not None

@@ -237,9 +237,8 @@ def _older(study: Study, store: MeasurementStore | None) -> list[Sample]:
         return []
     selection = Selection(fingerprint=study.problem.fingerprint, mode=_mode(study))
     clock = None if study.args.clock == "auto" else study.args.clock
-    here = {run.id for run in store.runs(selection) if run.machine == machine()}
-    here -= study.runs
-    return [s for s in stored_samples(store, selection, clock) if s.run in here]
+    known = stored_samples(store, selection, clock, machine())
+    return [sample for sample in known if sample.run not in study.runs]
 
 
 def _mode(study: Study) -> str:

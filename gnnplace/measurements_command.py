@@ -1,4 +1,4 @@
-"""``gnnplace measurements list|export|prune``: looks into the store of measured steps."""
+"""``gnnplace measurements list|export|prune|calibrate``: what the store of measured steps has."""
 
 from __future__ import annotations
 
@@ -9,17 +9,36 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from jsonargparse import Namespace
 from rich.console import Console
 from rich.table import Table
 
-from gnnplace.commands import check_output, console
+from gnnplace.commands import check_output, console, say
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.measurements import MeasurementStore, Selection, StoredRun, default_store
+from gnnplace.measurements.calibration import (
+    Calibration,
+    Forward,
+    cross_validated,
+    fit,
+    mean_overlap,
+    write_calibration,
+)
+from gnnplace.measurements.environment import machine
+from gnnplace.measurements.samples import (
+    CLOCKS,
+    Sample,
+    least_disturbed,
+    stored_samples,
+    thinned,
+)
 from gnnplace.report import seconds_text
 
-ACTIONS = ("list", "export", "prune")
+ACTIONS = ("list", "export", "prune", "calibrate")
+MOST = 120
+"""Placements that a calibration is fitted to: more would only take longer."""
 COLUMNS = ("run", "began", "model", "M", "placer", "mode", "steps", "step", "predicted", "outcome")
 
 
@@ -32,6 +51,8 @@ def measurements(args: Namespace) -> int:
     selection, store = selection_of(args), MeasurementStore(args.store or default_store())
     if args.action == "prune":
         return _prune(store, selection, args)
+    if args.action == "calibrate":
+        return _calibrate(store, selection, args)
     runs = store.runs(selection, args.limit)
     if args.action == "export":
         return _export(store, runs, args.output)
@@ -132,3 +153,57 @@ def _prune(store: MeasurementStore, selection: Selection, args: Namespace) -> in
     count = store.prune(selection, keep=args.keep)
     console().print(f"{count} runs forgotten, {len(store.runs())} left in {store.url}")
     return 0
+
+
+def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -> int:
+    """Fits one calibration to all runs on this machine, shown before and after on what is held out.
+
+    With several problems, each is predicted by what was fitted to the others.
+    """
+    if args.clock not in ("auto", *CLOCKS):
+        raise InputError(f"--clock {args.clock!r}: must be auto, {' or '.join(CLOCKS)}")
+    output = args.output or "calibration.json"
+    check_output(output)
+    samples = _samples_here(store, selection, args)
+    problems = dict.fromkeys(sample.problem.fingerprint for sample in samples)
+    several = len(problems) > 1
+    say(f"fitting to {len(samples)} placements of {len(problems)} problems")
+    after = cross_validated(samples, max(5, len(problems)), args.seed, by_problem=several)
+    calibration = fit(samples)
+    out = console()
+    out.print(_calibration_table(samples, after))
+    out.print(f"calibration: {calibration}", soft_wrap=True)
+    split = [Forward(s.problem, s.placement) for s in samples]
+    write_calibration(output, calibration, max(mean_overlap(model) for model in split))
+    out.print(f"written to {output}: for profile and place --calibration")
+    return 0
+
+
+def _samples_here(store: MeasurementStore, selection: Selection, args: Namespace) -> list[Sample]:
+    """The least disturbed run of every placement, of this machine alone."""
+    clock = None if args.clock == "auto" else args.clock
+    found = stored_samples(store, selection, clock, machine())
+    if not found:
+        raise InputError(
+            f"measurements calibrate: store {store.url!r} has no such runs of this machine; "
+            "make some with gnnplace fidelity"
+        )
+    return thinned(least_disturbed(found), MOST, args.seed)
+
+
+def _calibration_table(samples: list[Sample], after: list[float]) -> Table:
+    """Error and bias of every problem before and after."""
+    table = Table("problem", "M", "placements", "MAPE", "bias", "MAPE after", "bias after")
+    before = [Forward(s.problem, s.placement).seconds(Calibration()) for s in samples]
+    groups: dict[str, list[int]] = {}
+    for i, sample in enumerate(samples):
+        groups.setdefault(sample.problem.fingerprint, []).append(i)
+    for rows in [*groups.values(), list(range(len(samples)))]:
+        measured = np.array([samples[i].measured for i in rows])
+        cells = [samples[rows[0]].problem.name, str(samples[rows[0]].problem.microbatches)]
+        cells = ["all", "-"] if len(rows) == len(samples) and len(groups) > 1 else cells
+        for predicted in (before, after):
+            error = (np.array([predicted[i] for i in rows]) - measured) / measured
+            cells += [f"{np.abs(error).mean():.1%}", f"{error.mean():+.1%}"]
+        table.add_row(*cells[:2], str(len(rows)), *cells[2:])
+    return table

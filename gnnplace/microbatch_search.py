@@ -62,6 +62,7 @@ def search(
     options: api.CaptureOptions,
     place: Place,
     progress: api.Progress | None = None,
+    correct: Callable[[Problem], Problem] = lambda problem: problem,
 ) -> list[Size]:
     """Places a model at every size that its batch allows.
 
@@ -72,13 +73,15 @@ def search(
         options: How the model is captured; their number of micro-batches does not matter.
         place: Places one problem.
         progress: Called with a line when something begins that takes seconds.
+        correct: What is to be done to every problem, such as to calibrate it.
 
     Raises:
         InputError: the model cannot be captured whole.
     """
     sizes: list[Size] = []
     best = np.inf
-    for size in _sizes(what, cluster, options, progress):
+    for profiled in _sizes(what, cluster, options, progress):
+        size = replace(profiled, problem=correct(profiled.problem))
         bound = lower_bound(size.problem)
         if bound >= best:
             note = f"not placed: no step of it is below {1e3 * bound:.4g} ms"

@@ -9,6 +9,11 @@ import pytest
 
 from gnnplace.cli import run
 from gnnplace.measurements import MeasurementStore, Outcome
+from gnnplace.measurements.calibration import Calibration, read_calibration
+from gnnplace.measurements.environment import machine
+from gnnplace.placement import placement_to_data
+from gnnplace.problem import problem_to_data, write_problem
+from tests.measurements.test_calibration import samples
 from tests.measurements.writer import run_record, step_record
 
 
@@ -77,3 +82,39 @@ def test_bad_input_is_one_line_and_exit_2(store, arguments, complaint, capsys):
     assert error.count("\n") == 1
     assert complaint in error
     assert len(store.runs()) == 2
+
+
+def test_a_calibration_is_fitted_to_the_store_and_used_by_place(tmp_path, monkeypatch, capsys):
+    """Runs whose every op took 100 microseconds more than profiled."""
+    store = MeasurementStore(tmp_path / "store.db")
+    monkeypatch.setenv("GNNPLACE_STORE", str(tmp_path / "store.db"))
+    for sample in samples(Calibration(op_overhead=1e-4)):
+        record = run_record("p", fingerprint=sample.problem.fingerprint, machine=machine())
+        record = replace(
+            record,
+            problem=problem_to_data(sample.problem),
+            placement=placement_to_data(sample.placement, sample.problem),
+        )
+        store.begin(record)
+        store.add_steps(record.id, [step_record(0, sample.measured)])
+        store.end(record.id, Outcome("ok", verified=True))
+    output = tmp_path / "calibration.json"
+    assert run(["measurements", "calibrate", "--clock", "wall", "-o", str(output)]) == 0
+    assert "written to" in capsys.readouterr().out
+    calibration, overlap = read_calibration(output)
+    assert calibration.op_overhead == pytest.approx(1e-4, rel=0.2)
+    assert 0 < overlap <= 1
+    write_problem(tmp_path / "problem.json", sample.problem)
+    place = ["place", str(tmp_path / "problem.json"), "--placer", "single", "--budget", "0"]
+    times = []
+    for extra in ([], ["--calibration", str(output)]):
+        assert run([*place, "-o", str(tmp_path / "p.json"), *extra]) == 0
+        times.append(json.loads((tmp_path / "p.json").read_text())["predicted_step_time"])
+    assert times[1] > times[0] + 0.8 * 1e-4 * sample.problem.num_ops
+    broken = ["--calibration", str(tmp_path / "problem.json")]
+    assert run([*place, "-o", str(tmp_path / "p.json"), *broken]) == 2
+
+
+def test_a_store_without_runs_of_this_machine_cannot_calibrate(store, tmp_path, capsys):
+    assert run(["measurements", "calibrate", "-o", str(tmp_path / "c.json")]) == 2
+    assert "fidelity" in capsys.readouterr().err

@@ -33,10 +33,12 @@ from gnnplace.problem import Problem
 from gnnplace.simulation import Simulation, Simulator
 
 FloatArray = NDArray[np.float64]
-UNIT = np.array([2e-6, 2e-5, 2e-5, 0.05])
+UNIT = np.array([5e-6, 1e-5, 1e-5, 0.02])
 """Steps in which parameters are searched: seconds, seconds, seconds, a share."""
 LOWEST = np.array([-2e-5, -1e-3, -1e-3, -0.5])
 HIGHEST = np.array([1e-3, 1e-2, 1e-2, 2.0])
+SPREAD = 3.0
+"""Steps between the points that the search begins with."""
 ROUND = 0.005
 """Relative error below which the loss is square, above which it is absolute."""
 RIDGE = 1e-5
@@ -164,31 +166,33 @@ def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
         error = np.log([model.seconds(c) for model in models]) - np.log(measured)
         return float(np.mean(np.sqrt(error**2 + ROUND**2)) + RIDGE * np.sum(x**2))
 
-    starts: list[Any] = [
-        np.zeros(4),
-        np.array([0.0, 0.0, 0.0, 1.0]),
-        np.array([1.0, 1.0, 1.0, 0.0]),
-    ]
-    options: Any = {"maxfev": 500, "xatol": 1e-2, "fatol": 1e-7}
-    found = [minimize(loss, x, method="Nelder-Mead", options=options) for x in starts]
+    found = []
+    for start in (np.zeros(4), np.array([2.0, 1.0, 1.0, 1.0])):
+        simplex = start + SPREAD * np.vstack([np.zeros(4), np.eye(4)])
+        options: Any = {"initial_simplex": simplex, "maxfev": 500, "xatol": 1e-2, "fatol": 1e-7}
+        found.append(minimize(loss, start, method="Nelder-Mead", options=options))
     best = min(found, key=lambda result: result.fun)
     return Calibration(*np.clip(best.x * UNIT, LOWEST, HIGHEST).tolist())
 
 
-def cross_validated(samples: Sequence[Sample], folds: int = 5, seed: int = 0) -> list[float]:
+def cross_validated(
+    samples: Sequence[Sample], folds: int = 5, seed: int = 0, *, by_problem: bool = False
+) -> list[float]:
     """Predicted seconds of every sample, by parameters fitted to the other folds' samples.
 
     Args:
         samples: Placements; two samples of one placement are never in two folds.
         folds: Parts.
         seed: Of the parts.
+        by_problem: All placements of one problem are in one fold: is a problem predicted well that
+            nothing was fitted to?
 
     Raises:
         InputError: too few samples.
     """
     models = [Forward(s.problem, s.placement) for s in samples]
     measured = _measured(samples)
-    part = _parts(samples, folds, seed)
+    part = _parts([_key(sample, by_problem) for sample in samples], folds, seed)
     predicted = np.empty(len(samples))
     for fold in range(int(part.max()) + 1):
         inside, outside = np.flatnonzero(part != fold), np.flatnonzero(part == fold)
@@ -197,21 +201,23 @@ def cross_validated(samples: Sequence[Sample], folds: int = 5, seed: int = 0) ->
     return [float(seconds) for seconds in predicted]
 
 
-def _parts(samples: Sequence[Sample], folds: int, seed: int) -> NDArray[np.intp]:
-    """Fold of every sample; equal placements share one."""
-    keys = [_key(sample.placement) for sample in samples]
+def _parts(keys: Sequence[bytes], folds: int, seed: int) -> NDArray[np.intp]:
+    """Fold of every sample; equal keys share one."""
     distinct = list(dict.fromkeys(keys))
     if len(distinct) < 2:
-        raise InputError("calibration: one placement alone cannot be cross-validated")
+        raise InputError("calibration: one placement (or problem) cannot be cross-validated")
     count = min(folds, len(distinct))
     shuffled = np.random.default_rng(seed).permutation(len(distinct)) % count
     fold = dict(zip(distinct, shuffled.tolist(), strict=True))
     return np.array([fold[key] for key in keys])
 
 
-def _key(placement: Placement) -> bytes:
-    parts = [placement.device, *(placement.sequence or ())]
-    return b"|".join(part.tobytes() for part in parts)
+def _key(sample: Sample, by_problem: bool) -> bytes:
+    problem = sample.problem.fingerprint.encode()
+    if by_problem:
+        return problem
+    parts = [sample.placement.device, *(sample.placement.sequence or ())]
+    return b"|".join([problem, *(part.tobytes() for part in parts)])
 
 
 def _measured(samples: Sequence[Sample]) -> FloatArray:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from gnnplace.measurements.records import OK, StepRecord, medians
 from gnnplace.measurements.store import MeasurementStore, Selection
@@ -33,7 +37,10 @@ class Sample:
 
 
 def stored_samples(
-    store: MeasurementStore, selection: Selection, clock: str | None = None
+    store: MeasurementStore,
+    selection: Selection,
+    clock: str | None = None,
+    machine: Mapping[str, Any] | None = None,
 ) -> list[Sample]:
     """Samples of all runs that ended well and computed the right thing, the newest first.
 
@@ -41,12 +48,15 @@ def stored_samples(
         store: Where they are.
         selection: Which runs.
         clock: "wall" or "virtual"; None takes the clock of each run's mode.
+        machine: That the runs were made on; None takes all.
     """
     problems: dict[str, Problem] = {}
     samples = []
     for run in store.runs(selection):
         seconds = {WALL: run.wall, VIRTUAL: run.virtual, None: run.step_time}[clock]
         if run.outcome.status != OK or run.outcome.verified is False or not seconds:
+            continue
+        if machine is not None and run.machine != machine:
             continue
         if run.problem not in problems:
             problems[run.problem] = problem_from_data(store.problem(run.problem))
@@ -55,6 +65,25 @@ def stored_samples(
         name = run.placer or run.source
         samples.append(Sample(problem, placement, seconds, name, run.id))
     return samples
+
+
+def least_disturbed(samples: Sequence[Sample]) -> list[Sample]:
+    """One sample of each placement of a problem: the one with the shortest step."""
+    best: dict[tuple[str, ...], Sample] = {}
+    for sample in samples:
+        parts = (sample.placement.device, *(sample.placement.sequence or ()))
+        key = (sample.problem.fingerprint, *(part.tobytes().hex() for part in parts))
+        if key not in best or sample.measured < best[key].measured:
+            best[key] = sample
+    return list(best.values())
+
+
+def thinned(samples: Sequence[Sample], most: int, seed: int = 0) -> list[Sample]:
+    """At most so many samples, drawn without replacement, in their order."""
+    if len(samples) <= most:
+        return list(samples)
+    chosen = np.random.default_rng(seed).choice(len(samples), most, replace=False)
+    return [samples[i] for i in sorted(chosen.tolist())]
 
 
 def clocked(steps: list[StepRecord], clock: str) -> float | None:
