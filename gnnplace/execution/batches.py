@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ class Batches:
             for leaf in pytree.tree_leaves(_grouped(example))
         ]
         leaves = _tensors(example)
-        keywords = isinstance(example, dict) and len(leaves) == len(example)
+        keywords = isinstance(example, Mapping) and len(leaves) == len(example)
         self._sources = list(example) if keywords else [str(i) for i in range(len(leaves))]
         self._shapes = [tuple(tensor.shape) for tensor in leaves]
         self._batch = next((shape[0] for shape in self._shapes if shape), 0)
@@ -87,7 +88,7 @@ class Batches:
 def _grouped(inputs: Inputs) -> Any:
     if isinstance(inputs, torch.Tensor):
         return (inputs,)
-    return dict(inputs) if hasattr(inputs, "keys") else tuple(inputs)
+    return dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
 
 
 def _tensors(inputs: Inputs) -> list[torch.Tensor]:
