@@ -64,7 +64,7 @@ class Evolution(PolicyModule):
         step_size: float = 0.5,
         **shared: Any,
     ) -> None:
-        super().__init__(**{**shared, "frozen": True})
+        super().__init__(**shared)
         check_least(population=(population, 4), step_size=(step_size, 1e-6))
         self.part, self.population = part, population
         self.policy.requires_grad_(False)
