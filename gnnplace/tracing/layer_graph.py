@@ -108,8 +108,10 @@ class _Heads:
         call, rule = self.graph.calls[index], self.rules[index]
         self.found.setdefault(index, {})[HEADS] = HEADS
         for value, axes in list(zip(call.reads, rule.reads, strict=True))[:3]:
-            self._backwards(value, axes.index(HEADS))
-        self._forwards(call.results[0], rule.results[0].index(HEADS))
+            if HEADS in axes:
+                self._backwards(value, axes.index(HEADS))
+        if HEADS in rule.results[0]:
+            self._forwards(call.results[0], rule.results[0].index(HEADS))
 
     def _named(self, index: int, axes: Axes, axis: int) -> str | None:
         label = axes[axis]

@@ -1,4 +1,4 @@
-"""Rules of the calls that do the work: linear layers, products, convolutions, attention, tables."""
+"""Rules of the calls that do the work: linear layers, products, convolutions, tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 from gnnplace.tracing.layer_calls import LayerCall, Ref
 from gnnplace.tracing.layer_rule import Axes, Case, Draft, Rule, Share, numbered, whole
 
-IN, OUT, VOCABULARY, FEATURES, HEADS = "in", "out", "vocabulary", "features", "heads"
+IN, OUT, VOCABULARY, FEATURES = "in", "out", "vocabulary", "features"
 
 
 def linear(case: Case) -> Rule:
@@ -102,49 +102,6 @@ def pool(case: Case) -> Rule:
     return draft.rule("pool", axes)
 
 
-def attention(case: Case) -> Rule:
-    """Scaled dot products: along batch and heads; 4 FLOP a pair and feature."""
-    if case.call.argument(4, "dropout_p", 0.0):
-        return whole(case, "its dropout draws other numbers on each part")
-    query, value = case.shapes[0], case.results[0]
-    lead = tuple(
-        HEADS if axis == 1 and len(value) == 4 else str(axis) for axis in range(len(value) - 2)
-    )
-    draft = Draft(case)
-    for slot in range(3):
-        draft.read(slot, (*lead, None, None))
-    mask = case.slot(3, "attn_mask")
-    if mask is not None:
-        shape = case.shapes[mask]
-        count = max(0, len(shape) - 2)
-        pairs = zip(
-            shape[:count], value[len(lead) - count :], lead[len(lead) - count :], strict=False
-        )
-        draft.read(mask, (*(label if size == n else None for size, n, label in pairs), None, None))
-    flops = 4.0 * math.prod(value[:-1]) * case.shapes[1][-2] * query[-1]
-    return draft.rule("attention", (*lead, None, None), flops=flops)
-
-
-def multi_head_attention(case: Case) -> Rule:
-    """The whole of `nn.MultiheadAttention`, [positions, batch, features]: along the batch."""
-    if case.call.argument(10, "dropout_p", 0.0) and case.call.argument(13, "training", True):
-        return whole(case, "its dropout draws other numbers on each part")
-    if len(case.shapes[0]) != 3:
-        return whole(case, "attention without a batch")
-    draft = Draft(case)
-    for slot in range(3):
-        draft.read(slot, (None, "1", None))
-    padding = case.slot(14, "key_padding_mask")
-    draft.read(padding, ("1", None))
-    made: list[Axes] = [(None, "1", None)]
-    if len(case.results) == 2:
-        made.append(("1", *(None,) * (len(case.results[1]) - 1)))
-    rows = math.prod(case.results[0])
-    width = case.shapes[0][-1]
-    flops = 8.0 * rows * width + 4.0 * rows * case.shapes[1][0]
-    return draft.rule("attention", *made, flops=flops)
-
-
 def embedding(case: Case) -> Rule:
     """Rows of a table; a device without a token's row gives zeros: a sum over the vocabulary."""
     if case.call.argument(3, "max_norm") is not None or case.call.argument(6, "sparse"):
@@ -222,8 +179,6 @@ PRODUCT_RULES: dict[str, Callable[[Case], Rule]] = {
          "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
          "boolean_dispatch", "adaptive_max_pool2d", "interpolate"), pool,
     ),
-    "scaled_dot_product_attention": attention,
-    "multi_head_attention_forward": multi_head_attention,
     "embedding": embedding,
     "einsum": einsum,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrent),

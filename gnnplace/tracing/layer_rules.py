@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gnnplace.tracing.layer_attention import ATTENTION_RULES
 from gnnplace.tracing.layer_calls import CallGraph
 from gnnplace.tracing.layer_elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
 from gnnplace.tracing.layer_groups import with_groups
@@ -17,6 +18,7 @@ RULES: dict[str, Callable[[Case], Rule]] = {
     **SHAPE_RULES,
     **ELEMENTWISE_RULES,
     **PRODUCT_RULES,
+    **ATTENTION_RULES,
     **NORM_RULES,
     **LOSS_RULES,
 }

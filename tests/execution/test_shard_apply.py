@@ -224,3 +224,23 @@ def test_fused_heads_and_batch_norm_over_four():
     assert error < 1e-4
     assert statistics < 1e-5
     assert words["qkv"] in ("batch over 2, heads over 2", "batch over 4")
+
+
+def encoder(rank):
+    """An encoder of torch's own layers."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 64, dropout=0.0, batch_first=True)
+    split = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    whole, x = copy.deepcopy(split), torch.randn(2, 6, 16)
+    plan = gnnplace.shard(split, x, 2, machine=MeshMachine(flops=1e6, bandwidth=1e6))
+    plan.apply(split)
+    for model in (split, whole):
+        model(x).square().mean().backward()
+    return worst(split, whole), {x.name: x.words for x in plan.layers}
+
+
+def test_an_encoder_of_torch_is_split_along_its_heads():
+    error, words = on_processes(2, encoder)[0]
+    assert error < 1e-4
+    heads = [text for name, text in words.items() if "multi_head" in name]
+    assert heads == ["heads over 2"] * 2

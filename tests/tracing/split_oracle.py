@@ -123,14 +123,28 @@ def _leaf(tensor):
 
 
 def _part(tensor, axes, label, index):
-    if label not in axes:
+    axis, groups = _where(axes, label)
+    if axis is None:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-    part = tensor.detach().chunk(PARTS, axes.index(label))[index].contiguous()
-    return part.requires_grad_(tensor.requires_grad)
+    pieces = [piece.chunk(PARTS, axis)[index] for piece in tensor.detach().chunk(groups, axis)]
+    return torch.cat(pieces, axis).requires_grad_(tensor.requires_grad)
+
+
+def _where(axes, label):
+    """The axis that a label cuts, and how many groups it has."""
+    for axis, found in enumerate(axes):
+        base, _, groups = (found or "").partition("|")
+        if base == label:
+            return axis, int(groups or 1)
+    return None, 1
 
 
 def _joined(parts, axes, label):
-    return torch.cat(parts, axes.index(label)) if label in axes else sum(parts)
+    axis, groups = _where(axes, label)
+    if axis is None:
+        return sum(parts)
+    pieces = zip(*(part.chunk(groups, axis) for part in parts), strict=True)
+    return torch.cat([piece for group in pieces for piece in group], axis)
 
 
 def _results(call, rule, tensors, share):

@@ -63,45 +63,6 @@ def test_convolutions():
     assert check(lambda x: functional.avg_pool2d(x, 2), real(4, 4, 6, 6)) == {"0", "1"}
 
 
-def test_attention_along_batch_and_heads():
-    q, k, v = real(2, 4, 6, 8), real(2, 4, 10, 8), real(2, 4, 10, 8)
-    attend = functional.scaled_dot_product_attention
-    assert check(attend, q, k, v) == {"0", "heads"}
-    mask = torch.rand(2, 1, 6, 10) > 0.3
-    assert check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask) == {"0", "heads"}
-    assert check(lambda q, k, v: attend(q, k, v, is_causal=True), q, q, q) == {"0", "heads"}
-    grouped = check(
-        lambda q, k, v: attend(q, k, v, enable_gqa=True),
-        real(2, 4, 6, 8),
-        real(2, 2, 6, 8),
-        real(2, 2, 6, 8),
-    )
-    assert grouped == {"0", "heads"}
-
-
-def test_attention_with_dropout_stays_whole():
-    _, rules = traced(
-        lambda q: functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5), real(2, 4, 6, 8)
-    )
-    assert rules[0].kind == "whole"
-    assert "dropout" in rules[0].reason
-
-
-def test_multi_head_attention_along_the_batch():
-    torch.manual_seed(0)
-    layer = nn.MultiheadAttention(8, 2).double()
-
-    def attend(x, *weights):
-        given = dict(zip(("in", "bias", "out", "out_bias"), weights, strict=True))
-        return functional.multi_head_attention_forward(
-            x, x, x, 8, 2, given["in"], given["bias"], None, None, False, 0.0, given["out"],
-            given["out_bias"], need_weights=True,
-        )  # fmt: skip
-
-    weights = [p.detach().clone().requires_grad_() for p in layer.parameters()]
-    assert check(attend, real(6, 4, 8), *weights) == {"1"}
-
-
 def test_embedding_along_vocabulary_and_features():
     ids = torch.randint(10, (4, 6))
     assert check(functional.embedding, ids, real(10, 8)) == {"0", "1", "vocabulary", "features"}
