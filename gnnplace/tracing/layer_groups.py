@@ -1,9 +1,9 @@
 """Queries, keys and values that one layer makes side by side.
 
-A layer whose features are cut into equal pieces afterwards (``split``, ``chunk``) could be split
-along its features only by parts that lie in one piece. Here it is split within each piece instead:
-each device makes the same heads of queries, of keys and of values. The label of such an axis says
-how many pieces there are: ``out|3``.
+A layer whose features are cut into equal pieces afterwards (``split``, ``chunk``, or a ``view``
+that gives the pieces an axis of their own) could be split along its features only by parts that lie
+in one piece. Here it is split within each piece instead: each device makes the same heads of
+queries, of keys and of values. The label of such an axis says how many pieces there are: ``out|3``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gnnplace.tracing.layer_rule import Axes, Rule, Share
 from gnnplace.tracing.layer_shapes import SHAPE
 
 PIECE = "piece"
+CUTS = ("split", "chunk")
 PRODUCTS = ("linear", "convolution")
 
 
@@ -30,26 +31,36 @@ def with_groups(graph: CallGraph, rules: Sequence[Rule]) -> tuple[Rule, ...]:
         for value in call.reads:
             readers[value] = readers.get(value, 0) + 1
     for i, call in enumerate(graph.calls):
-        axis = _cut_axis(graph, call)
-        if axis is None:
+        cut = _cut_axis(graph, call) or _folded_axis(found[i])
+        if cut is None:
             continue
+        axis, pieces = cut
         chain = _chain(graph, found, producer, readers, i, axis)
         if chain is not None:
-            pieces = len(call.results)
-            found[i] = _cut_rule(graph, call, found[i], axis)
+            if call.kind in CUTS:
+                found[i] = _cut_rule(graph, call, found[i], axis)
             for index, label in chain:
                 found[index] = _grouped(graph.calls[index], found[index], label, pieces, graph)
     return tuple(found)
 
 
-def _cut_axis(graph: CallGraph, call: LayerCall) -> int | None:
-    """The axis that a call cuts into equal pieces."""
-    if call.kind not in ("split", "chunk") or len(call.results) < 2:
+def _folded_axis(rule: Rule) -> tuple[int, int] | None:
+    """The axis that a call reshapes into pieces and their features, and the number of pieces."""
+    if rule.kind != SHAPE:
+        return None
+    labels = enumerate(rule.reads[0])
+    return next(((k, int(x.split("|")[1])) for k, x in labels if x is not None and "|" in x), None)
+
+
+def _cut_axis(graph: CallGraph, call: LayerCall) -> tuple[int, int] | None:
+    """The axis that a call cuts into equal pieces, and their number."""
+    if call.kind not in CUTS or len(call.results) < 2:
         return None
     before = graph.values[call.reads[0]].shape
     axis = int(call.argument(2, "dim", 0)) % len(before)
     sizes = {graph.values[value].shape[axis] for value in call.results}
-    return axis if len(sizes) == 1 and len(call.results) * sizes.pop() == before[axis] else None
+    equal = len(sizes) == 1 and len(call.results) * sizes.pop() == before[axis]
+    return (axis, len(call.results)) if equal else None
 
 
 def _chain(

@@ -114,7 +114,8 @@ class Draft:
     def _bound(self, axes: Axes, shape: tuple[int, ...]) -> None:
         for label, size in zip(axes, shape, strict=True):
             if label is not None:
-                self.extents[label] = _common(self.extents.get(label, 0), size)
+                base, groups = base_label(label), int(label.partition("|")[2] or 1)
+                self.extents[base] = _common(self.extents.get(base, 0), size // groups)
 
     def rule(
         self, kind: str, *results: Axes, flops: float = 0.0, run: Runner | None = None
@@ -143,7 +144,7 @@ def _common(a: int, b: int) -> int:
 
 
 def _only(axes: Axes, extents: Mapping[str, int]) -> Axes:
-    return tuple(label if label in extents else None for label in axes)
+    return tuple(x if x is not None and base_label(x) in extents else None for x in axes)
 
 
 def whole(case: Case, reason: str = "") -> Rule:

@@ -12,13 +12,16 @@ from gnnplace.tracing.layer_calls import LayerCall, Ref
 from gnnplace.tracing.layer_rule import Axes, Case, Draft, Rule, Share, local_shape, numbered, whole
 
 SHAPE = "shape"
+PIECES = (2, 3)
+"""Sizes of an axis that stands for things side by side rather than for something to split."""
 
 
 def reshaped(case: Case) -> Rule:
     """`view` and its kin, from the shapes alone.
 
     Axes are matched in groups of equal size; of a group, the outermost axis can be split on both
-    sides: contiguous parts of it are contiguous parts of the whole group.
+    sides: contiguous parts of it are contiguous parts of the whole group. Where one axis becomes
+    two or three pieces of something (and is not the first, the batch), such as queries, keys and values, each piece is split.
     """
     if case.call.argument(1, "dtype") is not None and isinstance(
         case.call.argument(1, "dtype"), torch.dtype
@@ -48,7 +51,12 @@ def _grouped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Axes, Axe
                 left, i = left * before[i], i + 1
             else:
                 right, j = right * after[j], j + 1
-        inner[first[0]] = outer[first[1]] = str(first[1])
+        pieces = after[first[1]]
+        if first[0] > 0 and pieces in PIECES and i == first[0] + 1 and j > first[1] + 1:
+            within = first[1] + 1
+            inner[first[0]], outer[within] = f"{within}|{pieces}", str(within)
+        else:
+            inner[first[0]] = outer[first[1]] = str(first[1])
     return tuple(inner), tuple(outer)
 
 

@@ -63,6 +63,20 @@ def test_no_two_mesh_dimensions_cut_the_pieces():
     assert ("out", "out") not in found
 
 
+def test_pieces_that_get_an_axis_of_their_own():
+    class Folded(Fused):
+        def forward(self, x):
+            qkv = self.qkv(x).reshape(2, 6, 3, 4, 4).permute(2, 0, 3, 1, 4)
+            y = functional.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
+            return self.out(y.transpose(1, 2).reshape(2, 6, 16))
+
+    graph, rules = captured(Folded(), torch.randn(2, 6, 16))
+    _, product = named(graph, rules, "linear")
+    assert product.results == (("0", "1", "out|3"),)
+    assert product.extents["out"] == 16
+    assert split_graph(graph, rules).ops[0].words(("out",), (4,)) == "heads over 4"
+
+
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_part_makes_a_part_of_each_piece(index):
     torch.manual_seed(0)

@@ -48,6 +48,15 @@ def test_axes_are_followed(shape, function, labels):
     assert len(reads) <= len(labels)
 
 
+def test_pieces_side_by_side_are_split_each():
+    found = check(lambda x: x.view(4, 3, 8), real(4, 24))
+    assert found == {"0", "2"}
+    _, rules = traced(lambda x: x.view(4, 3, 4, 2), real(4, 24))
+    assert rules[0].reads == (("0", "2|3"),)
+    assert rules[0].results == (("0", None, "2", None),)
+    assert rules[0].extents["2"] == 4
+
+
 def test_joined_axes():
     assert check(lambda a, b: torch.cat((a, b), 1), real(4, 6, 8), real(4, 2, 8)) == {"0", "2"}
     assert check(lambda a, b: torch.stack([a, b], 1), real(4, 6), real(4, 6)) == {"0", "2"}
