@@ -12,16 +12,21 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
 from gnnplace.placement import Placement, placed_microbatches, placement_from_data
 from gnnplace.problem import Problem
 from gnnplace.profiling import detect, profile
-from gnnplace.tracing.program import Program
+from gnnplace.tracing.optimizers import Optimizer
+from gnnplace.tracing.optimizers import optimizer as find_optimizer
+from gnnplace.tracing.program import UPDATE, Program, ProgramInput, Ref, ValueInfo
 
 OPTIONS_KEY = "x-capture"
 """Where a placement file says how the model was captured."""
+SCALAR = ValueInfo((), (), torch.float32, 4)
 PLENTY = 1e15
 """Bytes, and bytes a second, of devices and links whose measures do not matter."""
 
@@ -37,6 +42,8 @@ class Plan:
         groups: Ops of the problem that were aimed at.
         dtype: Element type that the model was captured in.
         name: For messages.
+        optimizer: That the model was captured with; what updates cost has a say in the groups.
+            None: the same as it will be trained with.
     """
 
     source: Placement | dict[str, Any]
@@ -45,6 +52,7 @@ class Plan:
     groups: int
     dtype: str
     name: str
+    optimizer: str | None = None
 
     def placed(self, program: Program, problem: Problem | None) -> tuple[Problem, Placement]:
         """The problem, and the placement of it.
@@ -67,6 +75,8 @@ class Plan:
         return problem, self.source
 
     def _structure(self, program: Program) -> Problem:
+        if self.optimizer is not None:
+            program = with_optimizer(program, find_optimizer(self.optimizer))
         bare = replace(program, initial={})
         cluster = _cluster(self.devices)
         return profile(bare, cluster, groups=self.groups, microbatches=self.microbatches)
@@ -107,7 +117,37 @@ def read_plan(
         int(options.get("groups", groups)),
         str(options.get("dtype", dtype)),
         str(placement),
+        str(options["optimizer"]) if "optimizer" in options else None,
     )
+
+
+def with_optimizer(program: Program, method: Optimizer) -> Program:
+    """The structure of a program had it been captured with another optimizer.
+
+    Args:
+        program: With updates; not cut into micro-batches.
+        method: The other optimizer.
+
+    Returns:
+        A program without tensors: ops of the same names, with other state and arguments.
+    """
+    inputs = {name: i for name, i in program.inputs.items() if i.kind != "optimizer"}
+    ops = []
+    for op in program.ops:
+        if op.phase != UPDATE:
+            ops.append(op)
+            continue
+        parameter, gradients = op.args[:2]
+        about, source = inputs[parameter.name].info, inputs[parameter.name].source
+        states = [f"optimizer.{source}:{label}" for label in method.state]
+        for name, label in zip(states, method.state, strict=True):
+            info = SCALAR if label == "step" else about
+            inputs[name] = ProgramInput("optimizer", name.removeprefix("optimizer."), info)
+        args = (parameter, gradients, *map(Ref, states), *method.constants)
+        ops.append(replace(op, target=method.update, args=args))
+    values = {n: v for n, v in program.values.items() if not n.startswith("optimizer.")}
+    values |= {n: i.info for n, i in inputs.items() if i.kind == "optimizer"}
+    return replace(program, ops=tuple(ops), inputs=inputs, values=values, initial={})
 
 
 def _device_names(placement: Placement, problem: Problem | None) -> tuple[str, ...]:

@@ -21,10 +21,12 @@ from gnnplace.errors import (
     MismatchError,
     UnsupportedError,
 )
+from gnnplace.execution.structure import with_optimizer
 from gnnplace.execution.training_step import TrainingStep
 from gnnplace.placement import write_placement
 from gnnplace.profiling import profile
 from gnnplace.tracing import capture, cut
+from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.zoo import Workload
 from tests.execution.programs import cpu_cluster, random_placement
 
@@ -228,6 +230,30 @@ def test_a_placement_file_says_it_all(tmp_path):
     other = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(MismatchError, match="fingerprint"):
         gnnplace.compile(other, path, inputs=torch.zeros(4, 4))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_placement_made_with_another_optimizer_can_be_trained_with_any(tmp_path, name):
+    model, path = net(), tmp_path / "placement.json"
+    problem, placement = placed(model)
+    write_placement(path, placement, problem)
+    about = '"x-capture": {"groups": 30, "optimizer": "sgd"}, "format"'
+    path.write_text(path.read_text().replace('"format"', about, 1))
+    optimizer = OPTIMIZERS[name](model.parameters())
+    with gnnplace.compile(model, path, optimizer, loss=LOSS, timeout=30) as step:
+        assert torch.isfinite(step(batches(1)[0]))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_the_structure_with_another_optimizer_is_that_of_a_capture_with_it(name):
+    def fingerprint(program):
+        bare = replace(program, initial={})
+        return profile(bare, cpu_cluster(2), groups=30).fingerprint
+
+    model, inputs = net(), batches(1)[0]
+    first = capture(model, inputs, loss=LOSS, optimizer={"sgd": "adamw", "adamw": "sgd"}[name])
+    second = capture(model, inputs, loss=LOSS, optimizer=name)
+    assert fingerprint(with_optimizer(first, find_optimizer(name))) == fingerprint(second)
 
 
 def test_steps_have_clocks():
