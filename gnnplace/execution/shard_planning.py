@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.errors import InputError
-from gnnplace.execution.shard_apply import device_mesh
+from gnnplace.execution.shard_apply import check_layers, device_mesh
 from gnnplace.execution.shard_measure import clear_gradients, layer_seconds, measure_machine
 from gnnplace.execution.shard_plan import (
     Planned,
@@ -25,6 +25,12 @@ from gnnplace.execution.shard_plan import (
 )
 from gnnplace.sharding.captured import Mesh, SplitGraph, default_mesh
 from gnnplace.sharding.captured_costs import MeshMachine
+from gnnplace.sharding.captured_problem import (
+    CapturedProblem,
+    captured_data_parallel,
+    captured_parts,
+    completed,
+)
 from gnnplace.tracing.layer_calls import CallGraph, OutputModule, record_calls
 from gnnplace.tracing.layer_graph import split_graph
 from gnnplace.tracing.layer_rule import Rule
@@ -122,10 +128,7 @@ def plan_measured(
     layers = layer_graph(model, inputs, loss, name)
     seconds: tuple[float, ...] = ()
     if machine is None:
-        machine = measure_machine(mesh)
-        if mesh.device_type == "cpu":
-            seconds = layer_seconds(layers.step, layers.calls, layers.rules)
-            clear_gradients(model)
+        machine, seconds = _figures(layers, mesh)
     plan = plan_for(
         layers, tuple(mesh.shape), machine, memory_limit=memory_limit, seconds=seconds
     ).plan
@@ -133,6 +136,30 @@ def plan_measured(
     dist.broadcast_object_list(shared, src=0)
     made = plan_from_data(shared[0], "the plan")
     return replace(made, loss=loss, device_mesh=mesh)
+
+
+def _figures(layers: LayerGraph, mesh: DeviceMesh) -> tuple[MeshMachine, tuple[float, ...]]:
+    """Measured speeds, and on CPUs measured seconds of every layer."""
+    machine = measure_machine(mesh)
+    if mesh.device_type != "cpu":
+        return machine, ()
+    seconds = layer_seconds(layers.step, layers.calls, layers.rules)
+    clear_gradients(layers.step.model)
+    return machine, seconds
+
+
+def predicted_here(plan: ShardPlan, layers: LayerGraph, mesh: DeviceMesh) -> ShardPlan:
+    """A plan with its costs predicted by figures measured here; every process calls this.
+
+    Raises:
+        MismatchError: the plan was made for another model.
+    """
+    check_layers(plan, layers.calls, layers.rules)
+    machine, seconds = _figures(layers, mesh)
+    captured = CapturedProblem(layers.operations, plan.mesh, machine, seconds)
+    chosen = completed(captured, [layer.split for layer in plan.layers])
+    parallel = captured_parts(captured, captured_data_parallel(captured))
+    return replace(plan, predicted=captured_parts(captured, chosen), data_parallel=parallel)
 
 
 def _processes() -> int:

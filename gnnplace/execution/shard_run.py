@@ -22,7 +22,7 @@ from gnnplace.errors import InputError
 from gnnplace.execution.shard_apply import device_mesh
 from gnnplace.execution.shard_measure import clear_gradients
 from gnnplace.execution.shard_plan import ShardPlan, plan_from_data, plan_to_data
-from gnnplace.execution.shard_planning import plan_measured
+from gnnplace.execution.shard_planning import layer_graph, plan_measured, predicted_here
 from gnnplace.execution.verification import Difference, Verification
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.sharding.captured import default_mesh
@@ -149,6 +149,10 @@ class _Job:
             plan.check(workload.model)
             shape = plan.mesh
         mesh = device_mesh(shape, None, "cpu")
+        if plan is not None:
+            loss = (workload.loss or default_loss) if plan.with_loss else None
+            layers = layer_graph(workload.model, workload.inputs, loss, workload.name)
+            plan = predicted_here(plan, layers, mesh)
         plan = plan or plan_measured(
             workload.model,
             workload.inputs,

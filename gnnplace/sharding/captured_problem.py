@@ -303,3 +303,24 @@ def captured_data_parallel(captured: CapturedProblem) -> tuple[int, ...]:
             port = captured.ports(op, slot)[chosen[op]]
             chosen.append(states.index(port))
     return tuple(chosen)
+
+
+def completed(captured: CapturedProblem, operations: Sequence[Configuration]) -> tuple[int, ...]:
+    """A strategy of the operations with the cheapest states of what they share.
+
+    Raises:
+        ValueError: an operation has no such configuration.
+    """
+    chosen = [options.index(c) for options, c in zip(captured.options, operations, strict=True)]
+    for value, states in captured.shared.items():
+        node = captured.position[value]
+        links = [link for link in captured.links if node in (link.u, link.v)]
+        costs = [sum(_beside(link, node, k, chosen) for link in links) for k in range(len(states))]
+        chosen.append(int(np.argmin(costs)))
+    return tuple(chosen)
+
+
+def _beside(link: Link, node: int, state: int, chosen: Sequence[int]) -> float:
+    if link.u == node:
+        return link.cost(link.before[state], link.after[chosen[link.v]]).total
+    return link.cost(link.before[chosen[link.u]], link.after[state]).total

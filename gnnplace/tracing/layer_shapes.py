@@ -21,7 +21,7 @@ def reshaped(case: Case) -> Rule:
 
     Axes are matched in groups of equal size; of a group, the outermost axis can be split on both
     sides: contiguous parts of it are contiguous parts of the whole group. Where one axis becomes
-    two or three pieces of something (and is not the first, the batch), such as queries, keys and values, each piece is split.
+    two or three pieces, such as queries, keys and values, and is not the batch, each is split.
     """
     if case.call.argument(1, "dtype") is not None and isinstance(
         case.call.argument(1, "dtype"), torch.dtype

@@ -13,6 +13,7 @@ from gnnplace.sharding.captured_problem import (
     captured_data_parallel,
     captured_parts,
     captured_tables,
+    completed,
 )
 from tests.sharding.captured_graphs import perceptron, shared
 
@@ -89,3 +90,12 @@ def test_a_table_read_twice_has_one_home():
     parts = captured_parts(captured, captured_data_parallel(captured))
     assert parts.gradient > 0
     assert parts.memory == pytest.approx(4 * 64 + 3 * 64)  # four copies of it, halves of values
+
+
+def test_what_is_shared_is_completed_at_its_cheapest(captured):
+    problem = captured_tables(captured)
+    best = best_strategy(problem)
+    count = len(captured.graph.ops)
+    pairs = zip(captured.options, best.configuration[:count], strict=True)
+    operations = [options[k] for options, k in pairs]
+    assert problem.value(completed(captured, operations)) == pytest.approx(best.cost)
