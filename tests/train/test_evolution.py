@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from lightning import Trainer
+
+from gnnplace.errors import InputError
+from gnnplace.train import Evolution, ProblemDataModule
+from tests.train.test_algorithms import SIZES
+
+torch.set_num_threads(1)
+
+
+def module_of(**options):
+    torch.manual_seed(0)
+    return Evolution(population=6, **options, **SIZES)
+
+
+def trainer_of(folder, **options):
+    return Trainer(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        **options,
+    )
+
+
+def data_of():
+    return ProblemDataModule(
+        ops=(12, 24), held_out_ops=(12, 24), problems=6, validation_problems=2, batch_size=3
+    )
+
+
+@pytest.mark.parametrize("part", ["refiner", "decoder"])
+def test_only_the_weights_of_its_part_change(tmp_path, part):
+    module = module_of(part=part)
+    before = copy.deepcopy(module.policy.state_dict())
+    trainer_of(tmp_path, max_epochs=1).fit(module, data_of())
+    changed = {k for k, v in module.policy.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed == {f"{part}.skip"}
+    average = module.average.state_dict()
+    assert all(torch.equal(v, average[k]) for k, v in module.policy.state_dict().items())
+
+
+def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
+    """On a quadratic bowl in place of problems it finds the bottom."""
+    module = module_of(step_size=0.5)
+    size = len(module.spread)
+    bottom = np.linspace(-1.0, 1.0, size)
+    start = module.policy.refiner.skip.detach().double().numpy().copy()
+    module.spread.fill_(1.0)
+
+    def fitness(samples, candidates):
+        return ((candidates - start - bottom) ** 2).sum(axis=1)
+
+    monkeypatch.setattr(module, "_fitness", fitness)
+    monkeypatch.setattr(module, "validation_step", lambda *given: None)
+    trainer_of(tmp_path, max_epochs=150).fit(module, data_of())
+    found = module.policy.refiner.skip.detach().double().numpy() - start
+    assert np.abs(found - bottom).max() < 0.1
+    assert float(module.sigma) < 0.5
+
+
+def test_clipped_gradients_are_refused(tmp_path):
+    trainer = trainer_of(tmp_path, max_epochs=1, gradient_clip_val=1.0)
+    with pytest.raises(InputError, match="gradient_clip_val"):
+        trainer.fit(module_of(), data_of())
