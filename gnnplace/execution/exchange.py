@@ -17,10 +17,13 @@ from gnnplace.execution.stream import EVERY
 from gnnplace.execution.worker import Records
 from gnnplace.runtime.board import DONE, OFFSET, Board
 from gnnplace.runtime.hosts import Hosts
+from gnnplace.runtime.network import LOST
 
 FAILED, ENDED, DONE_KEY, ROWS = "failed", "ended", "done", "rows"
 LOOK = 0.5
 """Seconds between two looks whether another host has failed."""
+PATIENCE = 1.5
+"""Seconds in which the host that was lost may say why."""
 GRACE = 3.0
 """Seconds in which the first host waits for what others publish when they end."""
 
@@ -63,9 +66,28 @@ class Exchange:
 
     def _look(self) -> None:
         for rank in range(self._hosts.count):
-            if rank != self._hosts.rank and self._hosts.store.check([f"{FAILED}/{rank}"]):
-                why = self._hosts.store.get(f"{FAILED}/{rank}").decode()
+            why = self._failure(rank)
+            if rank != self._hosts.rank and why and LOST not in why:
                 raise ExecutionError(f"host {rank} failed: {why}")
+
+    def cause(self, error: BaseException) -> BaseException:
+        """Why a run failed: a lost connection is explained by the host that was lost, if it can."""
+        deadline = time.monotonic() + PATIENCE
+        while LOST in str(error) and time.monotonic() < deadline:
+            for rank in range(self._hosts.count):
+                why = self._failure(rank)
+                if rank != self._hosts.rank and why and LOST not in why:
+                    return ExecutionError(f"host {rank} failed: {why}")
+            time.sleep(0.05)
+        return error
+
+    def _failure(self, rank: int) -> str:
+        """What a host said of its failure; nothing if it said nothing."""
+        try:
+            key = f"{FAILED}/{rank}"
+            return self._hosts.store.get(key).decode() if self._hosts.store.check([key]) else ""
+        except RuntimeError:  # the store's host is gone
+            return ""
 
     def update(self) -> None:
         """Publishes or collects what is new."""

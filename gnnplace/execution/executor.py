@@ -148,8 +148,9 @@ class _Run(Setting):
         try:
             reports = self._run(timeout, lambda: self._idle(stream))
         except BaseException as error:
+            cause = self.exchange.cause(error) if self.exchange is not None else error
             self._end(stream, error)
-            raise
+            raise cause from None
         self._end(stream, None)
         return reports
 

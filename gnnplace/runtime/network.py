@@ -7,7 +7,8 @@ publish them in.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,8 @@ from gnnplace.runtime.transport import (
     Transport,
 )
 
+LOST = "is lost"
+"""Ends what is said of a connection: whoever says so failed because another one had failed."""
 ROUNDS = 20
 """Of the game that compares two clocks; the fastest one counts."""
 
@@ -93,7 +96,8 @@ class NetworkTransport(Transport):
 
     def barrier(self, worker: int, meeting: int) -> None:
         """Waits for all workers of all hosts."""
-        dist.barrier()
+        with self._reaching():
+            dist.barrier()
 
     def sender(self, message: int) -> Send:
         """Through shared memory, or a copy that gloo sends."""
@@ -115,7 +119,8 @@ class NetworkTransport(Transport):
         return send
 
     def _post(self, tensor: torch.Tensor, target: int, tag: int) -> None:
-        work = dist.isend(tensor, target, tag=tag)
+        with self._reaching(target):
+            work = dist.isend(tensor, target, tag=tag)
         if work is not None:
             self._pending.append(work)
 
@@ -132,11 +137,13 @@ class NetworkTransport(Transport):
             self._board.words[state] = message + 1
             if room is None or there is None:
                 header = torch.zeros(ROW, dtype=torch.int64)
-                dist.recv(header, form.source, tag=2 * message + 1)
+                with self._reaching(form.source):
+                    dist.recv(header, form.source, tag=2 * message + 1)
                 stride = tuple(header[: len(form.shape)].tolist())
                 vector = torch.empty(span(form.shape, stride), dtype=form.dtype)
                 room, there = vector.view(torch.uint8), vector.as_strided(form.shape, stride)
-            dist.recv(room, form.source, tag=2 * message)
+            with self._reaching(form.source):
+                dist.recv(room, form.source, tag=2 * message)
             self._board.words[state] = 0
             return there if self._device.type == "cpu" else there.to(self._device)
 
@@ -144,9 +151,23 @@ class NetworkTransport(Transport):
 
     def finish_round(self) -> None:
         """Waits for the sends of this worker."""
-        for work in self._pending:
-            work.wait()
+        with self._reaching():
+            for work in self._pending:
+                work.wait()
         self._pending.clear()
+
+    @contextmanager
+    def _reaching(self, worker: int | None = None) -> Iterator[None]:
+        """Says in a few words that another host does not answer, instead of gloo's many.
+
+        Raises:
+            ConnectionError: it does not.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            which = "another host" if worker is None else f"host {self._host_of[worker]}"
+            raise ConnectionError(f"the connection to {which} {LOST}") from error
 
     def bring_home(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:
         """Sends what workers of other hosts have to worker 0, whose memory host 0 reads."""

@@ -71,6 +71,18 @@ def test_a_failure_ends_the_other_host_and_brings_what_was_done(pair, monkeypatc
     assert first[0].get(1, DONE) == 3
 
 
+def test_a_lost_connection_is_explained_by_the_host_that_was_lost(pair, monkeypatch):
+    first, second = pair
+    lost = ExecutionError("worker 'cpu:0' failed: the connection to host 1 is lost")
+    monkeypatch.setattr(exchange, "PATIENCE", 0.1)
+    assert first[2].cause(lost) is lost
+    other = ExecutionError("no memory")
+    assert first[2].cause(other) is other
+    second[2].end(ExecutionError("worker 'cpu:1' was killed by SIGKILL"))
+    assert str(first[2].cause(lost)) == "host 1 failed: worker 'cpu:1' was killed by SIGKILL"
+    assert first[2].cause(other) is other
+
+
 def test_the_first_host_does_not_wait_for_ever(pair, monkeypatch):
     monkeypatch.setattr(exchange, "GRACE", 0.1)
     pair[0][2].end(None)

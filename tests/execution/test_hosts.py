@@ -128,4 +128,7 @@ def test_one_that_is_lost_ends_the_run_and_what_was_measured_is_kept(pair, victi
     (run,) = hosts.runs()
     assert run.steps > 0
     assert run.outcome.status == "failed"
-    assert "gnnplace: " in error
+    (line,) = [line for line in error.splitlines() if line.startswith("gnnplace: ")]
+    told = ("SIGKILL", "SIGTERM") if victim == "worker" else ("is lost", "SIGTERM")
+    assert any(word in line for word in told)
+    assert run.outcome.error == line.removeprefix("gnnplace: ")
