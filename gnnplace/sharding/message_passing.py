@@ -44,6 +44,10 @@ class Bounds:
     bound: float
     node: tuple[FloatArray, ...]
 
+    def meets(self, share: float) -> bool:
+        """Whether the bound is within that share of the strategy's cost."""
+        return self.cost - self.bound <= share * abs(self.cost)
+
     def sharpened(self, later: Bounds, kept: Sequence[IntArray]) -> Bounds:
         """With bounds found among configurations ``kept``; the others' stay as they are.
 

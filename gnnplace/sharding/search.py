@@ -4,13 +4,14 @@ Small problems are eliminated as they are. In larger ones a few sweeps of messag
 (``message_passing.py``) give a strategy and, for every configuration, the least that any strategy
 with it costs. What costs more than the strategy in hand can't be in the best one; what is left is
 small and is solved exactly (``elimination.py``). Where even that would take tables above the memory
-limit, the strategy in hand and the bound of all strategies are the answer, with their gap.
+limit, the strategy in hand and the bound of all strategies are the answer, with their gap; a gap
+below 1e-9 of the cost is one of rounding, and the strategy proven.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +28,8 @@ IntArray = NDArray[np.int64]
 SMALL = 2e8  # Cells of an elimination that is not worth bounds: some ten milliseconds.
 FEW = 3e6  # Cells of all tables from which an order is not even looked for.
 SWEEPS = (4, 60)  # The second where the first has left too much.
-LARGE = 2e10  # Cells of an elimination that more sweeps should make smaller: some seconds.
+LARGE = 3e8  # Cells of an elimination that more sweeps should make smaller.
+NEAR = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-6)  # Shares of the gap that are still almost the least.
 CLOSE = 1e-9  # Of the cost: a bound this near to a strategy discards all that can be discarded.
 
 
@@ -74,6 +76,8 @@ def best_strategy(
     """
     begin = time.perf_counter()
     left, bounds = _discarded(problem, SMALL)
+    if bounds is not None and bounds.meets(CLOSE) and left.order[1] > SMALL:
+        return _result(problem, bounds.configuration, begin, bounds.bound)
     try:
         configuration = left.solve(memory_limit)
     except TooLargeError:
@@ -108,7 +112,7 @@ def _result(
 ) -> ShardingResult:
     seconds = time.perf_counter() - begin
     cost, memory = problem.value(configuration), problem.bytes(configuration)
-    exact = bound is None or bound >= cost
+    exact = bound is None or cost - bound <= CLOSE * abs(cost)
     return ShardingResult(cost, memory, configuration, seconds, exact, cost if exact else bound)
 
 
@@ -151,8 +155,26 @@ def _discarded(problem: ShardingProblem, small: float) -> tuple[_Left, Bounds | 
         if left.cells <= min(cells, most) and left.order[1] <= most:
             break
         found = message_bounds(left.problem, sweeps, enough=CLOSE)
+        if bounds is not None:
+            found = _better(left.problem, found)
         rows = [np.flatnonzero(part <= found.cost) for part in found.node]
         bounds = found if bounds is None else bounds.sharpened(found, left.kept)
         kept = [kept[k] for kept, k in zip(left.kept, rows, strict=True)]
         left = _Left(left.problem.restricted(rows), kept)
     return left, bounds
+
+
+def _better(problem: ShardingProblem, bounds: Bounds) -> Bounds:
+    """With the best strategy among each node's configurations of almost the least bound.
+
+    Messages alone can't choose between strategies that cost the same; elimination can.
+    """
+    for share in NEAR:
+        above = share * (bounds.cost - bounds.bound)
+        rows = [np.flatnonzero(part <= part.min() + above) for part in bounds.node]
+        near = _Left(problem.restricted(rows), rows)
+        if near.cells <= FEW and near.order[1] <= SMALL:
+            found = near.solve(MEMORY_LIMIT)
+            cost, found = min((bounds.cost, bounds.configuration), (problem.value(found), found))
+            return replace(bounds, configuration=found, cost=cost)
+    return bounds

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gnnplace.sharding import best_strategy, read_sharding, search
+from gnnplace.sharding import Edge, ShardingProblem, best_strategy, read_sharding, search
 from gnnplace.sharding.costs import sharding_problem
 from gnnplace.sharding.elimination import TooLargeError
 from gnnplace.sharding.networks import NETWORKS, build_network
@@ -54,9 +57,12 @@ def test_published_optima(name):
 def test_search_seconds_of_large_tables(name, seconds):
     search.warm()
     problem = read_sharding(published(name))
-    fastest = min(best_strategy(problem).seconds for _ in range(3))
-    # The goal is `seconds` on one free core; twice that shows a change of kind on a busy one.
-    assert fastest < 2 * seconds
+    taken = []
+    for _ in range(3):
+        begin = time.process_time()  # Not the wall clock: other work may share the processor.
+        best_strategy(problem)
+        taken.append(time.process_time() - begin)
+    assert min(taken) < seconds
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -64,11 +70,11 @@ def test_beyond_the_memory_limit_the_answer_has_a_gap_that_holds(seed):
     problem = clique(7, 5, seed)
     best = best_strategy(problem).cost
     answer = best_strategy(problem, 100.0, bounded=True)
-    assert not answer.exact
     assert answer.bound <= best * (1 + 1e-12)
     assert best <= answer.cost * (1 + 1e-12)
     assert answer.cost == problem.value(answer.configuration)
-    assert 0 < answer.gap == pytest.approx((answer.cost - answer.bound) / answer.cost)
+    assert answer.gap == pytest.approx((answer.cost - answer.bound) / answer.cost)
+    assert answer.exact == (answer.gap < 1e-9)
 
 
 def test_a_bound_that_meets_the_strategy_is_a_proof():
@@ -83,3 +89,32 @@ def test_a_table_above_the_limit_is_refused_in_one_line():
     with pytest.raises(TooLargeError, match=r"limit of 1e\+03") as caught:
         best_strategy(clique(6, 8), memory_limit=1000)
     assert "\n" not in str(caught.value)
+
+
+def symmetric(seed, length=8):
+    """A ring in which two ways cost the same and a mixture of them more: bounds tell neither."""
+    rng = np.random.default_rng(seed)
+    half = [rng.random((3, 3)) for _ in range(length)]
+    tables = [np.block([[t, t + 2.0], [t + 2.0, t]]) for t in half]
+    costs = [np.tile(rng.random(3), 2) for _ in range(length)]
+    edges = [Edge(i, (i + 1) % length, tables[i]) for i in range(length)]
+    edges += [Edge(i, (i + length // 2) % length, tables[i]) for i in range(length // 2)]
+    names = tuple(f"n{i}" for i in range(length))
+    return ShardingProblem("symmetric", 4, names, tuple(costs), tuple(edges))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_strategies_that_cost_the_same_one_is_found(monkeypatch, seed):
+    problem = symmetric(seed)
+    monkeypatch.setattr(search, "SMALL", 1e18)
+    best = best_strategy(problem)
+    monkeypatch.setattr(search, "FEW", 0)
+    monkeypatch.setattr(search, "LARGE", 0)
+    bounds = search._discarded(problem, 0)[1]
+    assert bounds.cost >= best.cost * (1 - 1e-12)
+    assert bounds.bound <= best.cost * (1 + 1e-12)
+    assert best_strategy(problem).cost == pytest.approx(best.cost, rel=1e-12)
+    monkeypatch.setattr(search, "FEW", 1e18)
+    polished = search._better(problem, search.message_bounds(problem, 4))
+    assert polished.cost <= search.message_bounds(problem, 4).cost
+    assert polished.cost == problem.value(polished.configuration)
