@@ -9,6 +9,7 @@ and resharding and bytes of memory, all predicted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from gnnplace.sharding.captured import (
     Layout,
     Mesh,
     SplitGraph,
+    SplitOp,
     read_layout,
 )
 from gnnplace.sharding.captured_costs import MeshMachine
@@ -356,8 +358,18 @@ def _layers(
     for i, (call, op) in enumerate(zip(graph.calls, captured.graph.ops, strict=True)):
         split = captured.options[i][chosen[i]]
         words = op.words(split, captured.mesh)
-        made.append(PlannedLayer(call.name, call.kind, op.kind, split, words, op.reason))
+        reason = op.reason or _odd_batch(op, captured.mesh)
+        made.append(PlannedLayer(call.name, call.kind, op.kind, split, words, reason))
     return tuple(made)
+
+
+def _odd_batch(op: SplitOp, mesh: Mesh) -> str:
+    """Why data parallelism is out of the question for an operation, if it is."""
+    examples = dict(op.shape.extents).get(op.batch or "", 0)
+    devices = math.prod(mesh)
+    if op.batch is None or examples % devices == 0:
+        return ""
+    return f"a batch of {examples} has no {devices} equal parts"
 
 
 def _parameters(

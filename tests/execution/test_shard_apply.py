@@ -244,3 +244,43 @@ def test_an_encoder_of_torch_is_split_along_its_heads():
     assert error < 1e-4
     heads = [text for name, text in words.items() if "multi_head" in name]
     assert heads == ["heads over 2"] * 2
+
+
+class Images(nn.Module):
+    """Convolutions with functions that change their input in place, and a frozen layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True),
+            nn.Conv2d(8, 8, 3, groups=2), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        )  # fmt: skip
+        self.head = nn.Linear(8, 6)
+        self.body[0].bias.requires_grad_(False)
+
+    def forward(self, x):
+        y = self.body(x)
+        return self.head(functional.adaptive_avg_pool2d(y, 1).flatten(1))
+
+
+def images(machine):
+    torch.manual_seed(0)
+    split = Images()
+    whole, x = copy.deepcopy(split), torch.randn(4, 4, 8, 8)
+    plan = gnnplace.shard(split, x, 2, machine=machine)
+    plan.apply(split)
+    for model in (split, whole):
+        model(x).square().mean().backward()
+    assert split.body[0].bias.grad is None
+    pairs = zip(split.parameters(), whole.parameters(), strict=True)
+    trained = [(a, b) for a, b in pairs if b.requires_grad]
+    errors = [(a.grad.full_tensor() - b.grad).abs().max().item() for a, b in trained]
+    return max(errors), {x.words for x in plan.layers}
+
+
+@pytest.mark.parametrize("bandwidth", [1e5, 1e9])
+def test_convolutions(bandwidth):
+    machine = MeshMachine(flops=1e6, bandwidth=bandwidth)
+    error, words = on_processes(2, lambda rank: images(machine))[0]
+    assert error < 1e-5
+    assert any("over 2" in text for text in words)

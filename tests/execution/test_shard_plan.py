@@ -70,3 +70,9 @@ def test_memory_limits(model, plan):
     assert tight.predicted.memory <= need
     with pytest.raises(InfeasibleError):
         gnnplace.shard(model, torch.ones(4, 64), 4, memory_limit=1.0)
+
+
+def test_a_batch_without_equal_parts_is_told(model):
+    plan = gnnplace.shard(model, torch.ones(3, 64), 2)
+    assert "a batch of 3 has no 2 equal parts" in plan.layers[0].reason
+    assert all("equal parts" in line for line in plan.lines())
