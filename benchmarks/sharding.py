@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import numpy as np
 from gnnplace.bench.rows import append, identity, now, provenance, read_rows
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
-from gnnplace.sharding import ShardingProblem, ShardingResult, best_strategy, warm
+from gnnplace.sharding import ShardingProblem, ShardingResult, best_strategy, read_sharding, warm
 from gnnplace.sharding.chooser import choose, shipped_weights
 from gnnplace.sharding.configurations import configurations
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, layouts, sharding_problem
@@ -52,7 +53,8 @@ LARGE = (("inception_v3", 128), ("transformer", 256), ("gpt3_100", 64), ("gpt3_1
 BEST, DATA, PROGRAMME = "exact search", "data parallelism", "integer programme"
 RANDOM = "random search"
 LEARNED, UNTRAINED = "learned chooser", "the same, untrained"
-Solve = Callable[[Setting, ShardingProblem], ShardingResult | tuple[int, ...] | None]
+Found = ShardingResult | tuple[int, ...] | None
+Solve = Callable[[Setting, ShardingProblem], Found]
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,13 @@ WAYS: dict[str, Solve] = {
 }
 
 
+FILE_WAYS: dict[str, Callable[[ShardingProblem], Found]] = {
+    BEST: best_strategy,
+    "greedy": greedy,
+    PROGRAMME: lambda problem: solve_programme(problem, LIMIT),
+}
+
+
 def untrained() -> dict[str, np.ndarray]:
     """A chooser that takes messages as they are."""
     return {name: 0.0 * value for name, value in shipped_weights().items()}
@@ -99,6 +108,7 @@ def main() -> None:
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--devices", default=DEVICES)
     parser.add_argument("--only", default="", help="this way alone")
+    parser.add_argument("--files", default="", help="tables of files, comma-separated, alone")
     parser.add_argument("--table", action="store_true", help="run nothing")
     arguments = parser.parse_args()
     if not arguments.table:
@@ -111,6 +121,9 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Appends the rows that are missing."""
     warm()
+    if arguments.files:
+        run_files(arguments.files.split(","))
+        return
     done = {identity(row) for row in read_rows(ROWS)}
     devices = [int(count) for count in arguments.devices.split(",")]
     for cell in cells(arguments.networks.split(","), devices):
@@ -121,6 +134,17 @@ def run(arguments: argparse.Namespace) -> None:
                 f"{cell}: {row['cost']} in {row['cpu_seconds']:.3g} s {row['error']}\n"
             )
             sys.stdout.flush()
+
+
+def run_files(paths: list[str]) -> None:
+    """Rows of tables of one's own: the exact search, greedy and the integer programme."""
+    for path in paths:
+        problem = read_sharding(path)
+        for way in (BEST, "greedy", PROGRAMME):
+            cell = Cell(problem.name, problem.devices, "of the file", way)
+            row = cell.identity() | {"network": cell.network, "devices": cell.devices}
+            row |= {"links": cell.machine, "when": now(), "table_seconds": None}
+            append(ROWS, row | solved(problem, partial(FILE_WAYS[way], problem)))
 
 
 def cells(networks: list[str], devices: list[int]) -> Iterator[Cell]:
@@ -146,19 +170,22 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     problem = sharding_problem(setting.network, cell.devices, machine)
     row = cell.identity() | {"network": cell.network, "devices": cell.devices}
     row |= {"links": cell.machine, "when": now(), "table_seconds": time.process_time() - begin}
-    row |= {"cost": None, "memory": None, "exact": False, "error": ""}
+    return row | solved(problem, lambda: WAYS[cell.way](setting, problem))
+
+
+def solved(problem: ShardingProblem, solve: Callable[[], Found]) -> dict[str, Any]:
+    """What a way has found, and how long it took."""
+    row: dict[str, Any] = {"cost": None, "memory": None, "exact": False, "error": ""}
     cpu, wall = time.process_time(), time.perf_counter()
     try:
-        row |= outcome(problem, WAYS[cell.way](setting, problem))
+        row |= outcome(problem, solve())
     except GnnplaceError as error:
         row["error"] = str(error)
     row |= {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
     return row | provenance()
 
 
-def outcome(
-    problem: ShardingProblem, found: ShardingResult | tuple[int, ...] | None
-) -> dict[str, Any]:
+def outcome(problem: ShardingProblem, found: Found) -> dict[str, Any]:
     """What a way has found."""
     if found is None:
         return {"error": f"nothing found in {LIMIT:g} s"}
