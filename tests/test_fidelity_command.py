@@ -63,6 +63,7 @@ def test_every_placement_is_a_row_also_those_that_failed(folder):
         "send_overhead",
         "receive_overhead",
         "contention",
+        "slowdown",
     }
     assert data["ops"][0]["measured"] > 0
     assert "nosuch" in (folder / "out" / "fidelity.html").read_text()

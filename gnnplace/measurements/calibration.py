@@ -1,15 +1,15 @@
 """Calibration: few, named parameters by which predictions are brought to measurements.
 
-    time of op i    = profiled + op_overhead, times 1 + contention * overlap_i
+    time of op i    = (profiled * (1 + slowdown) + op_overhead) * (1 + contention * overlap_i)
     sender's cost   = the link's + send_overhead, a message
     receiver's cost = the link's + receive_overhead, a message
 
 `overlap_i` is how many other devices compute while op i does, on average over its time, in the
 uncalibrated simulation of the same placement: cores share caches and memory, and an op profiled
 alone is slower beside others. Parameters may be negative; no time becomes so. They are fitted to
-measured placements by minimising the mean of the error's logarithm (rounded off near zero, so that
-single outliers weigh no more than they are), and judged by cross-validation: each placement is
-predicted with parameters fitted to others.
+measured placements by least squares of the logarithm of predicted over measured, with a loss that
+is linear for large errors so that single outliers weigh little, and judged by cross-validation:
+each placement is predicted with parameters fitted to others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.optimize import minimize
+from scipy.optimize import least_squares
 
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
@@ -33,18 +33,20 @@ from gnnplace.problem import Problem
 from gnnplace.simulation import Simulation, Simulator
 
 FloatArray = NDArray[np.float64]
-UNIT = np.array([5e-6, 1e-5, 1e-5, 0.02])
-"""Steps in which parameters are searched: seconds, seconds, seconds, a share."""
-LOWEST = np.array([-2e-5, -1e-3, -1e-3, -0.5])
-HIGHEST = np.array([1e-3, 1e-2, 1e-2, 2.0])
-SPREAD = 3.0
-"""Steps between the points that the search begins with."""
+UNIT = np.array([5e-6, 1e-5, 1e-5, 0.02, 0.02])
+"""Steps in which parameters are searched: seconds, seconds, seconds, two shares."""
+LOWEST = np.array([-2e-5, -1e-3, -1e-3, -0.5, -0.5])
+HIGHEST = np.array([1e-3, 1e-2, 1e-2, 2.0, 2.0])
+STARTS = ((0.0, 0.0, 0.0, 0.0, 0.0), (2.0, 1.0, 1.0, 1.0, 1.0), (0.0, 2.0, 2.0, 0.0, 5.0))
+"""In these steps. A step time is a longest path, so that the error has several low points."""
+ROUNDS = 60
+"""Of the search from each start."""
 ROUND = 0.005
 """Relative error below which the loss is square, above which it is absolute."""
-RIDGE = 1e-5
+RIDGE = 1e-4
 """Keeps parameters that nothing depends on at zero."""
-FEWEST = 5
-"""Samples for four parameters."""
+FEWEST = 6
+"""Samples for five parameters."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,21 @@ class Calibration:
         send_overhead: Seconds a message costs its sender more than the link says.
         receive_overhead: Seconds a message costs its receiver more than the link says.
         contention: Share by which an op is slower for each other device that computes beside it.
+        slowdown: Share by which every op is slower than profiled, wherever the others are.
     """
 
     op_overhead: float = 0.0
     send_overhead: float = 0.0
     receive_overhead: float = 0.0
     contention: float = 0.0
+    slowdown: float = 0.0
 
     def __str__(self) -> str:
+        micro = [1e6 * t for t in (self.op_overhead, self.send_overhead, self.receive_overhead)]
         return (
-            f"op overhead {1e6 * self.op_overhead:+.1f} us, message {1e6 * self.send_overhead:+.1f}"
-            f" us on the sender and {1e6 * self.receive_overhead:+.1f} us on the receiver, "
-            f"contention {self.contention:+.1%} for each other device at work"
+            f"ops {self.slowdown:+.1%} and {micro[0]:+.1f} us each, message {micro[1]:+.1f} us on "
+            f"the sender and {micro[2]:+.1f} us on the receiver, contention "
+            f"{self.contention:+.1%} for each other device at work"
         )
 
 
@@ -80,6 +85,7 @@ class CalibrationFile(Schema):
     send_overhead: float
     receive_overhead: float
     contention: float
+    slowdown: float = 0.0
     overlap: Annotated[float, Field(ge=0)] = 0.0
 
 
@@ -116,7 +122,7 @@ class Forward:
         plain, c = self._plain, calibration
         slower = 1.0 + c.contention * self.overlap[:, None]
         self._simulator.compiled = plain._replace(
-            times=np.maximum(plain.times + c.op_overhead, 0.0) * slower,
+            times=np.maximum(plain.times * (1.0 + c.slowdown) + c.op_overhead, 0.0) * slower,
             send_overhead=_more(plain.send_overhead, plain.channel, c.send_overhead),
             receive_overhead=_more(plain.receive_overhead, plain.channel, c.receive_overhead),
             receives_cost=plain.receives_cost or bool(c.receive_overhead > 0),
@@ -161,18 +167,16 @@ def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
     if len(models) < FEWEST:
         raise InputError(f"calibration: {len(models)} measured placements; {FEWEST} are needed")
 
-    def loss(x: FloatArray) -> float:
-        c = Calibration(*np.clip(x * UNIT, LOWEST, HIGHEST).tolist())
+    def errors(x: FloatArray) -> FloatArray:
+        c = Calibration(*(x * UNIT).tolist())
         error = np.log([model.seconds(c) for model in models]) - np.log(measured)
-        return float(np.mean(np.sqrt(error**2 + ROUND**2)) + RIDGE * np.sum(x**2))
+        return np.concatenate([error, RIDGE * x])
 
-    found = []
-    for start in (np.zeros(4), np.array([2.0, 1.0, 1.0, 1.0])):
-        simplex = start + SPREAD * np.vstack([np.zeros(4), np.eye(4)])
-        options: Any = {"initial_simplex": simplex, "maxfev": 500, "xatol": 1e-2, "fatol": 1e-7}
-        found.append(minimize(loss, start, method="Nelder-Mead", options=options))
-    best = min(found, key=lambda result: result.fun)
-    return Calibration(*np.clip(best.x * UNIT, LOWEST, HIGHEST).tolist())
+    limits = (LOWEST / UNIT, HIGHEST / UNIT)
+    options: Any = {"bounds": limits, "loss": "soft_l1", "f_scale": ROUND, "max_nfev": ROUNDS}
+    found = [least_squares(errors, np.array(start), **options) for start in STARTS]
+    best = min(found, key=lambda result: result.cost)
+    return Calibration(*(best.x * UNIT).tolist())
 
 
 def cross_validated(
@@ -238,7 +242,8 @@ def calibrated(problem: Problem, calibration: Calibration, usual_overlap: float)
     """
     slower = 1.0 + calibration.contention * usual_overlap
     time = {
-        kind: np.maximum(seconds + calibration.op_overhead, 0.0) * slower
+        kind: np.maximum(seconds * (1.0 + calibration.slowdown) + calibration.op_overhead, 0.0)
+        * slower
         for kind, seconds in problem.time.items()
     }
     return replace(problem, time=time, cluster=calibrated_cluster(problem.cluster, calibration))

@@ -71,14 +71,16 @@ def test_nothing_to_correct_predicts_as_the_simulator():
         Calibration(send_overhead=5e-5),
         Calibration(receive_overhead=5e-5),
         Calibration(contention=0.2),
+        Calibration(slowdown=0.15),
     ],
 )
 def test_a_fit_finds_what_was_put_in(truth):
     found = fit(samples(truth))
-    assert found.op_overhead == pytest.approx(truth.op_overhead, abs=4e-6)
-    assert found.send_overhead == pytest.approx(truth.send_overhead, abs=4e-6)
-    assert found.receive_overhead == pytest.approx(truth.receive_overhead, abs=4e-6)
-    assert found.contention == pytest.approx(truth.contention, abs=0.01)
+    assert found.op_overhead == pytest.approx(truth.op_overhead, abs=2e-6)
+    assert found.send_overhead == pytest.approx(truth.send_overhead, abs=2e-6)
+    assert found.receive_overhead == pytest.approx(truth.receive_overhead, abs=2e-6)
+    assert found.contention == pytest.approx(truth.contention, abs=0.005)
+    assert found.slowdown == pytest.approx(truth.slowdown, abs=0.005)
 
 
 def test_held_out_predictions_are_better_than_before():
@@ -156,6 +158,6 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path):
 def test_too_little_to_fit_is_refused():
     known = samples(TRUE)
     with pytest.raises(InputError, match="needed"):
-        fit(known[:4])
+        fit(known[:5])
     with pytest.raises(InputError, match="one placement"):
         cross_validated([known[0]] * 9)
