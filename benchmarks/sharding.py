@@ -281,11 +281,12 @@ def programmes(found: dict[Key, dict[str, dict[str, Any]]]) -> Iterator[str]:
         if PROGRAMME not in mine:
             continue
         row, best = mine[PROGRAMME], mine[BEST]
-        slower = f"{row['cpu_seconds'] / best['cpu_seconds']:.0f}x"
+        has_answer = row["cost"] is not None
+        slower = f"{row['cpu_seconds'] / best['cpu_seconds']:.0f}x" if has_answer else "-"
         answer = "the same optimum" if row["exact"] else row["error"]
         if row["cost"] is not None and not row["exact"]:
             answer += f", {100 * (row['cost'] / best['cost'] - 1):.2g} % above"
-        took = f"{row['cpu_seconds']:.2f} s" if row["cost"] is not None or slower else "-"
+        took = f"{row['cpu_seconds']:.2f} s" if has_answer else "-"
         lines.append(f"| {network} | {devices} | {took} | {slower} | {answer} |")
     yield "\n".join(lines)
 
