@@ -197,7 +197,8 @@ def _run_lines(done: ShardRun, devices: int) -> list[str]:
     shared = f"; {devices} processes share {cores} cores" if devices > cores else ""
     return [
         *plan_lines(done.plan),
-        f"checked against one device: {done.verification.summary()}",
+        f"checked against one device in double precision: {done.verification.summary()}; in the "
+        f"model's own precision the worst is {done.single:.2g} relative",
         f"measured over {len(done.steps['sharded'])} steps, forward and backward{shared}; CPU: of "
         "the busiest process, without waiting:",
         f"  {'':24} {'median':>12} {'least':>12} {'CPU':>12}  {'predicted':>12}",
@@ -224,6 +225,7 @@ def _run_data(done: ShardRun) -> dict[str, Any]:
         "data_parallel": vars(done.plan.data_parallel) | {"total": done.plan.data_parallel.total},
         "passed": done.verification.passed,
         "worst": worst[0].relative if worst else 0.0,
+        "worst_single": done.single,
         "layers": {layer.name: layer.words for layer in done.plan.layers},
     }
 

@@ -1,4 +1,4 @@
-"""Tensors between layouts, by DTensor's own redistribution; autograd goes the way back."""
+"""Tensors between layouts, as DTensor redistributes them; autograd goes the way back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from gnnplace.execution.shard_collectives import changed, is_plain
 from gnnplace.sharding.captured import GROUPED, PARTIAL, REPLICATED, Layout, settled
 from gnnplace.tracing.layer_mesh import grouped_shard
 
@@ -33,6 +34,8 @@ def redistributed(
     if before == after:
         return local
     with torch.no_grad():
+        if is_plain(before, after):
+            return changed(local, mesh, before, after)
         whole = DTensor.from_local(local, mesh, placements(before), run_check=False)
         return whole.redistribute(mesh, placements(after)).to_local()
 

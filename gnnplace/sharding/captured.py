@@ -63,6 +63,7 @@ class Shape:
         results: labels of each tensor made.
         flops: of the forward pass.
         moves: it only moves axes: no time.
+        exchanges: labels whose parts exchange so many elements each while they compute.
     """
 
     extents: tuple[tuple[str, int], ...]
@@ -70,6 +71,7 @@ class Shape:
     results: tuple[Axes, ...]
     flops: float
     moves: bool = False
+    exchanges: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,20 @@ def compute(
     return machine.overhead + passes * (work + (touched + made) / machine.reading)
 
 
+def exchange(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh,
+             machine: MeshMachine) -> float:  # fmt: skip
+    """Seconds of what an operation's parts exchange, forward and backward: as all-reduces of every
+    part's own place.
+    """
+    parts, seconds = parts_of(split, mesh), 0.0
+    for label, elements in op.shape.exchanges:
+        n = parts.get(label, 1)
+        size = n * elements * graph.values[op.reads[0]].element
+        passes = 2.0 if n > 1 else 0.0
+        seconds += passes * (machine.latency + 2 * (n - 1) / n * size / machine.bandwidth)
+    return seconds
+
+
 def _held(value: SplitValue, layout: Layout, mesh: Mesh) -> float:
     return value.bytes / parts_in(layout, mesh)
 

@@ -32,6 +32,7 @@ from gnnplace.sharding.captured_costs import (
     MeshMachine,
     Moved,
     compute,
+    exchange,
     made_bytes,
     move,
     parameter_bytes,
@@ -169,6 +170,13 @@ class CapturedProblem:
             [compute(graph, graph.ops[op], c, mesh, machine, known) for c in self.options[op]]
         )
 
+    def exchanges(self, op: int) -> FloatArray:
+        """Seconds of what an operation's parts exchange while they compute. [K]"""
+        graph, mesh, machine = self.graph, self.mesh, self.machine
+        return np.array(
+            [exchange(graph, graph.ops[op], c, mesh, machine) for c in self.options[op]]
+        )
+
     def gradients(self, op: int) -> FloatArray:
         """Seconds of adding up the gradients of the parameters that it alone reads. [K]"""
         found = np.zeros(len(self.options[op]))
@@ -217,7 +225,8 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
     for i in range(count):
         key = _node_key(captured, i)
         if key not in unique:
-            unique[key] = (captured.compute(i) + captured.gradients(i), captured.memory(i))
+            own = captured.compute(i) + captured.exchanges(i) + captured.gradients(i)
+            unique[key] = (own, captured.memory(i))
         cost.append(unique[key][0])
         memory.append(unique[key][1])
     for value, states in captured.shared.items():
@@ -282,7 +291,7 @@ def captured_parts(captured: CapturedProblem, chosen: Sequence[int]) -> Parts:
     shared = list(captured.shared)
     return Parts(
         sum(float(captured.compute(i)[chosen[i]]) for i in range(count)),
-        moved.reduction,
+        moved.reduction + sum(float(captured.exchanges(i)[chosen[i]]) for i in range(count)),
         gradient + sum(float(captured.gradients(i)[chosen[i]]) for i in range(count)),
         moved.resharding,
         sum(float(captured.memory(i)[chosen[i]]) for i in range(count))

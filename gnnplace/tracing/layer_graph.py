@@ -32,7 +32,12 @@ def split_graph(graph: CallGraph, rules: Sequence[Rule]) -> SplitGraph:
         label = batch.label(i)
         names = _names(rule, label, heads.get(i, {}))
         shape = Shape(
-            tuple(rule.extents.items()), rule.reads, rule.results, rule.flops, rule.kind == SHAPE
+            tuple(rule.extents.items()),
+            rule.reads,
+            rule.results,
+            rule.flops,
+            rule.kind == SHAPE,
+            tuple(rule.exchanges.items()),
         )
         learns = any(graph.values[value].gradient for value in call.results)
         kind, reason = (rule.kind, rule.reason) if learns else (DATA, "")

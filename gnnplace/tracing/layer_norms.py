@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from gnnplace.tracing.layer_calls import LayerCall
 from gnnplace.tracing.layer_rule import Case, Draft, Rule, Share, numbered, whole
@@ -48,7 +48,10 @@ def batch_norm(case: Case) -> Rule:
             draft.read(slot, (CHANNELS,))
         elif slot is not None:  # every device keeps the whole of what it changes
             draft.extents[CHANNELS] = 1
-    return draft.rule(NORM, axes, run=_synchronised if training else None)
+    if not training:
+        return draft.rule(NORM, axes)
+    rule = draft.rule(NORM, axes, run=_synchronised)
+    return replace(rule, exchanges={BATCH: 2 * case.shapes[0][1]})
 
 
 def _synchronised(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
@@ -58,16 +61,28 @@ def _synchronised(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torc
     given = dict(zip(_NAMES, args, strict=False)) | kwargs
     x = given["input"]
     over = [axis for axis in range(x.dim()) if axis != 1]
-    count = x.numel() // x.shape[1] * share.parts(BATCH)
-    mean = share.total(x.sum(over), BATCH) / count
     shape = [1, -1] + [1] * (x.dim() - 2)
-    centred = x - mean.view(shape)
-    variance = share.total(centred.square().sum(over), BATCH) / count
+    mean, variance = _moments(x, over, share)
+    count = x.numel() // x.shape[1] * share.parts(BATCH)
     _keep_statistics(given, mean.detach(), variance.detach() * count / max(1, count - 1))
+    centred = x - mean.view(shape)
     weight, bias = given.get("weight"), given.get("bias")
     y = centred * torch.rsqrt(variance + given.get("eps", 1e-5)).view(shape)
     y = y if weight is None else y * weight.view(shape)
     return y if bias is None else y + bias.view(shape)
+
+
+def _moments(x: torch.Tensor, over: list[int], share: Share) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance over all devices from those of each, exchanged once. [channels]"""
+    own = x.mean(over)
+    spread = x.var(over, correction=0)
+    count, index = share.parts(BATCH), share.index(BATCH)
+    everyone = torch.nn.functional.pad(
+        torch.stack([own, spread])[None], (0, 0, 0, 0, index, count - 1 - index)
+    )
+    means, variances = share.total(everyone, BATCH).unbind(1)
+    mean = means.mean(0)
+    return mean, (variances + (means - mean).square()).mean(0)
 
 
 def _keep_statistics(given: dict[str, Any], mean: torch.Tensor, variance: torch.Tensor) -> None:
@@ -86,4 +101,3 @@ NORM_RULES: dict[str, Callable[[Case], Rule]] = {
     "group_norm": group_norm,
     "batch_norm": batch_norm,
 }
-assert callable(functional.batch_norm)

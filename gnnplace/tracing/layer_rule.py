@@ -61,6 +61,7 @@ class Rule:
         flops: FLOP of the whole call, forward; 0 where only bytes matter.
         run: Computes a part; None: the function itself does, on the parts of its tensors.
         reason: Why it stays whole, if it does.
+        exchanges: Elements for each part that all parts of a label exchange while they compute.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class Rule:
     flops: float = 0.0
     run: Runner | None = None
     reason: str = ""
+    exchanges: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from gnnplace.runtime.workers import Task, run_tasks
 
-TIMEOUT = 60.0
+TIMEOUT = 150.0
 
 
 def on_processes(count, work):

@@ -40,6 +40,7 @@ def test_the_best_plan_here_is_found_run_checked_and_timed():
         ("two_tower?batch=16&width=16&hidden=32&depth=1&vocabulary=64", (2,)),
         ("moe?batch=16&width=16&hidden=32&depth=1", (2,)),
         ("small_resnet?batch=4", (2,)),
+        ("gpt2?layers=1&width=32&heads=4&vocabulary=64&length=8&dropout=0.1", (2,)),
     ],
 )
 def test_zoo_models_split_like_one_device(spec, mesh):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gnnplace.errors import InputError
@@ -7,6 +9,7 @@ from gnnplace.sharding.captured import PARTIAL, REPLICATED
 from gnnplace.sharding.captured_costs import (
     MeshMachine,
     compute,
+    exchange,
     made_bytes,
     move,
     parameter_bytes,
@@ -86,3 +89,12 @@ def test_results_that_are_kept():
 def test_a_machine_without_speed_is_refused():
     with pytest.raises(InputError, match="bandwidth"):
         MeshMachine(bandwidth=0.0)
+
+
+def test_what_parts_exchange_while_they_compute():
+    graph = perceptron()
+    norm = replace(graph.ops[1], shape=replace(graph.ops[1].shape, exchanges=(("0", 16),)))
+    machine = MeshMachine(flops=1.0, bandwidth=1.0, latency=0.5)
+    assert exchange(graph, norm, ("1",), (2,), machine) == 0.0
+    # There and back, 2 * 1/2 of two parts of 16 elements.
+    assert exchange(graph, norm, ("0",), (2,), machine) == pytest.approx(2 * (0.5 + 2 * 16 * 4))
