@@ -76,7 +76,7 @@ def best_strategy(
     """
     begin = time.perf_counter()
     left, bounds = _discarded(problem, SMALL)
-    if bounds is not None and bounds.meets(CLOSE) and left.order[1] > SMALL:
+    if bounds is not None and _proven(left, bounds):
         return _result(problem, bounds.configuration, begin, bounds.bound)
     try:
         configuration = left.solve(memory_limit)
@@ -96,6 +96,8 @@ def best_with_bounds(problem: ShardingProblem) -> tuple[tuple[int, ...], Bounds]
     """
     left, bounds = _discarded(problem, -1.0)
     assert bounds is not None
+    if _proven(left, bounds):
+        return bounds.configuration, bounds
     return left.solve(MEMORY_LIMIT), bounds
 
 
@@ -140,6 +142,11 @@ class _Left:
         """An order of elimination, and the cells that it would take."""
         sizes = [len(cost) for cost in self.problem.cost]
         return elimination_order(self.problem.neighbours(), sizes)
+
+
+def _proven(left: _Left, bounds: Bounds) -> bool:
+    """Whether an elimination would take long and only tell differences of rounding."""
+    return bounds.meets(CLOSE) and left.order[1] > SMALL
 
 
 def _discarded(problem: ShardingProblem, small: float) -> tuple[_Left, Bounds | None]:
