@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gnnplace.problem import Problem as Problem
     from gnnplace.problem import read_problem as read_problem
     from gnnplace.problem import write_problem as write_problem
+    from gnnplace.sharding.captured_costs import MeshMachine as MeshMachine
 
 HOMES = {
     "gnnplace.api": (
@@ -45,6 +46,7 @@ HOMES = {
     "gnnplace.microbatching": ("with_microbatches",),
     "gnnplace.placement": ("Placement", "read_placement", "write_placement"),
     "gnnplace.execution.shard_plan": ("ShardPlan", "read_shard_plan"),
+    "gnnplace.sharding.captured_costs": ("MeshMachine",),
     "gnnplace.problem": ("Problem", "read_problem", "write_problem"),
 }
 HOME = {name: module for module, names in HOMES.items() for name in names}
