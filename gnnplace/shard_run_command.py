@@ -164,7 +164,7 @@ def _execute(args: Namespace, devices: int) -> int:
         if args.devices not in (None, count):
             raise InputError(f"--devices: the plan {args.plan!r} is for {count} devices")
         devices = count
-    say(f"running on {devices} processes")
+    say(f"running on {devices} process" + "es" * (devices != 1))
     done = run_sharded(
         _maker(args.what),
         devices,
