@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from gnnplace.runtime.board import STRIDE, WAITING, Board
-from gnnplace.runtime.memory import span
+from gnnplace.runtime.memory import LINE, span
 from gnnplace.runtime.transport import Layouts, Message, Receive, Send, Transport, flat, overlaps
 
 SETUP_TIMEOUT = timedelta(seconds=60)
@@ -75,15 +75,15 @@ class GlooTransport(Transport):
     def receiver(self, message: int) -> Receive:
         """A function that waits for the message and returns its buffer, with its strides."""
         form = self._messages[message]
-        room = torch.empty(form.capacity, dtype=form.dtype)
+        room = torch.empty(form.capacity + LINE // form.dtype.itemsize, dtype=form.dtype)
         state = self._worker * STRIDE + WAITING
 
         def receive(turn: int) -> torch.Tensor:
             self._board.words[state] = message + 1
-            size = self._arriving(message)
-            dist.recv(room[:size].view(torch.uint8), form.source, tag=message)
+            size, at = self._arriving(message), self._layouts.shift(message)
+            dist.recv(room[at : at + size].view(torch.uint8), form.source, tag=message)
             self._board.words[state] = 0
-            tensor = room.as_strided(form.shape, self._layouts.read(message))
+            tensor = room.as_strided(form.shape, self._layouts.read(message), at)
             return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
         return receive

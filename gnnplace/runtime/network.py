@@ -16,7 +16,7 @@ import torch.distributed as dist
 from gnnplace.runtime.board import OFFSET, STRIDE, WAITING, Board
 from gnnplace.runtime.gloo import SETUP_TIMEOUT, stage
 from gnnplace.runtime.hosts import Hosts
-from gnnplace.runtime.memory import contiguous_stride, span
+from gnnplace.runtime.memory import LINE, contiguous_stride, span
 from gnnplace.runtime.transport import (
     ROW,
     Message,
@@ -24,6 +24,7 @@ from gnnplace.runtime.transport import (
     Send,
     SharedMemoryTransport,
     Transport,
+    shift,
 )
 
 LOST = "is lost"
@@ -112,7 +113,7 @@ class NetworkTransport(Transport):
             if staged is None:
                 stride = _fitting(form, tensor)
                 staged = torch.empty(span(form.shape, stride), dtype=form.dtype)
-                self._post(_header(stride), form.target, 2 * message + 1)
+                self._post(_header(stride, shift(tensor)), form.target, 2 * message + 1)
             stage(staged, tensor, stride)
             self._post(staged.view(torch.uint8), form.target, 2 * message)
 
@@ -140,8 +141,10 @@ class NetworkTransport(Transport):
                 with self._reaching(form.source):
                     dist.recv(header, form.source, tag=2 * message + 1)
                 stride = tuple(header[: len(form.shape)].tolist())
-                vector = torch.empty(span(form.shape, stride), dtype=form.dtype)
-                room, there = vector.view(torch.uint8), vector.as_strided(form.shape, stride)
+                size, at = span(form.shape, stride), int(header[-1])
+                vector = torch.empty(size + LINE // form.dtype.itemsize, dtype=form.dtype)
+                room = vector[at : at + size].view(torch.uint8)
+                there = vector.as_strided(form.shape, stride, at)
             with self._reaching(form.source):
                 dist.recv(room, form.source, tag=2 * message)
             self._board.words[state] = 0
@@ -195,7 +198,8 @@ def _fitting(form: Message, tensor: torch.Tensor) -> tuple[int, ...]:
     return stride if span(form.shape, stride) <= form.capacity else contiguous_stride(form.shape)
 
 
-def _header(stride: tuple[int, ...]) -> torch.Tensor:
+def _header(stride: tuple[int, ...], shift: int) -> torch.Tensor:
     header = torch.zeros(ROW, dtype=torch.int64)
     header[: len(stride)] = torch.tensor(stride, dtype=torch.int64)
+    header[-1] = shift
     return header

@@ -3,7 +3,8 @@
 A message is a tensor that one worker sends to another once a round. Its buffer is its own, so that
 rounds need only a barrier between them. Strides travel with the tensor: in the first round the
 sender publishes the strides it met, and both sides keep views with these strides from then on
-(a tensor sent as contiguous would make the receiver's kernels round differently).
+(a tensor sent as contiguous would make the receiver's kernels round differently). So does its
+place within a cache line, the `shift`: a slice that begins in the middle of one is received so.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 import torch
 
 from gnnplace.runtime.board import STRIDE, WAITING, Board
-from gnnplace.runtime.memory import Arena, contiguous_stride, shared_words, span
+from gnnplace.runtime.memory import LINE, Arena, contiguous_stride, shared_words, span
 
 ROW = 32
-"""Words of a message's layout: a flag, then its strides; torch ops know at most 25 dimensions."""
+"""Words of a message's layout: a flag, then its strides (torch ops know at most 25 dimensions);
+the last one is its `shift`."""
 Send = Callable[[torch.Tensor, int], None]
 Receive = Callable[[int], torch.Tensor]
 
@@ -111,6 +113,7 @@ class Layouts:
         base = message * ROW + 1
         for i, step in enumerate(stride):
             self.words[base + i] = step
+        self.words[base + ROW - 2] = shift(tensor)
         self.words[self.ready(message)] = 1
         return stride
 
@@ -119,6 +122,15 @@ class Layouts:
         base = message * ROW + 1
         dimensions = len(self._messages[message].shape)
         return tuple(self.words[base + i] for i in range(dimensions))
+
+    def shift(self, message: int) -> int:
+        """The published shift of a message."""
+        return self.words[message * ROW + ROW - 1]
+
+
+def shift(tensor: torch.Tensor) -> int:
+    """Elements between the last cache line's beginning and the tensor's."""
+    return tensor.data_ptr() % LINE // tensor.element_size()
 
 
 def overlaps(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
@@ -151,14 +163,19 @@ class SharedMemoryTransport(Transport):
         self._layouts = Layouts(messages)
         self._flags = shared_words(len(messages) * STRIDE)
         self._arena = Arena()
-        self._offsets = [self._arena.reserve(m.capacity * m.dtype.itemsize) for m in messages]
+        self._offsets = [
+            self._arena.reserve(m.capacity * m.dtype.itemsize + LINE) for m in messages
+        ]
         for i in range(len(messages)):
             self._buffer(i, messages[i].shape, contiguous_stride(messages[i].shape))
         self._worker = -1
         self._device = torch.device("cpu")
 
-    def _buffer(self, i: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-        return self._arena.view(self._offsets[i], shape, stride, self._messages[i].dtype)
+    def _buffer(
+        self, i: int, shape: tuple[int, ...], stride: tuple[int, ...], shift: int = 0
+    ) -> torch.Tensor:
+        dtype = self._messages[i].dtype
+        return self._arena.view(self._offsets[i] + shift * dtype.itemsize, shape, stride, dtype)
 
     def open(self, worker: int, device: torch.device) -> None:
         """Notes who this is; called in the worker."""
@@ -185,10 +202,11 @@ class SharedMemoryTransport(Transport):
     def _copier(self, message: int, tensor: torch.Tensor) -> Callable[[torch.Tensor], object]:
         shape = self._messages[message].shape
         stride = self._layouts.publish(message, tensor)
+        at = self._layouts.shift(message)
         if overlaps(shape, stride):
-            vector = self._buffer(message, (span(shape, stride),), (1,))
+            vector = self._buffer(message, (span(shape, stride),), (1,), at)
             return lambda tensor: vector.copy_(flat(tensor))
-        return self._buffer(message, shape, stride).copy_
+        return self._buffer(message, shape, stride, at).copy_
 
     def receiver(self, message: int) -> Receive:
         """A function that waits for the flag and returns the buffer itself, on the CPU."""
@@ -203,9 +221,8 @@ class SharedMemoryTransport(Transport):
                 board.wait(flags, slot, turn)
                 board.words[state] = 0
             if there is None:
-                there = self._buffer(
-                    message, self._messages[message].shape, self._layouts.read(message)
-                )
+                shape, stride = self._messages[message].shape, self._layouts.read(message)
+                there = self._buffer(message, shape, stride, self._layouts.shift(message))
             return there if there.device == self._device else there.to(self._device)
 
         return receive

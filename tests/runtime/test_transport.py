@@ -101,6 +101,36 @@ def test_tensors_arrive_as_they_left(name):
     assert exchange(name) == []
 
 
+@pytest.mark.parametrize("name", ["shm", "gloo"])
+def test_a_slice_arrives_at_the_same_place_in_a_cache_line(name):
+    """Kernels may round differently elsewhere."""
+    whole = torch.arange(30.0).reshape(5, 6)
+    part = whole[3:]
+    assert part.data_ptr() % 64 == 8
+    message = Message(0, 1, (2, 6), (6, 1), torch.float32)
+    board = Board(2)
+    carrier = make_transport(name, (message,), board)
+
+    def send() -> None:
+        carrier.open(0, torch.device("cpu"))
+        carrier.sender(0)(part, 1)
+        carrier.finish_round()
+        carrier.close()
+
+    def receive() -> tuple[int, bool]:
+        carrier.open(1, torch.device("cpu"))
+        found = carrier.receiver(0)(1)
+        answer = found.data_ptr() % 64, torch.equal(found, part)
+        carrier.close()
+        return answer
+
+    try:
+        found = run_tasks([Task("0", send, 0), Task("1", receive, 0)], timeout=20)[1]
+    finally:
+        carrier.dispose()
+    assert found == (8, True)
+
+
 def test_a_layout_other_than_expected_still_brings_the_numbers():
     assert exchange("shm", wrong_strides=True) == []
 
