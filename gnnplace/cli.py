@@ -251,6 +251,7 @@ def _shard(parser: ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=300.0, help="--execute: seconds at most")
     parser.add_argument("--devices", type=int, default=None, help="of a network; 8 by default")
     parser.add_argument("--exactly", action="store_true", help="a network's layers use all devices")
+    parser.add_argument("--powers-of-two", action="store_true", help="a network's splits")
     parser.add_argument("--flops", type=float, default=10e12, help="FLOP/s of a device")
     parser.add_argument("--bandwidth", type=float, default=16e9, help="bytes/s of a link")
     parser.add_argument("--profile", action="store_true", help="for 1, 2, 4 … devices")

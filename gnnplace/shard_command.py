@@ -24,6 +24,7 @@ from gnnplace.sharding import (
 )
 from gnnplace.sharding.captured_files import write_sharding
 from gnnplace.sharding.captured_network import captured_network
+from gnnplace.sharding.configurations import Space
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.device_counts import device_profile, fewest_devices, powers_of_two
 from gnnplace.sharding.layers import Network
@@ -79,15 +80,17 @@ def _text(problem: ShardingProblem, setting: Setting | None, result: ShardingRes
 def _read(args: Namespace) -> tuple[ShardingProblem, Setting | None]:
     """The problem of a file, or of a network by name on ``--devices``."""
     if args.what.endswith(".json") or Path(args.what).is_file():
-        if args.devices is not None or args.exactly:
-            raise InputError("--devices, --exactly: the sharding file has its own configurations")
+        if args.devices is not None or args.exactly or args.powers_of_two:
+            told = "--devices, --exactly, --powers-of-two"
+            raise InputError(f"{told}: the sharding file has its own configurations")
         return read_sharding(args.what), None
     devices = 8 if args.devices is None else args.devices
     if not 1 <= devices <= MOST_DEVICES:
         raise InputError(f"--devices: {devices} is not between 1 and {MOST_DEVICES}")
     machine = Machine(flops=args.flops, bandwidth=args.bandwidth)
-    setting = Setting(_network(args.what), devices, machine, args.exactly)
-    return sharding_problem(setting.network, devices, machine, exactly=args.exactly), setting
+    space = Space(args.exactly, args.powers_of_two)
+    setting = Setting(_network(args.what), devices, machine, space)
+    return sharding_problem(setting.network, devices, machine, space=space), setting
 
 
 def _network(what: str) -> Network:
@@ -211,7 +214,7 @@ def _profile(setting: Setting | None, args: Namespace) -> int:
         powers_of_two(setting.devices),
         setting.machine,
         memory_limit=args.memory_limit,
-        exactly=setting.exactly,
+        space=setting.space,
     )
     if args.json:
         rows = [(n, (r.cost, r.memory) if r else (None, None)) for n, r in found.items()]

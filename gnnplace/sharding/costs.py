@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from gnnplace.errors import InputError
 from gnnplace.sharding.classes import Classes, ClassTable
-from gnnplace.sharding.configurations import configurations
+from gnnplace.sharding.configurations import ANY, Space, configurations
 from gnnplace.sharding.layers import Axes, Network, Operation
 from gnnplace.sharding.problem import Edge, ShardingProblem
 
@@ -91,10 +91,10 @@ class EdgeCosts:
 
 @lru_cache(maxsize=4096)
 def layer_costs(
-    operation: Operation, devices: int, machine: Machine, exactly: bool = False
+    operation: Operation, devices: int, machine: Machine, space: Space = ANY
 ) -> LayerCosts:
     """Costs of every configuration of ``operation``."""
-    splits = configurations(operation, devices, exactly)
+    splits = configurations(operation, devices, space)
     parts = {d.name: splits[:, i] for i, d in enumerate(operation.dimensions)}
     compute = (
         3.0 * operation.flops / splits.prod(axis=1) / machine.flops * _waiting(operation, parts)
@@ -162,7 +162,7 @@ def edge_costs(
     port: int,
     devices: int,
     machine: Machine,
-    exactly: bool = False,
+    space: Space = ANY,
 ) -> EdgeCosts:
     """Costs of the producer's output, in every split, becoming the consumer's input in every split.
 
@@ -172,11 +172,11 @@ def edge_costs(
         port: which of the consumer's inputs.
         devices: to split over.
         machine: speeds.
-        exactly: as for ``configurations``.
+        space: as for ``configurations``.
     """
     axes = consumer.inputs[port]
-    made = layouts(producer, producer.output, devices, exactly)
-    read = layouts(consumer, axes, devices, exactly)
+    made = layouts(producer, producer.output, devices, space)
+    read = layouts(consumer, axes, devices, space)
     size = producer.elements(producer.output) * machine.element
     need = np.broadcast_to(size / read[0].prod(axis=1), (len(made[0]), len(read[0])))
     there = (size / made[0].prod(axis=1))[:, None]
@@ -205,14 +205,14 @@ def _overlaps(held: FloatArray, wanted: FloatArray) -> FloatArray:
 
 @lru_cache(maxsize=4096)
 def layouts(
-    operation: Operation, axes: Axes, devices: int, exactly: bool
+    operation: Operation, axes: Axes, devices: int, space: Space
 ) -> tuple[FloatArray, Classes]:
     """Ways in which configurations lay out a tensor, and which configuration has which.
 
     Returns:
         parts of each axis [layouts, axes] and the layout of each configuration.
     """
-    splits = configurations(operation, devices, exactly)
+    splits = configurations(operation, devices, space)
     names = [d.name for d in operation.dimensions]
     columns = [splits[:, names.index(a)] if a is not None else splits[:, 0] * 0 + 1 for a in axes]
     code = np.zeros(len(splits), np.int64)
@@ -223,7 +223,7 @@ def layouts(
 
 
 def sharding_problem(
-    network: Network, devices: int, machine: Machine | None = None, *, exactly: bool = False
+    network: Network, devices: int, machine: Machine | None = None, *, space: Space = ANY
 ) -> ShardingProblem:
     """Cost tables of a network; equal layers and equal pairs of layers share them.
 
@@ -231,18 +231,18 @@ def sharding_problem(
         network: layers.
         devices: to split over.
         machine: speeds.
-        exactly: only configurations that use all devices, where there are any.
+        space: which splits are allowed.
     """
     machine = machine or Machine()
     index = {layer.name: i for i, layer in enumerate(network.layers)}
-    own = [layer_costs(x.operation, devices, machine, exactly) for x in network.layers]
+    own = [layer_costs(x.operation, devices, machine, space) for x in network.layers]
     totals = {id(costs): costs.total for costs in own}
     edges = []
     for layer in network.layers:
         for port, source in enumerate(layer.inputs):
             if source is not None:
                 producer = network.layers[index[source]].operation
-                costs = edge_costs(producer, layer.operation, port, devices, machine, exactly)
+                costs = edge_costs(producer, layer.operation, port, devices, machine, space)
                 ends = (index[source], index[layer.name])
                 edges.append(Edge(*ends, costs.time, costs.memory, costs.over_classes))
     return ShardingProblem(

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnplace.errors import InfeasibleError
+from gnnplace.sharding.configurations import ANY, Space
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.frontier import cheapest_within
 from gnnplace.sharding.layers import Network
@@ -25,7 +26,7 @@ def device_profile(
     machine: Machine | None = None,
     *,
     memory_limit: float | None = None,
-    exactly: bool = False,
+    space: Space = ANY,
 ) -> dict[int, ShardingResult | None]:
     """The best strategy for each number of devices; None where nothing fits.
 
@@ -34,11 +35,11 @@ def device_profile(
         counts: numbers of devices.
         machine: speeds.
         memory_limit: bytes of a device.
-        exactly: only configurations that use all devices, where there are any.
+        space: which splits are allowed.
     """
     found: dict[int, ShardingResult | None] = {}
     for count in counts:
-        problem = sharding_problem(network, count, machine, exactly=exactly)
+        problem = sharding_problem(network, count, machine, space=space)
         try:
             found[count] = (
                 best_strategy(problem)

@@ -68,7 +68,7 @@ def expert(setting: Setting, problem: ShardingProblem) -> tuple[int, ...]:
 
 def _expert_split(operation: Operation, setting: Setting, ways: int, scheme: Scheme) -> int:
     """Index of the configuration nearest to the one that the scheme wants."""
-    rows = configurations(operation, setting.devices, setting.exactly)
+    rows = configurations(operation, setting.devices, setting.space)
     names = [d.name for d in operation.dimensions]
     mine = next((name for name in scheme.split.get(operation.kind, ()) if name in names), None)
     wanted = np.ones(len(names))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnnplace.sharding.configurations import configurations, data_parallel, in_words
+from gnnplace.sharding.configurations import ANY, Space, configurations, data_parallel, in_words
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs
 from gnnplace.sharding.layers import Network
 
@@ -33,23 +33,23 @@ class Setting:
     network: Network
     devices: int
     machine: Machine
-    exactly: bool = False
+    space: Space = ANY
 
     def words(self, configuration: Sequence[int]) -> list[str]:
         """Each layer's split, such as ``heads over 4, batch over 2``."""
         pairs = zip(self.network.layers, configuration, strict=True)
         return [
-            in_words(x.operation, configurations(x.operation, self.devices, self.exactly)[k])
+            in_words(x.operation, configurations(x.operation, self.devices, self.space)[k])
             for x, k in pairs
         ]
 
     def parts(self, configuration: Sequence[int]) -> Parts:
         """What one configuration index a layer costs."""
-        machine, devices, exactly = self.machine, self.devices, self.exactly
+        machine, devices, space = self.machine, self.devices, self.space
         layers = self.network.layers
         chosen = dict(zip((x.name for x in layers), configuration, strict=True))
         operations = {x.name: x.operation for x in layers}
-        own = [layer_costs(x.operation, devices, machine, exactly) for x in layers]
+        own = [layer_costs(x.operation, devices, machine, space) for x in layers]
         pairs = list(zip(own, configuration, strict=True))
         memory = sum(float(costs.memory[k]) for costs, k in pairs)
         moved = 0.0
@@ -58,7 +58,7 @@ class Setting:
                 if source is None:
                     continue
                 costs = edge_costs(
-                    operations[source], layer.operation, port, devices, machine, exactly
+                    operations[source], layer.operation, port, devices, machine, space
                 )
                 cell = (chosen[source], chosen[layer.name])
                 moved, memory = moved + float(costs.time[cell]), memory + float(costs.memory[cell])
@@ -73,6 +73,6 @@ class Setting:
     def data_parallel(self) -> tuple[int, ...]:
         """The configuration of data parallelism: every layer split along the batch alone."""
         return tuple(
-            data_parallel(layer.operation, self.devices, self.exactly)
+            data_parallel(layer.operation, self.devices, self.space)
             for layer in self.network.layers
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.configurations import configurations, data_parallel
+from gnnplace.sharding.configurations import Space, configurations, data_parallel
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, sharding_problem
 from gnnplace.sharding.layers import (
     Dimension,
@@ -114,16 +114,19 @@ def test_configurations():
     assert (rows[0] == 1).all()
     assert (rows.prod(axis=1) <= 4).all()
     assert len(rows) == len(np.unique(rows, axis=0)) == 10  # Exponents of three that sum to 2.
-    assert (configurations(DENSE, 4, True).prod(axis=1) == 4).all()
+    assert (configurations(DENSE, 4, Space(exactly=True)).prod(axis=1) == 4).all()
     small = linear(2, Dimension("in", 1), Dimension("out", 3))
     assert configurations(small, 4).max(axis=0).tolist() == [2, 1, 2]
     assert set(configurations(DENSE, 6)[:, 2]) == {1, 2, 3, 6}
+    powers = configurations(DENSE, 6, Space(powers_of_two=True))
+    assert set(powers[:, 2]) == {1, 2, 4}
+    assert powers.prod(axis=1).max() == 4
 
 
-@pytest.mark.parametrize("exactly", [False, True])
-def test_data_parallelism_is_in_every_space(exactly):
+@pytest.mark.parametrize("space", [Space(), Space(exactly=True), Space(powers_of_two=True)])
+def test_data_parallelism_is_in_every_space(space):
     for operation in (DENSE, embedding(8, 2, 40, 8), convolution(8, 3, 5, (8, 8), (3, 3))):
-        split = configurations(operation, 8, exactly)[data_parallel(operation, 8, exactly)]
+        split = configurations(operation, 8, space)[data_parallel(operation, 8, space)]
         assert split.tolist() == [8] + [1] * (len(split) - 1)
 
 
