@@ -158,10 +158,11 @@ class ShardedForward:
     def _draw_alike(self, graph: CallGraph) -> None:
         """Random numbers follow the first process's: masks of parts are parts of one mask."""
         if any("dropout" in call.kind or "rand" in call.kind for call in graph.calls):
-            state = torch.get_rng_state()
-            if self.mesh.device_type == "cpu":
-                dist.broadcast(state, 0)
-                torch.set_rng_state(state)
+            accelerated = self.mesh.device_type == "cuda"
+            state = torch.cuda.get_rng_state() if accelerated else torch.get_rng_state()
+            shared: list[torch.Tensor] = [state]
+            dist.broadcast_object_list(shared, src=0)
+            (torch.cuda.set_rng_state if accelerated else torch.set_rng_state)(shared[0])
 
 
 def _key(leaf: Any) -> Any:

@@ -29,8 +29,8 @@ from gnnplace.tracing.step import StepModule
 SMALL, LARGE = 256, 1 << 20
 """Elements of the tensors whose sums are timed."""
 ROUNDS = 15
-SIDE = 512
-"""Rows and columns of the product that is timed."""
+SIDE, LARGE_SIDE = 512, 4096
+"""Rows and columns of the product that is timed on CPUs and on GPUs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +53,9 @@ def measure_machine(mesh: DeviceMesh) -> MeshMachine:
     The numbers are those of the first device, so that all plan alike.
     """
     latency, bandwidth = _collectives(mesh)
-    found = torch.tensor([_product_rate(), bandwidth, latency, _overhead()], dtype=torch.float64)
-    device = torch.device(mesh.device_type)
-    shared = found.to(device)
+    kind = mesh.device_type
+    figures = [_product_rate(kind), bandwidth, latency, _overhead(kind)]
+    shared = torch.tensor(figures, dtype=torch.float64, device=kind)
     dist.broadcast(shared, 0)
     flops, bandwidth, latency, overhead = shared.tolist()
     return MeshMachine(flops=flops, bandwidth=bandwidth, latency=latency, overhead=overhead)
@@ -71,33 +71,38 @@ def _collectives(mesh: DeviceMesh) -> tuple[float, float]:
 
     def reduce(count: int) -> float:
         local = torch.ones(count, device=mesh.device_type)
-        return _timed(lambda: redistributed(local, mesh, before, after))
+        return _timed(lambda: redistributed(local, mesh, before, after), mesh.device_type)
 
     latency, large = reduce(SMALL), reduce(LARGE)
     moved = 2 * (size - 1) / size * 4 * LARGE
     return latency, moved / max(large - latency, 1e-9)
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _timed(work: Callable[[], object], kind: str) -> float:
     """The least seconds after a first time: what takes longer was disturbed by other processes."""
     work()
+    if kind == "cuda":
+        torch.cuda.synchronize()
     least = float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter()
         work()
+        if kind == "cuda":
+            torch.cuda.synchronize()
         least = min(least, time.perf_counter() - start)
     return least
 
 
-def _product_rate() -> float:
-    a = torch.ones(SIDE, SIDE)
-    return 2.0 * SIDE**3 / _timed(lambda: a @ a)
+def _product_rate(kind: str) -> float:
+    side = LARGE_SIDE if kind == "cuda" else SIDE
+    a = torch.ones(side, side, device=kind)
+    return 2.0 * side**3 / _timed(lambda: a @ a, kind)
 
 
-def _overhead() -> float:
+def _overhead(kind: str) -> float:
     """Seconds of an operation on next to nothing, forward and backward."""
-    x = torch.ones(4, requires_grad=True)
-    return _timed(lambda: torch.relu(x).sum().backward()) / 2
+    x = torch.ones(4, requires_grad=True, device=kind)
+    return _timed(lambda: torch.relu(x).sum().backward(), kind) / 2
 
 
 def layer_seconds(

@@ -27,6 +27,18 @@ from gnnplace.tracing.step import StepModule
 
 CALL, PARAMETER, BUFFER, INPUT, CONSTANT = "call", "parameter", "buffer", "input", "constant"
 PREFIX = "model."
+ASIDE = (
+    "view",
+    "reshape",
+    "flatten",
+    "transpose",
+    "contiguous",
+    "to",
+    "add",
+    "getitem",
+    "unsqueeze",
+)
+"""Functions that a layer calls beside the one that it is named after."""
 
 
 @dataclass(frozen=True)
@@ -365,7 +377,8 @@ class _Recorder(TorchFunctionMode):
     def _name(self, func: Any) -> str:
         path, leaf = self.stack[-1] if self.stack else ("", False)
         plain = function_name(func)
-        base = path if leaf and path else f"{path}.{plain}".lstrip(".")
+        alone = leaf and path and plain not in ASIDE
+        base = path if alone else f"{path}.{plain}".lstrip(".")
         count = self._names.get(base, 0)
         self._names[base] = count + 1
         return base if count == 0 else f"{base}#{count + 1}"

@@ -39,6 +39,11 @@ def test_calls_have_the_names_of_their_modules():
     assert isinstance(graph.output["out"], Ref)
 
 
+def test_a_layer_is_named_after_what_it_is_for():
+    graph = record(nn.Sequential(nn.BatchNorm1d(4), nn.Flatten()), torch.randn(3, 4))
+    assert [call.name for call in graph.calls] == ["0.add", "0", "1.flatten"]
+
+
 def test_values_know_where_they_come_from():
     graph = record(Residual(), torch.ones(2, 4))
     up = graph.calls[0]
