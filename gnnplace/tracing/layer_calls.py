@@ -204,11 +204,6 @@ class _Stand:
     mode: FakeTensorMode | None
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A meta tensor like it; of a tensor that is split over a mesh, of the whole."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-
-
 def _fake_tensors(step: StepModule) -> _Stand:
     tensors = dict(_named_state(step))
     fakes = [t for t in (*tensors.values(), *step.inputs()) if isinstance(t, FakeTensor)]
