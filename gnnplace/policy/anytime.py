@@ -4,8 +4,8 @@ What the first choices leave of the budget is cut into cycles. A cycle starts fr
 placement so far, cools from one temperature to another, and has a habit of moving
 (``guided.Habit``): cold with new orders, warm, or hot in a fixed order as annealing is. Each kind
 that the budget affords gets a cycle; then the kind that found the best placement last goes on, and
-every third cycle is one drawn at random. A problem of which few simulations fit into the budget
-gets one cold cycle.
+every third cycle is one drawn at random. What a cycle has found is refined by passes. A problem of
+which few simulations fit into the budget gets one cold cycle.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ import numpy as np
 
 from gnnplace.placers.annealing import Neighbourhood, neighbourhood, seed_kernel
 from gnnplace.policy.guided import Habit, State, back_to_best, search_kernel, start_state
+from gnnplace.policy.passes import Passes
+from gnnplace.policy.refining import Placed
 from gnnplace.policy.rollouts import Decoded, Rollouts
 
 COLDEST = 1e-4
 FIRST_MOVES = 10  # that tell how long a move takes
 ROUND_SECONDS = 0.01
+REFINING = 0.2  # of a cycle's time, for passes after it
 ROUND_SHARE = 0.2  # a round takes at most so much of what is left, not to be late
 
 
@@ -62,10 +65,12 @@ class Anytime:
     Args:
         rollouts: the problem and the policy.
         rng: all randomness.
+        passes: of refinement, over the best placement of each cycle.
     """
 
-    def __init__(self, rollouts: Rollouts, rng: np.random.Generator) -> None:
+    def __init__(self, rollouts: Rollouts, rng: np.random.Generator, passes: Passes) -> None:
         self.rollouts, self.rng, self.space = rollouts, rng, rollouts.space
+        self.passes = passes
         self.weights = rollouts.policy.moves.weights()
         self.neighbourhood: Neighbourhood = neighbourhood(self.space)
         self.moves, self.seconds_a_move = 0, 1.0
@@ -91,9 +96,17 @@ class Anytime:
             self._cycle(s, kind, min(deadline, time.perf_counter() + length))
             if s.score[1] < before:
                 last = kind
+                self._refine(s, min(deadline, time.perf_counter() + REFINING * length))
             back_to_best(self.space, s)
             cycle += 1
         return s, f"{self.moves} moves, {cycle} cycles"
+
+    def _refine(self, s: State, deadline: float) -> None:
+        """Passes over the best state; none begins after the deadline."""
+        best = Placed(s.best_device.copy(), s.best_order.copy(), s.score[1:].copy())
+        best = self.passes.improved(best, deadline, 1)
+        if best.score[0] < s.score[1]:
+            s.best_device[:], s.best_order[:], s.score[1] = best.device, best.order, best.score[0]
 
     def _kinds(self, moves: float) -> list[Kind]:
         """The kinds of cycles that ``moves`` moves afford."""

@@ -1,8 +1,9 @@
 """``learned``: the policy as a placer, and nothing else: no other placer's placements in it.
 
-With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``) and the best by
-simulation stays. A budget goes on with a local search whose moves the policy proposes
-(``anytime``). Complexity: near-linear in the graph for each decode and each move.
+With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), refines the best
+few by passes (``passes``), and the best by simulation stays. A budget goes on with a local search
+whose moves the policy proposes (``anytime``). Complexity: near-linear in the graph for each decode,
+pass and move.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gnnplace.policy.rollouts import Rollouts
 
 FINISHING = (5e-4, 1e-6)  # seconds, and seconds an op, that checking a placement takes afterwards
 DECODING = 0.3  # share of the budget after which no further aim is decoded
+REFINED = 0.45  # share of the budget after which no further pass over a decode begins
 
 
 @lru_cache(maxsize=2)
@@ -57,10 +59,11 @@ class LearnedPlacer(Placer):
         rollouts = Rollouts(space, policy, **given)
         timed = deadline > begin
         ranked = rollouts.greedy(begin + DECODING * (deadline - begin) if timed else np.inf)
-        best = Passes(rollouts).best(ranked, deadline if timed else np.inf)
+        passes = Passes(rollouts)
+        best = passes.best(ranked, begin + REFINED * (deadline - begin) if timed else np.inf)
         note = f"{best.aim}; best of {len(ranked)} decodes, refined"
         if time.perf_counter() >= deadline:
             return Found(space.spread(best.unit_device), best.order, note)
         finishing = FINISHING[0] + FINISHING[1] * space.problem.num_ops
-        state, what = Anytime(rollouts, rng).search(best, deadline - finishing)
+        state, what = Anytime(rollouts, rng, passes).search(best, deadline - finishing)
         return Found(state.best_device, state.best_order, f"{note}, then {what}")

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from gnnplace.placers.annealing import neighbourhood
-from gnnplace.policy.refining import Placed, refine, refining_units
+from gnnplace.policy.refining import Ground, Placed, refine, refining_units
 from gnnplace.policy.rollouts import Decoded, Rollouts
 
 STARTS = 3
@@ -30,9 +30,14 @@ class Passes:
 
     def __init__(self, rollouts: Rollouts) -> None:
         self.rollouts, self.space = rollouts, rollouts.space
-        self.units = refining_units(rollouts.graph)
-        self.neighbourhood = neighbourhood(self.space)
-        self.weights = rollouts.policy.refiner.weights()
+        self.ground = Ground(
+            self.space.compiled,
+            self.space.reversed,
+            neighbourhood(self.space),
+            refining_units(rollouts.graph),
+            rollouts.policy.refiner.weights(),
+            rollouts.refining_contexts,
+        )
         self.first_op = self.space.unit_ops[1][self.space.unit_ops[0][:-1]]
 
     def best(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
@@ -43,12 +48,16 @@ class Passes:
                 found.append(self.refined(decoded, deadline))
         return min(found, key=lambda decoded: decoded.score)
 
-    def refined(
-        self, decoded: Decoded, deadline: float = np.inf, rounds: int = ROUNDS
-    ) -> Decoded:
+    def refined(self, decoded: Decoded, deadline: float = np.inf, rounds: int = ROUNDS) -> Decoded:
         """A placement after rounds of passes, at least as good."""
         device = self.space.spread(decoded.unit_device)
         placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
+        placed = self.improved(placed, deadline, rounds)
+        score, units = float(placed.score[0]), placed.device[self.first_op]
+        return Decoded(score, units, placed.order, decoded.aim)
+
+    def improved(self, placed: Placed, deadline: float = np.inf, rounds: int = ROUNDS) -> Placed:
+        """The same of a placement that need not be a decode."""
         for _ in range(rounds):
             before = float(placed.score[0])
             for stay in STAYS:
@@ -57,23 +66,10 @@ class Passes:
                         placed = self.tried(placed, stay, back)
             if placed.score[0] >= before:
                 break
-        score, units = float(placed.score[0]), placed.device[self.first_op]
-        return Decoded(score, units, placed.order, decoded.aim)
+        return placed
 
     def tried(self, placed: Placed, stay: float, back: int, noise: float = 0.0) -> Placed:
         """The placement after a pass if that is better, else as it is."""
         trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
-        refine(
-            self.space.compiled,
-            self.space.reversed,
-            self.neighbourhood,
-            self.units,
-            self.weights,
-            self.rollouts.refining_contexts,
-            placed,
-            trial,
-            stay,
-            noise,
-            back,
-        )
+        refine(self.ground, placed, trial, stay, noise, back)
         return trial if trial.score[0] < placed.score[0] else placed

@@ -114,6 +114,26 @@ class Units(NamedTuple):
     scale: float
 
 
+class Ground(NamedTuple):
+    """What all passes over a problem share.
+
+    Attributes:
+        c: the problem.
+        r: the reversed problem.
+        h: limits and penalty.
+        units: what is looked up of units.
+        weights: the parameters of the scores.
+        context: what the encoder says of each unit. [U, H]
+    """
+
+    c: Compiled
+    r: Compiled
+    h: Neighbourhood
+    units: Units
+    weights: Weights
+    context: SingleArray
+
+
 class Placed(NamedTuple):
     """A placement that passes refine; arrays change in place.
 
@@ -199,10 +219,9 @@ def by_start(order: IntArray, start: FloatArray) -> IntArray:
 
 
 @njit(cache=True, boundscheck=False)
-def read_previous(
-    c: Compiled, r: Compiled, h: Neighbourhood, placed: Placed, back: int
-) -> Previous:
+def read_previous(g: Ground, placed: Placed, back: int) -> Previous:
     """What a pass in one direction knows of a placement."""
+    c, r, h = g.c, g.r, g.h
     device, num_units = placed.device, len(h.allowed)
     start, finish = times_of(c, device, placed.order)
     backwards = list_schedule(r, device, finish)
@@ -458,10 +477,8 @@ def book(c: Compiled, producer: IntArray, s: Partial, op: int) -> None:
 @njit(cache=True, boundscheck=False, error_model="numpy")
 def walk_again(
     c: Compiled,
-    units: Units,
+    g: Ground,
     previous: Previous,
-    p: Weights,
-    context: SingleArray,
     stay: float,
     noise: float,
     forced: IntArray,
@@ -473,10 +490,8 @@ def walk_again(
 
     Args:
         c: the problem in the pass's direction.
-        units: what is looked up of units.
+        g: what passes share.
         previous: the placement.
-        p: the parameters of the scores.
-        context: what the encoder says of each unit. [U, H]
         stay: percent that a device must be better than the previous one.
         noise: scale of Gumbel noise on the scores, in percent.
         forced: device of each unit, -1 where the refiner decides. [U]
@@ -487,12 +502,12 @@ def walk_again(
     Returns:
         The schedule, and the number of decisions that had a choice.
     """
-    num_devices = c.times.shape[1]
+    num_devices, units = c.times.shape[1], g.units
     s = start_pass(c, units, previous)
     producer = units.reversed_producer if previous.back else units.producer
     now = np.zeros((num_devices, NUM_REFINING), np.float32)
     allowed = np.zeros(num_devices, np.bool_)
-    hidden = np.zeros((2 * num_devices + 2, len(p.bias)), np.float32)
+    hidden = np.zeros((2 * num_devices + 2, len(g.weights.bias)), np.float32)
     scores = np.zeros(num_devices, np.float32)
     count = 0
     for op in previous.order:
@@ -507,7 +522,7 @@ def walk_again(
                     masks[count] = allowed
                     decided[count] = u
                 count += 1
-                score(p, context[u], now, allowed, hidden, scores)
+                score(g.weights, g.context[u], now, allowed, hidden, scores)
                 best = scores[old] + stay
                 for d in range(num_devices):
                     if allowed[d] and d != old:
@@ -522,22 +537,20 @@ def walk_again(
 
 
 @njit(cache=True, boundscheck=False)
-def improve_order(
-    c: Compiled, r: Compiled, h: Neighbourhood, s: Partial, previous: Previous, trial: Placed
-) -> None:
+def improve_order(g: Ground, s: Partial, previous: Previous, trial: Placed) -> None:
     """Gives the devices of a finished pass their best order, and scores them."""
     for op in range(len(trial.device)):
-        trial.device[op] = s.device[c.unit_of[op]]
+        trial.device[op] = s.device[g.c.unit_of[op]]
     priority = s.finish if previous.back else previous.distance
-    order = list_schedule(c, trial.device, priority)
-    best = energy(c, h, trial.device, order, np.inf)
+    order = list_schedule(g.c, trial.device, priority)
+    best = energy(g.c, g.h, trial.device, order, np.inf)
     if not previous.back:
         booked = by_start(previous.order, s.start)
-        other = energy(c, h, trial.device, booked, best)
+        other = energy(g.c, g.h, trial.device, booked, best)
         if other < best:
             best, order = other, booked
-    justified = justify(c, r, trial.device, order)
-    other = energy(c, h, trial.device, justified, best)
+    justified = justify(g.c, g.r, trial.device, order)
+    other = energy(g.c, g.h, trial.device, justified, best)
     if other < best:
         best, order = other, justified
     trial.order[:] = order
@@ -546,27 +559,12 @@ def improve_order(
 
 @njit(cache=True, boundscheck=False)
 def one_pass(
-    c: Compiled,
-    r: Compiled,
-    h: Neighbourhood,
-    units: Units,
-    p: Weights,
-    context: SingleArray,
-    previous: Previous,
-    trial: Placed,
-    stay: float,
-    noise: float,
-    forced: IntArray,
+    g: Ground, previous: Previous, trial: Placed, stay: float, noise: float, forced: IntArray
 ) -> int:
     """One pass; what came out is in ``trial``, as it was if no unit moved. How many units moved.
 
     Args:
-        c: the problem.
-        r: the reversed problem.
-        h: limits and penalty.
-        units: what is looked up of units.
-        p: the parameters of the scores.
-        context: what the encoder says of each unit. [U, H]
+        g: what passes share.
         previous: the placement, read in the direction of the pass.
         trial: out: the placement after the pass.
         stay: percent that a device must be better than the previous one.
@@ -576,42 +574,24 @@ def one_pass(
     none, no = np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.bool_)
     nothing = np.empty(0, np.int32)
     if previous.back:
-        s = walk_again(r, units, previous, p, context, stay, noise, forced, none, no, nothing)[0]
+        s = walk_again(g.r, g, previous, stay, noise, forced, none, no, nothing)[0]
     else:
-        s = walk_again(c, units, previous, p, context, stay, noise, forced, none, no, nothing)[0]
+        s = walk_again(g.c, g, previous, stay, noise, forced, none, no, nothing)[0]
     if s.counts[2] > 0:
-        improve_order(c, r, h, s, previous, trial)
+        improve_order(g, s, previous, trial)
     return int(s.counts[2])
 
 
 @njit(cache=True, boundscheck=False)
-def refine(
-    c: Compiled,
-    r: Compiled,
-    h: Neighbourhood,
-    units: Units,
-    p: Weights,
-    context: SingleArray,
-    placed: Placed,
-    trial: Placed,
-    stay: float,
-    noise: float,
-    back: int,
-) -> int:
+def refine(g: Ground, placed: Placed, trial: Placed, stay: float, noise: float, back: int) -> int:
     """One pass over ``placed``, backwards if ``back`` is 1; see ``one_pass``."""
-    previous = read_previous(c, r, h, placed, back)
-    forced = np.full(len(h.allowed), -1, np.int32)
-    return one_pass(c, r, h, units, p, context, previous, trial, stay, noise, forced)
+    forced = np.full(len(g.h.allowed), -1, np.int32)
+    return one_pass(g, read_previous(g, placed, back), trial, stay, noise, forced)
 
 
 @njit(cache=True, boundscheck=False)
 def completed(
-    c: Compiled,
-    r: Compiled,
-    h: Neighbourhood,
-    units: Units,
-    p: Weights,
-    context: SingleArray,
+    g: Ground,
     previous: Previous,
     placed: Placed,
     stay: float,
@@ -622,12 +602,7 @@ def completed(
     """Score of the placement after the pass with ``unit`` on each device; nan elsewhere. [D]
 
     Args:
-        c: the problem.
-        r: the reversed problem.
-        h: limits and penalty.
-        units: what is looked up of units.
-        p: the parameters of the scores.
-        context: what the encoder says of each unit. [U, H]
+        g: what passes share.
         previous: the placement, read in the direction of the pass.
         placed: the same placement.
         stay: percent that a device must be better than the previous one.
@@ -640,7 +615,7 @@ def completed(
     for d in range(len(allowed)):
         if allowed[d]:
             forced[unit] = d
-            moved = one_pass(c, r, h, units, p, context, previous, trial, stay, 0.0, forced)
+            moved = one_pass(g, previous, trial, stay, 0.0, forced)
             result[d] = trial.score[0] if moved > 0 else placed.score[0]
     forced[unit] = -1
     return result

@@ -151,8 +151,9 @@ class Evolution(PolicyModule):
         skips = (candidates / self.spread.numpy()).astype(np.float32)
         if self.part == "refiner":
             start, passes = a_decode(rollouts, self.rng(sample)), Passes(rollouts)
+            ground = passes.ground
             for k, skip in enumerate(skips):
-                passes.weights = weights._replace(skip=skip)
+                passes.ground = ground._replace(weights=weights._replace(skip=skip))
                 scores[k] = passes.refined(start, rounds=1).score
             return np.log(scores / start.score)
         for k, skip in enumerate(skips):

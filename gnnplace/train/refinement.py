@@ -79,24 +79,22 @@ def try_decisions(
     moves = 0 if untouched else int(min(MOST_MOVES, OP_MOVES / space.problem.num_ops))
     state = a_placement(rollouts, rng, HABIT, int(moves * rng.random() ** 2))
     placed = Placed(state.device, state.order, state.score[:1])
-    both = (space.compiled, space.reversed)
+    ground = passes.ground
     back, stay = int(rng.integers(2)), float(np.exp(rng.uniform(*np.log(STAYS))))
-    previous = read_previous(*both, passes.neighbourhood, placed, back)
+    previous = read_previous(ground, placed, back)
     num_units, num_devices = space.problem.num_units, space.problem.num_devices
     features = np.zeros((num_units, num_devices, NUM_REFINING), np.float32)
     masks, decided = np.zeros((num_units, num_devices), np.bool_), np.zeros(num_units, np.int32)
     forced = np.full(num_units, -1, np.int32)
-    net, noise = (passes.weights, rollouts.refining_contexts), float(rng.choice(NOISES))
-    walked, count = walk_again(
-        both[back], passes.units, previous, *net, stay, noise, forced, features, masks, decided
-    )
+    given = (ground.r if back else ground.c, ground, previous, stay, float(rng.choice(NOISES)))
+    walked, count = walk_again(*given, forced, features, masks, decided)
     picked = np.sort(rng.permutation(count)[:decisions])
-    given = (*both, passes.neighbourhood, passes.units, *net, previous, placed, stay, forced)
     costs, done = np.full((len(picked), num_devices), np.nan), 0
     for k, step in enumerate(picked if labels else []):
         forced[decided[done:step]] = walked.device[decided[done:step]]
         done = int(step)
-        costs[k] = completed(*given, int(decided[step]), masks[step])
+        unit = int(decided[step])
+        costs[k] = completed(ground, previous, placed, stay, forced, unit, masks[step])
     if count == 0:
         return None
     least = np.nanmin(costs, axis=1, keepdims=True) if labels else np.nan

@@ -8,6 +8,7 @@ import torch
 
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.anytime import KINDS, Anytime, candidates_for
+from gnnplace.policy.passes import Passes
 from gnnplace.policy.rollouts import Rollouts
 from gnnplace.zoo.random_families import random_problem
 from tests.policy.problems import trained_like
@@ -18,7 +19,7 @@ POLICY = trained_like()
 
 def anytime_of(family, seed, **options):
     rollouts = Rollouts(SearchSpace(random_problem(family, seed, **options)), POLICY)
-    return rollouts, Anytime(rollouts, np.random.default_rng(0))
+    return rollouts, Anytime(rollouts, np.random.default_rng(0), Passes(rollouts))
 
 
 def test_it_is_back_at_the_deadline_with_something_better():

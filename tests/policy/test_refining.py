@@ -31,22 +31,19 @@ def given_placement(seed, policy=POLICY, problem=None):
 
 
 def read(passes, placed, back):
-    c, r = passes.space.compiled, passes.space.reversed
-    return refining.read_previous(c, r, passes.neighbourhood, placed, back)
+    return refining.read_previous(passes.ground, placed, back)
 
 
 def walked(passes, previous, *, stay=0.0, forced=None, rows=0):
-    c, r = passes.space.compiled, passes.space.reversed
+    g = passes.ground
     units, devices = passes.space.problem.num_units, passes.space.problem.num_devices
     features = np.zeros((rows, devices, NUM_REFINING), np.float32)
     masks, decided = np.zeros((rows, devices), np.bool_), np.zeros(rows, np.int32)
     forced = np.full(units, -1, np.int32) if forced is None else forced
     s, count = refining.walk_again(
-        r if previous.back else c,
-        passes.units,
+        g.r if previous.back else g.c,
+        g,
         previous,
-        passes.weights,
-        passes.rollouts.refining_contexts,
         stay,
         0.0,
         forced,
@@ -114,12 +111,7 @@ def test_completing_a_pass_as_it_went_gives_its_score(seed):
     if not len(decided):
         return
     costs = refining.completed(
-        space.compiled,
-        space.reversed,
-        passes.neighbourhood,
-        passes.units,
-        passes.weights,
-        passes.rollouts.refining_contexts,
+        passes.ground,
         previous,
         placed,
         0.0,
@@ -130,8 +122,7 @@ def test_completing_a_pass_as_it_went_gives_its_score(seed):
     assert (np.isfinite(costs) == masks[0]).all()
     trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
     if s.counts[2] > 0:
-        both = (space.compiled, space.reversed)
-        refining.improve_order(*both, passes.neighbourhood, s, previous, trial)
+        refining.improve_order(passes.ground, s, previous, trial)
     assert costs[s.device[decided[0]]] == pytest.approx(trial.score[0], rel=1e-9)
 
 
