@@ -82,10 +82,20 @@ class Decoder(nn.Module):
         score = second @ self.last + features @ self.skip
         return score.masked_fill(~allowed, -torch.inf)
 
+    @property
+    def linear(self) -> bool:
+        """Whether the network adds nothing to the weighted sum of features."""
+        return not bool(self.last.any())
+
     def weights(self) -> Weights:
-        """The parameters as arrays for the numba decoder."""
+        """The parameters as arrays for the numba decoder; no hidden layers where it is linear."""
         names = ("skip", "first", "second", "pooled", "bias", "last")
-        return Weights(*(_array(getattr(self, name)) for name in names))
+        weights = Weights(*(_array(getattr(self, name)) for name in names))
+        if not self.linear:
+            return weights
+        rows = len(weights.skip)
+        shapes = {"first": (rows, 0), "second": (0, 0), "pooled": (0, 0), "bias": 0, "last": 0}
+        return weights._replace(**{k: np.zeros(s, np.float32) for k, s in shapes.items()})
 
 
 def _array(parameter: Tensor) -> SingleArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -34,20 +34,6 @@ from gnnplace.policy.walk import WalkGraph
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 PLACE = STATIC.index("place")
-
-
-class Embedded(NamedTuple):
-    """What the encoder says of one problem.
-
-    Attributes:
-        ops: to the decoder of each visited op, by direction. [2, m, H]
-        moves: to ``MoveNet`` of each unit. [U, H]
-        refining: to the refiner of each unit. [U, H]
-    """
-
-    ops: NDArray[np.float32]
-    moves: NDArray[np.float32]
-    refining: NDArray[np.float32]
 
 
 class PlacementPolicy(  # type: ignore[call-arg]
@@ -119,8 +105,8 @@ class PlacementPolicy(  # type: ignore[call-arg]
         return scatter(contexts, unit, dim=0, dim_size=graph.problem.num_units, reduce="mean")
 
     @torch.no_grad()
-    def embed(self, graph: WalkGraph) -> Embedded:
-        """Contexts of one problem for the numba kernels.
+    def embed(self, graph: WalkGraph) -> NDArray[np.float32]:
+        """The encoder's states of one problem. [m, hidden]
 
         On one thread: on small graphs several threads wait for each other a hundred times longer
         than they work, above all where other processes want the cores, and budgets are of one.
@@ -128,10 +114,7 @@ class PlacementPolicy(  # type: ignore[call-arg]
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            states = self.states([graph])
-            ops = self.decoder.contexts(states).transpose(0, 1)
-            units = self.unit_contexts(graph, states), self.refining_contexts(graph, states)
-            return Embedded(*(np.ascontiguousarray(x.numpy()) for x in (ops, *units)))
+            return np.asarray(self.states([graph]).numpy())
         finally:
             torch.set_num_threads(threads)
 

@@ -9,11 +9,19 @@ Complexity: a few dozen passes, each near-linear in the graph.
 from __future__ import annotations
 
 import time
+from itertools import product
 
 import numpy as np
 
 from gnnplace.placers.annealing import neighbourhood
-from gnnplace.policy.refining import Ground, Placed, refine, refining_units
+from gnnplace.policy.refining import (
+    Ground,
+    Placed,
+    Previous,
+    one_pass,
+    read_previous,
+    refining_units,
+)
 from gnnplace.policy.rollouts import Decoded, Rollouts
 
 STARTS = 3
@@ -38,6 +46,7 @@ class Passes:
             rollouts.policy.refiner.weights(),
             rollouts.refining_contexts,
         )
+        self.open = np.full(self.space.problem.num_units, -1, np.int32)
         self.first_op = self.space.unit_ops[1][self.space.unit_ops[0][:-1]]
 
     def best(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
@@ -58,18 +67,23 @@ class Passes:
 
     def improved(self, placed: Placed, deadline: float = np.inf, rounds: int = ROUNDS) -> Placed:
         """The same of a placement that need not be a decode."""
+        read: dict[int, Previous] = {}  # what is known of ``placed``, by direction
         for _ in range(rounds):
             before = float(placed.score[0])
-            for stay in STAYS:
-                for back in (0, 1):
-                    if time.perf_counter() < deadline:
-                        placed = self.tried(placed, stay, back)
+            for stay, back in product(STAYS, (0, 1)):
+                if time.perf_counter() >= deadline:
+                    return placed
+                if back not in read:
+                    read[back] = read_previous(self.ground, placed, back)
+                tried = self.tried(placed, read[back], stay)
+                if tried is not placed:
+                    placed, read = tried, {}
             if placed.score[0] >= before:
                 break
         return placed
 
-    def tried(self, placed: Placed, stay: float, back: int, noise: float = 0.0) -> Placed:
+    def tried(self, placed: Placed, previous: Previous, stay: float) -> Placed:
         """The placement after a pass if that is better, else as it is."""
         trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
-        refine(self.ground, placed, trial, stay, noise, back)
+        one_pass(self.ground, previous, trial, stay, 0.0, self.open)
         return trial if trial.score[0] < placed.score[0] else placed

@@ -583,13 +583,6 @@ def one_pass(
 
 
 @njit(cache=True, boundscheck=False)
-def refine(g: Ground, placed: Placed, trial: Placed, stay: float, noise: float, back: int) -> int:
-    """One pass over ``placed``, backwards if ``back`` is 1; see ``one_pass``."""
-    forced = np.full(len(g.h.allowed), -1, np.int32)
-    return one_pass(g, read_previous(g, placed, back), trial, stay, noise, forced)
-
-
-@njit(cache=True, boundscheck=False)
 def completed(
     g: Ground,
     previous: Previous,

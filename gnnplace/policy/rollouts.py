@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
 from gnnplace.placers import SearchSpace
@@ -120,6 +122,10 @@ def device_limits(num_devices: int) -> list[int]:
     )
 
 
+def _array(tensor: Tensor) -> SingleArray:
+    return np.ascontiguousarray(tensor.numpy())
+
+
 class Rollouts:
     """Decodes one problem with one policy.
 
@@ -134,12 +140,36 @@ class Rollouts:
     ) -> None:
         self.space, self.policy, self.orders = space, policy, orders
         self.graph = WalkGraph(space)
-        embedded = policy.embed(self.graph)
-        self.contexts, self.unit_contexts = embedded.ops, embedded.moves
-        self.refining_contexts = embedded.refining
         self.weights = policy.decoder.weights()
         self.orders_made: dict[str, IntArray] = {}
         self.plans: dict[tuple[int, int, float], IntArray] = {}
+
+    @cached_property
+    def states(self) -> Tensor:
+        """The encoder's states of visited ops, made where somebody asks. [m, hidden]"""
+        return torch.from_numpy(self.policy.embed(self.graph))
+
+    @cached_property
+    def contexts(self) -> SingleArray:
+        """To the decoder of each visited op, by direction; H = 0 if linear. [2, m, H]"""
+        if self.policy.decoder.linear:
+            return np.zeros((2, len(self.graph.ops), 0), np.float32)
+        with torch.no_grad():
+            return _array(self.policy.decoder.contexts(self.states).transpose(0, 1))
+
+    @cached_property
+    def unit_contexts(self) -> SingleArray:
+        """What the encoder says of each unit to ``MoveNet``. [U, H]"""
+        with torch.no_grad():
+            return _array(self.policy.unit_contexts(self.graph, self.states))
+
+    @cached_property
+    def refining_contexts(self) -> SingleArray:
+        """To the refiner of each unit; H = 0 if it is linear. [U, H]"""
+        if self.policy.refiner.linear:
+            return np.zeros((self.space.problem.num_units, 0), np.float32)
+        with torch.no_grad():
+            return _array(self.policy.refining_contexts(self.graph, self.states))
 
     @cached_property
     def aims(self) -> list[Aim]:

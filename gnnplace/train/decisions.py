@@ -30,8 +30,9 @@ class DecisionModule(PolicyModule):
     def scores(self, rollouts: Rollouts, aim: Aim, seen: Decisions) -> FloatArray:
         """Scores of the candidates of decisions that were made, -inf where not allowed. [S, D]"""
         backward = int(rollouts.graph.walk(aim.order) is not rollouts.graph.forward)
+        contexts = self.policy.decoder.contexts(rollouts.states)[:, backward]
         scores = self.policy.decoder(
-            torch.from_numpy(rollouts.contexts[backward][seen.step]),
+            contexts[torch.from_numpy(seen.step).long()],
             torch.from_numpy(seen.features),
             torch.from_numpy(seen.allowed),
         )

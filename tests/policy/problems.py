@@ -18,8 +18,9 @@ def trained_like(seed: int = 0) -> PlacementPolicy:
     torch.manual_seed(seed)
     policy = PlacementPolicy(hidden=16, layers=2, decoder_hidden=16)
     with torch.no_grad():
-        policy.decoder.last.normal_()
-        policy.decoder.skip.add_(torch.randn_like(policy.decoder.skip))
+        for part in (policy.decoder, policy.refiner):
+            part.last.normal_()
+            part.skip.add_(torch.randn_like(part.skip))
     return policy.eval()
 
 

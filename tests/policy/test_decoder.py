@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from gnnplace.placers import SearchSpace
 from gnnplace.policy import decoder, kernels
 from gnnplace.policy.features import DYNAMIC
+from gnnplace.policy.model import PlacementPolicy
 from gnnplace.policy.rollouts import Aim, Rollouts
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
@@ -105,3 +106,21 @@ def test_scores_do_not_depend_on_the_order_of_candidates():
 
 def test_aim_says_what_it_is():
     assert str(Aim("coordinate", 4, 2)) == "coordinate, 4 devices, 2 rounds"
+
+
+def test_a_linear_decoder_needs_no_encoder_and_takes_the_best(monkeypatch):
+    torch.manual_seed(0)
+    policy = PlacementPolicy(hidden=8, layers=1, decoder_hidden=8).eval()
+    monkeypatch.setattr(policy, "embed", lambda graph: pytest.fail("the encoder was asked"))
+    rollouts = Rollouts(SearchSpace(random_problem(np.random.default_rng(2), 20, 3)), policy)
+    assert rollouts.weights.first.shape[1] == 0
+    for aim in rollouts.aims:
+        seen = rollouts.watch(aim, rollouts.walk(aim).unit_device)
+        context = torch.zeros(len(seen.step), 8)
+        with torch.no_grad():
+            scores = policy.decoder(
+                context, torch.from_numpy(seen.features), torch.from_numpy(seen.allowed)
+            ).numpy()
+        best = scores.max(axis=1)
+        chosen = scores[np.arange(len(scores)), seen.chosen]
+        assert (chosen >= best - 1e-4 * (1 + np.abs(best))).all()

@@ -76,8 +76,8 @@ def test_a_batch_gives_what_single_graphs_give():
     policy = trained_like()
     graphs = [WalkGraph(SearchSpace(random_problem("nas", seed))) for seed in range(3)]
     with torch.no_grad():
-        together = policy(graphs)
-    alone = np.concatenate([policy.embed(graph)[0].transpose(1, 0, 2) for graph in graphs])
+        together = policy.states(graphs)
+    alone = np.concatenate([policy.embed(graph) for graph in graphs])
     np.testing.assert_allclose(together.numpy(), alone, rtol=1e-3, atol=1e-4)
 
 

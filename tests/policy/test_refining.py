@@ -76,7 +76,7 @@ def test_what_a_pass_leaves_is_what_it_says_and_is_allowed(seed):
     passes, placed = given_placement(seed)
     space = passes.space
     for back in (0, 1):
-        after = passes.tried(placed, 0.1, back)
+        after = passes.tried(placed, read(passes, placed, back), 0.1)
         assert after.score[0] <= placed.score[0]
         assert after.score[0] == pytest.approx(space.score(after.device, after.order), rel=1e-9)
         units = after.device[passes.first_op]
@@ -136,7 +136,8 @@ def test_untrained_passes_do_not_depend_on_how_devices_are_listed():
     other, there = given_placement(0, policy, permuted_devices(problem, permutation))
     place = np.argsort(permutation)
     there = Placed(place[placed.device].astype(np.int32), placed.order.copy(), placed.score.copy())
-    mine, others = passes.tried(placed, 1.0, 0), other.tried(there, 1.0, 0)
+    mine = passes.tried(placed, read(passes, placed, 0), 1.0)
+    others = other.tried(there, read(other, there, 0), 1.0)
     assert mine.score[0] == pytest.approx(others.score[0], rel=1e-9)
 
 
