@@ -204,8 +204,9 @@ def warm(names: Iterable[str] | None = None) -> None:
     """Compiles, or loads from disk, the kernels of placers, so that no budget has to pay for it."""
     for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
         for name in names or shown_placers():
-            with suppress(GnnplaceError):
-                place(problem, placer=name, budget=WARMING)
+            for budget in (0.0, WARMING):
+                with suppress(GnnplaceError):
+                    place(problem, placer=name, budget=budget)
 
 
 def compare(

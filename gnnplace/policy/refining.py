@@ -229,12 +229,13 @@ def read_previous(g: Ground, placed: Placed, back: int) -> Previous:
     order, distance, before = by_start(placed.order, start), finish_back, start
     if back:
         order, distance, before = by_start(backwards, start_back), finish, start_back
-    seconds = max((before + distance).max(), 1e-300)
+    longest = (before + distance).max()
+    seconds = max(longest, 1e-300)
     unit_device, critical = np.zeros(num_units, np.int32), np.zeros(num_units)
     for op in range(len(device)):
         u = c.unit_of[op]
         unit_device[u] = device[op]
-        slack = max(0.0, 1.0 - (before[op] + distance[op]) / seconds)
+        slack = max(0.0, longest - before[op] - distance[op]) / seconds
         critical[u] = max(critical[u], np.exp(-slack / SOFT))
     peak = np.zeros(len(c.memory))
     if h.memory_matters:

@@ -75,7 +75,8 @@ def read_schedule(c: Compiled, device: IntArray, order: IntArray, s: Schedule) -
     exceeds(c, device, order, ENDLESS, after)
     nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
     run_kernel(c, device, order, np.inf, after, s.start, s.finish, nothing, nowhere)
-    step_time = max(s.finish.max(), 1e-300)
+    longest = s.finish.max()
+    step_time = max(longest, 1e-300)
     s.seconds[0] = step_time
     s.unit_weight[:] = 0.0
     s.load[:] = 0.0
@@ -85,7 +86,7 @@ def read_schedule(c: Compiled, device: IntArray, order: IntArray, s: Schedule) -
     per_bin = BINS / step_time
     for op in range(n):
         d, u = device[op], c.unit_of[op]
-        slack = max(0.0, 1.0 - (s.finish[op] + after[op]) / step_time)
+        slack = max(0.0, longest - s.finish[op] - after[op]) / step_time
         weight = np.exp(-slack / SOFT)
         s.weight[op] = weight
         s.unit_weight[u] = max(s.unit_weight[u], weight)
