@@ -18,7 +18,7 @@ import numpy as np
 from gnnplace.placers.annealing import Neighbourhood, neighbourhood, seed_kernel
 from gnnplace.policy.guided import Habit, State, back_to_best, search_kernel, start_state
 from gnnplace.policy.passes import Passes
-from gnnplace.policy.refining import Placed
+from gnnplace.policy.refining_state import Placed
 from gnnplace.policy.rollouts import Decoded, Rollouts
 
 COLDEST = 1e-4

@@ -14,11 +14,11 @@ from itertools import product
 import numpy as np
 
 from gnnplace.placers.annealing import neighbourhood
-from gnnplace.policy.refining import (
+from gnnplace.policy.refining import one_pass
+from gnnplace.policy.refining_state import (
     Ground,
     Placed,
     Previous,
-    one_pass,
     read_previous,
     refining_units,
 )

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from gnnplace.policy.guided import Habit
 from gnnplace.policy.passes import Passes
-from gnnplace.policy.refining import NUM_REFINING, Placed, completed, read_previous, walk_again
+from gnnplace.policy.refining import NUM_REFINING, completed, walk_again
+from gnnplace.policy.refining_state import Placed, read_previous
 from gnnplace.policy.rollouts import Rollouts
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.train.data import Sample

@@ -9,7 +9,8 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy import refining
 from gnnplace.policy.model import PlacementPolicy
 from gnnplace.policy.passes import Passes
-from gnnplace.policy.refining import NUM_REFINING, PRIOR, REFINING, Placed
+from gnnplace.policy.refining import NUM_REFINING, PRIOR, REFINING
+from gnnplace.policy.refining_state import Placed, read_previous
 from gnnplace.policy.rollouts import Rollouts
 from tests.policy.problems import permuted_devices, trained_like
 from tests.random_problems import random_problem, seeds
@@ -31,7 +32,7 @@ def given_placement(seed, policy=POLICY, problem=None):
 
 
 def read(passes, placed, back):
-    return refining.read_previous(passes.ground, placed, back)
+    return read_previous(passes.ground, placed, back)
 
 
 def walked(passes, previous, *, stay=0.0, forced=None, rows=0):
