@@ -66,7 +66,9 @@ class Passes:
         return Decoded(score, units, placed.order, decoded.aim)
 
     def improved(self, placed: Placed, deadline: float = np.inf, rounds: int = ROUNDS) -> Placed:
-        """The same of a placement that need not be a decode."""
+        """The same of a placement that need not be a decode; one that cannot run stays as it is."""
+        if not np.isfinite(placed.score[0]):
+            return placed
         read: dict[int, Previous] = {}  # what is known of ``placed``, by direction
         for _ in range(rounds):
             before = float(placed.score[0])

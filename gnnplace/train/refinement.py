@@ -80,6 +80,8 @@ def try_decisions(
     moves = 0 if untouched else int(min(MOST_MOVES, OP_MOVES / space.problem.num_ops))
     state = a_placement(rollouts, rng, HABIT, int(moves * rng.random() ** 2))
     placed = Placed(state.device, state.order, state.score[:1])
+    if not np.isfinite(placed.score[0]):
+        return None
     ground = passes.ground
     back, stay = int(rng.integers(2)), float(np.exp(rng.uniform(*np.log(STAYS))))
     previous = read_previous(ground, placed, back)

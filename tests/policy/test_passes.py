@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.passes import STARTS, Passes
+from gnnplace.policy.refining_state import Placed
 from gnnplace.policy.rollouts import Rollouts
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
@@ -16,7 +17,7 @@ torch.set_num_threads(1)
 POLICY = trained_like()
 
 
-def decoded(seed, memory=None):
+def decoded(seed):
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, int(rng.integers(4, 30)), int(rng.integers(2, 5)))
     rollouts = Rollouts(SearchSpace(problem), POLICY)
@@ -45,3 +46,11 @@ def test_passes_are_the_same_each_time():
     a, b = Passes(one).best(first), Passes(two).best(second)
     assert a.score == b.score
     np.testing.assert_array_equal(a.unit_device, b.unit_device)
+
+
+def test_a_placement_that_cannot_run_is_left_alone():
+    rollouts, ranked = decoded(3)
+    first = ranked[0]
+    device = rollouts.space.spread(first.unit_device)
+    placed = Placed(device, first.order, np.array([np.inf]))
+    assert Passes(rollouts).improved(placed) is placed
