@@ -205,7 +205,17 @@ def _run_lines(done: ShardRun, devices: int) -> list[str]:
         *_measured(done, "this strategy", "sharded", done.plan.predicted.total),
         *_measured(done, "data parallelism (DDP)", "ddp", done.plan.data_parallel.total),
         *_measured(done, "one device", "one", None),
+        _verdict(done),
     ]
+
+
+def _verdict(done: ShardRun) -> str:
+    """What to run, by the median of the measured steps."""
+    names = {"sharded": "this strategy", "ddp": "data parallelism (DDP)", "one": "one device"}
+    medians = {names[key]: median(times) for key, times in done.steps.items()}
+    best = min(medians, key=lambda name: medians[name])
+    others = [f"{medians[n] / medians[best]:.2f} x faster than {n}" for n in medians if n != best]
+    return f"fastest here, measured (median): {best}, {', '.join(others)}"
 
 
 def _measured(done: ShardRun, name: str, key: str, predicted: float | None) -> list[str]:
