@@ -6,9 +6,11 @@ import json
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from gnnplace.errors import FormatError, InputError
@@ -106,8 +108,8 @@ def read_text(path: str | Path) -> str:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Writes ``text`` as UTF-8 to a temporary file beside ``path`` and renames it over ``path``.
+def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
+    """Lets ``write`` fill a temporary file beside ``path`` and renames it over ``path``.
 
     Raises:
         InputError: the folder does not exist or cannot be written to.
@@ -118,8 +120,8 @@ def write_text(path: str | Path, text: str) -> None:
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            write(file)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except BaseException as error:
@@ -127,6 +129,16 @@ def write_text(path: str | Path, text: str) -> None:
         if isinstance(error, OSError):
             raise InputError(f"{path}: cannot be written: {error.strerror}") from None
         raise
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes ``text`` as UTF-8, whole or not at all; raises as ``write_whole``."""
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
+    """Writes a compressed npz without pickle, whole or not at all; raises as ``write_whole``."""
+    write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
 
 
 def _umask() -> int:

@@ -94,15 +94,11 @@ class PlacementPolicy(  # type: ignore[call-arg]
 
     def unit_contexts(self, graph: WalkGraph, states: Tensor) -> Tensor:
         """What the encoder says of each unit to ``MoveNet``: the mean over its ops. [U, H]"""
-        unit = torch.from_numpy(graph.unit.astype(np.int64))
-        count = graph.problem.num_units
-        return scatter(self.moves.context(states), unit, dim=0, dim_size=count, reduce="mean")
+        return _unit_mean(graph, self.moves.context(states))
 
     def refining_contexts(self, graph: WalkGraph, states: Tensor) -> Tensor:
         """What the encoder says of each unit to the refiner: the mean over its ops. [U, H]"""
-        unit = torch.from_numpy(graph.unit.astype(np.int64))
-        contexts = self.refiner.contexts(states)[:, 0]
-        return scatter(contexts, unit, dim=0, dim_size=graph.problem.num_units, reduce="mean")
+        return _unit_mean(graph, self.refiner.contexts(states)[:, 0])
 
     @torch.no_grad()
     def embed(self, graph: WalkGraph) -> NDArray[np.float32]:
@@ -117,6 +113,12 @@ class PlacementPolicy(  # type: ignore[call-arg]
             return np.asarray(self.states([graph]).numpy())
         finally:
             torch.set_num_threads(threads)
+
+
+def _unit_mean(graph: WalkGraph, values: Tensor) -> Tensor:
+    """Mean over the visited ops of each unit. [U, H]"""
+    unit = torch.from_numpy(graph.unit.astype(np.int64))
+    return scatter(values, unit, dim=0, dim_size=graph.problem.num_units, reduce="mean")
 
 
 def read_policy(folder: str | Path) -> PlacementPolicy:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.errors import InputError
-from gnnplace.files import write_json
+from gnnplace.files import write_arrays, write_json
 from gnnplace.sharding.problem import ShardingProblem
 
 FloatArray = NDArray[np.float64]
@@ -37,7 +34,7 @@ def write_sharding(path: str | Path, problem: ShardingProblem) -> None:
         {"u": problem.names[e.u], "v": problem.names[e.v], **store.keys(e.cost, e.memory)}
         for e in problem.edges
     ]
-    _write_arrays(Path(path).with_suffix(".npz"), store.arrays)
+    write_arrays(Path(path).with_suffix(".npz"), store.arrays)
     write_json(
         path,
         {
@@ -70,18 +67,3 @@ class _Store:
             self._names[key] = f"a{len(self.arrays)}"
             self.arrays[self._names[key]] = array
         return self._names[key]
-
-
-def _write_arrays(path: Path, arrays: dict[str, FloatArray]) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

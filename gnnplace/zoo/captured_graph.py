@@ -11,8 +11,6 @@ A file is an ``.npz`` without pickled objects. Indices are kept as differences, 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import FormatError, InputError
+from gnnplace.files import write_arrays
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
 
@@ -162,22 +161,7 @@ def write_captured(path: str | Path, captured: CapturedGraph) -> None:
     arrays["phase"], arrays["size"] = captured.phase, graph.size
     for key in ("work", "launch", "state"):
         arrays[key] = getattr(captured, key).astype(np.float32)
-    _write(Path(path), arrays)
-
-
-def _write(path: Path, arrays: dict[str, Any]) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_arrays(path, arrays)
 
 
 def read_captured(path: str | Path) -> CapturedGraph:
