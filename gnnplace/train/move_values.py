@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnnplace.placers.annealing import neighbourhood
-from gnnplace.policy.guided import Habit, try_moves
+from gnnplace.policy.guided import try_moves
 from gnnplace.policy.move_net import SAMPLED
 from gnnplace.policy.moves import NUM_MOVE_FEATURES
 from gnnplace.policy.rollouts import Rollouts
@@ -38,7 +38,6 @@ FULL_GAIN = 0.01  # relative gain from which a move counts whole; less counts in
 CHANGES = (-0.1, 0.3)  # changes are cut off here
 WEIGHT = 5.0  # of the error of the change
 CHOSEN_OF = 16
-HABIT = Habit(candidates=8, proposed=0.5, shifts=0.1, loose=0.05)
 MOST_MOVES, OP_MOVES = 3_000, 1_000_000  # moves before a state is looked at; the latter over ops
 
 
@@ -63,7 +62,7 @@ def try_random_moves(rollouts: Rollouts, rng: np.random.Generator, count: int) -
     """Tries ``count`` random moves of a state that a search would meet."""
     space = rollouts.space
     moves = int(min(MOST_MOVES, OP_MOVES / space.problem.num_ops) * rng.random() ** 2)
-    h, s = neighbourhood(space), a_placement(rollouts, rng, HABIT, moves)
+    h, s = neighbourhood(space), a_placement(rollouts, rng, moves)
     features = np.zeros((count, NUM_MOVE_FEATURES), np.float32)
     units, change = np.full((count, SAMPLED), -1, np.int32), np.zeros(count)
     done = try_moves(space.compiled, h, s, features, units, change)

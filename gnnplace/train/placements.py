@@ -9,6 +9,7 @@ from gnnplace.policy.guided import Habit, State, search_kernel, start_state
 from gnnplace.policy.rollouts import Decoded, Rollouts
 
 STARTS = 4  # best decodes that one is drawn from
+HABIT = Habit(candidates=8, proposed=0.5, shifts=0.1, loose=0.05)
 
 
 def a_decode(rollouts: Rollouts, rng: np.random.Generator) -> Decoded:
@@ -17,7 +18,7 @@ def a_decode(rollouts: Rollouts, rng: np.random.Generator) -> Decoded:
     return decoded[int(rng.integers(len(decoded)))]
 
 
-def a_placement(rollouts: Rollouts, rng: np.random.Generator, habit: Habit, moves: int) -> State:
+def a_placement(rollouts: Rollouts, rng: np.random.Generator, moves: int) -> State:
     """One of the best few decodes after guided moves, at a temperature drawn at random."""
     space, start = rollouts.space, a_decode(rollouts, rng)
     state = start_state(space, start.unit_device, start.order)
@@ -27,5 +28,5 @@ def a_placement(rollouts: Rollouts, rng: np.random.Generator, habit: Habit, move
     heat = state.score[0] * 10.0 ** rng.uniform(-4, -2)
     weights, context = rollouts.policy.moves.weights(), rollouts.unit_contexts
     h = neighbourhood(space)
-    search_kernel(space.compiled, space.reversed, h, weights, context, habit, state, heat, moves)
+    search_kernel(space.compiled, space.reversed, h, weights, context, HABIT, state, heat, moves)
     return state

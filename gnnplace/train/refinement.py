@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnnplace.policy.guided import Habit
 from gnnplace.policy.passes import Passes
 from gnnplace.policy.refining import NUM_REFINING, completed, walk_again
 from gnnplace.policy.refining_state import Placed, read_previous
@@ -34,7 +33,6 @@ from gnnplace.train.policy_module import PolicyModule
 
 UNTOUCHED = 0.4  # share of placements that are refined as they were decoded
 MOST_MOVES, OP_MOVES = 1_000, 300_000  # of an improvement; the latter over ops
-HABIT = Habit(candidates=8, proposed=0.5, shifts=0.1, loose=0.05)
 STAYS = (0.3, 5.0)  # percent, drawn evenly in the logarithm
 NOISES = (0.0, 0.0, 1.0, 3.0)  # percent
 
@@ -78,7 +76,7 @@ def try_decisions(
     space, passes = rollouts.space, Passes(rollouts)
     untouched = rng.random() < UNTOUCHED
     moves = 0 if untouched else int(min(MOST_MOVES, OP_MOVES / space.problem.num_ops))
-    state = a_placement(rollouts, rng, HABIT, int(moves * rng.random() ** 2))
+    state = a_placement(rollouts, rng, int(moves * rng.random() ** 2))
     placed = Placed(state.device, state.order, state.score[:1])
     if not np.isfinite(placed.score[0]):
         return None
