@@ -1,0 +1,204 @@
+"""The traversal-order study: trains and evaluates every order, row by row, resumable.
+
+Wang et al. (2022, arXiv 2201.09676) report that the traversal order matters to a learned placer and
+that the best one depends on the family of graphs. Here every order of ``STUDIED`` is trained by
+itself (``orders_evolution``) from the same weights, with the same problems and as many generations,
+with several seeds (of problems and draws), and then evaluated on problems of families that were
+seen in training and of others (``orders_problems``); also untrained, as seed -1.
+
+Rows, append-only JSON Lines, each with commit, versions, machine and seconds:
+
+* ``problem`` a part, ``placer`` empty: the part's problems, with features.
+* ``problem`` "training": weights that an order (``placer``) and a seed ended with.
+* ``problem`` a part: seconds of each of its problems under an order with a seed's weights, of one
+  decode (``one``) and of the best number of devices to aim at (``best_size``).
+
+``budget`` is the number of generations. What is there is not run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.bench.orders_decoding import STUDIED, OneOrder, start_weights
+from gnnplace.bench.orders_evolution import train_order
+from gnnplace.bench.orders_problems import (
+    HELD_OUT,
+    SEEN,
+    StudyProblem,
+    graph_features,
+    study_problems,
+    training_problems,
+)
+from gnnplace.bench.rows import append, digest, identity, now, provenance, read_rows
+from gnnplace.errors import InputError
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.learned import load_policy
+
+FloatArray = NDArray[np.float64]
+Say = Callable[[str], None]
+TRAINING = "training"
+UNTRAINED = -1
+FILE = "orders.jsonl"
+POOL = 400  # problems of a training, those included that means are scored on
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run.
+
+    Attributes:
+        orders: of ``STUDIED``.
+        seeds: of trainings, beside the untrained weights.
+        generations: of a training.
+        parts: problems to evaluate on.
+        pool: problems of a training.
+    """
+
+    orders: tuple[str, ...] = STUDIED
+    seeds: tuple[int, ...] = (0, 1, 2)
+    generations: int = 240
+    parts: tuple[str, ...] = (SEEN, HELD_OUT)
+    pool: int = POOL
+
+    def __post_init__(self) -> None:
+        unknown = [order for order in self.orders if order not in STUDIED]
+        if unknown:
+            raise InputError(f"order {unknown[0]!r}: unknown; orders: {', '.join(STUDIED)}")
+        if min(self.seeds, default=0) < 0 or self.generations < 1 or self.pool < 8:
+            raise InputError("study: seeds from 0, one generation, eight problems: give no less")
+
+
+@dataclass
+class Study:
+    """A study in a folder: what is there, what is to be added.
+
+    Attributes:
+        folder: of rows and reports; made if it is not there.
+        say: called with a line of progress.
+        rows: that are there.
+    """
+
+    folder: Path
+    say: Say
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"study folder {str(self.folder)!r}: {error.strerror}") from None
+        self.rows = read_rows(self.folder / FILE)
+        self.policy = load_policy()
+        self.pools: dict[int, list[OneOrder]] = {}
+        self.parts: dict[str, list[StudyProblem]] = {}
+        self.decoders: dict[str, list[OneOrder]] = {}
+
+    def run(self, plan: Plan) -> None:
+        """Runs what is missing of a plan, seed by seed."""
+        for part in plan.parts:
+            self._problems(part)
+            for order in plan.orders:
+                start = start_weights(order, self.policy)
+                self._evaluate(part, order, UNTRAINED, 0, start)
+        for number, seed in enumerate(plan.seeds):
+            for order in plan.orders:
+                weights = self._train(order, seed, plan)
+                for part in plan.parts:
+                    self._evaluate(part, order, seed, plan.generations, weights)
+            self.pools.pop(seed, None)
+            self.say(f"seed {seed}: done, {number + 1} of {len(plan.seeds)}")
+
+    def find(self, problem: str, placer: str, seed: int, budget: float) -> dict[str, Any] | None:
+        """The row of a cell, if it is there."""
+        wanted = (problem, placer, seed, budget)
+        return next((row for row in self.rows if identity(row) == wanted), None)
+
+    def _add(self, problem: str, placer: str, seed: int, budget: float, found: Any) -> None:
+        cell = {"problem": problem, "placer": placer, "seed": seed, "budget": budget}
+        row = {"study": "orders", **cell, "when": now(), **found, **provenance()}
+        append(self.folder / FILE, row)
+        self.rows.append(row)
+
+    def _train(self, order: str, seed: int, plan: Plan) -> FloatArray:
+        """The weights that an order and a seed end with."""
+        row = self.find(TRAINING, order, seed, plan.generations)
+        if row is not None:
+            return np.array(row["weights"])
+        if seed not in self.pools:
+            drawn = training_problems(seed, plan.pool)
+            self.pools[seed] = [OneOrder(SearchSpace(p), self.policy) for p in drawn]
+        start = start_weights(order, self.policy)
+        trained = train_order(self.pools[seed], order, start, plan.generations, seed)
+        weights = [round(w, 5) for w in trained.weights.tolist()]
+        curve = [round(c, 5) for c in trained.curve]
+        found = {"weights": weights, "curve": curve, "decodes": trained.decodes}
+        self._add(TRAINING, order, seed, plan.generations, found | {"seconds": trained.seconds})
+        self.say(f"seed {seed}, {order}: {min(curve):+.4f} in {trained.seconds:.0f} s")
+        return np.array(weights)
+
+    def _evaluate(
+        self, part: str, order: str, seed: int, budget: float, weights: FloatArray
+    ) -> None:
+        if self.find(part, order, seed, budget) is not None:
+            return
+        begin = time.thread_time()
+        if part not in self.decoders:
+            spaces = [SearchSpace(entry.problem) for entry in self._study_problems(part)]
+            self.decoders[part] = [OneOrder(space, self.policy) for space in spaces]
+        entrants = self.decoders[part]
+        found = {
+            "one": [round_sig(one.one(order, weights)) for one in entrants],
+            "best_size": [round_sig(one.best_size(order, weights)) for one in entrants],
+        }
+        self._add(part, order, seed, budget, found | {"seconds": time.thread_time() - begin})
+
+    def _study_problems(self, part: str) -> list[StudyProblem]:
+        if part not in self.parts:
+            self.say(f"{part}: drawing problems")
+            self.parts[part] = study_problems(part)
+        return self.parts[part]
+
+    def _problems(self, part: str) -> None:
+        """The row that describes a part's problems."""
+        if self.find(part, "", 0, 0) is not None:
+            return
+        begin = time.thread_time()
+        entries = [described(entry, self.policy) for entry in self._study_problems(part)]
+        self._add(part, "", 0, 0, {"problems": entries, "seconds": time.thread_time() - begin})
+
+
+def described(entry: StudyProblem, policy: Any) -> dict[str, Any]:
+    """What a row says of a problem."""
+    one = OneOrder(SearchSpace(entry.problem), policy)
+    features = graph_features(one.fixed.graph)
+    return {
+        "name": entry.problem.name,
+        "family": entry.family,
+        "cluster": entry.cluster,
+        "digest": digest(entry.problem),
+        "features": {name: round_sig(value) for name, value in features.items()},
+        "auto": round_sig(one.fixed.greedy()[0].score),
+    }
+
+
+def round_sig(value: float, digits: int = 6) -> float:
+    """``value`` to so many significant digits, to keep rows short."""
+    return float(f"{value:.{digits}g}")
+
+
+def orders_of(text: str) -> tuple[str, ...]:
+    """Comma-separated orders; all for nothing."""
+    return tuple(name for name in text.split(",") if name) or STUDIED
+
+
+def seeds_of(count: int) -> Sequence[int]:
+    """The first ``count`` seeds."""
+    return tuple(range(count))
