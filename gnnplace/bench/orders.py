@@ -38,8 +38,9 @@ from gnnplace.bench.orders_problems import (
     training_problems,
 )
 from gnnplace.bench.rows import append, digest, identity, now, provenance, read_rows
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, MismatchError
 from gnnplace.placers import SearchSpace
+from gnnplace.policy.features import FEATURE_VERSION
 from gnnplace.policy.learned import load_policy
 
 FloatArray = NDArray[np.float64]
@@ -131,6 +132,11 @@ class Study:
         """The weights that an order and a seed end with."""
         row = self.find(TRAINING, order, seed, plan.generations)
         if row is not None:
+            if row["feature_version"] != FEATURE_VERSION:
+                raise MismatchError(
+                    f"{self.folder / FILE}: weights of feature_version {row['feature_version']}, "
+                    f"but this gnnplace has {FEATURE_VERSION}; give another folder"
+                )
             return np.array(row["weights"])
         if seed not in self.pools:
             drawn = training_problems(seed, plan.pool)
@@ -139,7 +145,8 @@ class Study:
         trained = train_order(self.pools[seed], order, start, plan.generations, seed)
         weights = [round(w, 5) for w in trained.weights.tolist()]
         curve = [round(c, 5) for c in trained.curve]
-        found = {"weights": weights, "curve": curve, "decodes": trained.decodes}
+        found: dict[str, Any] = {"weights": weights, "curve": curve, "decodes": trained.decodes}
+        found |= {"feature_version": FEATURE_VERSION}
         self._add(TRAINING, order, seed, plan.generations, found | {"seconds": trained.seconds})
         self.say(f"seed {seed}, {order}: {min(curve):+.4f} in {trained.seconds:.0f} s")
         return np.array(weights)

@@ -2,8 +2,8 @@
 
 What is scored is the policy's decode as ``LearnedPlacer`` makes it, without refinement and without
 other orders: the walk decides devices, and the sequence is the best that is known for them
-(``Rollouts.finish``). Aiming at all devices that is *one decode*; the *best size* is the best of the
-decodes that aim at 1, 2, 4, ... and all devices.
+(``Rollouts.finish``). Aiming at all devices that is *one decode*; the *best size* is the best of
+the decodes that aim at 1, 2, 4, ... and all devices.
 
 **Orders that the decoder chooses itself.** ``in-time`` and ``earliest-start`` are rules on the
 schedule so far (``policy/ready_queue.py``). ``learned`` is an order whose priorities are learned
@@ -14,6 +14,7 @@ first, each standardised over the graph's ops. It begins as upward rank.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from gnnplace.graph.orders import breadth_first, depth_first_post, depth_first_r
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.features import DYNAMIC
 from gnnplace.policy.model import PlacementPolicy
-from gnnplace.policy.rollouts import Aim, Rollouts, device_limits
+from gnnplace.policy.rollouts import Aim, Rollouts
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -92,7 +93,9 @@ class OneOrder:
 
     def best_size(self, order: str, weights: FloatArray) -> float:
         """Seconds of the best decode over all numbers of devices to aim at."""
-        return self._seconds(order, weights, device_limits(self.space.problem.num_devices))
+        count = self.space.problem.num_devices
+        powers = [2**e for e in range(count.bit_length()) if 2**e < count]
+        return self._seconds(order, weights, [*powers, count])
 
     def _seconds(self, order: str, weights: FloatArray, limits: list[int]) -> float:
         rollouts = self.rollouts(order, weights)
@@ -127,7 +130,7 @@ class Following(Rollouts):
             depth_first_rank(g, w.cost, w.edge_cost),
             depth_first_post(g)[::-1],
         )
-        columns = [w.up, w.down, *(-place_in(order) for order in orders)]
+        columns: list[NDArray[Any]] = [w.up, w.down, *(-place_in(order) for order in orders)]
         columns += [np.log(w.cost.clip(1e-9)), np.diff(g.successor_offset)]
         columns += [np.diff(g.predecessor_offset), made - np.bincount(g.consumer, taken, g.num_ops)]
         table = np.stack(columns, axis=1).astype(np.float64)
