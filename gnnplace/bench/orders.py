@@ -65,7 +65,7 @@ class Plan:
 
     orders: tuple[str, ...] = STUDIED
     seeds: tuple[int, ...] = (0, 1, 2)
-    generations: int = 120
+    generations: int = 90
     parts: tuple[str, ...] = (SEEN, HELD_OUT)
     pool: int = POOL
 

@@ -24,7 +24,7 @@ from gnnplace.bench.orders_decoding import OneOrder, aim_of
 from gnnplace.policy.features import DYNAMIC
 
 FloatArray = NDArray[np.float64]
-POPULATION, BATCH, EVERY = 16, 48, 15
+POPULATION, BATCH, EVERY = 16, 32, 15
 STEP_SIZE = 0.2
 DECAY = 0.9  # of the moving average, a generation
 MOST = 0.2  # greatest difference that counts, in log step time
