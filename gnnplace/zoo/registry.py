@@ -9,25 +9,39 @@ from typing import Any
 import torch
 
 from gnnplace.errors import InputError
+from gnnplace.zoo.cells import nasnet, searched_cnn
+from gnnplace.zoo.densenet import densenet
+from gnnplace.zoo.gnmt import gnmt
 from gnnplace.zoo.inception import inception
+from gnnplace.zoo.language_models import rnn_lm, searched_rnn
 from gnnplace.zoo.mixture import moe
 from gnnplace.zoo.mlp import mlp
+from gnnplace.zoo.recommender import recommender
 from gnnplace.zoo.resnet import resnet50, small_resnet
 from gnnplace.zoo.seq2seq import seq2seq
 from gnnplace.zoo.transformers import bert, gpt2, vit
 from gnnplace.zoo.two_tower import two_tower
+from gnnplace.zoo.unet import unet
 from gnnplace.zoo.workload import Workload
 
 WORKLOADS: Mapping[str, Callable[..., Workload]] = {
     "bert": bert,
+    "densenet": densenet,
+    "gnmt": gnmt,
     "gpt2": gpt2,
     "inception": inception,
     "mlp": mlp,
     "moe": moe,
+    "nasnet": nasnet,
+    "recommender": recommender,
     "resnet50": resnet50,
+    "rnn_lm": rnn_lm,
+    "searched_cnn": searched_cnn,
+    "searched_rnn": searched_rnn,
     "seq2seq": seq2seq,
     "small_resnet": small_resnet,
     "two_tower": two_tower,
+    "unet": unet,
     "vit": vit,
 }
 

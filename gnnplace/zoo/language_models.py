@@ -1,0 +1,139 @@
+"""Recurrent language models: LSTM or GRU (Zaremba et al., 2014), and cells sampled as ENAS does.
+
+``searched_rnn`` draws the cell as the controller of ENAS does before it has learned anything (Pham
+et al., ICML 2018, section 2.1: highway nodes, each on one earlier node, with tanh, ReLU, identity
+or sigmoid; the mean of the nodes that no other takes is the new state), unrolled over time: the
+second family of graphs of Addanki et al. (Placeto, NeurIPS 2019) and Wang et al. (2022).
+"""
+
+from __future__ import annotations
+
+import random as python_random
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from gnnplace.zoo.seq2seq import word_loss
+from gnnplace.zoo.workload import Workload, generator
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "identity": lambda x: x,
+    "sigmoid": torch.sigmoid,
+}
+CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
+
+
+class LanguageModel(nn.Module):
+    """Embedding, recurrent layers, head. [batch, length] -> [batch, length, vocabulary]."""
+
+    def __init__(self, recurrent: nn.Module, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.recurrent = recurrent
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return the scores of every next word."""
+        return self.head(self.recurrent(self.embedding(words))[0])
+
+
+class SearchedCell(nn.Module):
+    """A sampled cell unrolled over time. [batch, length, width] -> the same, and the last state.
+
+    Args:
+        width: of inputs and state.
+        nodes: of the cell: which earlier node each takes (the first takes the input and the
+            state), and its activation.
+    """
+
+    def __init__(self, width: int, nodes: list[tuple[int, str]]) -> None:
+        super().__init__()
+        self.nodes, self.width = nodes, width
+        self.first = nn.Linear(2 * width, 2 * width)
+        self.others = nn.ModuleList(nn.Linear(width, 2 * width) for _ in nodes[1:])
+        taken = {source for source, _ in nodes[1:]}
+        self.loose = [i for i in range(len(nodes)) if i not in taken]
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return all states, and the last one."""
+        state, states = torch.zeros_like(x[:, 0]), []
+        for now in x.unbind(1):
+            state = self.step(now, state)
+            states.append(state)
+        return torch.stack(states, 1), state
+
+    def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """Return the next state. [batch, width]."""
+        made = [self._highway(self.first(torch.cat([x, state], 1)), state, self.nodes[0][1])]
+        for layer, (source, activation) in zip(self.others, self.nodes[1:], strict=True):
+            made.append(self._highway(layer(made[source]), made[source], activation))
+        total = made[self.loose[0]]
+        for i in self.loose[1:]:
+            total = total + made[i]
+        return total / len(self.loose)
+
+    def _highway(self, y: torch.Tensor, before: torch.Tensor, activation: str) -> torch.Tensor:
+        gate, value = y.split(self.width, 1)
+        gate = torch.sigmoid(gate)
+        return gate * ACTIVATIONS[activation](value) + (1.0 - gate) * before
+
+
+def sampled_nodes(architecture: int, nodes: int) -> list[tuple[int, str]]:
+    """Earlier node and activation of each node of a cell, all choices equally likely."""
+    random = python_random.Random(architecture)
+    return [(random.randrange(max(1, i)), random.choice(list(ACTIVATIONS))) for i in range(nodes)]
+
+
+def _workload(name: str, model: nn.Module, batch: int, length: int, vocabulary: int) -> Workload:
+    random = generator(0)
+    words, targets = (torch.randint(vocabulary, (batch, length), generator=random) for _ in "ab")
+    return Workload(name, model, (words, targets), word_loss)
+
+
+def rnn_lm(
+    batch: int = 16,
+    length: int = 6,
+    vocabulary: int = 1000,
+    width: int = 128,
+    layers: int = 2,
+    cell: str = "lstm",
+) -> Workload:
+    """Recurrent language model; its time steps are captured one by one.
+
+    Args:
+        batch: Texts in a step.
+        length: Words of a text.
+        vocabulary: Words.
+        width: Of embedding and state.
+        layers: Recurrent layers.
+        cell: `lstm` or `gru`.
+    """
+    recurrent = CELLS[cell](width, width, layers, batch_first=True)
+    model = LanguageModel(recurrent, vocabulary, width)
+    return _workload("rnn_lm", model, batch, length, vocabulary)
+
+
+def searched_rnn(
+    batch: int = 16,
+    length: int = 4,
+    architecture: int = 0,
+    nodes: int = 8,
+    vocabulary: int = 1000,
+    width: int = 128,
+) -> Workload:
+    """Language model with a cell sampled from ENAS's recurrent search space.
+
+    Args:
+        batch: Texts in a step.
+        length: Words of a text.
+        architecture: Seed of the cell.
+        nodes: Of the cell.
+        vocabulary: Words.
+        width: Of embedding and state.
+    """
+    cell = SearchedCell(width, sampled_nodes(architecture, nodes))
+    model = LanguageModel(cell, vocabulary, width)
+    return _workload("searched_rnn", model, batch, length, vocabulary)
