@@ -18,7 +18,16 @@ from gnnplace.formats import convert as convert
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placement import Placement, placement_from_data
 from gnnplace.placement import placed_microbatches as placed_microbatches
-from gnnplace.placers import Result, SearchSpace
+from gnnplace.placers import (
+    ContiguousThroughput,
+    Exact,
+    Placer,
+    Result,
+    SearchSpace,
+    Throughput,
+    ThroughputResult,
+    with_interval,
+)
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import Problem, read_problem
 from gnnplace.simulation import simulate as simulate
@@ -44,6 +53,7 @@ Progress = Callable[[str], None]
 DEFAULT_BUDGET = 2.0
 HOST_MEMORY = 1e12  # Bytes: a captured graph is not yet meant for any machine.
 TIME, THROUGHPUT = "time", "throughput"
+THROUGHPUT_PLACERS = ("best", "exact", "contiguous")
 WARMING = 0.02  # seconds of budget that reach a placer's search as well
 
 
@@ -175,6 +185,8 @@ def place(
     order: str | None = None,
     objective: str = TIME,
     space: SearchSpace | None = None,
+    checkpoint: str | None = None,
+    workers: int = 1,
 ) -> Result:
     """Finds devices and sequences for a problem.
 
@@ -184,29 +196,57 @@ def place(
         budget: seconds to search, from here on.
         seed: of all randomness.
         order: traversal order of the policy.
-        objective: ``time``: seconds of one step.
+        objective: ``time``: seconds of one step; ``throughput``: seconds between two pipelined
+            steps (the result is a ``ThroughputResult``), for ``THROUGHPUT_PLACERS``.
         space: the problem's search space, if there is one already.
+        checkpoint: folder of the policy, of placers that have one; None takes the package's.
+        workers: threads of the solver, where there is one.
 
     Raises:
-        InputError: an unknown placer, order or objective.
+        InputError: an unknown placer, order or objective, or no worker.
         UnsupportedError, InfeasibleError: see ``Placer.place``.
     """
     if budget < 0:
         raise InputError(f"budget {budget}: must not be negative")
     if objective == THROUGHPUT:
-        raise UnsupportedError("objective 'throughput': no placer optimises it yet; use 'time'")
-    if objective != TIME:
+        made = throughput_placer(placer, workers, order, checkpoint)
+    elif objective == TIME:
+        made = make_placer(placer, order, checkpoint)
+    else:
         raise InputError(f"objective {objective!r}: must be 'time' or 'throughput'")
-    return make_placer(placer, order).place(problem, budget=budget, seed=seed, space=space)
+    if workers < 1:
+        raise InputError(f"workers {workers}: must be a positive number")
+    if isinstance(made, Exact):
+        made = Exact(workers)
+    return made.place(problem, budget=budget, seed=seed, space=space)
 
 
-def warm(names: Iterable[str] | None = None) -> None:
+def throughput_placer(
+    name: str, workers: int = 1, order: str | None = None, checkpoint: str | None = None
+) -> Placer:
+    """The placer of ``THROUGHPUT_PLACERS``: ``contiguous`` splits alone, the others all of it.
+
+    Raises:
+        InputError: an order or a checkpoint, which none of them has.
+        UnsupportedError: a placer that minimises the step time.
+    """
+    if order is not None or checkpoint is not None:
+        raise InputError("objective 'throughput': its placers have no order and no policy")
+    if name not in THROUGHPUT_PLACERS:
+        known = ", ".join(THROUGHPUT_PLACERS)
+        raise UnsupportedError(
+            f"placer {name!r} minimises the step time; for objective 'throughput' use {known}"
+        )
+    return ContiguousThroughput(workers) if name == "contiguous" else Throughput(workers)
+
+
+def warm(names: Iterable[str] | None = None, objective: str = TIME) -> None:
     """Compiles, or loads from disk, the kernels of placers, so that no budget has to pay for it."""
     for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
         for name in names or shown_placers():
             for budget in (0.0, WARMING):
                 with suppress(GnnplaceError):
-                    place(problem, placer=name, budget=budget)
+                    place(problem, placer=name, budget=budget, objective=objective)
 
 
 def compare(
@@ -227,6 +267,35 @@ def compare(
             results.append(place(problem, placer=name, budget=budget, seed=seed, space=space))
         except GnnplaceError as error:
             results.append((name, error))
+    return results
+
+
+def compare_intervals(
+    problem: Problem,
+    names: Iterable[str] | None = None,
+    *,
+    budget: float = DEFAULT_BUDGET,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[ThroughputResult | tuple[str, GnnplaceError]]:
+    """Intervals of pipelined steps: of placers for throughput, and what all others come to.
+
+    The search for throughput is ``throughput``, the best contiguous split ``contiguous-split``.
+    """
+    space = SearchSpace(problem)
+    results: list[ThroughputResult | tuple[str, GnnplaceError]] = []
+    for label, placer in (("throughput", "best"), ("contiguous-split", "contiguous")):
+        if progress is not None:
+            progress(f"placing with {label}")
+        made = throughput_placer(placer)
+        try:
+            found = made.place(problem, budget=budget, seed=seed, space=space)
+            assert isinstance(found, ThroughputResult)
+            results.append(replace(found, placer=label))
+        except GnnplaceError as error:
+            results.append((label, error))
+    for result in compare(problem, names, budget=budget, seed=seed, progress=progress):
+        results.append(result if isinstance(result, tuple) else with_interval(space, result))
     return results
 
 

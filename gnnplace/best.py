@@ -62,15 +62,17 @@ def shown_placers() -> tuple[str, ...]:
     return tuple(name for name in placer_names() if name != UNTRAINED)
 
 
-def make_placer(name: str, order: str | None = None) -> Placer:
+def make_placer(name: str, order: str | None = None, checkpoint: str | None = None) -> Placer:
     """A placer by its name.
 
     Args:
         name: one of ``placer_names()``.
         order: traversal order of the policy in those that have one; None lets it choose.
+        checkpoint: folder of the policy; None takes the one that comes with the package.
 
     Raises:
-        InputError: an unknown placer or order, or an order for a placer that has none.
+        InputError: an unknown placer or order, or an order or a policy for one that has none.
+        FormatError, MismatchError: the checkpoint is missing, malformed or of another version.
     """
     if order in (None, "auto"):
         orders = None
@@ -78,13 +80,16 @@ def make_placer(name: str, order: str | None = None) -> Placer:
         orders = (str(order),)
     else:
         raise InputError(f"order {order!r}: unknown; orders: auto, {', '.join(ORDERS)}")
+    if checkpoint is not None and name not in ("learned", "best"):
+        raise InputError(f"checkpoint: placer {name!r} has no policy to load; use learned or best")
     if name == UNTRAINED:
         return _untrained(orders)
     if name in ("learned", "best"):
         # Imported late: other placers need no torch.
         from gnnplace.policy import LearnedPlacer
+        from gnnplace.policy.learned import load_policy
 
-        learned = LearnedPlacer(orders=orders)
+        learned = LearnedPlacer(None if checkpoint is None else load_policy(checkpoint), orders)
         return learned if name == "learned" else Best(learned)
     if orders is not None:
         walking = ", ".join((*POLICIES, "best"))

@@ -115,6 +115,11 @@ def _search_options(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
 
 
+def _objective(parser: ArgumentParser) -> None:
+    what = "time (of one step) or throughput (interval between pipelined steps)"
+    parser.add_argument("--objective", default="time", help=what)
+
+
 def _run_options(parser: ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps to time")
     parser.add_argument("--mode", default="auto", help="auto, measured or emulated")
@@ -165,7 +170,10 @@ def _place(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", default=None)
     parser.add_argument("--placer", default="best")
     parser.add_argument("--order", default=None, help="traversal order of the policy")
-    parser.add_argument("--objective", default="time")
+    _objective(parser)
+    what = "folder of a policy, as training exports it; default: the package's own"
+    parser.add_argument("--checkpoint", default=None, help=what)
+    parser.add_argument("--workers", type=int, default=1, help="threads of exact's solver")
     _output(parser, "placement.json")
     _search_options(parser)
     _capture_options(parser, auto=True)
@@ -196,6 +204,7 @@ def _compare(parser: ArgumentParser) -> None:
     parser.add_argument("what", help="a problem file or a model")
     parser.add_argument("--cluster", default=None)
     parser.add_argument("--placers", default="", help="comma-separated; all by default")
+    _objective(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     _search_options(parser)
     _capture_options(parser)

@@ -16,11 +16,11 @@ from rich.table import Table
 
 from gnnplace import api
 from gnnplace.cluster import Cluster
-from gnnplace.errors import InputError
+from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import write_json
 from gnnplace.microbatch_search import AUTO, Place, Size, choose, placing, search
 from gnnplace.placement import Placement, placement_to_data
-from gnnplace.placers import Result
+from gnnplace.placers import Result, ThroughputResult
 from gnnplace.problem import Problem, read_problem, write_problem
 from gnnplace.report import (
     Row,
@@ -148,21 +148,44 @@ def place(args: Namespace) -> int:
     """Places a problem or a model and writes the placement."""
     check_output(args.output)
     correct = correction(args.calibration)
-    place = placing(args.placer, args.budget, args.seed, args.order, args.objective)
-    api.make_placer(args.placer, args.order)
+    given = (args.order, args.objective, args.checkpoint)
+    place = placing(args.placer, args.budget, args.seed, *given, args.workers)
+    if args.objective == api.THROUGHPUT:
+        api.throughput_placer(args.placer, args.workers, args.order, args.checkpoint)
+    else:
+        api.make_placer(args.placer, args.order, args.checkpoint)
     if args.microbatches == AUTO:
+        _check_auto(args.objective)
         api.warm([args.placer])
         options, problem, result = _found_size(args, place, correct)
     else:
         options = options_of(args)
         problem = correct(api.read_or_profile(args.what, args.cluster, options, say))
-        api.warm([args.placer])
+        api.warm([args.placer], args.objective)
         result = place(problem)
-    data = placement_to_data(result.placement, problem)
+    data = placement_to_data(result.placement, problem) | interval_keys(result)
     data[OPTIONS_KEY] = {key: getattr(options, key) for key in OPTIONS}
     write_json(args.output, data)
     console().print(f"{result}; written to {args.output}", soft_wrap=True)
     return 0
+
+
+def _check_auto(objective: str) -> None:
+    if objective == api.THROUGHPUT:
+        raise InputError(
+            "--microbatches auto finds the shortest step; with --objective throughput give a number"
+        )
+
+
+def interval_keys(result: Result) -> dict[str, Any]:
+    """What a placement file says of the throughput objective; nothing of the step time."""
+    if not isinstance(result, ThroughputResult):
+        return {}
+    return {
+        "x-objective": api.THROUGHPUT,
+        "x-interval": result.interval,
+        "x-interval-bound": result.interval_bound,
+    }
 
 
 def _found_size(
@@ -213,6 +236,8 @@ def compare(args: Namespace) -> int:
     problem = api.read_or_profile(args.what, args.cluster, options_of(args), say)
     names = [name for name in args.placers.split(",") if name] or None
     api.warm(names)
+    if args.objective != api.TIME:
+        return _compare_intervals(problem, names, args)
     results = api.compare(problem, names, budget=args.budget, seed=args.seed, progress=say)
     rows = with_best_bound([make_row(result) for result in results])
     if args.json:
@@ -224,6 +249,53 @@ def compare(args: Namespace) -> int:
     for line in summary_lines(rows):
         out.print(line, soft_wrap=True)
     return 0
+
+
+def _compare_intervals(problem: Problem, names: list[str] | None, args: Namespace) -> int:
+    """The same for the throughput objective."""
+    if args.objective != api.THROUGHPUT:
+        raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
+    api.warm(["best"], api.THROUGHPUT)
+    search = {"budget": args.budget, "seed": args.seed, "progress": say}
+    results = api.compare_intervals(problem, names, **search)
+    if args.json:
+        rows = [_interval_row(result) for result in results]
+        sys.stdout.write(json.dumps({"problem": problem.name, "rows": rows}) + "\n")
+        return 0
+    console().print(interval_table(results, f"{problem.name} on {problem.num_devices} devices"))
+    return 0
+
+
+def _interval_row(result: ThroughputResult | tuple[str, GnnplaceError]) -> dict[str, Any]:
+    if isinstance(result, tuple):
+        return {"placer": result[0], "error": str(result[1])}
+    return {
+        "placer": result.placer,
+        "interval": result.interval,
+        "interval_bound": result.interval_bound,
+        "step_time": result.step_time,
+        "seconds": result.seconds,
+        "note": result.note,
+    }
+
+
+def interval_table(
+    results: Sequence[ThroughputResult | tuple[str, GnnplaceError]], title: str
+) -> Table:
+    """Placers by interval; the largest of their bounds holds for all."""
+    heads = ("placer", "interval, predicted", "above bound", "step, predicted", "found in")
+    table = Table(*heads, "remarks", title=title)
+    placed = [result for result in results if not isinstance(result, tuple)]
+    bound = max((result.interval_bound for result in placed), default=0.0)
+    for result in sorted(placed, key=lambda result: result.interval):
+        gap = f"{result.interval / bound - 1:.1%}" if bound > 0 else "-"
+        seconds = (seconds_text(x) for x in (result.interval, result.step_time, result.seconds))
+        interval, step, search = seconds
+        table.add_row(result.placer, interval, gap, step, search, result.note)
+    for failed in results:
+        if isinstance(failed, tuple):
+            table.add_row(failed[0], "-", "-", "-", "-", str(failed[1]))
+    return table
 
 
 def summary_lines(rows: Sequence[Row]) -> list[str]:

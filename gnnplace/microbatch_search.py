@@ -154,9 +154,22 @@ def _work(problem: Problem) -> float:
 
 
 def placing(
-    placer: str, budget: float, seed: int = 0, order: str | None = None, objective: str = api.TIME
+    placer: str,
+    budget: float,
+    seed: int = 0,
+    order: str | None = None,
+    objective: str = api.TIME,
+    checkpoint: str | None = None,
+    workers: int = 1,
 ) -> Place:
     """A `Place` by the arguments of `gnnplace.api.place`."""
     return lambda problem: api.place(
-        problem, placer=placer, budget=budget, seed=seed, order=order, objective=objective
+        problem,
+        placer=placer,
+        budget=budget,
+        seed=seed,
+        order=order,
+        objective=objective,
+        checkpoint=checkpoint,
+        workers=workers,
     )

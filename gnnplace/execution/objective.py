@@ -8,21 +8,26 @@ again, so that an optimisation that was stopped goes on where it was.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.execution.executor import execute, with_sequences
-from gnnplace.execution.recording import recording
+from gnnplace.execution.parallel import core_groups, side_by_side
+from gnnplace.execution.recording import recording, step_record
 from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.verification import verify
 from gnnplace.measurements import MeasurementStore, Selection, StoredRun
 from gnnplace.measurements.environment import machine
-from gnnplace.measurements.records import FAILED, OK
+from gnnplace.measurements.objective import Measured as Measured
+from gnnplace.measurements.records import FAILED, OK, StepRecord
 from gnnplace.measurements.samples import CLOCKS, VIRTUAL, WALL
 from gnnplace.placement import Placement, placement_to_data
 from gnnplace.problem import Problem
@@ -31,21 +36,7 @@ from gnnplace.tracing.program import Program
 
 SOURCE = "objective"
 """What the store calls these runs; failures of others may have had other reasons."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one placement came to.
-
-    Attributes:
-        seconds: Of a step; None if it failed.
-        error: Why it failed.
-        stored: Whether it was known already and not run.
-    """
-
-    seconds: float | None
-    error: str = ""
-    stored: bool = False
+DIED = Measured(None, "the process that measured it died")
 
 
 class MeasuredObjective:
@@ -96,6 +87,7 @@ class MeasuredObjective:
         self._options: dict[str, Any] = {"steps": steps, "timeout": timeout}
         self._transport, self._penalty, self._check = transport, penalty, check
         self._memory: dict[str, Measured] = {}
+        self._runs: dict[str, str] = {}  # of the store, by key
         self._read: set[tuple[str, str]] = set()
 
     def __call__(self, problem: Problem, placement: Placement) -> float:
@@ -105,22 +97,56 @@ class MeasuredObjective:
 
     def measure(self, problem: Problem, placement: Placement) -> Measured:
         """Looks a placement up, or runs it; a failure of the run is a result."""
-        mode = execution_mode(placement, problem) if self._mode == "auto" else self._mode
+        return self.measure_all(problem, [placement])[0]
+
+    def measure_all(
+        self, problem: Problem, placements: Sequence[Placement], at_once: int = 1
+    ) -> list[Measured]:
+        """As `measure`, of several; those to be run `at_once` at a time, each on its own cores."""
+        keys = [self._key(problem, placement) for placement in placements]
+        new = {k: p for k, p in zip(keys, placements, strict=True) if k not in self._memory}
+        self.known += len(set(keys)) - len(new)
+        jobs = {k: partial(self._run, problem, p) for k, p in new.items()}
+        groups = core_groups(at_once) if len(jobs) > 1 and at_once > 1 else []
+        if len(groups) > 1:
+            machine()  # known before the cores are shared out
+            results = side_by_side(list(jobs.values()), groups)
+            found = [DIED if measured is None else measured for measured in results]
+            self._memory.update(zip(jobs, found, strict=True))
+        else:
+            for key, job in jobs.items():
+                self._memory[key] = job()
+        self.runs += len(jobs)
+        return [self._with_ops(key) for key in keys]
+
+    def _key(self, problem: Problem, placement: Placement) -> str:
+        """By which a placement is known, after a look into the store.
+
+        One whose sequences cannot be completed is kept as a failure under a key of its own.
+        """
         try:
+            mode = self._mode_of(problem, placement)
             placement = with_sequences(problem, placement)
-            key = f"{mode} {placement_key(placement_to_data(placement, problem))}"
             self._look_up(problem.fingerprint, mode)
-            if key not in self._memory:
-                self._memory[key] = self._run(problem, placement, mode)
-                self.runs += 1
-                return self._memory[key]
         except GnnplaceError as error:
-            return Measured(None, str(error))
-        self.known += 1
+            key = f"impossible {placement.device.tobytes().hex()}"
+            self._memory[key] = Measured(None, str(error))
+            return key
+        return f"{mode} {placement_key(placement_to_data(placement, problem))}"
+
+    def _mode_of(self, problem: Problem, placement: Placement) -> str:
+        return execution_mode(placement, problem) if self._mode == "auto" else self._mode
+
+    def _with_ops(self, key: str) -> Measured:
+        """A known result with its ops, which are read when they are needed."""
+        found, run = self._memory[key], self._runs.get(key)
+        if self._store is None or run is None or found.ops or found.seconds is None:
+            return found
+        self._memory[key] = replace(found, ops=op_seconds(self._store.steps(run)))
         return self._memory[key]
 
-    def _run(self, problem: Problem, placement: Placement, mode: str) -> Measured:
-        program = self._program
+    def _run(self, problem: Problem, placement: Placement) -> Measured:
+        program, mode = self._program, self._mode_of(problem, placement)
         if problem.microbatches > 1 and program.microbatches == 1:
             program = microbatched(program, problem.microbatches)
         about = {"mode": mode, "transport": self._transport, "source": SOURCE}
@@ -143,7 +169,8 @@ class MeasuredObjective:
                 recorder.finish(verification)
         except GnnplaceError as error:
             return Measured(None, str(error))
-        return Measured(self._seconds(run))
+        steps = [step_record(k, timing) for k, timing in enumerate(run.steps)]
+        return Measured(self._seconds(run), ops=op_seconds(steps))
 
     def _seconds(self, run: Execution) -> float:
         times = {WALL: run.wall_step_time, VIRTUAL: run.virtual_step_time, None: run.step_time}
@@ -159,6 +186,7 @@ class MeasuredObjective:
             if known is not None:
                 key = f"{mode} {placement_key(self._store.placement(run.id))}"
                 self._memory.setdefault(key, known)
+                self._runs.setdefault(key, run.id)
 
     def _known(self, run: StoredRun) -> Measured | None:
         """A run of this model on this machine as a result, if it says anything."""
@@ -169,6 +197,15 @@ class MeasuredObjective:
         seconds = {WALL: run.wall, VIRTUAL: run.virtual, None: run.step_time}[self._clock]
         good = run.outcome.status == OK and seconds
         return Measured(seconds, stored=True) if good else None
+
+
+def op_seconds(steps: Iterable[StepRecord]) -> dict[str, float]:
+    """Median seconds that each op's worker computed for it."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for step in steps:
+        for name, (_, _, busy) in step.ops.items():
+            seconds[name].append(busy)
+    return {name: median(values) for name, values in seconds.items()}
 
 
 def work(problem: Problem) -> float:

@@ -13,7 +13,7 @@ from gnnplace.execution.result import StepTiming
 from gnnplace.execution.verification import Verification
 from gnnplace.measurements import MeasurementStore, Outcome, RunRecord, StepRecord
 from gnnplace.measurements.environment import machine, versions
-from gnnplace.measurements.records import FAILED, OK
+from gnnplace.measurements.records import FAILED, INTERRUPTED, OK
 from gnnplace.placement import Placement, placement_to_data
 from gnnplace.problem import Problem, problem_to_data
 from gnnplace.simulation import simulate
@@ -53,6 +53,10 @@ class Recorder:
         outcome = Outcome(FAILED, " ".join(text.split()))
         self._write(lambda: self._store.end(self.run, outcome))
 
+    def interrupt(self) -> None:
+        """Keeps that the run was broken off, by Ctrl-C or the like."""
+        self._write(lambda: self._store.end(self.run, Outcome(INTERRUPTED)))
+
     def _write(self, write: Callable[[], None]) -> None:
         if self.fault:
             return
@@ -68,7 +72,7 @@ def recording(
 ) -> Iterator[Recorder | None]:
     """A recorder of what runs inside, which is told if it fails; None without a store.
 
-    A run that is interrupted (Ctrl-C) did not fail: it stays open, as one that was killed.
+    A run that is interrupted (Ctrl-C) did not fail, and is kept as interrupted.
 
     Args:
         store: Where to keep it.
@@ -85,6 +89,9 @@ def recording(
         yield recorder
     except Exception as error:
         recorder.fail(error)
+        raise
+    except BaseException:
+        recorder.interrupt()
         raise
 
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 EMULATED = "emulated"
-OK, FAILED, OPEN = "ok", "failed", "open"
+OK, FAILED, INTERRUPTED, OPEN = "ok", "failed", "interrupted", "open"
 
 
 def now() -> str:
@@ -114,7 +114,8 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        status: "ok" or "failed"; "open" of a run that goes on or was killed.
+        status: "ok", "failed", or "interrupted" by the user, which says nothing of the placement;
+            "open" of a run that goes on or was killed.
         error: Why it failed, one line.
         verified: Whether it computed what one process computes; None if nobody looked.
         bitwise: Whether to the last bit.

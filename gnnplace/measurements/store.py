@@ -18,6 +18,7 @@ from gnnplace.errors import InputError
 from gnnplace.measurements.database import Database, add_once
 from gnnplace.measurements.records import (
     FAILED,
+    INTERRUPTED,
     OPEN,
     Outcome,
     RunRecord,
@@ -67,7 +68,8 @@ class Selection:
         if self.before is not None:
             query = query.where(RUNS.c.began < self.before)
         if self.failed:
-            query = query.where((OUTCOMES.c.status == FAILED) | OUTCOMES.c.status.is_(None))
+            bad = OUTCOMES.c.status.in_((FAILED, INTERRUPTED))
+            query = query.where(bad | OUTCOMES.c.status.is_(None))
         return query
 
 

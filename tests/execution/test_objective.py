@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from gnnplace.execution import objective as room
 from gnnplace.execution.objective import MeasuredObjective, work
 from gnnplace.execution.verification import Difference, Verification
 from gnnplace.measurements import MeasurementStore
+from gnnplace.runtime import available_cores
 from tests.execution.programs import problem_of, random_placement
 from tests.execution.test_stream import PROGRAM, Dying, with_loss
 
@@ -82,7 +85,7 @@ def test_an_interrupted_run_is_no_failure_and_is_run_again(monkeypatch, store):
         patch.setattr(room, "execute", interrupted)
         with pytest.raises(KeyboardInterrupt):
             objective(store=store)(PROBLEM, placement)
-    assert store.runs()[0].outcome.status == "open"
+    assert store.runs()[0].outcome.status == "interrupted"
     measure = objective(store=store)
     assert measure.measure(PROBLEM, placement).seconds is not None
     assert measure.runs == 1
@@ -105,3 +108,36 @@ def test_bad_arguments_are_refused():
         objective(clock="sun")
     with pytest.raises(InputError, match="penalty"):
         objective(penalty=0.5)
+
+
+def test_several_at_a_time_are_the_same_as_one_after_the_other(store):
+    """Each in a process with a core of its own; the parent knows afterwards what they found."""
+    placements = [random_placement(PROBLEM, seed) for seed in (0, 1, 0)]
+    measure = objective(store=store)
+    found = measure.measure_all(PROBLEM, placements, at_once=2)
+    assert all(0 < m.seconds < 5 for m in found)
+    assert found[0] == found[2]
+    assert measure.measure_all(PROBLEM, placements, at_once=2) == found
+    assert measure.runs == 2
+    assert {run.outcome.status for run in store.runs()} == {"ok"}
+    again = objective(store=store)
+    assert [m.seconds for m in again.measure_all(PROBLEM, placements)] == pytest.approx(
+        [m.seconds for m in found], rel=1e-6
+    )
+    assert again.runs == 0
+
+
+@pytest.mark.skipif(len(available_cores()) < 2, reason="one core: measured in this process")
+def test_a_measuring_process_that_dies_is_a_failure(monkeypatch):
+    monkeypatch.setattr(room, "execute", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+    found = objective().measure_all(PROBLEM, [random_placement(PROBLEM, s) for s in (0, 1)], 2)
+    assert [m.error for m in found] == ["the process that measured it died"] * 2
+
+
+def test_every_op_of_the_problem_has_its_seconds_also_from_the_store(store):
+    placement = random_placement(PROBLEM, 0)
+    fresh = objective(store=store).measure(PROBLEM, placement)
+    assert set(fresh.ops) == set(PROBLEM.graph.names)
+    known = objective(store=store).measure(PROBLEM, placement)
+    assert known.stored
+    assert known.ops == pytest.approx(fresh.ops, abs=2e-9)

@@ -1,0 +1,51 @@
+"""What is minimised by measuring: an objective that whoever optimises placements is handed.
+
+Those who learn from step times know this contract alone; how a step is run is another room's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gnnplace.placement import Placement
+from gnnplace.problem import Problem
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one placement came to.
+
+    Attributes:
+        seconds: Of a step; None if it failed.
+        error: Why it failed.
+        stored: Whether it was known already and not run.
+        ops: Median seconds that each op's worker computed for it, by the op's name; empty if that
+            is not known.
+    """
+
+    seconds: float | None
+    error: str = ""
+    stored: bool = False
+    ops: Mapping[str, float] = field(default_factory=dict, repr=False)
+
+
+class StepObjective(ABC):
+    """Measures placements of one problem; nothing happens before it is asked."""
+
+    @property
+    @abstractmethod
+    def problem(self) -> Problem:
+        """The problem, as it was profiled; made when it is first asked for."""
+
+    @abstractmethod
+    def measure(self, placements: Sequence[Placement]) -> list[Measured]:
+        """Measures placements, as many at a time as there is room for; in their order.
+
+        A failure is a result. A placement that was measured before is not measured again.
+        """
+
+    @abstractmethod
+    def keep(self, path: str, placement: Placement) -> None:
+        """Writes a placement as a file that ``execute`` takes."""

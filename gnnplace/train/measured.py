@@ -1,0 +1,283 @@
+"""``MeasuredTuning``: fine-tunes the policy for one model on step times that were measured.
+
+A round of training has three steps.
+
+1. **Propose.** The policy places the problem as it is believed to be and as it might be
+   (``measured_proposals``), the simulator being corrected by all measurements so far
+   (``measurements.posterior``).
+2. **Measure.** Of all proposals, old ones too, the one with the least mean - DARING * deviation of
+   its log step time (a lower confidence bound: Srinivas et al., 2010, GP-UCB) is measured, or as
+   many as can be at a time, apart from each other.
+3. **Learn.** A generation of ``Evolution`` on the weights of the policy's features. A member is
+   worth the step time of what it places, as believed: the measurement where there is one, drawn
+   towards the simulation as far as that is trusted, and the corrected simulation elsewhere.
+
+Measurements are tens, generations are cheap. A failure is a bad step time for what is like it.
+Rounds are reproducible, and the objective finds known placements in its store: a run that was
+killed measures nothing twice, whether it is begun anew or goes on from a checkpoint.
+
+After each round ``export`` has the policy, the better one of those before and after by what is
+believed now, ``placement.json`` (the measured placement that is
+believed fastest), and ``measured.csv`` (every measurement) beside it.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning import LightningDataModule
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from gnnplace.files import write_text
+from gnnplace.measurements.objective import Measured, StepObjective
+from gnnplace.measurements.posterior import Posterior, distance
+from gnnplace.placement import Placement, placement_from_data, placement_to_data
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.model import PlacementPolicy
+from gnnplace.policy.passes import Passes
+from gnnplace.policy.rollouts import Decoded, Rollouts
+from gnnplace.simulation import finished_placement
+from gnnplace.train.data import Sample, as_list
+from gnnplace.train.evolution import Evolution
+from gnnplace.train.measured_proposals import (
+    Effort,
+    distinct,
+    key_of,
+    proposals,
+)
+from gnnplace.train.policy_module import check_least, save_whole
+
+FloatArray = NDArray[np.float64]
+DARING = 1.0
+APART = 0.01  # least distance of placements that are measured at a time
+ALIKE = 0.002  # placements nearer than this are one, whatever their devices are called
+POOL = 60  # proposals that are kept for later rounds
+SEED = 23
+HEAD = ("round", "predicted", "believed", "measured", "deviation", "stored", "error")
+
+
+class MeasuredTuning(Evolution):
+    """Fine-tunes a policy for one model.
+
+    Args:
+        objective: Measures placements, and has the problem.
+        measurements: How many placements to measure in all.
+        at_once: Placements of a round.
+        seed: Of proposals and generations.
+        samples: As in ``Effort``, as the next two.
+        moves: Of each search.
+        variants: Problems as they might be.
+        noise: Standard deviation of the log of a measured step time.
+        shared: Arguments of ``Evolution``.
+
+    Raises:
+        InputError: a number is too small.
+    """
+
+    def __init__(
+        self,
+        objective: StepObjective,
+        measurements: int = 20,
+        at_once: int = 1,
+        seed: int = 0,
+        samples: int = 8,
+        moves: int = 2000,
+        variants: int = 2,
+        noise: float = 0.015,
+        **shared: Any,
+    ) -> None:
+        super().__init__(**shared)
+        check_least(measurements=(measurements, 1), at_once=(at_once, 1), noise=(noise, 1e-6))
+        check_least(samples=(samples, 0), moves=(moves, 1), variants=(variants, 0))
+        self.objective, self.measurements, self.at_once = objective, measurements, at_once
+        self.seed, self.noise, self.effort = seed, noise, Effort(samples, moves, variants)
+        self.rounds: list[tuple[int, float, float]] = []  # of each measurement: round, log seconds
+        self.kept = copy.deepcopy(self.average)
+        self._pool: list[Placement] = []
+        self._posterior: Posterior | None = None
+
+    @property
+    def posterior(self) -> Posterior:
+        """What is believed of the problem, which is made when it is first needed."""
+        if self._posterior is None:
+            self._posterior = Posterior(self.objective.problem, self.noise)
+        return self._posterior
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is measured that was to be."""
+        return len(self.posterior.observed) >= self.measurements
+
+    def batch_loss(self, batch: list[Any]) -> Tensor | None:
+        """A generation, the first one of a round after its measurements."""
+        if batch == [0]:
+            self.measure(self.proposed())
+        if not self.posterior.succeeded:
+            return None  # nothing could run yet: nothing to learn from
+        space = SearchSpace(self.posterior.problem)
+        self.trainer.should_stop = self.trainer.should_stop or self.done
+        return super().batch_loss([Sample(space, len(self.posterior.observed))])
+
+    def proposed(self) -> list[Placement]:
+        """What to measure next, of what the policy proposes and has proposed."""
+        rng = np.random.default_rng([SEED, self.seed, len(self.posterior.observed)])
+        policy, orders = self.average, self.orders
+        believed = self.posterior.problem
+        problems = [believed, *(self.posterior.drawn(rng) for _ in range(self.effort.variants))]
+        made = [p for q in problems for p in proposals(policy, orders, q, rng, self.effort)]
+        pool = [p for p in distinct([*self._pool, *made]) if self._new(p)]
+        if not pool:
+            return []
+        mean, deviation = self.posterior.predict(pool)
+        ranked = [pool[i] for i in np.argsort(mean - DARING * deviation, kind="stable")]
+        self._pool = ranked[:POOL]
+        left = self.measurements - len(self.posterior.observed)
+        return self._apart(ranked, min(self.at_once, left))
+
+    def _new(self, placement: Placement) -> bool:
+        """Whether nothing was measured that is as good as the same."""
+        measured = [entry.placement for entry in self.posterior.observed]
+        problem = self.posterior.profiled
+        return all(distance(problem, placement, other) >= ALIKE for other in measured)
+
+    def _apart(self, ranked: Sequence[Placement], count: int) -> list[Placement]:
+        """The first few that are not too much alike, filled up with the others."""
+        chosen: list[Placement] = []
+        problem = self.posterior.profiled
+        for placement in ranked:
+            if all(distance(problem, placement, other) >= APART for other in chosen):
+                chosen.append(placement)
+            if len(chosen) == count:
+                return chosen
+        keys = {key_of(placement) for placement in chosen}
+        return [*chosen, *(p for p in ranked if key_of(p) not in keys)][:count]
+
+    def measure(self, placements: list[Placement]) -> None:
+        """Measures placements, learns from them, and logs what they came to."""
+        if not placements:  # the policy has no other idea
+            self.trainer.should_stop = True
+            return
+        mean, deviation = self.posterior.predict(placements)
+        found = self.objective.measure(placements)
+        self.posterior.add(placements, found)
+        self.rounds += [
+            (self.current_epoch, float(m), float(d)) for m, d in zip(mean, deviation, strict=True)
+        ]
+        known = [entry.measured.seconds for entry in self.posterior.succeeded]
+        if known:
+            self.log("measured/best", 1e3 * min(filter(None, known)), prog_bar=True, batch_size=1)
+        self.log("measured/failed", float(len(self.rounds) - len(known)), batch_size=1)
+
+    def _logs(self, sample: Sample, candidates: FloatArray) -> FloatArray:
+        """Log believed step time of what a policy of each candidate places, over the first's."""
+        skips = (candidates / self.spread.numpy()).astype(np.float32)
+        rollouts = self.rollouts(sample)
+        choose = self._refined if self.part == "refiner" else self._decoded
+        placements = [self._placement(rollouts, decoded) for decoded in choose(rollouts, skips)]
+        mean, _ = self.posterior.predict(placements)
+        return np.asarray(mean - mean[0])
+
+    def _refined(self, rollouts: Rollouts, skips: NDArray[np.float32]) -> list[Decoded]:
+        """The best decode after passes with each candidate."""
+        ranked, passes = rollouts.greedy(), Passes(rollouts)
+        weights, ground, made = self.policy.refiner.weights(), passes.ground, []
+        for skip in skips:
+            passes.ground = ground._replace(weights=weights._replace(skip=skip))
+            made.append(passes.best(ranked))
+        return made
+
+    def _decoded(self, rollouts: Rollouts, skips: NDArray[np.float32]) -> list[Decoded]:
+        """The best decode of each candidate."""
+        weights, made = self.policy.decoder.weights(), []
+        for skip in skips:
+            rollouts.weights = weights._replace(skip=skip)
+            made.append(rollouts.greedy()[0])
+        return made
+
+    def _placement(self, rollouts: Rollouts, decoded: Decoded) -> Placement:
+        device = rollouts.space.spread(decoded.unit_device)
+        return finished_placement(rollouts.space.problem, device, decoded.order, placer="learned")
+
+    def on_train_epoch_end(self) -> None:
+        """Keeps the better policy, the placement and the measurements; says how good they are."""
+        if not self.posterior.succeeded:
+            return
+        now, kept = self._believed(self.average), self._believed(self.kept)
+        if now < kept:
+            self.kept.load_state_dict(self.average.state_dict())
+        self.log("policy/believed", 1e3 * min(now, kept), prog_bar=True)
+        if self.export is None or not self.trainer.is_global_zero:
+            return
+        folder = Path(self.export)
+        save_whole(self.kept, folder)
+        self.objective.keep(str(folder.parent / "placement.json"), self.posterior.best().placement)
+        write_text(folder.parent / "measured.csv", self.table())
+
+    def _believed(self, policy: PlacementPolicy) -> float:
+        """Seconds of what a policy places first, as believed now."""
+        rollouts = Rollouts(SearchSpace(self.posterior.problem), policy, self.orders)
+        decoded = Passes(rollouts).best(rollouts.greedy())
+        mean, _ = self.posterior.predict([self._placement(rollouts, decoded)])
+        return float(np.exp(mean[0]))
+
+    def table(self) -> str:
+        """Every measurement as CSV, in milliseconds."""
+        out = io.StringIO()
+        rows = csv.writer(out, lineterminator="\n")
+        rows.writerow(HEAD)
+        mean, _ = self.posterior.predict([e.placement for e in self.posterior.observed])
+        for (number, before, deviation), now, entry in zip(
+            self.rounds, mean, self.posterior.observed, strict=True
+        ):
+            m = entry.measured
+            times = (np.exp(before), np.exp(now), m.seconds)
+            shown = ["" if t is None else f"{1e3 * t:.3f}" for t in times]
+            rows.writerow([number, *shown, f"{deviation:.4f}", int(m.stored), m.error])
+        return out.getvalue()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what was measured."""
+        problem = self.objective.problem
+        checkpoint["measured"] = [
+            (placement_to_data(entry.placement, problem), asdict(entry.measured))
+            for entry in self.posterior.observed
+        ]
+        checkpoint["rounds"] = self.rounds
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes up what was measured."""
+        self._posterior = Posterior(self.objective.problem, self.noise)
+        self.rounds = [tuple(row) for row in checkpoint["rounds"]]
+        rows = checkpoint["measured"]
+        placements = [placement_from_data(data, self.objective.problem) for data, _ in rows]
+        self._posterior.add(placements, [Measured(**measured) for _, measured in rows])
+
+
+class Rounds(LightningDataModule):
+    """One round an epoch: what ``MeasuredTuning`` learns from it measures itself.
+
+    Args:
+        generations: Of a round.
+
+    Raises:
+        InputError: none.
+    """
+
+    def __init__(self, generations: int = 3) -> None:
+        super().__init__()
+        check_least(generations=(generations, 1))
+        self.generations = generations
+
+    def train_dataloader(self) -> DataLoader[int]:
+        """The numbers of the generations."""
+        numbers: Any = list(range(self.generations))
+        return DataLoader(numbers, batch_size=1, collate_fn=as_list)  # type: ignore[arg-type]
