@@ -12,23 +12,15 @@ from gnnplace.best import make_placer as make_placer
 from gnnplace.best import placer_names as placer_names
 from gnnplace.best import shown_placers
 from gnnplace.cluster import Cluster, Device
-from gnnplace.errors import GnnplaceError, InputError, UnsupportedError
+from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import read_json
 from gnnplace.formats import convert as convert
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placement import Placement, placement_from_data
 from gnnplace.placement import placed_microbatches as placed_microbatches
-from gnnplace.placers import (
-    ContiguousThroughput,
-    Exact,
-    Placer,
-    Result,
-    SearchSpace,
-    Throughput,
-    ThroughputResult,
-    with_interval,
-)
+from gnnplace.placers import Exact, Result, SearchSpace
 from gnnplace.placers.contract import training_chain
+from gnnplace.placers.throughput import throughput_placer as throughput_placer
 from gnnplace.problem import Problem, read_problem
 from gnnplace.simulation import simulate as simulate
 from gnnplace.targets import on_cluster as on_cluster
@@ -53,7 +45,6 @@ Progress = Callable[[str], None]
 DEFAULT_BUDGET = 2.0
 HOST_MEMORY = 1e12  # Bytes: a captured graph is not yet meant for any machine.
 TIME, THROUGHPUT = "time", "throughput"
-THROUGHPUT_PLACERS = ("best", "exact", "contiguous")
 WARMING = 0.02  # seconds of budget that reach a placer's search as well
 
 
@@ -197,7 +188,7 @@ def place(
         seed: of all randomness.
         order: traversal order of the policy.
         objective: ``time``: seconds of one step; ``throughput``: seconds between two pipelined
-            steps (the result is a ``ThroughputResult``), for ``THROUGHPUT_PLACERS``.
+            steps (the result is a ``ThroughputResult``), of ``throughput_placer``.
         space: the problem's search space, if there is one already.
         checkpoint: folder of the policy, of placers that have one; None takes the package's.
         workers: threads of the solver, where there is one.
@@ -219,25 +210,6 @@ def place(
     if isinstance(made, Exact):
         made = Exact(workers)
     return made.place(problem, budget=budget, seed=seed, space=space)
-
-
-def throughput_placer(
-    name: str, workers: int = 1, order: str | None = None, checkpoint: str | None = None
-) -> Placer:
-    """The placer of ``THROUGHPUT_PLACERS``: ``contiguous`` splits alone, the others all of it.
-
-    Raises:
-        InputError: an order or a checkpoint, which none of them has.
-        UnsupportedError: a placer that minimises the step time.
-    """
-    if order is not None or checkpoint is not None:
-        raise InputError("objective 'throughput': its placers have no order and no policy")
-    if name not in THROUGHPUT_PLACERS:
-        known = ", ".join(THROUGHPUT_PLACERS)
-        raise UnsupportedError(
-            f"placer {name!r} minimises the step time; for objective 'throughput' use {known}"
-        )
-    return ContiguousThroughput(workers) if name == "contiguous" else Throughput(workers)
 
 
 def warm(names: Iterable[str] | None = None, objective: str = TIME) -> None:
@@ -267,35 +239,6 @@ def compare(
             results.append(place(problem, placer=name, budget=budget, seed=seed, space=space))
         except GnnplaceError as error:
             results.append((name, error))
-    return results
-
-
-def compare_intervals(
-    problem: Problem,
-    names: Iterable[str] | None = None,
-    *,
-    budget: float = DEFAULT_BUDGET,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> list[ThroughputResult | tuple[str, GnnplaceError]]:
-    """Intervals of pipelined steps: of placers for throughput, and what all others come to.
-
-    The search for throughput is ``throughput``, the best contiguous split ``contiguous-split``.
-    """
-    space = SearchSpace(problem)
-    results: list[ThroughputResult | tuple[str, GnnplaceError]] = []
-    for label, placer in (("throughput", "best"), ("contiguous-split", "contiguous")):
-        if progress is not None:
-            progress(f"placing with {label}")
-        made = throughput_placer(placer)
-        try:
-            found = made.place(problem, budget=budget, seed=seed, space=space)
-            assert isinstance(found, ThroughputResult)
-            results.append(replace(found, placer=label))
-        except GnnplaceError as error:
-            results.append((label, error))
-    for result in compare(problem, names, budget=budget, seed=seed, progress=progress):
-        results.append(result if isinstance(result, tuple) else with_interval(space, result))
     return results
 
 

@@ -31,7 +31,8 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace bench SUITE.yaml -o results/ | summary results/*.jsonl
   gnnplace fidelity MODEL --cluster C               predicted against measured; calibration
   gnnplace measurements list|export|prune|calibrate every step that was measured
-  gnnplace data build FOLDER                        captures models as graphs to learn from
+  gnnplace data build|verify FOLDER                 captures models as graphs to learn from
+  gnnplace study orders -o FOLDER                   traversal orders by family
   gnnplace train fit|validate|test|predict|sweep --config trainers/NAME.yaml
 
 gnnplace COMMAND --help says more. MODEL is a zoo name, hf:CONFIG or module:callable; C is cpu:N,
@@ -242,10 +243,24 @@ def _bench(parser: ArgumentParser) -> None:
 
 
 def _data(parser: ArgumentParser) -> None:
-    parser.description = "Captures models as graphs to learn from; graphs that are there are kept."
-    parser.add_argument("action", help="build")
-    parser.add_argument("folder", help="one file a graph, and a card")
+    parser.description = (
+        "Captures models as graphs; graphs that are there are kept. Or checks them."
+    )
+    parser.add_argument("action", help="build or verify")
+    parser.add_argument("folder", help="one file a graph, a card and checksums")
+    parser.add_argument("--recipe", default="store", help="build: what is captured")
     parser.add_argument("--models", default="", help="comma-separated models or families; all")
+
+
+def _study(parser: ArgumentParser) -> None:
+    parser.description = "Trains and evaluates the policy under each traversal order, and reports."
+    parser.add_argument("what", help="orders")
+    _output(parser, "folder of rows and reports; what is there is not run again")
+    parser.add_argument("--orders", default="", help="comma-separated; all")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each order")
+    parser.add_argument("--generations", type=int, default=90, help="of each training")
+    parser.add_argument("--parts", default="seen,held-out,searched", help="problems to evaluate on")
+    parser.add_argument("--report", action="store_true", help="run nothing, report what is there")
 
 
 def _shard(parser: ArgumentParser) -> None:
@@ -325,6 +340,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "report": (_report, "gnnplace.commands"),
     "bench": (_bench, "gnnplace.bench_command"),
     "data": (_data, "gnnplace.data_command"),
+    "study": (_study, "gnnplace.study_command"),
     "fidelity": (_fidelity, "gnnplace.fidelity_command"),
     "measurements": (_measurements, "gnnplace.measurements_command"),
 }

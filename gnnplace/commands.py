@@ -16,11 +16,12 @@ from rich.table import Table
 
 from gnnplace import api
 from gnnplace.cluster import Cluster
-from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.errors import InputError
 from gnnplace.files import write_json
+from gnnplace.intervals import compare_intervals, interval_keys, interval_row, interval_table
 from gnnplace.microbatch_search import AUTO, Place, Size, choose, placing, search
 from gnnplace.placement import Placement, placement_to_data
-from gnnplace.placers import Result, ThroughputResult
+from gnnplace.placers import Result
 from gnnplace.problem import Problem, read_problem, write_problem
 from gnnplace.report import (
     Row,
@@ -177,17 +178,6 @@ def _check_auto(objective: str) -> None:
         )
 
 
-def interval_keys(result: Result) -> dict[str, Any]:
-    """What a placement file says of the throughput objective; nothing of the step time."""
-    if not isinstance(result, ThroughputResult):
-        return {}
-    return {
-        "x-objective": api.THROUGHPUT,
-        "x-interval": result.interval,
-        "x-interval-bound": result.interval_bound,
-    }
-
-
 def _found_size(
     args: Namespace, place: Place, correct: Callable[[Problem], Problem]
 ) -> tuple[api.CaptureOptions, Problem, Result]:
@@ -257,45 +247,13 @@ def _compare_intervals(problem: Problem, names: list[str] | None, args: Namespac
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
     api.warm(["best"], api.THROUGHPUT)
     search = {"budget": args.budget, "seed": args.seed, "progress": say}
-    results = api.compare_intervals(problem, names, **search)
+    results = compare_intervals(problem, names, **search)
     if args.json:
-        rows = [_interval_row(result) for result in results]
+        rows = [interval_row(result) for result in results]
         sys.stdout.write(json.dumps({"problem": problem.name, "rows": rows}) + "\n")
         return 0
     console().print(interval_table(results, f"{problem.name} on {problem.num_devices} devices"))
     return 0
-
-
-def _interval_row(result: ThroughputResult | tuple[str, GnnplaceError]) -> dict[str, Any]:
-    if isinstance(result, tuple):
-        return {"placer": result[0], "error": str(result[1])}
-    return {
-        "placer": result.placer,
-        "interval": result.interval,
-        "interval_bound": result.interval_bound,
-        "step_time": result.step_time,
-        "seconds": result.seconds,
-        "note": result.note,
-    }
-
-
-def interval_table(
-    results: Sequence[ThroughputResult | tuple[str, GnnplaceError]], title: str
-) -> Table:
-    """Placers by interval; the largest of their bounds holds for all."""
-    heads = ("placer", "interval, predicted", "above bound", "step, predicted", "found in")
-    table = Table(*heads, "remarks", title=title)
-    placed = [result for result in results if not isinstance(result, tuple)]
-    bound = max((result.interval_bound for result in placed), default=0.0)
-    for result in sorted(placed, key=lambda result: result.interval):
-        gap = f"{result.interval / bound - 1:.1%}" if bound > 0 else "-"
-        seconds = (seconds_text(x) for x in (result.interval, result.step_time, result.seconds))
-        interval, step, search = seconds
-        table.add_row(result.placer, interval, gap, step, search, result.note)
-    for failed in results:
-        if isinstance(failed, tuple):
-            table.add_row(failed[0], "-", "-", "-", "-", str(failed[1]))
-    return table
 
 
 def summary_lines(rows: Sequence[Row]) -> list[str]:

@@ -25,6 +25,10 @@ from gnnplace.placers.random_placer import Random as Random
 from gnnplace.placers.round_robin import RoundRobin as RoundRobin
 from gnnplace.placers.search_space import SearchSpace as SearchSpace
 from gnnplace.placers.single import Single as Single
+from gnnplace.placers.throughput import ContiguousThroughput as ContiguousThroughput
+from gnnplace.placers.throughput import Throughput as Throughput
+from gnnplace.placers.throughput import ThroughputResult as ThroughputResult
+from gnnplace.placers.throughput import with_interval as with_interval
 
 PLACERS: dict[str, type[Placer]] = {
     placer.name: placer

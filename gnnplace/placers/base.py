@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -131,7 +131,7 @@ class Placer(ABC):
         deadline = begin + budget if budget > 0 else NO_BUDGET
         found = self.search(space, np.random.default_rng(seed), deadline)
         device, order = repair(space, found.device, found.order)
-        return self._result(space, Found(device, order, found.note, found.bound), begin, seed)
+        return self._result(space, replace(found, device=device, order=order), begin, seed)
 
     def _result(self, space: SearchSpace, found: Found, begin: float, seed: int) -> Result:
         simulation = space.simulator.run(found.device, found.order)
