@@ -4,10 +4,12 @@ Every forward and backward op ``x`` becomes ``x#0`` ... ``x#M-1``, all on one de
 share parameters; update ops stay single and take the gradients of all. From a problem alone times
 and bytes are divided by M; a caller that profiled at 1/M of the batch passes ``scale=1``.
 State counts once (on ``x#0``). Ops are listed micro-batch by micro-batch, updates last.
+Where copies change one buffer (batch norm's running mean) each comes after the one before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,13 +23,21 @@ from gnnplace.problem import UPDATE, Problem
 T = TypeVar("T")
 
 
-def with_microbatches(problem: Problem, count: int, *, profiled: bool = False) -> Problem:
+def with_microbatches(
+    problem: Problem,
+    count: int,
+    *,
+    profiled: bool = False,
+    turns: Iterable[tuple[int, int]] = (),
+) -> Problem:
     """Cuts the batch of ``problem`` into ``count`` micro-batches.
 
     Args:
         problem: one whole step, not cut yet.
         count: number of micro-batches M; 1 returns ``problem`` itself.
         profiled: times and bytes already are those of 1/M of the batch.
+        turns: pairs of ops (a, b) of the problem: ``b`` touches a buffer that ``a`` changes, so that
+            ``b#k+1`` comes after ``a#k``. A tensor of no bytes says so.
 
     Raises:
         InputError: ``count`` is below 1, or the problem is already cut.
@@ -41,14 +51,14 @@ def with_microbatches(problem: Problem, count: int, *, profiled: bool = False) -
         )
     if count == 1:
         return problem
-    return _Copies(problem, count).problem(1 if profiled else count)
+    return _Copies(problem, count, tuple(turns)).problem(1 if profiled else count)
 
 
 class _Copies:
     """Indices of the copies of every op. ``self.copy``: [M, num_ops]"""
 
-    def __init__(self, problem: Problem, count: int) -> None:
-        self.source, self.count = problem, count
+    def __init__(self, problem: Problem, count: int, turns: tuple[tuple[int, int], ...]) -> None:
+        self.source, self.count, self.turns = problem, count, turns
         self.single = problem.phase == UPDATE
         cut = np.flatnonzero(~self.single)
         updates = np.flatnonzero(self.single)
@@ -111,7 +121,19 @@ class _Copies:
             for copy in self.copy
             for k in cut
         ]
-        return ComputationGraph.from_tensors(names, tensors + self._update_tensors())
+        tensors += self._turn_tensors() + self._update_tensors()
+        return ComputationGraph.from_tensors(names, tensors)
+
+    def _turn_tensors(self) -> list[tuple[int, float, NDArray[Any]]]:
+        """From each op that changes a buffer to the next copies of those that touch it."""
+        touching: dict[int, list[int]] = {}
+        for writer, toucher in self.turns:
+            touching.setdefault(writer, []).append(toucher)
+        return [
+            (int(self.copy[k, writer]), 0.0, self.copy[k + 1, touching[writer]])
+            for k in range(self.count - 1)
+            for writer in sorted(touching)
+        ]
 
     def _update_tensors(self) -> list[tuple[int, float, NDArray[Any]]]:
         """Tensors of update ops: single, to every copy of their consumers, whole."""

@@ -6,6 +6,7 @@ measurement is asked for: then the model is captured and profiled, once.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -43,6 +44,7 @@ class Workbench(StepObjective):
         transport: ``shm`` or ``gloo``.
         timeout: Seconds without progress after which a placement has failed.
         parallel: Measurements at a time; None for as many as there are cores for.
+        check: Whether a placement that computes something else than one device has failed.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class Workbench(StepObjective):
         transport: str = "shm",
         timeout: float = 60.0,
         parallel: int | None = None,
+        check: bool = True,
     ) -> None:
         self.options = api.CaptureOptions(optimizer, dtype, False, groups, microbatches)
         self._model, self._cluster, self._store, self._label = model, cluster, store, label
         self._clock, self._mode, self._steps = clock, mode, steps
         self._transport, self._timeout, self._parallel = transport, timeout, parallel
+        self._check = check
 
     @cached_property
     def program(self) -> Program:
@@ -96,7 +100,15 @@ class Workbench(StepObjective):
             steps=self._steps,
             transport=self._transport,
             timeout=self._timeout,
+            check=self._check,
         )
+
+    def labelled(self, label: str) -> Workbench:
+        """The same model with measurements of its own: by another name in the store."""
+        other = copy.copy(self)
+        other._label = label
+        other.__dict__.pop("objective", None)
+        return other
 
     def _opened(self) -> MeasurementStore | None:
         return None if self._store == "none" else MeasurementStore(self._store or default_store())

@@ -63,3 +63,22 @@ def test_times_that_were_profiled_at_a_share_stay():
     problem = random_problem(np.random.default_rng(0), 5, 2)
     cut = with_microbatches(problem, 4, profiled=True)
     assert cut.time["fast"][cut.graph.index["op1#2"]] == problem.time["fast"][1]
+
+
+def test_turns_order_the_copies_and_change_nothing_else():
+    problem = random_problem(np.random.default_rng(3), 12, 2)
+    plain = with_microbatches(problem, 3)
+    assert with_microbatches(problem, 3, turns=()).fingerprint == plain.fingerprint
+    names = problem.graph.names
+    cut = with_microbatches(problem, 3, turns=[(2, 2), (2, 5)])
+    extra = set(edges(cut)) - set(edges(plain))
+    assert extra == {
+        (f"{names[2]}#{k}", f"{names[other]}#{k + 1}") for k in (0, 1) for other in (2, 5)
+    }
+    assert set(edges(plain)) <= set(edges(cut))
+    assert cut.graph.size.sum() == plain.graph.size.sum()
+
+
+def edges(problem):
+    graph = problem.graph
+    return [(graph.names[a], graph.names[b]) for a, b in zip(*graph.edges[:2], strict=True)]

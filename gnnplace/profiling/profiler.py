@@ -16,7 +16,7 @@ from gnnplace.profiling.detection import gpu_kind, gpu_names
 from gnnplace.profiling.grouping import group_graph
 from gnnplace.profiling.measurement import measure_ops
 from gnnplace.profiling.roofline import estimate_ops
-from gnnplace.tracing.microbatching import microbatched
+from gnnplace.tracing.microbatching import buffer_turns, microbatched
 from gnnplace.tracing.program import Program, base_name
 from gnnplace.tracing.structure import program_graph
 
@@ -77,7 +77,8 @@ def profile(
         members=coarse.members,
         estimated=estimated,
     )
-    return with_microbatches(problem, microbatches, profiled=True)
+    turns = {(int(group[a]), int(group[b])) for a, b in buffer_turns(program)}
+    return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
 
 
 def mean_over_copies(

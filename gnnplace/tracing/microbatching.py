@@ -10,6 +10,7 @@ import torch
 
 from gnnplace.errors import InputError
 from gnnplace.tracing import operations
+from gnnplace.tracing.builder import alias_roots
 from gnnplace.tracing.program import (
     UPDATE,
     Program,
@@ -28,7 +29,8 @@ def microbatched(program: Program, count: int) -> Program:
     Copy k of op `x` is `x#k`, of value `v` `v#k`, of user input `input.0` `input.0#k`. Parameters,
     optimizer state, buffers and constants stay single. An update reads the gradients of all
     copies and averages them, as `count` steps of gradient accumulation with the loss divided by
-    `count` do. Buffers change in the order of the copies. Seeded random ops draw numbers of their
+    `count` do. Buffers change in the order of the copies: an op that touches one comes `after` the
+    previous copies of those that change it. Seeded random ops draw numbers of their
     own in every copy. All ops of copy 0 come first, then those of copy 1, updates last.
 
     Args:
@@ -76,6 +78,23 @@ def with_inputs(program: Program, inputs: tuple[tuple[torch.Tensor, ...], ...]) 
     return replace(program, initial={**program.initial, **dict(zip(names, flat, strict=True))})
 
 
+def buffer_turns(program: Program) -> list[tuple[int, int]]:
+    """Pairs of ops (a, b), by index: `b` reads or changes a buffer that `a` changes."""
+    writers: dict[str, list[int]] = {}
+    for i, op in enumerate(program.ops):
+        if op.target is operations.copy_buffer:
+            writers.setdefault(op.reads[0], []).append(i)
+    roots = alias_roots(program.ops)
+    pairs = {
+        (writer, i)
+        for i, op in enumerate(program.ops)
+        for read in op.reads
+        for root in roots.get(read, (read,))
+        for writer in writers.get(root, ())
+    }
+    return sorted(pairs)
+
+
 class _Cut:
     def __init__(self, program: Program, count: int) -> None:
         self.source, self.count = program, count
@@ -83,6 +102,10 @@ class _Cut:
         updates = [op for op in program.ops if op.phase == UPDATE]
         self.single |= {r for op in updates for r in op.results if r is not None}
         self.updates = {op.name for op in updates}
+        self.turns: dict[str, list[str]] = {}
+        for writer, toucher in buffer_turns(program):
+            names = program.ops[writer].name, program.ops[toucher].name
+            self.turns.setdefault(names[1], []).append(names[0])
 
     def program(self) -> Program:
         p = self.source
@@ -131,8 +154,12 @@ class _Cut:
             args=args,
             kwargs=map_refs(op.kwargs, renamed),
             results=tuple(None if r is None else self.value(r, k) for r in op.results),
-            after=tuple(f"{name}#{k}" for name in op.after),
+            after=tuple(f"{name}#{k}" for name in op.after) + self.before(op, k),
         )
+
+    def before(self, op: ProgramOp, k: int) -> tuple[str, ...]:
+        """Ops of the previous copy that change a buffer which this one touches."""
+        return tuple(f"{name}#{k - 1}" for name in self.turns.get(op.name, ()) if k > 0)
 
     def update(self, op: ProgramOp) -> ProgramOp:
         after = tuple(

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gnnplace import zoo
+from gnnplace.errors import DeadlockError
 from gnnplace.execution import execute, verify
 from gnnplace.execution.reference import reference_step
 from gnnplace.microbatching import with_microbatches
@@ -16,7 +17,7 @@ from gnnplace.problem import Problem, build_problem
 from gnnplace.profiling import group_ops
 from gnnplace.profiling.grouping import group_graph
 from gnnplace.tracing import Program, capture
-from gnnplace.tracing.microbatching import microbatched
+from gnnplace.tracing.microbatching import buffer_turns, microbatched
 from gnnplace.tracing.structure import program_graph
 from tests.execution.programs import cpu_cluster, random_placement
 
@@ -36,7 +37,8 @@ def grouped(program: Program, num_devices: int, microbatches: int = 1) -> Proble
         colocate=coarse.colocate,
         members=coarse.members,
     )
-    return with_microbatches(problem, microbatches, profiled=True)
+    turns = {(int(group[a]), int(group[b])) for a, b in buffer_turns(program)}
+    return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
 
 
 def workload(name: str, microbatches: int) -> Program:
@@ -56,6 +58,57 @@ def test_a_captured_model_equals_one_process(name, microbatches):
     result = verify(whole, execution)
     assert result.bitwise, result.summary()
     assert result.tensors > 10
+
+
+class Averaging(nn.Module):
+    """A running average between two layers; what it is at the end tells the order of the shares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.norm = nn.BatchNorm1d(8, momentum=0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.first(x))).square().mean()
+
+
+@pytest.fixture(scope="module")
+def averaging():
+    torch.manual_seed(0)
+    program = capture(Averaging(), torch.randn(4, 8))
+    return microbatched(program, 3), grouped(program, 2, 3), program
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_buffers_change_in_the_order_of_the_micro_batches_in_any_placement(averaging, seed):
+    whole, problem, _ = averaging
+    execution = execute(whole, problem, random_placement(problem, seed), steps=1, warmup=0)
+    result = verify(whole, execution)
+    assert result.bitwise, result.summary()
+
+
+def test_shares_out_of_turn_are_a_deadlock_where_a_buffer_changes_and_there_alone(averaging):
+    """The last share first: nothing but the buffer is against it."""
+    whole, problem, program = averaging
+    device = np.zeros(problem.num_ops, np.int32)
+    backwards = (-np.arange(3)).tolist()
+    share = [0 if m < 0 else backwards[m] for m in problem.microbatch.tolist()]
+    rank = np.lexsort((problem.graph.position, share, problem.phase == 2)).astype(np.int32)
+    placement = Placement(device, (rank, np.zeros(0, np.int32)))
+    with pytest.raises(DeadlockError):
+        execute(whole, problem, placement, steps=1)
+    with pytest.raises(DeadlockError, match="copy"):
+        execute(whole, without_turns(program), placement, steps=1)
+
+
+def without_turns(program: Program) -> Problem:
+    """As problems were cut before: only the program knows of the order."""
+    return with_microbatches(grouped(program, 2), 3, profiled=True)
+
+
+@pytest.mark.parametrize("name", ["mlp", "two_tower", "gpt2"])
+def test_models_without_such_buffers_have_no_turns(name):
+    assert buffer_turns(workload(name, 2)) == []
 
 
 class Noisy(nn.Module):

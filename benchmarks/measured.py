@@ -1,0 +1,321 @@
+"""Placers that may measure: what each comes to after equal numbers of measured placements.
+
+Methods, each with N measurements of whole steps on two CPU workers:
+
+    random       devices drawn for every unit; the best measured
+    annealing    Metropolis on measured step times, from HEFT's placement; the best measured
+    tpe          Optuna's TPE over the devices of 24 stretches of equal work; the best measured
+    heft         N - 1 placements that differ, a calibration fitted to them, HEFT on the calibrated
+                 simulator (with its contention of links); HEFT's placement
+    policy       the shipped policy's proposals in the order of their prediction; the best measured
+    tuned        `gnnplace.train.measured.MeasuredTuning`; the one believed fastest of those measured
+
+What a method chose after 5, 10 and 20 measurements is measured again at the end, all of a model
+side by side in rounds, so that a lucky measurement decides nothing. A method that fails is a row.
+Every run is in a store in the output folder: after an interruption the same command goes on.
+
+    python benchmarks/measured.py [--clock wall|virtual] [--seeds 2] [-o runs/measured-benchmark]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+import optuna
+import torch
+from lightning import Trainer
+from rich.console import Console
+from rich.table import Table
+
+from gnnplace import api
+from gnnplace.measurements.calibration import Forward, calibrated, mean_overlap
+from gnnplace.measurements.candidates import candidates
+from gnnplace.measurements.objective import Measured
+from gnnplace.measurements.posterior import Posterior, fit_parameters
+from gnnplace.placement import Placement
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.learned import CHECKPOINT, load_policy
+from gnnplace.policy.rollouts import ORDERS
+from gnnplace.problem import Problem
+from gnnplace.simulation import Simulator, finished_placement
+from gnnplace.train.measured import MeasuredTuning, Rounds
+from gnnplace.train.measured_proposals import Effort, key_of, proposals
+from gnnplace.workbench import Workbench
+
+MODELS = "two_tower,inception,moe?batch=512"
+AFTER = (5, 10, 20)
+STRETCHES = 24
+HEAT = 0.03  # of annealing, relative, at its start; a tenth of it at its end
+HIGHEST = 3.0  # log of a failure's step time above one device's, for annealing and TPE
+NOISE = 0.03  # of a measurement, for what is fitted to few of them
+
+
+@dataclass
+class History:
+    """What a method measured, in order, and how it chooses.
+
+    Attributes:
+        placements: Measured.
+        found: What they came to.
+        choose: The choice after so many measurements, if it is not the best measured.
+    """
+
+    bench: Workbench
+    placements: list[Placement] = field(default_factory=list)
+    found: list[Measured] = field(default_factory=list)
+    choose: Callable[[int], Placement] | None = None
+
+    def measure(self, placement: Placement) -> float:
+        """Seconds; of a failure much more than one device takes."""
+        (measured,) = self.bench.measure([placement])
+        self.placements.append(placement)
+        self.found.append(measured)
+        if measured.seconds is not None:
+            return measured.seconds
+        times = self.bench.problem.times
+        return float(np.exp(HIGHEST) * np.where(np.isfinite(times), times, 0).sum(axis=0).min())
+
+    def choice(self, count: int) -> Placement:
+        """What the method would use after `count` measurements."""
+        if self.choose is not None:
+            return self.choose(count)
+        known = [(m.seconds, k) for k, m in enumerate(self.found[:count]) if m.seconds is not None]
+        return self.placements[min(known)[1]]
+
+
+def completed(problem: Problem, units: np.ndarray, name: str) -> Placement:
+    """Devices of units with list scheduling."""
+    device = units[problem.unit_of].astype(np.int32)
+    return finished_placement(problem, device, Simulator(problem).complete(device), placer=name)
+
+
+def random_search(history: History, seed: int, count: int) -> None:
+    problem, rng = history.bench.problem, np.random.default_rng(seed)
+    for _ in range(count):
+        units = rng.integers(problem.num_devices, size=problem.num_units)
+        history.measure(completed(problem, units, "random"))
+
+
+def annealing(history: History, seed: int, count: int) -> None:
+    problem, rng = history.bench.problem, np.random.default_rng(seed)
+    start = api.place(problem, placer="heft-contention", budget=0, seed=seed).placement
+    units = np.empty(problem.num_units, np.int32)
+    units[problem.unit_of] = start.device
+    order, now = SearchSpace(problem).unit_order, history.measure(start)
+    for step in range(count - 1):
+        trial = units.copy()
+        size = int(rng.integers(1, max(2, problem.num_units // 8)))
+        first = int(rng.integers(problem.num_units))
+        trial[order[first : first + size]] = rng.integers(problem.num_devices)
+        seconds = history.measure(completed(problem, trial, "annealing"))
+        heat = HEAT * 0.1 ** (step / max(count - 2, 1))
+        if rng.random() < np.exp(min(0.0, -np.log(seconds / now) / heat)):
+            units, now = trial, seconds
+
+
+def tpe(history: History, seed: int, count: int) -> None:
+    problem = history.bench.problem
+    space = SearchSpace(problem)
+    done = np.cumsum(space.work[space.unit_order])
+    stretch = np.empty(problem.num_units, np.int64)
+    stretch[space.unit_order] = np.minimum(done / done[-1] * STRETCHES, STRETCHES - 1).astype(int)
+
+    def objective(trial: optuna.Trial) -> float:
+        choices = [
+            trial.suggest_categorical(f"stretch {k}", range(problem.num_devices))
+            for k in range(STRETCHES)
+        ]
+        return history.measure(completed(problem, np.array(choices)[stretch], "tpe"))
+
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=5))
+    study.optimize(objective, n_trials=count)
+
+
+def heft(history: History, seed: int, count: int) -> None:
+    problem = history.bench.problem
+
+    def place(name: str) -> Placement:
+        return api.place(problem, placer=name, budget=0, seed=seed).placement
+
+    names = ["single", "contiguous", "heft", "etf", "random", "round-robin"]
+    found = [c.placement for c in candidates(problem, names, place, count, seed) if c.placement]
+    for placement in found[: count - 1]:
+        history.measure(placement)
+    while len(history.found) < count:  # a small problem has fewer
+        history.measure(found[0])
+
+    def choose(after: int) -> Placement:
+        known = [
+            (Forward(problem, p), m.seconds)
+            for p, m in list(zip(history.placements, history.found, strict=True))[: after - 1]
+            if m.seconds is not None
+        ]
+        models, measured = zip(*known, strict=True)
+        fitted = fit_parameters(models, np.array(measured), NOISE)
+        best = models[int(np.argmin(measured))]
+        better = calibrated(problem, fitted, mean_overlap(best))
+        return api.place(better, placer="heft-contention", budget=0, seed=seed).placement
+
+    history.choose = choose
+
+
+def policy(history: History, seed: int, count: int) -> None:
+    problem, rng = history.bench.problem, np.random.default_rng(seed)
+    effort = Effort(samples=2 * count)
+    made = proposals(load_policy(), ORDERS, problem, rng, effort)
+    simulator = Simulator(problem)
+    made.sort(key=lambda p: simulator.step_time(p.device, simulator.order_of(p)))
+    for placement in made[:count]:
+        history.measure(placement)
+
+
+def tuned(history: History, seed: int, count: int) -> None:
+    torch.manual_seed(seed)
+    module = MeasuredTuning(history.bench, count, seed=seed, start=str(CHECKPOINT), step_size=0.3)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=-1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+    )
+    trainer.fit(module, Rounds(generations=2))
+    observed = module.posterior.observed
+    history.placements = [entry.placement for entry in observed]
+    history.found = [entry.measured for entry in observed]
+
+    def choose(after: int) -> Placement:
+        posterior = Posterior(history.bench.problem)
+        posterior.add(history.placements[:after], history.found[:after])
+        return posterior.best().placement
+
+    history.choose = choose
+
+
+METHODS: dict[str, Callable[[History, int, int], None]] = {
+    "random": random_search,
+    "annealing": annealing,
+    "tpe": tpe,
+    "heft": heft,
+    "policy": policy,
+    "tuned": tuned,
+}
+
+
+def main() -> None:
+    """Prints a table and writes every row."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--clock", default="wall", choices=("wall", "virtual"))
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="of the final measurement")
+    parser.add_argument("-o", "--output", default="runs/measured-benchmark")
+    arguments = parser.parse_args()
+    quiet()
+    folder = Path(arguments.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for model in arguments.models.split(","):
+        rows += compared(model, arguments, folder)
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "rows.jsonl").write_text(lines, encoding="utf-8")
+    out = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    for model in arguments.models.split(","):
+        out.print(table(model, [row for row in rows if row["model"] == model]))
+
+
+def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[dict]:
+    """Rows of one model: a choice of a method, a seed and a number of measurements each."""
+    mode = "measured" if arguments.clock == "wall" else "emulated"
+    common = {"store": str(folder / "store.db"), "mode": mode, "steps": arguments.steps}
+    bench = Workbench(model, "cpu:2", check=False, **common)
+    rows, chosen = [], []
+    for method in arguments.methods.split(","):
+        for seed in range(arguments.seeds):
+            sys.stderr.write(f"  {model}: {method}, seed {seed}\n")
+            history = History(bench.labelled(f"{model} {method} {seed}"))
+            error = ""
+            try:
+                METHODS[method](history, seed, max(AFTER))
+            except Exception as problem:  # a method that fails is a row
+                error = " ".join(f"{type(problem).__name__}: {problem}".split())
+            for after in AFTER:
+                row = {"model": model, "method": method, "seed": seed, "after": after}
+                row["failed"] = sum(m.seconds is None for m in history.found[:after])
+                try:
+                    chosen.append(history.choice(after))
+                except (ValueError, IndexError) as problem:
+                    error = error or f"no placement: {problem}"
+                    rows.append(row | {"error": error})
+                    continue
+                rows.append(row | {"choice": key_of(chosen[-1]).hex(), "error": error})
+    single = api.place(bench.problem, placer="single", budget=0).placement
+    seconds = side_by_side(bench, [single, *chosen], arguments.rounds)
+    one = seconds[key_of(single).hex()]
+    for row in rows:
+        found = seconds.get(row.pop("choice", ""))
+        row["step"], row["one_device"] = found, one
+    return rows
+
+
+def side_by_side(bench: Workbench, chosen: list[Placement], rounds: int) -> dict[str, float]:
+    """Median seconds of each choice over rounds in which all are measured in turn."""
+    distinct = {key_of(placement).hex(): placement for placement in chosen}
+    times: dict[str, list[float]] = {key: [] for key in distinct}
+    for number in range(rounds):
+        sys.stderr.write(f"  final round {number + 1}: {len(distinct)} placements\n")
+        final = bench.labelled(f"final {number}")
+        for key, measured in zip(distinct, final.measure(list(distinct.values())), strict=True):
+            if measured.seconds is not None:
+                times[key].append(measured.seconds)
+    return {key: median(values) for key, values in times.items() if values}
+
+
+def table(model: str, rows: list[dict]) -> Table:
+    """Mean final step time of each method over seeds, relative to the best of all choices."""
+    good = [row for row in rows if row["step"]]
+    best = min(row["step"] for row in good)
+    one = good[0]["one_device"]
+    title = f"{model}: one device {1e3 * one:.1f} ms, best choice {1e3 * best:.1f} ms"
+    shown = Table(
+        "method", *(f"after {k}" for k in AFTER), "each seed after 20", "failed", title=title
+    )
+    for method in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == method]
+        cells = []
+        for after in AFTER:
+            steps = [row["step"] for row in mine if row["after"] == after and row["step"]]
+            cells.append(f"{fmean(steps) / best:.3f}" if steps else "-")
+        last = [row["step"] for row in mine if row["after"] == AFTER[-1] and row["step"]]
+        each = ", ".join(f"{step / best:.3f}" for step in last)
+        errors = [row["error"] for row in mine if row["error"]]
+        failed = sum(row["failed"] for row in mine if row["after"] == AFTER[-1])
+        shown.add_row(method, *cells, each, errors[0] if errors else str(failed))
+    return shown
+
+
+def quiet() -> None:
+    """Progress bars and warnings of the libraries say nothing here."""
+    warnings.filterwarnings("ignore")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+
+
+if __name__ == "__main__":
+    main()
