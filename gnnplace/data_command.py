@@ -1,8 +1,8 @@
-"""``gnnplace data build FOLDER``: captures models and keeps their graphs in a folder, with a card.
+"""``gnnplace data build FOLDER``: captures a recipe's models; ``data verify FOLDER`` checks them.
 
-Every model of ``gnnplace.zoo.captured_models`` is captured as a training step, without memory where
-that is possible, and written as one file. A graph whose file is there and says the same model is
-kept, so that a run which was stopped goes on.
+Every model of a recipe (``gnnplace.zoo.recipes``) is captured as a training step, without memory
+where that is possible, and written as one file; a data card and checksums stand beside. A graph
+whose file is there and says the same model is kept, so that a run which was stopped goes on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from gnnplace.profiling.peaks import peak
 from gnnplace.tracing import Program
 from gnnplace.tracing.structure import program_graph
 from gnnplace.zoo.captured_graph import CapturedGraph, op_names, read_captured, write_captured
-from gnnplace.zoo.captured_models import MODELS, PARTS, SPLIT, CapturedModel
+from gnnplace.zoo.captured_models import CapturedModel
+from gnnplace.zoo.data_card import card
+from gnnplace.zoo.datasets import verify, write_sums
+from gnnplace.zoo.recipes import STORE, Recipe, recipe
 
 Say = Callable[[str], None]
 KINDS = ("cpu", "t4", "v100", "a100", "h100")
@@ -36,31 +39,46 @@ CARD = "README.md"
 
 
 def data(args: Namespace) -> int:
-    """Builds a store of captured graphs."""
+    """Builds a folder of captured graphs, or checks one."""
+    if args.action == "verify":
+        say(f"{args.folder}: {verify(args.folder)} graphs, as their checksums say")
+        return 0
     if args.action != "build":
         raise InputError(
-            f"data: action {args.action!r} is unknown; use: gnnplace data build FOLDER"
+            f"data: action {args.action!r} is unknown; use: gnnplace data build|verify FOLDER"
         )
-    build_store(args.folder, select([n for n in args.models.split(",") if n]), say)
+    chosen = recipe(args.recipe)
+    names = [n for n in args.models.split(",") if n]
+    build_store(args.folder, select(names, chosen.models), say, chosen)
     return 0
 
 
-def select(names: Sequence[str]) -> tuple[CapturedModel, ...]:
+def select(
+    names: Sequence[str], models: Sequence[CapturedModel] = STORE.models
+) -> tuple[CapturedModel, ...]:
     """Models by their names or those of their families; all if none are given.
 
     Raises:
         InputError: there is no such model or family.
     """
-    known = {model.name for model in MODELS} | set(SPLIT)
+    families = list(dict.fromkeys(model.family for model in models))
+    known = {model.name for model in models} | set(families)
     unknown = [name for name in names if name not in known]
     if unknown:
-        families = ", ".join(SPLIT)
-        raise InputError(f"data: model {unknown[0]!r} is unknown; families: {families}")
-    return tuple(m for m in MODELS if not names or m.name in names or m.family in names)
+        raise InputError(f"data: model {unknown[0]!r} is unknown; families: {', '.join(families)}")
+    return tuple(m for m in models if not names or m.name in names or m.family in names)
 
 
-def build_store(folder: str | Path, models: Sequence[CapturedModel], say: Say) -> None:
-    """Captures what is missing in ``folder`` and writes its card.
+def build_store(
+    folder: str | Path, models: Sequence[CapturedModel], say: Say, of: Recipe = STORE
+) -> None:
+    """Captures what is missing in ``folder`` and writes its card and checksums.
+
+    Args:
+        folder: made if it is not there.
+        models: to capture.
+        say: called with a line of progress.
+        of: the recipe, for the card.
 
     Raises:
         InputError: the folder cannot be made.
@@ -79,7 +97,9 @@ def build_store(folder: str | Path, models: Sequence[CapturedModel], say: Say) -
             write_captured(path, capture_graph(model))
         ops = read_captured(path).num_ops
         say(f"{number}/{len(models)} {model.name}: {ops} ops{', kept' if kept else ''}")
-    write_text(target / CARD, card([read_captured(p) for p in sorted(target.glob("*.npz"))]))
+    graphs = [read_captured(p) for p in sorted(target.glob("*.npz"))]
+    write_text(target / CARD, card(graphs, of))
+    write_sums(target)
 
 
 def _is_of(path: Path, model: CapturedModel) -> bool:
@@ -143,39 +163,3 @@ def _renamed(graph: ComputationGraph) -> ComputationGraph:
     return ComputationGraph(
         names, graph.producer, graph.size, graph.consumer_offset, graph.consumer
     )
-
-
-def card(graphs: Sequence[CapturedGraph]) -> str:
-    """The store's data card."""
-    lines = [
-        "# Captured training graphs",
-        "Training steps (forward, backward, update) of real models, captured by gnnplace: one",
-        "`.npz` a graph (no pickled objects, no names, no weights). Views and buffer copies are",
-        "part of their ops. Costs are roofline estimates from published peaks of",
-        f"{', '.join(KINDS)}, split into launches and work of the whole batch; nothing is",
-        "measured, so any machine builds the same files.",
-        "Made by `gnnplace data build FOLDER`; read by `gnnplace.zoo.captured`.",
-        "",
-        "Split **by model family**: a policy trained on the training part has seen no graph of the",
-        "families held out.",
-    ]
-    for part in PARTS:
-        mine = [graph for graph in graphs if graph.origin["part"] == part]
-        lines += ["", f"## {part}: {len(mine)} graphs, {sum(g.num_ops for g in mine):,} ops", ""]
-        lines += ["| graph | family | ops | tensors | state, MB | captured from |"]
-        lines += ["|---|---|---:|---:|---:|---|", *(_card_row(graph) for graph in mine)]
-    versions = {json_text(graph.origin["versions"]) for graph in graphs}
-    return "\n".join([*lines, "", f"Versions: {'; '.join(sorted(versions))}."]) + "\n"
-
-
-def _card_row(graph: CapturedGraph) -> str:
-    origin, megabytes = graph.origin, graph.state.sum() / 1e6
-    return (
-        f"| {graph.name} | {origin['family']} | {graph.num_ops} | {graph.graph.num_tensors} | "
-        f"{megabytes:.1f} | `{origin['spec']}`, {origin['optimizer']} |"
-    )
-
-
-def json_text(versions: dict[str, str]) -> str:
-    """Versions in a few words."""
-    return ", ".join(f"{package} {number}" for package, number in versions.items())

@@ -6,6 +6,8 @@
     problems:
       - {family: layered, seed: 1, ops: [100, 300]}       # a random family
       - {captured: bert-base, seed: 1, groups: 200, microbatches: 4, memory: tight}
+      - {dataset: searched-cnn, graph: searched-cnn-07, cluster: nvlink-v100-4, microbatches: 4}
+      - {family: erdos-renyi, seed: 2, ccr: 0.5, heterogeneity: 3.0, cluster: mixed}
       - {model: inception, cluster: pcie-t4-4, microbatches: 4}
       - {profile: nets/vgg16.txt, format: pipedream, cluster: pcie-v100-4}
       - {file: my-problem.json}
@@ -31,12 +33,13 @@ from gnnplace.errors import FormatError
 from gnnplace.files import Schema, parse, read_text
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, read_problem
-from gnnplace.zoo.captured import captured_problem, shipped_store
+from gnnplace.zoo.captured import CapturedStore, captured_problem, shipped_store
+from gnnplace.zoo.datasets import dataset_problem, find_dataset
 from gnnplace.zoo.random_clusters import CLUSTERS
 from gnnplace.zoo.random_families import MOST_OPS, random_problem
 
 NonNegative = Annotated[float, Field(ge=0)]
-SOURCES = ("family", "captured", "model", "profile", "file")
+SOURCES = ("family", "captured", "dataset", "model", "profile", "file")
 Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
@@ -46,15 +49,20 @@ class ProblemEntry(Schema):
     Attributes:
         family: a random family.
         captured: a graph of the shipped store.
+        dataset: a dataset by its name, as ``gnnplace.zoo.datasets.find_dataset`` looks for it.
+        graph: of the dataset.
         model: a model to capture and profile.
         profile: a file of ``format``.
         file: a problem file.
         seed: of a family's or captured graph's draw.
-        cluster: a type of cluster to draw (family, captured), or a preset, as ``compare`` takes it.
+        cluster: a type of cluster to draw (family, captured), or a preset, as ``compare`` takes
+            it; a dataset's graph needs one.
         microbatches: shares that the batch is cut into; a family draws its own number.
-        groups: ops to aim at (captured, model).
+        groups: ops to aim at (captured, dataset, model).
         whole: the captured graph is not grouped.
         memory: of a captured graph's devices, ``ample`` or ``tight``.
+        ccr: of a random family, instead of a drawn one.
+        heterogeneity: of a random family, instead of a drawn one.
         ops: least and most ops of a family's problem before micro-batches.
         devices: least and most devices to draw.
         seen: graphs like this one were in the training data.
@@ -62,9 +70,11 @@ class ProblemEntry(Schema):
 
     family: str | None = None
     captured: str | None = None
+    dataset: str | None = None
     model: str | None = None
     profile: str | None = None
     file: str | None = None
+    graph: str | None = None
     seed: int = 0
     cluster: str | None = None
     microbatches: Annotated[int, Field(ge=1)] = 1
@@ -73,6 +83,8 @@ class ProblemEntry(Schema):
     memory: str = "ample"
     ops: Annotated[Pair, Field(strict=False)] = (40, 260)
     devices: Annotated[Pair, Field(strict=False)] = (2, 8)
+    ccr: Annotated[float | None, Field(gt=0)] = None
+    heterogeneity: Annotated[float | None, Field(ge=1)] = None
     format: str = "pipedream"
     seen: bool = False
 
@@ -80,6 +92,8 @@ class ProblemEntry(Schema):
     def _one_source(self) -> ProblemEntry:
         if sum(getattr(self, key) is not None for key in SOURCES) != 1:
             raise ValueError(f"give exactly one of {', '.join(SOURCES)}")
+        if self.dataset is not None and (self.graph is None or self.cluster is None):
+            raise ValueError("a dataset needs a graph and a cluster")
         return self
 
     @property
@@ -101,6 +115,8 @@ class ProblemEntry(Schema):
             return api.profile(self.model, self.cluster or "auto", options=options)
         if self.captured is not None:
             return self._captured(self.captured)
+        if self.dataset is not None:
+            return self._of_dataset(find_dataset(self.dataset, folder))
         problem = self._uncut(folder)
         return problem if self.microbatches == 1 else with_microbatches(problem, self.microbatches)
 
@@ -116,6 +132,15 @@ class ProblemEntry(Schema):
             memory=(self.memory,),
         )
 
+    def _of_dataset(self, store: CapturedStore) -> Problem:
+        return dataset_problem(
+            store.graph(str(self.graph)),
+            api.resolve_cluster(str(self.cluster)),
+            microbatches=self.microbatches,
+            groups=None if self.whole else self.groups,
+            memory=self.memory,
+        )
+
     def _uncut(self, folder: Path) -> Problem:
         if self.family is not None:
             return random_problem(
@@ -125,6 +150,8 @@ class ProblemEntry(Schema):
                 devices=self.devices,
                 clusters=(self.cluster,) if self.cluster else CLUSTERS,
                 most_ops=MOST_OPS if max(self.ops) <= MOST_OPS else max(self.ops),
+                ccr=self.ccr,
+                heterogeneity=self.heterogeneity,
             )
         if self.profile is not None:
             cluster = api.resolve_cluster(self.cluster) if self.cluster else None

@@ -200,7 +200,7 @@ def _share_of(graph: CapturedGraph, draw: Draw, cluster: Cluster, link: Link, se
     }
     return build_problem(
         f"{graph.name}-{seed}",
-        _resized(graph, draw.scale / draw.microbatches),
+        resized(graph, draw.scale / draw.microbatches),
         cluster,
         {kind: time[kind] for kind in cluster.kinds},
         state=graph.state,
@@ -210,7 +210,7 @@ def _share_of(graph: CapturedGraph, draw: Draw, cluster: Cluster, link: Link, se
     )
 
 
-def _resized(captured: CapturedGraph, share: float) -> ComputationGraph:
+def resized(captured: CapturedGraph, share: float) -> ComputationGraph:
     """The graph with the tensors of a share of the batch; gradients of parameters stay whole."""
     graph = captured.graph
     taken = np.zeros(graph.num_tensors, dtype=bool)

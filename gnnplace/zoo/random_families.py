@@ -61,6 +61,8 @@ def random_problem(
     clusters: tuple[str, ...] = CLUSTERS,
     microbatches: tuple[int, ...] = MICROBATCHES,
     most_ops: int = MOST_OPS,
+    ccr: float | None = None,
+    heterogeneity: float | None = None,
 ) -> Problem:
     """A problem of ``family``; the same arguments give the same problem.
 
@@ -72,6 +74,9 @@ def random_problem(
         clusters: types of clusters to draw from; of ``CLUSTERS``.
         microbatches: numbers of micro-batches to draw from; forward-only graphs have one.
         most_ops: no number of micro-batches is drawn that makes more ops than this.
+        ccr: seconds of all tensors at the drawn bandwidth over all work; None: drawn, 0.02 to 4.
+        heterogeneity: how many times slower a cluster's slow devices are, where it has some; None:
+            drawn, 1 to 5. What else is drawn depends on neither.
 
     Raises:
         InputError: there is no such family or cluster; the names are listed.
@@ -86,7 +91,8 @@ def random_problem(
     graph = _training_graph(draft) if training else _forward_graph(draft)
     cluster_type = str(rng.choice(clusters))
     check_cluster(cluster_type)
-    problem = _on_cluster(graph, f"{family}-{seed}", cluster_type, devices, rng)
+    name = f"{family}-{seed}"
+    problem = _on_cluster(graph, name, cluster_type, devices, rng, (ccr, heterogeneity))
     fitting = [m for m in microbatches if training and m * problem.num_ops <= most_ops]
     return with_microbatches(problem, int(rng.choice(fitting or [1])))
 
@@ -181,16 +187,21 @@ def _training_graph(draft: Draft) -> Parts:
 
 
 def _on_cluster(
-    parts: Parts, name: str, cluster_type: str, devices: tuple[int, int], rng: Generator
+    parts: Parts,
+    name: str,
+    cluster_type: str,
+    devices: tuple[int, int],
+    rng: Generator,
+    given: tuple[float | None, float | None],
 ) -> Problem:
     count = int(rng.integers(devices[0], devices[1] + 1))
-    ratio = float(np.exp(rng.uniform(np.log(0.02), np.log(4.0))))
+    ratio = _unless(given[0], float(np.exp(rng.uniform(np.log(0.02), np.log(4.0)))))
     moved = float(parts.graph.size[parts.graph.consumption_tensor].sum())
     bandwidth = max(moved, 1.0) / (ratio * float(parts.seconds.sum()))
     latency = float(parts.seconds.mean() * np.exp(rng.uniform(np.log(1e-3), np.log(0.3))))
     memory = _memory(parts, count, rng)
     cluster = make_cluster(cluster_type, count, bandwidth, latency, memory, rng)
-    slower = float(np.exp(rng.uniform(0.0, np.log(5.0))))
+    slower = _unless(given[1], float(np.exp(rng.uniform(0.0, np.log(5.0)))))
     noise = rng.lognormal(0.0, rng.uniform(0.0, 0.5), len(parts.seconds))
     time = {"fast": parts.seconds, "slow": parts.seconds * slower * noise}
     return build_problem(
@@ -202,6 +213,11 @@ def _on_cluster(
         phase=parts.phase,
         colocate=parts.colocate,
     )
+
+
+def _unless(given: float | None, drawn: float) -> float:
+    """What is given, else what was drawn: the numbers that follow are the same either way."""
+    return drawn if given is None else given
 
 
 def _memory(parts: Parts, count: int, rng: Generator) -> float:
