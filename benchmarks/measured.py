@@ -6,9 +6,9 @@ Methods, each with N measurements of whole steps on two CPU workers:
     annealing    Metropolis on measured step times, from HEFT's placement; the best measured
     tpe          Optuna's TPE over the devices of 24 stretches of equal work; the best measured
     heft         N - 1 placements that differ, a calibration fitted to them, HEFT on the calibrated
-                 simulator (with its contention of links); HEFT's placement
+                 simulator; HEFT's placement
     policy       the shipped policy's proposals in the order of their prediction; the best measured
-    tuned        `gnnplace.train.measured.MeasuredTuning`; the one believed fastest of those measured
+    tuned        `gnnplace.train.measured.MeasuredTuning`; of the measured, what is believed fastest
 
 What a method chose after 5, 10 and 20 measurements is measured again at the end, all of a model
 side by side in rounds, so that a lucky measurement decides nothing. A method that fails is a row.
@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 import numpy as np
 import optuna
@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gnnplace import api
+from gnnplace.measurements.agreement import settled
 from gnnplace.measurements.calibration import Forward, calibrated, mean_overlap
 from gnnplace.measurements.candidates import candidates
 from gnnplace.measurements.objective import Measured
@@ -105,9 +106,17 @@ def random_search(history: History, seed: int, count: int) -> None:
         history.measure(completed(problem, units, "random"))
 
 
+def best_heft(problem: Problem, seed: int) -> Placement:
+    """HEFT's placement, with or without contention of links, whichever is predicted faster."""
+    found = [
+        api.place(problem, placer=name, budget=0, seed=seed) for name in ("heft", "heft-contention")
+    ]
+    return min(found, key=lambda result: result.step_time).placement
+
+
 def annealing(history: History, seed: int, count: int) -> None:
     problem, rng = history.bench.problem, np.random.default_rng(seed)
-    start = api.place(problem, placer="heft-contention", budget=0, seed=seed).placement
+    start = best_heft(problem, seed)
     units = np.empty(problem.num_units, np.int32)
     units[problem.unit_of] = start.device
     order, now = SearchSpace(problem).unit_order, history.measure(start)
@@ -125,7 +134,8 @@ def annealing(history: History, seed: int, count: int) -> None:
 def tpe(history: History, seed: int, count: int) -> None:
     problem = history.bench.problem
     space = SearchSpace(problem)
-    done = np.cumsum(space.work[space.unit_order])
+    mean = np.where(np.isfinite(problem.times), problem.times, 0.0).mean(axis=1)
+    done = np.cumsum(np.bincount(problem.unit_of, mean)[space.unit_order])
     stretch = np.empty(problem.num_units, np.int64)
     stretch[space.unit_order] = np.minimum(done / done[-1] * STRETCHES, STRETCHES - 1).astype(int)
 
@@ -163,7 +173,7 @@ def heft(history: History, seed: int, count: int) -> None:
         fitted = fit_parameters(models, np.array(measured), NOISE)
         best = models[int(np.argmin(measured))]
         better = calibrated(problem, fitted, mean_overlap(best))
-        return api.place(better, placer="heft-contention", budget=0, seed=seed).placement
+        return best_heft(better, seed)
 
     history.choose = choose
 
@@ -273,16 +283,17 @@ def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[di
 
 
 def side_by_side(bench: Workbench, chosen: list[Placement], rounds: int) -> dict[str, float]:
-    """Median seconds of each choice over rounds in which all are measured in turn."""
+    """Seconds of each choice, settled over rounds in which all are measured in turn."""
     distinct = {key_of(placement).hex(): placement for placement in chosen}
-    times: dict[str, list[float]] = {key: [] for key in distinct}
+    times: dict[str, list[float | None]] = {key: [] for key in distinct}
     for number in range(rounds):
         sys.stderr.write(f"  final round {number + 1}: {len(distinct)} placements\n")
-        final = bench.labelled(f"final {number}")
-        for key, measured in zip(distinct, final.measure(list(distinct.values())), strict=True):
-            if measured.seconds is not None:
-                times[key].append(measured.seconds)
-    return {key: median(values) for key, values in times.items() if values}
+        final = bench.labelled(f"{bench.name} final {number}")
+        order = list(distinct)[:: -1 if number % 2 else 1]
+        for key, measured in zip(order, final.measure([distinct[k] for k in order]), strict=True):
+            times[key].append(measured.seconds)
+    good = {key: values for key, values in times.items() if None not in values}
+    return dict(zip(good, settled(list(zip(*good.values(), strict=True))), strict=True))
 
 
 def table(model: str, rows: list[dict]) -> Table:
@@ -297,8 +308,8 @@ def table(model: str, rows: list[dict]) -> Table:
     for method in dict.fromkeys(row["method"] for row in rows):
         mine = [row for row in rows if row["method"] == method]
         cells = []
-        for after in AFTER:
-            steps = [row["step"] for row in mine if row["after"] == after and row["step"]]
+        for count in AFTER:
+            steps = [row["step"] for row in mine if row["after"] == count and row["step"]]
             cells.append(f"{fmean(steps) / best:.3f}" if steps else "-")
         last = [row["step"] for row in mine if row["after"] == AFTER[-1] and row["step"]]
         each = ", ".join(f"{step / best:.3f}" for step in last)

@@ -25,7 +25,7 @@ from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.files import write_json, write_text
 from gnnplace.measurements import MeasurementStore, Selection, StepRecord
 from gnnplace.measurements import page as html
-from gnnplace.measurements.agreement import Agreement, agreement
+from gnnplace.measurements.agreement import Agreement, agreement, ceiling, halves, settled
 from gnnplace.measurements.calibration import (
     Calibration,
     Forward,
@@ -56,7 +56,7 @@ class Row:
     Attributes:
         name: Who made it.
         predicted: Seconds, as profiled.
-        measured: Seconds, of the least disturbed round; None if it failed.
+        measured: Seconds, settled over the rounds; None if it failed.
         rounds: Seconds of every round.
         calibrated: Seconds, by parameters fitted to other placements.
         error: Why it failed.
@@ -174,11 +174,15 @@ class _Runner:
 
 
 def _measure_all(study: Study, runner: _Runner) -> None:
-    """Measures all placements, round by round: what disturbs the machine disturbs all alike."""
+    """Measures all placements, round by round: what disturbs the machine disturbs all alike.
+
+    Every second round goes backwards, so that a machine that slows down favours none of them.
+    """
     found = _candidates(study)
     study.rows = [Row(candidate.name, error=candidate.error) for candidate in found]
     for number in range(study.args.rounds):
-        for row, candidate in zip(study.rows, found, strict=True):
+        pairs = list(zip(study.rows, found, strict=True))
+        for row, candidate in pairs[:: -1 if number % 2 else 1]:
             if candidate.placement is None or row.error:
                 continue
             say(f"round {number + 1}: executing {candidate.name}")
@@ -187,11 +191,22 @@ def _measure_all(study: Study, runner: _Runner) -> None:
                 _take(study, row, runner.run(candidate.placement))
             except GnnplaceError as error:
                 row.error = str(error)
-    for row, candidate in zip(study.rows, found, strict=True):
-        if candidate.placement is not None and row.rounds and not row.error:
-            row.measured = min(row.rounds)
-            sample = Sample(study.problem, candidate.placement, row.measured, row.name, row.name)
-            study.samples.append(sample)
+    _settle(study, found)
+
+
+def _settle(study: Study, found: list[Candidate]) -> None:
+    """One step time of each placement that was measured in every round."""
+    good = [
+        (row, candidate.placement)
+        for row, candidate in zip(study.rows, found, strict=True)
+        if candidate.placement is not None and row.rounds and not row.error
+    ]
+    if not good:
+        return
+    times = settled([list(times) for times in zip(*(row.rounds for row, _ in good), strict=True)])
+    for (row, placement), seconds in zip(good, times, strict=True):
+        row.measured = seconds
+        study.samples.append(Sample(study.problem, placement, seconds, row.name, row.name))
 
 
 def _take(study: Study, row: Row, run: api.Executed) -> None:
@@ -214,8 +229,8 @@ def _compare(study: Study, store: MeasurementStore | None) -> None:
     good = [row for row in study.rows if row.measured is not None]
     measured = [row.measured or 0.0 for row in good]
     study.before = agreement([row.predicted or 0.0 for row in good], measured)
-    if all(len(row.rounds) > 1 for row in good):
-        study.repeated = agreement(*(_round(good, k) for k in (0, 1)))
+    if study.args.rounds > 1:
+        study.repeated = halves([_round(good, k) for k in range(study.args.rounds)])
     say("calibrating")
     older = _older(study, store)
     known = [*study.samples, *older]
@@ -281,8 +296,9 @@ def _lines(study: Study) -> list[str]:
 
 def _repeat_line(found: Agreement) -> str:
     return (
-        f"two rounds of measuring agree with Spearman {found.spearman:.3f} and differ by "
-        f"{found.mape:.1%}: so much one measurement can be trusted here"
+        f"two halves of the rounds agree with Spearman {found.spearman:.3f} and differ by "
+        f"{found.mape:.1%}: no prediction can agree with these measurements much better than "
+        f"Spearman {ceiling(found.spearman):.3f}"
     )
 
 
@@ -302,12 +318,18 @@ def _data(study: Study) -> dict[str, Any]:
         "machine": machine(),
         "rows": [asdict(row) for row in study.rows],
         "repeated": _finite(study.repeated),
+        "ceiling": _ceiling(study.repeated),
         "before": _finite(study.before),
         "after": _finite(study.after),
         "calibration": asdict(study.calibration),
         "ops": [asdict(r) for r in op_residuals(study.samples, study.steps)],
         "links": [asdict(r) for r in link_residuals(_with_messages(study), study.steps)],
     }
+
+
+def _ceiling(found: Agreement | None) -> float | None:
+    known = found is not None and np.isfinite(found.spearman)
+    return ceiling(found.spearman) if found is not None and known else None
 
 
 def _finite(found: Agreement | None) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def with_microbatches(
         problem: one whole step, not cut yet.
         count: number of micro-batches M; 1 returns ``problem`` itself.
         profiled: times and bytes already are those of 1/M of the batch.
-        turns: pairs of ops (a, b) of the problem: ``b`` touches a buffer that ``a`` changes, so that
-            ``b#k+1`` comes after ``a#k``. A tensor of no bytes says so.
+        turns: pairs of ops (a, b) of the problem where ``b`` touches a buffer that ``a`` changes:
+            ``b#k+1`` comes after ``a#k``, by a tensor of no bytes.
 
     Raises:
         InputError: ``count`` is below 1, or the problem is already cut.

@@ -86,6 +86,11 @@ class Workbench(StepObjective):
         """The problem, as it was profiled."""
         return self._problem
 
+    @property
+    def name(self) -> str:
+        """What the store calls the model."""
+        return self._label or self._model
+
     @cached_property
     def objective(self) -> MeasuredObjective:
         """What runs placements."""
@@ -94,7 +99,7 @@ class Workbench(StepObjective):
         return MeasuredObjective(
             self.program,
             store=self._opened(),
-            label=self._label or self._model,
+            label=self.name,
             clock=self._clock,
             mode=self._mode,
             steps=self._steps,

@@ -12,6 +12,8 @@ from gnnplace.errors import InputError
 
 FEWEST = 3
 """Pairs below which a rank correlation says nothing."""
+POLISH = 10
+"""Sweeps of the median polish; it settles within a few."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +64,46 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
         bias=float(error.mean()),
         regret=float(m[int(p.argmin())] / m.min() - 1.0),
     )
+
+
+def settled(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """One step time of each placement from several rounds of measuring them all.
+
+    A round's time of a placement is taken as the product of the placement's, the round's (how busy
+    the machine was) and noise; the first two are found by median polish of the logarithms (Tukey,
+    1977), so that single outliers do not count. Rounds have a factor of one in the median.
+
+    Args:
+        rounds: Seconds of each placement. [rounds, placements]
+    """
+    logs = np.log(np.asarray(rounds, dtype=float))
+    placement, busy = np.zeros(logs.shape[1]), np.zeros(logs.shape[0])
+    for _ in range(POLISH):
+        placement = np.median(logs - busy[:, None], axis=0)
+        busy = np.median(logs - placement[None, :], axis=1)
+        busy -= np.median(busy)
+    return [float(seconds) for seconds in np.exp(placement)]
+
+
+def halves(rounds: Sequence[Sequence[float]]) -> Agreement:
+    """How well the first, third, ... round agree with the second, fourth, ...
+
+    Raises:
+        InputError: fewer than two rounds, or too few placements.
+    """
+    if len(rounds) < 2:
+        raise InputError("fidelity: one round of measuring says nothing of its noise")
+    return agreement(settled(rounds[::2]), settled(rounds[1::2]))
+
+
+def ceiling(reliability: float) -> float:
+    """The correlation that a prediction without error would have with noisy measurements.
+
+    Two halves that correlate with r make a whole of reliability 2 r / (1 + r) (Spearman, 1910;
+    Brown, 1910); the truth correlates with it by the root of that (attenuation, Spearman, 1904).
+
+    Args:
+        reliability: Correlation of the halves; 0 or less says that nothing was measured.
+    """
+    r = max(reliability, 0.0)
+    return float(np.sqrt(2.0 * r / (1.0 + r)))

@@ -3,6 +3,10 @@
 A simulator that is only asked about good placements is never wrong. Adversarial ones take the best
 placement and change what predictions depend on: its order, its balance, the number of its messages,
 or nothing that the prediction sees.
+
+Placements that are predicted alike say how good a prediction is by chance alone. So kinds take
+turns, and each gives the one whose predicted step time is farthest from those chosen already: the
+chosen span the range from the best to the worst.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ IntArray = NDArray[np.int32]
 Place = Callable[[str], Placement]
 WALK = 400
 """Moves tried on a random walk among placements that are predicted alike."""
-TRIES = 10
-"""Variations made for each placement that is wanted; small problems repeat themselves."""
+TRIES = 4
+"""Variations made for each placement that is wanted."""
+PLACED, REORDERED = "placer", "best, reordered"
 ALIKE = 1.02
 """Step times within this factor are predicted alike."""
 
@@ -44,6 +49,12 @@ class Candidate:
     placement: Placement | None
     error: str = ""
 
+    @property
+    def kind(self) -> str:
+        """Of a variation its name without its number; all placers are one kind."""
+        kind, _, number = self.name.rpartition(" ")
+        return kind if number.isdecimal() else REORDERED if "," in self.name else PLACED
+
 
 def candidates(
     problem: Problem, placers: Iterable[str], place: Place, count: int = 30, seed: int = 0
@@ -60,17 +71,38 @@ def candidates(
     made = [_placed(name, place) for name in placers]
     failed = [c for c in made if c.placement is None]
     simulator, rng = Simulator(problem), np.random.default_rng(seed)
-    distinct: dict[bytes, Candidate] = {}
-    for candidate in made:
-        _add(distinct, simulator, candidate)
     placed = [c.placement for c in made if c.placement is not None]
     best = min(placed, key=lambda p: _seconds(simulator, p), default=None)
-    variations = islice(_variations(problem, simulator, best, rng), TRIES * count)
-    for candidate in variations:
-        if len(distinct) >= count:
-            break
+    distinct: dict[bytes, Candidate] = {}
+    for candidate in (*made, *islice(_variations(problem, simulator, best, rng), TRIES * count)):
         _add(distinct, simulator, candidate)
-    return [*list(distinct.values())[:count], *failed]
+    return [*_spanning(list(distinct.values()), simulator, count), *failed]
+
+
+def _spanning(found: list[Candidate], simulator: Simulator, count: int) -> list[Candidate]:
+    """At most `count` of the candidates, which span the range of predicted step times."""
+    predicted = {c.name: np.log(_seconds(simulator, c.placement)) for c in found if c.placement}
+    kinds: dict[str, list[Candidate]] = {}
+    for candidate in found:
+        kinds.setdefault(candidate.kind, []).append(candidate)
+    chosen: list[Candidate] = []
+    turn = 0
+    while len(chosen) < min(count, len(found)):
+        left = list(kinds.values())[turn % len(kinds)]
+        turn += 1
+        if left:
+            chosen.append(max(left, key=lambda c: _farness(c, chosen, predicted)))
+            left.remove(chosen[-1])
+    return chosen
+
+
+def _farness(
+    candidate: Candidate, chosen: list[Candidate], predicted: dict[str, float]
+) -> tuple[float, float]:
+    """How far a predicted time is from all chosen ones; of equal ones, and at first, the least."""
+    own = predicted[candidate.name]
+    near = min((abs(own - predicted[other.name]) for other in chosen), default=0.0)
+    return near, -own
 
 
 def _placed(name: str, place: Place) -> Candidate:

@@ -48,3 +48,16 @@ def test_the_same_seed_gives_the_same():
         for _ in range(2)
     )
     assert first == second
+
+
+def test_they_span_the_range_of_step_times():
+    """Many are predicted alike; those chosen are spread out, and each kind is among them."""
+    p, found = made(30)
+    times = np.sort(np.log([simulate(p, c.placement).step_time for c in found if c.placement]))
+    gaps = np.diff(times)
+    reach = times[-1] - times[0]
+    assert gaps.max() < 0.4 * reach
+    assert (gaps > 0.01 * reach).sum() >= 12
+    p, few = made(10)
+    kinds = {c.kind for c in few if c.placement is not None}
+    assert {"placer", "predicted alike", "unbalanced", "mixture", "random"} <= kinds
