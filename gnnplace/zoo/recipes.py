@@ -97,9 +97,9 @@ def _sizes(family: str, number: int) -> str:
         sizes |= {"length": draw.randint(4, 80 // nodes)}
     else:
         layers = draw.randint(2, 4)
-        sizes = {"batch": 64, "layers": layers, "width": draw.choice((256, 512))}
+        sizes = {"batch": draw.choice((32, 64, 128)), "layers": layers}
         sizes |= {"source": draw.randint(3, 20 // layers), "target": draw.randint(3, 20 // layers)}
-        sizes |= {"vocabulary": 8000}
+        sizes |= {"width": draw.choice((256, 512, 1024)), "vocabulary": draw.choice((4000, 16000))}
     return "&".join(f"{key}={value}" for key, value in sizes.items())
 
 
@@ -137,7 +137,7 @@ RECIPES: Mapping[str, Recipe] = {
         Recipe(
             "nmt",
             "Translation models (GNMT) of 2 to 4 layers and 3 to 10 words on either side.",
-            "Shorter sentences than the papers' 16 to 32 words; one batch size.",
+            "Shorter sentences than the papers' 16 to 32 words.",
             _sampled("nmt", "gnmt"),
         ),
     )

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnnplace import zoo
+from gnnplace.zoo.language_models import SearchedCell, sampled_nodes
+
+
+def test_sampled_cells_are_those_of_their_seed_and_take_earlier_nodes():
+    assert sampled_nodes(3, 8) == sampled_nodes(3, 8) != sampled_nodes(4, 8)
+    assert all(source < max(1, i) for i, (source, _) in enumerate(sampled_nodes(3, 8)))
+
+
+def test_a_step_is_what_the_formula_says():
+    cell = SearchedCell(4, [(0, "tanh"), (0, "relu"), (0, "identity")])
+    x, state = torch.randn(2, 4), torch.randn(2, 4)
+
+    def highway(y, before, activation):
+        gate = torch.sigmoid(y[:, :4])
+        return gate * activation(y[:, 4:]) + (1 - gate) * before
+
+    first = highway(cell.first(torch.cat([x, state], 1)), state, torch.tanh)
+    second = highway(cell.others[0](first), first, torch.relu)
+    third = highway(cell.others[1](first), first, lambda y: y)
+    assert cell.loose == [1, 2]
+    assert torch.allclose(cell.step(x, state), (second + third) / 2)
+
+
+@pytest.mark.parametrize("name", ["rnn_lm", "searched_rnn"])
+def test_words_depend_on_earlier_words_alone(name):
+    work = zoo.build(name, batch=2, length=5)
+    words = work.inputs[0].clone()
+    before = work.model(words)
+    words[:, 3] = (words[:, 3] + 1) % 1000
+    after = work.model(words)
+    assert torch.allclose(before[:, :3], after[:, :3])
+    assert not torch.allclose(before[:, 3:], after[:, 3:])
