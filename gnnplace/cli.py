@@ -26,6 +26,7 @@ USAGE = """gnnplace: finds which device should run each operation of a PyTorch t
   gnnplace execute MODEL PLACEMENT                  runs it, checks it, measures it
   gnnplace compare MODEL|PROBLEM [--cluster C]      every placer side by side
   gnnplace shard SHARDING|NETWORK|MODEL [--devices P]     the best way to split every layer
+  gnnplace hybrid MODEL|PROBLEM --cluster C         data-parallel groups of devices: how many
   gnnplace convert FILE --from FORMAT -o problem.json
   gnnplace report PROBLEM PLACEMENT... -o report.html
   gnnplace bench SUITE.yaml -o results/ | summary results/*.jsonl
@@ -101,11 +102,15 @@ def _command(arguments: list[str]) -> int:
     return function(parsed)
 
 
-def _capture_options(parser: ArgumentParser, *, auto: bool = False) -> None:
+def _capture_options(parser: ArgumentParser, *, auto: bool = False, listed: bool = False) -> None:
     parser.add_argument("--optimizer", default="sgd", help="sgd or adamw")
     parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
     parser.add_argument("--forward-only", action="store_true", help="inference, no training step")
     parser.add_argument("--groups", type=int, default=200, help="ops of the problem to aim at")
+    if listed:
+        what = "numbers to try, comma-separated: shares of a group's batch; 1,4 by default"
+        parser.add_argument("--microbatches", default=None, help=what)
+        return
     kind = int | Literal["auto"] if auto else int
     about = "shares of the batch, M" + ("; auto finds how many" if auto else "")
     parser.add_argument("--microbatches", type=kind, default=1, help=about)
@@ -243,9 +248,7 @@ def _bench(parser: ArgumentParser) -> None:
 
 
 def _data(parser: ArgumentParser) -> None:
-    parser.description = (
-        "Captures models as graphs; graphs that are there are kept. Or checks them."
-    )
+    parser.description = "Captures models as graphs, those that are there are kept; or checks them."
     parser.add_argument("action", help="build or verify")
     parser.add_argument("folder", help="one file a graph, a card and checksums")
     parser.add_argument("--recipe", default="store", help="build: what is captured")
@@ -286,6 +289,33 @@ def _shard(parser: ArgumentParser) -> None:
     _output(parser, "--pareto: a picture of the frontier, .svg or .html", required=False)
 
 
+def _hybrid(parser: ArgumentParser) -> None:
+    parser.description = "How to use N devices: data-parallel groups of model-parallel devices."
+    parser.add_argument("what", help="a model or a problem file")
+    parser.add_argument("--cluster", default=None, help="default: a problem file's own")
+    parser.add_argument("--devices", type=int, default=None, help="N; more: copies of the cluster")
+    parser.add_argument("--most", type=int, default=8, help="devices of a group, at most")
+    parser.add_argument("--placer", default="best")
+    parser.add_argument("--batch", type=int, default=None, help="examples a step; problem files")
+    parser.add_argument("--examples", type=int, default=None, help="in an epoch")
+    parser.add_argument("--epochs-table", default=None, help="CSV or YAML: batch, epochs")
+    parser.add_argument("--least-epochs", type=float, default=None, help="at small batches")
+    what = "global batch that takes twice the least epochs"
+    parser.add_argument("--critical-batch", type=float, default=None, help=what)
+    what = "seconds of the network between copies of the cluster"
+    parser.add_argument("--network-latency", type=float, default=10e-6, help=what)
+    parser.add_argument("--network-bandwidth", type=float, default=10e9, help="bytes/s of it")
+    parser.add_argument("--no-overlap", action="store_true", help="reduce after the backward pass")
+    parser.add_argument("--execute", action="store_true", help="MODEL: run GROUPS x GROUP-DEVICES")
+    parser.add_argument("--groups-parallel", type=int, default=2, help="--execute: groups")
+    parser.add_argument("--group-devices", type=int, default=1, help="--execute: devices of one")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    _output(parser, "a plot of time against devices, .svg or .html", required=False)
+    _search_options(parser)
+    _capture_options(parser, listed=True)
+    _run_options(parser)
+
+
 def _store(parser: ArgumentParser) -> None:
     what = "SQLite file or SQLAlchemy URL of the measurements; $GNNPLACE_STORE by default; or none"
     parser.add_argument("--store", default=None, help=what)
@@ -317,7 +347,7 @@ def _fidelity(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--placements", type=int, default=30, help="how many")
     parser.add_argument("--placers", default=PLACERS, help="comma-separated, among them")
-    parser.add_argument("--rounds", type=int, default=2, help="how often each is measured")
+    parser.add_argument("--rounds", type=int, default=4, help="how often each is measured")
     parser.add_argument("--clock", default="auto", help="auto (of the mode), wall or virtual")
     parser.add_argument("--stored", action="store_true", help="calibrate on earlier runs as well")
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -342,5 +372,6 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], str]] = {
     "data": (_data, "gnnplace.data_command"),
     "study": (_study, "gnnplace.study_command"),
     "fidelity": (_fidelity, "gnnplace.fidelity_command"),
+    "hybrid": (_hybrid, "gnnplace.hybrid_command"),
     "measurements": (_measurements, "gnnplace.measurements_command"),
 }

@@ -51,7 +51,9 @@ MOST_OPS = 5_000
 WHOLE_SIZE, WHOLE_OPS = 4_000, 80  # Intervals and ops of a model that is solved whole.
 WHOLE_SIZE_WITHOUT_BUDGET = 400
 DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: budget 0.
-ANNEALING_SHARE = 0.05, 0.7  # Of the budget, where the model is solved whole and where not.
+# Of the budget: where the model is solved whole, in parts, and where even parts are large.
+ANNEALING_SHARE = 0.05, 0.7, 0.95
+PART_OPS = 500  # Ops above which parts take too long.
 WHOLE_SHARE = 0.3  # Of the budget, for the whole model; the rest is for the tree and for parts.
 TURN_SHARE = 0.15  # Of that rest, for each turn of them.
 PART_SECONDS = 2.0
@@ -80,7 +82,8 @@ class Exact(Placer):
         timed = deadline > begin
         most = WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET
         whole = space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= most
-        best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[0 if whole else 1])
+        size = 0 if whole else 1 if space.problem.num_ops <= PART_OPS else 2
+        best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[size])
         if whole and not best.proven:
             self._solve_whole(best, rng, begin + WHOLE_SHARE * (deadline - begin))
         if timed and best.feasible and not best.proven:

@@ -1,0 +1,131 @@
+"""Epochs that training takes, as a function of the global batch.
+
+Two models. ``CriticalBatch`` (McCandlish, Kaplan, Amodei et al., 2018, "An Empirical Model of
+Large-Batch Training", arXiv 1812.06162): with S steps and E examples to a given loss,
+
+    (S / S_min - 1) (E / E_min - 1) = 1,    B_crit = E_min / S_min
+
+and ``E = S B`` gives ``E(B) = E_min (1 + B / B_crit)``: far below the critical batch the
+epochs are constant, far above it they grow with the batch. ``EpochTable``: what was measured or is
+given, linear in the logarithm of the batch between its rows; nothing is known beyond its last one,
+and below its first one the epochs are taken to stay.
+"""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import read_text
+
+ASSUMED, GIVEN = "assumed", "given"
+
+
+class Convergence(ABC):
+    """Epochs by global batch.
+
+    Attributes:
+        origin: where its figures come from: ``assumed`` or ``given``.
+        source: the same in words.
+    """
+
+    origin: str
+    source: str
+
+    @abstractmethod
+    def epochs(self, batch: float) -> float | None:
+        """Epochs at a global batch; None where nothing is known."""
+
+
+@dataclass(frozen=True)
+class CriticalBatch(Convergence):
+    """The critical-batch-size model.
+
+    Attributes:
+        least_epochs: E_min in epochs, at small batches.
+        critical_batch: B_crit, examples: there twice the epochs are needed.
+    """
+
+    least_epochs: float
+    critical_batch: float
+    source: str = "the user's"
+    origin: str = ASSUMED
+
+    def __post_init__(self) -> None:
+        for name in ("least_epochs", "critical_batch"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
+
+    def epochs(self, batch: float) -> float:
+        """E_min (1 + B / B_crit)."""
+        return self.least_epochs * (1.0 + batch / self.critical_batch)
+
+
+@dataclass(frozen=True)
+class EpochTable(Convergence):
+    """Rows of (batch, epochs), by rising batch.
+
+    Raises:
+        InputError: no row, a repeated batch, or a number that is not positive.
+    """
+
+    rows: tuple[tuple[float, float], ...]
+    source: str = "the user's table"
+    origin: str = GIVEN
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise InputError(f"{self.source}: no rows of batch and epochs")
+        for k, (batch, epochs) in enumerate(self.rows):
+            if not (0 < batch < np.inf and 0 < epochs < np.inf):
+                raise InputError(f"{self.source}: row {k + 1}: batch and epochs must be positive")
+            if k and batch <= self.rows[k - 1][0]:
+                raise InputError(f"{self.source}: row {k + 1}: batches must rise")
+
+    def epochs(self, batch: float) -> float | None:
+        """Linear in log(batch) between rows; None above the last one."""
+        sizes, values = np.array(self.rows, dtype=np.float64).T
+        if batch > sizes[-1] * (1 + 1e-12):
+            return None
+        return float(np.interp(np.log(batch), np.log(sizes), values))
+
+
+def read_epochs(path: str | Path) -> EpochTable:
+    """Reads a table: CSV with the columns batch and epochs, or YAML (batch: epochs, or a list).
+
+    Raises:
+        FormatError: naming the file and what is wrong.
+    """
+    text = read_text(path)
+    try:
+        yamlish = Path(path).suffix.lower() in (".yaml", ".yml")
+        pairs = _from_yaml(yaml.safe_load(text)) if yamlish else _from_csv(text)
+        return EpochTable(tuple(sorted(pairs)), str(path))
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise FormatError(f"{path}: must have rows of batch and epochs: {said}") from None
+
+
+def _from_csv(text: str) -> list[tuple[float, float]]:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    reader = csv.DictReader(StringIO("\n".join(lines)), skipinitialspace=True)
+    if not {"batch", "epochs"} <= set(reader.fieldnames or ()):
+        raise ValueError("the first line must name the columns batch and epochs")
+    return [(float(row["batch"]), float(row["epochs"])) for row in reader]
+
+
+def _from_yaml(data: Any) -> list[tuple[float, float]]:
+    if isinstance(data, dict):
+        return [(float(batch), float(epochs)) for batch, epochs in data.items()]
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [(float(row["batch"]), float(row["epochs"])) for row in data]
+    raise ValueError("a mapping of batch to epochs, or a list of both, is needed")

@@ -1,0 +1,158 @@
+"""When a placed step has its gradients, and what an all-reduce of them adds to it.
+
+A gradient is a tensor that an update op reads from another phase; of micro-batches, all copies
+of it are one gradient, there when the last of them is. With ``n`` data-parallel groups, device
+``d`` of each group is in one ring (``fabric``) and reduces its gradients in buckets, in the order
+they are there, as PyTorch DDP does (Li et al., VLDB 2020; 25 MiB is its default)::
+
+    begin[i] = max(ready of the bucket's last gradient, end[i - 1])
+    end[i]   = begin[i] + bytes[i] * pace + latency
+    finish[d] = max(backward end on d, end of the last bucket) + time of d's update ops
+    step     = max(placed step, the largest finish[d])
+
+Where the device makes the copies itself (``Ring.overlaps`` is false), or overlapping is turned
+off, buckets begin at the end of its backward ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.hybrid.fabric import Ring
+from gnnplace.placers import Result
+from gnnplace.problem import UPDATE, Problem
+
+FloatArray = NDArray[np.float64]
+BUCKET = 25 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedStep:
+    """A model-parallel step as data parallelism sees it; D devices.
+
+    Attributes:
+        step_time: seconds of it alone, predicted.
+        gradients: ready (seconds) and bytes of each device's gradients, by ready. D arrays [g, 2]
+        backward_end: seconds at which each device has done all but its updates. [D]
+        updates: seconds of each device's update ops. [D]
+        microbatches: M of it.
+        estimated: whether op times were not all measured.
+        placer: who placed it.
+    """
+
+    step_time: float
+    gradients: tuple[FloatArray, ...]
+    backward_end: FloatArray
+    updates: FloatArray
+    microbatches: int
+    estimated: bool
+    placer: str
+
+    @property
+    def gradient_bytes(self) -> float:
+        """Bytes of all gradients."""
+        return float(sum(rows[:, 1].sum() for rows in self.gradients))
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Seconds of a data-parallel step.
+
+    Attributes:
+        alone: the model-parallel step of one group.
+        all_reduce: of the busiest ring.
+        exposed: that the all-reduce adds to the step.
+    """
+
+    alone: float
+    all_reduce: float
+    exposed: float
+
+    @property
+    def total(self) -> float:
+        """The whole step."""
+        return self.alone + self.exposed
+
+
+def placed_step(problem: Problem, result: Result) -> PlacedStep:
+    """What is needed of a placed problem."""
+    simulation, devices = result.simulation, problem.num_devices
+    update = problem.phase == UPDATE
+    other = np.where(update, 0.0, simulation.finish)
+    end = np.zeros(devices)
+    np.maximum.at(end, simulation.device, other)
+    spent = np.where(update, simulation.finish - simulation.start, 0.0)
+    return PlacedStep(
+        step_time=result.step_time,
+        gradients=_gradients(problem, simulation.device, simulation.finish),
+        backward_end=end,
+        updates=np.bincount(simulation.device, spent, devices).astype(np.float64),
+        microbatches=problem.microbatches,
+        estimated=bool(problem.estimated.any()),
+        placer=result.placer,
+    )
+
+
+def _gradients(
+    problem: Problem, device: NDArray[np.int32], finish: FloatArray
+) -> tuple[FloatArray, ...]:
+    """Ready and bytes of each device's gradients, in the order they are there."""
+    graph = problem.graph
+    found: dict[tuple[int, str, int], tuple[float, float]] = {}
+    ordinal: dict[tuple[str, int], int] = {}
+    for k, producer in enumerate(graph.producer.tolist()):
+        readers = graph.consumers(k)
+        updates = readers[problem.phase[readers] == UPDATE]
+        if not len(updates) or problem.phase[producer] == UPDATE:
+            continue
+        name, copy = graph.names[producer], int(problem.microbatch[producer])
+        if problem.microbatches > 1:
+            name = name.removesuffix(f"#{copy}")
+        number = ordinal[name, copy] = ordinal.get((name, copy), -1) + 1
+        where = int(device[updates[0]])
+        ready, size = found.get((where, name, number), (0.0, 0.0))
+        latest = max(ready, float(finish[producer]))
+        found[where, name, number] = (latest, max(size, float(graph.size[k])))
+    rows = [
+        [v for (d, _, _), v in found.items() if d == where] for where in range(problem.num_devices)
+    ]
+    return tuple(np.array(sorted(r), dtype=np.float64).reshape(-1, 2) for r in rows)
+
+
+def with_all_reduce(
+    step: PlacedStep, rings: Sequence[Ring], *, overlap: bool = True, bucket: float = BUCKET
+) -> StepParts:
+    """The step with its gradients reduced.
+
+    Args:
+        step: of one group.
+        rings: of each of its devices; those with one member do nothing.
+        overlap: whether reducing may begin before the backward pass has ended.
+        bucket: bytes that are reduced together.
+    """
+    end, reducing = step.step_time, 0.0
+    for d, ring in enumerate(rings):
+        floor = 0.0 if overlap and ring.overlaps else float(step.backward_end[d])
+        done = spent = 0.0
+        for ready, size in buckets(step.gradients[d], bucket):
+            done = max(ready, floor, done) + ring.seconds(size)
+            spent += ring.seconds(size)
+        reducing = max(reducing, spent)
+        end = max(end, max(float(step.backward_end[d]), done) + float(step.updates[d]))
+    return StepParts(step.step_time, reducing, end - step.step_time)
+
+
+def buckets(gradients: FloatArray, bucket: float) -> list[tuple[float, float]]:
+    """Ready and bytes of buckets: gradients as they come, until there are ``bucket`` bytes."""
+    result: list[tuple[float, float]] = []
+    size = 0.0
+    for k, (ready, own) in enumerate(gradients.tolist()):
+        size += own
+        if size >= bucket or k == len(gradients) - 1:
+            result.append((ready, size))
+            size = 0.0
+    return result
