@@ -98,7 +98,7 @@ def _sizes(family: str, number: int) -> str:
     else:
         layers = draw.randint(2, 4)
         sizes = {"batch": draw.choice((32, 64, 128)), "layers": layers}
-        sizes |= {"source": draw.randint(3, 20 // layers), "target": draw.randint(3, 20 // layers)}
+        sizes |= {"source": draw.randint(3, 24 // layers), "target": draw.randint(3, 24 // layers)}
         sizes |= {"width": draw.choice((256, 512, 1024)), "vocabulary": draw.choice((4000, 16000))}
     return "&".join(f"{key}={value}" for key, value in sizes.items())
 
@@ -136,7 +136,7 @@ RECIPES: Mapping[str, Recipe] = {
         ),
         Recipe(
             "nmt",
-            "Translation models (GNMT) of 2 to 4 layers and 3 to 10 words on either side.",
+            "Translation models (GNMT) of 2 to 4 layers and 3 to 12 words on either side.",
             "Shorter sentences than the papers' 16 to 32 words.",
             _sampled("nmt", "gnmt"),
         ),
