@@ -30,6 +30,8 @@ WALK = 400
 """Moves tried on a random walk among placements that are predicted alike."""
 TRIES = 4
 """Variations made for each placement that is wanted."""
+ALWAYS = ("single", "best", "learned")
+"""Placers that readers look for."""
 PLACED, REORDERED = "placer", "best, reordered"
 ALIKE = 1.02
 """Step times within this factor are predicted alike."""
@@ -85,7 +87,9 @@ def _spanning(found: list[Candidate], simulator: Simulator, count: int) -> list[
     kinds: dict[str, list[Candidate]] = {}
     for candidate in found:
         kinds.setdefault(candidate.kind, []).append(candidate)
-    chosen: list[Candidate] = []
+    chosen = [candidate for candidate in found if candidate.name in ALWAYS][:count]
+    for candidate in chosen:
+        kinds[candidate.kind].remove(candidate)
     turn = 0
     while len(chosen) < min(count, len(found)):
         left = list(kinds.values())[turn % len(kinds)]

@@ -121,10 +121,10 @@ class MeasuredTuning(Evolution):
         """A generation, the first one of a round after its measurements."""
         if batch == [0]:
             self.measure(self.proposed())
+        self.trainer.should_stop = self.trainer.should_stop or self.done
         if not self.posterior.succeeded:
             return None  # nothing could run yet: nothing to learn from
         space = SearchSpace(self.posterior.problem)
-        self.trainer.should_stop = self.trainer.should_stop or self.done
         return super().batch_loss([Sample(space, len(self.posterior.observed))])
 
     def proposed(self) -> list[Placement]:
