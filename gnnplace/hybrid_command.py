@@ -108,12 +108,16 @@ def training_of(args: Namespace) -> tuple[Training, Preset]:
         convergence = read_epochs(args.epochs_table)
     elif args.least_epochs is not None or args.critical_batch is not None:
         convergence = CriticalBatch(
-            args.least_epochs or preset.convergence.least_epochs,
-            args.critical_batch or preset.convergence.critical_batch,
+            _given(args.least_epochs, preset.convergence.least_epochs),
+            _given(args.critical_batch, preset.convergence.critical_batch),
             "the command line's, the rest assumed",
         )
     examples = args.examples if args.examples is not None else preset.examples
     return Training(batch_of(args), examples, convergence), preset
+
+
+def _given(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
 
 
 def model_name(what: str) -> str:
