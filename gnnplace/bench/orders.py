@@ -12,6 +12,7 @@ Rows, append-only JSON Lines, each with commit, versions, machine and seconds:
 * ``problem`` "training": weights that an order (``placer``) and a seed ended with.
 * ``problem`` a part: seconds of each of its problems under an order with a seed's weights, of one
   decode (``one``) and of the best number of devices to aim at (``best_size``).
+* ``problem`` "check": the recommendation against ``auto`` (``orders_check``).
 
 ``budget`` is the number of generations. What is there is not run again.
 """
@@ -19,7 +20,7 @@ Rows, append-only JSON Lines, each with commit, versions, machine and seconds:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.bench.orders_check import check, check_problems
 from gnnplace.bench.orders_decoding import STUDIED, OneOrder, start_weights
 from gnnplace.bench.orders_evolution import train_order
 from gnnplace.bench.orders_problems import (
@@ -37,6 +39,7 @@ from gnnplace.bench.orders_problems import (
     study_problems,
     training_problems,
 )
+from gnnplace.bench.orders_tree import Tree
 from gnnplace.bench.rows import append, digest, identity, now, provenance, read_rows
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.placers import SearchSpace
@@ -45,7 +48,7 @@ from gnnplace.policy.learned import load_policy
 
 FloatArray = NDArray[np.float64]
 Say = Callable[[str], None]
-TRAINING = "training"
+TRAINING, CHECK = "training", "check"
 UNTRAINED = -1
 FILE = "orders.jsonl"
 POOL = 400  # problems of a training, those included that means are scored on
@@ -116,6 +119,18 @@ class Study:
                     self._evaluate(part, order, seed, plan.generations, weights)
             self.pools.pop(seed, None)
             self.say(f"seed {seed}: done, {number + 1} of {len(plan.seeds)}")
+
+    def check(self, trees: Mapping[str, Tree]) -> None:
+        """Places fresh problems with the orders of trees and without, unless this was done."""
+        texts = {name: tree.lines() for name, tree in trees.items()}
+        here = provenance()["commit"]
+        done = [(r["commit"], r["trees"]) for r in self.rows if r["problem"] == CHECK]
+        if (here, texts) in done:
+            return
+        self.say("recommendation: placing fresh problems with and without it")
+        begin = time.thread_time()
+        found = check(check_problems(), trees) | {"trees": texts}
+        self._add(CHECK, "learned", 0, 0, found | {"seconds": time.thread_time() - begin})
 
     def find(self, problem: str, placer: str, seed: int, budget: float) -> dict[str, Any] | None:
         """The row of a cell, if it is there."""
@@ -204,8 +219,3 @@ def round_sig(value: float, digits: int = 6) -> float:
 def orders_of(text: str) -> tuple[str, ...]:
     """Comma-separated orders; all for nothing."""
     return tuple(name for name in text.split(",") if name) or STUDIED
-
-
-def seeds_of(count: int) -> Sequence[int]:
-    """The first ``count`` seeds."""
-    return tuple(range(count))

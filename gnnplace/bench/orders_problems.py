@@ -1,10 +1,12 @@
 """What traversal orders are studied on: problems by family and cluster, and features of a problem.
 
-Three parts. ``seen``: the families that training draws from, other problems. ``held-out``: families
-that it never draws from. ``searched``: the three families of Wang et al. (2022, arXiv 2201.09676)
-from ``datasets/``. Every family is on every type of cluster equally often, ``EACH`` times; one
-problem in three has four micro-batches, the others have one. Memory is ample throughout: what fits
-where is another question. Seeds are apart from those of training, validation and benchmark suites.
+Four parts. ``seen``: the families that training draws from, other problems. The others hold
+families that it never draws from: ``held-out`` from the random families and the package's store,
+``networks`` and ``searched`` from the folders of ``datasets/``, the latter the three families of
+Wang et al. (2022, arXiv 2201.09676), every graph once. Every family is on every type of cluster
+equally often; one problem in three has four micro-batches, the others have one. Memory is ample
+throughout: what fits where is another question. Seeds are apart from those of training, validation
+and benchmark suites.
 
 Clusters of captured graphs have links of real kinds of devices, those of random families a drawn
 ratio of communication to computation.
@@ -13,7 +15,9 @@ ratio of communication to computation.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
@@ -23,18 +27,21 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.problem import Problem
 from gnnplace.zoo import random_families
-from gnnplace.zoo.captured import CapturedStore, captured_problem, shipped_store
+from gnnplace.zoo.captured import CapturedStore, captured_problem
 from gnnplace.zoo.captured_models import SPLIT, TRAIN
+from gnnplace.zoo.datasets import find_dataset
 from gnnplace.zoo.random_clusters import CLUSTERS, TRAIN_CLUSTERS
+from gnnplace.zoo.recipes import STORE, recipe
 
-SEEN, HELD_OUT, SEARCHED = "seen", "held-out", "searched"
-PARTS = (SEEN, HELD_OUT, SEARCHED)
-EACH = 6  # problems of a family on a type of cluster
+SEEN, HELD_OUT, NETWORKS, SEARCHED = "seen", "held-out", "networks", "searched"
+PARTS = (SEEN, HELD_OUT, NETWORKS, SEARCHED)
+EACH = {SEEN: 6, HELD_OUT: 6, NETWORKS: 6, SEARCHED: 8}  # problems of a family on a cluster's type
 SHARES = (1, 1, 4)  # micro-batches, in turn
 OPS = (60, 250)  # of random families, before micro-batches
 GROUPS = (60, 200)  # of captured graphs
 TRAIN_OPS, TRAIN_GROUPS = (40, 160), (50, 150)
 BATCH = (0.25, 4.0)  # of the captured batch
+DATASETS = {NETWORKS: ("networks",), SEARCHED: ("searched-cnn", "searched-rnn", "nmt")}
 FIRST_SEED, TRAIN_SEED, CHECK_SEED = 810_000, 40_000_000, 860_000
 SEED_STEP = 17  # to the next seed where memory is short
 
@@ -62,32 +69,43 @@ def families(part: str) -> tuple[str, ...]:
     """
     if part not in PARTS:
         raise InputError(f"part {part!r}: unknown; parts: {', '.join(PARTS)}")
-    if part == SEARCHED:
-        raise InputError(f"part {part!r}: its graphs are not there")
+    if part in (NETWORKS, SEARCHED):
+        wanted = [m.family for r in DATASETS[part] for m in recipe(r).models]
+        return tuple(f"{name}*" for name in dict.fromkeys(wanted))
     held_out = part == HELD_OUT
-    random = (
-        random_families.VALIDATION + random_families.TEST if held_out else random_families.TRAIN
-    )
+    random: tuple[str, ...] = random_families.TRAIN
+    if held_out:
+        random = random_families.VALIDATION + random_families.TEST
     captured = [f"{name}*" for name, of in SPLIT.items() if (of != TRAIN) == held_out]
     return (*random, *captured)
 
 
 def study_problems(
-    part: str, *, each: int = EACH, first_seed: int = FIRST_SEED
+    part: str, *, each: int | None = None, first_seed: int = FIRST_SEED
 ) -> list[StudyProblem]:
-    """All problems of a part, always the same ones; ``each`` of a family on a type of cluster."""
-    cells = product(families(part), CLUSTERS, range(each))
-    return [
-        StudyProblem(family, cluster, drawn(family, first_seed + 100 * i, (cluster,), i))
-        for i, (family, cluster, _) in enumerate(cells)
-    ]
+    """All problems of a part, always the same ones.
+
+    Args:
+        part: one of ``PARTS``.
+        each: problems of a family on a type of cluster.
+        first_seed: of their draws.
+    """
+    cells = product(families(part), CLUSTERS, range(each or EACH[part]))
+    result = []
+    for i, (family, cluster, _) in enumerate(cells):
+        share = SHARES[i % len(SHARES)]
+        graph = i if part == SEARCHED else i // len(SHARES)
+        problem = drawn(family, first_seed + 100 * i, (cluster,), graph, share)
+        result.append(StudyProblem(family, cluster, problem))
+    return result
 
 
 def drawn(
     family: str,
     seed: int,
     clusters: tuple[str, ...],
-    number: int,
+    graph: int,
+    share: int,
     *,
     ops: tuple[int, int] = OPS,
     groups: tuple[int, int] = GROUPS,
@@ -98,42 +116,40 @@ def drawn(
         family: as in ``families``.
         seed: of everything that is drawn.
         clusters: types to draw from.
-        number: which graph of a captured family, and how many micro-batches, in turn.
+        graph: which graph of a captured family, modulo their number.
+        share: micro-batches; a random graph without backward ops has one.
         ops: least and most of random families.
         groups: least and most of captured graphs.
     """
-    share = (SHARES[number % len(SHARES)],)
     if family.endswith("*"):
-        return _captured(shipped_store(), family[:-1], seed, clusters, number, groups, share)
+        store, names = _store_of(family[:-1])
+        return captured_problem(
+            store,
+            names[graph % len(names)],
+            seed,
+            groups=groups,
+            clusters=clusters,
+            microbatches=(share,),
+            memory=("ample",),
+            batch=BATCH,
+        )
     while True:
         problem = random_families.random_problem(
-            family, seed, ops=ops, clusters=clusters, microbatches=share
+            family, seed, ops=ops, clusters=clusters, microbatches=(share,)
         )
         if not SearchSpace(problem).memory_matters:
             return problem
         seed += SEED_STEP
 
 
-def _captured(
-    store: CapturedStore,
-    family: str,
-    seed: int,
-    clusters: tuple[str, ...],
-    number: int,
-    groups: tuple[int, int],
-    share: tuple[int, ...],
-) -> Problem:
-    names = [name for name in store.names if store.graph(name).origin["family"] == family]
-    return captured_problem(
-        store,
-        names[number // len(SHARES) % len(names)],
-        seed,
-        groups=groups,
-        clusters=clusters,
-        microbatches=share,
-        memory=("ample",),
-        batch=BATCH,
-    )
+@cache
+def _store_of(family: str) -> tuple[CapturedStore, tuple[str, ...]]:
+    """The store that has a family, and the names of its graphs."""
+    others = [name for names in DATASETS.values() for name in names]
+    having = [r for r in others if family in {model.family for model in recipe(r).models}]
+    name = having[0] if having else STORE.name
+    store = find_dataset(name, Path(__file__).parent)
+    return store, tuple(n for n in store.names if store.graph(n).origin["family"] == family)
 
 
 def training_problems(seed: int, count: int) -> list[Problem]:
@@ -144,7 +160,8 @@ def training_problems(seed: int, count: int) -> list[Problem]:
             names[i % len(names)],
             first + 100 * i,
             TRAIN_CLUSTERS,
-            i // len(names),
+            i // len(names) // len(SHARES),
+            SHARES[i // len(names) % len(SHARES)],
             ops=TRAIN_OPS,
             groups=TRAIN_GROUPS,
         )
