@@ -20,8 +20,8 @@ import numpy as np
 from gnnplace.graph import ComputationGraph
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace
+from gnnplace.policy.aims import ORDERS
 from gnnplace.policy.features import global_features, message_features, static_features
-from gnnplace.policy.rollouts import ORDERS
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.problem import Problem
 from gnnplace.simulation import finished_placement, lower_bound

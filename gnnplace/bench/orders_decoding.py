@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from gnnplace.graph import kernels
 from gnnplace.graph.orders import breadth_first, depth_first_post, depth_first_rank
 from gnnplace.placers import SearchSpace
+from gnnplace.policy.aims import Aim
 from gnnplace.policy.features import DYNAMIC
 from gnnplace.policy.model import PlacementPolicy
-from gnnplace.policy.rollouts import Aim, Rollouts
+from gnnplace.policy.rollouts import Rollouts
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

@@ -114,7 +114,7 @@ def decode(
     context: Tensor,
     order: IntArray,
     goal: Goal,
-    spread: float = 0.0,
+    margin: float = 0.0,
 ) -> IntArray:
     """Device of each unit, the best-scored candidate each time. [U]
 
@@ -124,7 +124,7 @@ def decode(
         context: of each visited op in the walk's direction. [m, H]
         order: visited ops. [m]
         goal: what to aim at.
-        spread: share of made tensors taken to be alive at once, for the memory mask.
+        margin: on the bytes at the peak, for the memory mask.
     """
     num_devices = walk.time.shape[1]
     state = kernels.start_state(walk)
@@ -136,7 +136,7 @@ def decode(
         i = next_op.py_func(walk, state, queue, order, goal.rule) if by_time else order[k]
         unit = walk.unit[i]
         if state.device[unit] < 0:
-            kernels.candidates(walk, state, unit, goal.limit, spread, allowed)
+            kernels.candidates(walk, state, unit, goal.limit, margin, allowed)
             kernels.observe(walk, state, i, goal, allowed, features)
             scores = decoder(
                 context[i : i + 1],

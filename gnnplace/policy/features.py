@@ -16,7 +16,7 @@ from gnnplace.policy.walk import WalkGraph
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 
-FEATURE_VERSION = 3
+FEATURE_VERSION = 4
 
 DYNAMIC = (
     "earliest finish above the best, out of chunks",
@@ -35,7 +35,7 @@ DYNAMIC = (
     "raise of the greatest load",
     "load above the least",
     "state after, of the memory",
-    "state and made tensors after, of the memory",
+    "state and tensors at the peak after, of the memory",
     "log slowness for this unit",
     "log slowness for all units",
     "device still unused",

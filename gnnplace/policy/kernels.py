@@ -38,7 +38,7 @@ class State(NamedTuple):
         free: seconds at which each device is free. [D]
         load: seconds of all decided units on each device, all copies. [D]
         state: bytes of state on each device. [D]
-        held: bytes of state and of all tensors made on each device. [D]
+        peak: bytes of the tensors of each device's units at the peak. [D]
         used: whether a device has any unit. [D]
         channel_free: seconds at which each channel is free. [C]
         now: number of used devices; device of the decision before, -1 none. [2]
@@ -51,7 +51,7 @@ class State(NamedTuple):
     free: FloatArray
     load: FloatArray
     state: FloatArray
-    held: FloatArray
+    peak: FloatArray
     used: BoolArray
     channel_free: FloatArray
     now: IntArray
@@ -118,22 +118,23 @@ def start_state(w: Walk) -> State:
 
 
 @njit(cache=True, boundscheck=False, error_model="numpy")
-def candidates(w: Walk, s: State, u: int, limit: int, spread: float, allowed: BoolArray) -> int:
-    """Devices unit ``u`` may be on: kinds and pins, then links, memory, the number of devices.
+def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: BoolArray) -> int:
+    """Devices unit ``u`` may be on: kinds and pins, links, state, memory, the number of devices.
 
-    A condition that no device meets is dropped, the last one first. ``spread`` is the share of the
-    made tensors that is taken to be alive at once. Returns the number of candidates.
+    A condition that no device meets is dropped, the last one first. ``margin`` times the
+    bytes at the peak have to fit. Returns the number of candidates.
     """
     num_devices, u = len(s.free), Index(u)
     count = 0
-    for strictness in range(3, -1, -1):
+    for strictness in range(4, -1, -1):
         for d in range(num_devices):
             good = np.isfinite(w.unit_time[u, d])
-            if good and strictness >= 3 and s.now[0] >= limit:
+            if good and strictness >= 4 and s.now[0] >= limit:
                 good = s.used[d]
             if good and strictness >= 2:
-                need = (1.0 - spread) * (s.state[d] + w.unit_state[u])
-                need += spread * (s.held[d] + w.unit_state[u] + w.unit_bytes[u])
+                need = s.state[d] + w.unit_state[u]
+                if strictness >= 3:
+                    need += margin * (s.peak[d] + w.unit_peak[u])
                 good = need <= w.memory[d]
             if good and strictness >= 1:
                 for k in range(Index(w.flow_offset[u]), Index(w.flow_offset[u + ONE])):
@@ -244,7 +245,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         f[13] = min(MOST, max(0.0, (load - most_load) / ideal))
         f[14] = min(MOST, (s.load[d] - least_load) / ideal)
         f[15] = min(MOST, (s.state[d] + w.unit_state[u]) / w.memory[d])
-        f[16] = min(MOST, (s.held[d] + w.unit_state[u] + w.unit_bytes[u]) / w.memory[d])
+        f[16] = min(MOST, f[15] + (s.peak[d] + w.unit_peak[u]) / w.memory[d])
         f[17] = np.log(w.unit_time[u, d] / least_time) if least_time > 0.0 else 0.0
         f[18] = np.log(w.device_time[d] / least_device) if least_device > 0.0 else 0.0
         f[19] = 0.0 if s.used[d] else 1.0
@@ -284,7 +285,7 @@ def decide(w: Walk, s: State, u: int, d: int) -> None:
     s.device[u] = d
     s.load[d] += w.unit_time[u, d] if np.isfinite(w.unit_time[u, d]) else w.unit_work[u]
     s.state[d] += w.unit_state[u]
-    s.held[d] += w.unit_state[u] + w.unit_bytes[u]
+    s.peak[d] += w.unit_peak[u]
     if not s.used[d]:
         s.used[d] = True
         s.now[0] += 1
@@ -391,7 +392,7 @@ def decode(
     context: SingleArray,
     order: IntArray,
     goal: Goal,
-    spread: float,
+    margin: float,
     noise: SingleArray,
     forced: IntArray,
     features: SingleArray,
@@ -406,7 +407,7 @@ def decode(
         context: what the encoder says of each visited op. [m, H]
         order: visited ops in the order of the walk. [m]
         goal: what to aim at.
-        spread: share of made tensors taken to be alive at once, for the memory mask.
+        margin: on the bytes at the peak, for the memory mask.
         noise: added to the scores of each unit's candidates. [U, D], or no rows
         forced: device of each unit, -1 for the decoder's choice. [U]
         features: out: features of each decision. [U, D, F], or no rows if not wanted
@@ -432,7 +433,7 @@ def decode(
         if s.device[u] < 0:
             choice, number = forced[u], 1
             if record or choice < 0:
-                number = candidates(w, s, u, goal.limit, spread, allowed)
+                number = candidates(w, s, u, goal.limit, margin, allowed)
             if record or number > 1:
                 observe(w, s, i, goal, allowed, now)
             if record:

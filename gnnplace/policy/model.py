@@ -18,6 +18,7 @@ from torch_geometric.utils import scatter
 
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json
+from gnnplace.policy.aim_net import AimNet
 from gnnplace.policy.decoder import Decoder
 from gnnplace.policy.encoder import NUM_BUCKETS, Encoder
 from gnnplace.policy.features import (
@@ -71,6 +72,7 @@ class PlacementPolicy(  # type: ignore[call-arg]
         self.encoder = Encoder(len(STATIC) + len(GLOBAL), hidden, layers)
         self.decoder = Decoder(hidden, decoder_hidden)
         self.moves = MoveNet(hidden)
+        self.aims = AimNet()
         self.refiner = Decoder(hidden, decoder_hidden, REFINING, PRIOR, directions=1)
 
     def forward(self, graphs: Sequence[WalkGraph]) -> Tensor:

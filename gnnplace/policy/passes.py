@@ -1,9 +1,10 @@
 """Passes of refinement over decoded placements: the second half of what the policy does first.
 
-The best few decodes go through rounds of passes, bold ones first: a bold pass moves only what
-promises much, a meek one whatever promises anything. Passes forwards and backwards take turns; one
-that does not make the step faster is forgotten. Rounds end when one changes nothing.
-Complexity: a few dozen passes, each near-linear in the graph.
+The best few decodes go through a round of passes each, the best of them through more. In a round
+bold passes come first: a bold pass moves only what promises much, a meek one whatever promises
+anything. Passes forwards and backwards take turns; one that does not make the step faster is
+forgotten. Rounds end when one changes nothing.
+Complexity: two dozen passes, each near-linear in the graph.
 """
 
 from __future__ import annotations
@@ -29,6 +30,15 @@ STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better
 ROUNDS = 3
 
 
+def starts(ranked: list[Decoded]) -> list[Decoded]:
+    """The best few that differ; where some do not fit the memory, the best of those too."""
+    each = list({decoded.score: decoded for decoded in ranked}.values())
+    fitting = [decoded for decoded in each if decoded.fits]
+    others = [decoded for decoded in each if not decoded.fits]
+    few = min(len(fitting), STARTS - bool(others))
+    return fitting[:few] + others[: STARTS - few]
+
+
 class Passes:
     """Refines placements of one problem.
 
@@ -50,12 +60,18 @@ class Passes:
         self.first_op = self.space.unit_ops[1][self.space.unit_ops[0][:-1]]
 
     def best(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
-        """The best of the first few placements, each refined; none begins after the deadline."""
+        """A round of passes over each of a few placements, more over the best of them.
+
+        None begins after the deadline.
+        """
         found = ranked[:1]
-        for decoded in ranked[:STARTS]:
+        for decoded in starts(ranked):
             if time.perf_counter() < deadline:
-                found.append(self.refined(decoded, deadline))
-        return min(found, key=lambda decoded: decoded.score)
+                found.append(self.refined(decoded, deadline, 1))
+        best = min(found, key=lambda decoded: decoded.score)
+        if time.perf_counter() >= deadline:
+            return best
+        return self.refined(best, deadline, ROUNDS - 1)
 
     def refined(self, decoded: Decoded, deadline: float = np.inf, rounds: int = ROUNDS) -> Decoded:
         """A placement after rounds of passes, at least as good."""
@@ -63,7 +79,7 @@ class Passes:
         placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
         placed = self.improved(placed, deadline, rounds)
         score, units = float(placed.score[0]), placed.device[self.first_op]
-        return Decoded(score, units, placed.order, decoded.aim)
+        return self.rollouts.decoded(score, units, placed.order, decoded.aim)
 
     def improved(self, placed: Placed, deadline: float = np.inf, rounds: int = ROUNDS) -> Placed:
         """The same of a placement that need not be a decode; one that cannot run stays as it is."""

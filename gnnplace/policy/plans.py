@@ -27,10 +27,13 @@ TOO_MUCH = 100.0  # cost, in all the work, of twice the bytes that fit
 OVERLAP = 0.1  # share of the lesser of work and transfers that the greater does not hide
 
 
-def chunk_plan(graph: WalkGraph, limit: int, rounds: int, spread: float = 0.0) -> IntArray:
+def chunk_plan(
+    graph: WalkGraph, limit: int, rounds: int, margin: float = 0.0, any_load: bool = False
+) -> IntArray:
     """Device of each unit in the plan for ``limit`` devices and ``rounds`` rounds. [U]
 
-    ``spread`` is the share of made tensors taken to be alive at once.
+    ``margin`` times the bytes at the peak have to fit. With ``any_load`` the plan has the least
+    sum of the chunks' costs, not the least greatest: for steps that are no pipeline.
     """
     devices = np.sort(device_ranking(graph.space)[:limit])
     order, times = graph.unit_order, graph.forward.unit_time[:, devices]
@@ -39,10 +42,10 @@ def chunk_plan(graph: WalkGraph, limit: int, rounds: int, spread: float = 0.0) -
     crossing = crossing_seconds(graph)
     cuts = _thinned(done[:, 0], crossing)
     walk = graph.forward
-    need = np.concatenate(([0.0], np.cumsum((walk.unit_state + spread * walk.unit_bytes)[order])))
+    need = np.concatenate(([0.0], np.cumsum((walk.unit_state + margin * walk.unit_peak)[order])))
     room = walk.memory[devices] / rounds
     chunks = len(devices) * rounds
-    cut_after = bottleneck_cuts(done[cuts], crossing[cuts], need[cuts], room, chunks)
+    cut_after = bottleneck_cuts(done[cuts], crossing[cuts], need[cuts], room, chunks, any_load)
     chunk = np.searchsorted(cuts[cut_after], np.arange(len(order)), side="right")
     plan = np.empty(len(order), np.int32)
     plan[order] = devices[chunk % len(devices)]
@@ -83,9 +86,14 @@ def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
 
 @njit(cache=True, boundscheck=False)
 def bottleneck_cuts(
-    done: FloatArray, crossing: FloatArray, need: FloatArray, room: FloatArray, chunks: int
+    done: FloatArray,
+    crossing: FloatArray,
+    need: FloatArray,
+    room: FloatArray,
+    chunks: int,
+    summed: bool,
 ) -> IntArray:
-    """Which cuts end the chunks but the last, for the least greatest cost. [chunks - 1]
+    """Which cuts end the chunks but the last, for the least greatest or summed cost. [chunks - 1]
 
     Args:
         done: work before each cut on each of k devices. [cuts, k]
@@ -93,6 +101,7 @@ def bottleneck_cuts(
         need: bytes before each cut. [cuts]
         room: bytes of a chunk on each of k devices. [k]
         chunks: how many; chunk c is on device c mod k.
+        summed: whether costs add up.
     """
     cuts, num_devices = done.shape
     everything = done[-1].max() + crossing.max()
@@ -107,9 +116,9 @@ def bottleneck_cuts(
                 if own > best[c, j]:
                     break
                 moved = crossing[i] + crossing[j] if i < j else 0.0
-                cost = max(own, moved) + OVERLAP * min(own, moved)
+                cost = own + moved / 2.0 if summed else max(own, moved) + OVERLAP * min(own, moved)
                 cost += TOO_MUCH * everything * max(0.0, (need[j] - need[i]) / room[d] - 1.0)
-                value = max(best[c - 1, i], cost)
+                value = best[c - 1, i] + cost if summed else max(best[c - 1, i], cost)
                 if value < best[c, j]:
                     best[c, j], came[c, j] = value, i
     result = np.empty(chunks - 1, np.int32)

@@ -288,7 +288,7 @@ def refining_units(graph: WalkGraph) -> Units:
         np.ascontiguousarray(problem.unit_allowed),
         space.work,
         space.mean_work,
-        walk.unit_state + walk.unit_bytes / problem.microbatches,
+        walk.unit_state + walk.unit_peak,
         walk.flow_offset,
         walk.flow_unit,
         np.stack([walk.flow_in, walk.flow_out]),

@@ -1,9 +1,7 @@
-"""Decoding a problem with a policy: what to aim at, one decode, its sequence, samples.
+"""Decoding a problem with a policy: one decode, its sequence, the first choice, samples.
 
-An **aim** is a traversal order, a number of devices and a number of rounds (runs of consecutive
-work a device). One placement decodes under a few aims and keeps the best by simulation; aiming at
-one device is among them. Samples, for learning, add Gumbel noise to the scores, which draws from
-the softmax.
+One placement decodes under the most promising aims (``aims``, ``aim_net``) and keeps the best by
+simulation. Samples, for learning, add Gumbel noise to the scores, which draws from the softmax.
 """
 
 from __future__ import annotations
@@ -22,7 +20,8 @@ from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.interleaved import round_priority
 from gnnplace.policy import kernels, ready_queue
-from gnnplace.policy.features import DYNAMIC
+from gnnplace.policy.aims import ANY_LOAD, ORDERS, RULES, Aim, possible_aims
+from gnnplace.policy.features import DYNAMIC, global_features
 from gnnplace.policy.model import PlacementPolicy
 from gnnplace.policy.plans import chunk_plan
 from gnnplace.policy.walk import COORDINATE, WalkGraph
@@ -33,36 +32,8 @@ FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 
-# The decoder picks the next op itself: see ``ready_queue``.
-RULES = {"in-time": ready_queue.IN_TIME, "earliest-start": ready_queue.EARLY}
-IN_TIME, EARLY = RULES
-ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", IN_TIME, EARLY, COORDINATE)
-LEANS = ("", ", whatever the load", ", early starts")
-LEAN_ORDERS = ("upward-rank", IN_TIME)
-ROUNDS = (1, 2, 3)
-SPREADS = (0.0, 0.3, 0.6, 1.0)
-MOST_EVERY = 8  # with micro-batches, every number of devices up to this
-
-
-@dataclass(frozen=True)
-class Aim:
-    """What a decode aims at.
-
-    Attributes:
-        order: of the walk.
-        limit: number of devices.
-        rounds: runs of consecutive work a device.
-        lean: index in ``LEANS``: what the decoder leans to.
-    """
-
-    order: str
-    limit: int
-    rounds: int = 1
-    lean: int = 0
-
-    def __str__(self) -> str:
-        rounds = f", {self.rounds} rounds" if self.rounds > 1 else ""
-        return f"{self.order}, {self.limit} devices{rounds}{LEANS[self.lean]}"
+MARGINS = (1.1, 1.3, 1.6)  # on the bytes at the peak, where memory matters
+MOST_AIMS = 8  # of the first choice, by promise
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +59,14 @@ class Decoded:
         unit_device: device of each unit. [U]
         order: order of all ops. [n]
         aim: what it was decoded under.
+        fits: whether no device's memory is exceeded.
     """
 
     score: float
     unit_device: IntArray
     order: IntArray
     aim: Aim
+    fits: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,13 +86,6 @@ class Decisions:
     step: IntArray
     unit: IntArray
     chosen: IntArray
-
-
-def device_limits(num_devices: int) -> list[int]:
-    """Numbers of devices to aim at: powers of two, and all. Ascending."""
-    return sorted(
-        {2**e for e in range(num_devices.bit_length()) if 2**e <= num_devices} | {num_devices}
-    )
 
 
 def _array(tensor: Tensor) -> SingleArray:
@@ -142,7 +108,8 @@ class Rollouts:
         self.graph = WalkGraph(space)
         self.weights = policy.decoder.weights()
         self.orders_made: dict[str, IntArray] = {}
-        self.plans: dict[tuple[int, int, float], IntArray] = {}
+        self.plans: dict[tuple[int, int, float, bool], IntArray] = {}
+        self.margins = MARGINS if space.memory_matters else (0.0,)
 
     @cached_property
     def states(self) -> Tensor:
@@ -173,41 +140,24 @@ class Rollouts:
 
     @cached_property
     def aims(self) -> list[Aim]:
-        """All aims, one device first; rounds need chunks, and rounds above two micro-batches."""
+        """All aims, the most promising first."""
         problem = self.space.problem
-        limits = device_limits(problem.num_devices)[1:]
-        single = [Aim(self.orders[0], 1)]
-        free = [order for order in self.orders if order != COORDINATE]
-        several = problem.microbatches > 1
-        if several or problem.num_devices > 2 * MOST_EVERY:
-            free = [order for order in free if order != "downward-rank"]
-        result = single + [Aim(order, limit) for limit in limits for order in free]
-        leaning = [order for order in free if order in LEAN_ORDERS][: 1 if several else 2]
-        result += [
-            Aim(order, limits[-1], lean=lean)
-            for order in (leaning if limits else [])
-            for lean in range(1, len(LEANS))
-        ]
-        if COORDINATE not in self.orders:
-            return result
-        every = sorted({*range(2, min(problem.num_devices, MOST_EVERY) + 1), *limits})
-        rounds = ROUNDS if several else ROUNDS[:1]
-        return result + [
-            Aim(COORDINATE, limit, r)
-            for limit in every
-            for r in (rounds if limit in limits else rounds[:2])
-        ]
+        aims = possible_aims(problem, self.orders, tight=self.space.memory_matters)
+        known = global_features(self.graph)
+        return self.policy.aims.ranked(known, aims, problem.num_devices)
 
-    def goal(self, aim: Aim, spread: float = 0.0) -> kernels.Goal:
+    def goal(self, aim: Aim, margin: float = 0.0) -> kernels.Goal:
         """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
         chunks = aim.order == COORDINATE and aim.limit > 1
-        plan = self.plan(aim, spread, chunks=chunks)
+        plan = self.plan(aim, margin, chunks=chunks)
         rule = RULES.get(aim.order, ready_queue.FIXED)
         return kernels.Goal(aim.limit, aim.rounds, int(chunks), plan, aim.lean, rule)
 
-    def plan(self, aim: Aim, spread: float, *, chunks: bool) -> IntArray:
+    def plan(self, aim: Aim, margin: float, *, chunks: bool) -> IntArray:
         """The chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
-        key = (aim.limit, aim.rounds, spread) if chunks else (0, 0, 0.0)
+        key = (
+            (aim.limit, aim.rounds, margin, aim.lean == ANY_LOAD) if chunks else (0, 0, 0.0, False)
+        )
         if key not in self.plans:
             nowhere = np.full(self.space.problem.num_units, -1, np.int32)
             self.plans[key] = chunk_plan(self.graph, *key) if chunks else nowhere
@@ -225,7 +175,7 @@ class Rollouts:
         *,
         noise: SingleArray | None = None,
         forced: IntArray | None = None,
-        spread: float = 0.0,
+        margin: float | None = None,
     ) -> Walked:
         """One decode.
 
@@ -233,9 +183,10 @@ class Rollouts:
             aim: what to aim at.
             noise: added to the scores. [U, D]
             forced: device of each unit, -1 where the policy decides. [U]
-            spread: share of made tensors taken to be alive at once, for the memory mask.
+            margin: on the bytes at the peak, for the memory mask; None for the first.
         """
-        state = self._decode(aim, noise, forced, spread, 0)[0]
+        margin = self.margins[0] if margin is None else margin
+        state = self._decode(aim, noise, forced, margin, 0)[0]
         return Walked(state.device, self._booked(aim, state.finish))
 
     def _booked(self, aim: Aim, finish: FloatArray) -> IntArray | None:
@@ -251,7 +202,7 @@ class Rollouts:
     def watch(self, aim: Aim, forced: IntArray) -> Decisions:
         """What the decoder sees while it follows (or, where -1, makes) the decisions ``forced``."""
         state, seen, masks, step, count = self._decode(
-            aim, None, forced, 0.0, self.space.problem.num_units
+            aim, None, forced, self.margins[0], self.space.problem.num_units
         )
         unit = self.graph.unit[step[:count]]
         return Decisions(seen[:count], masks[:count], step[:count], unit, state.device[unit])
@@ -261,7 +212,7 @@ class Rollouts:
         aim: Aim,
         noise: SingleArray | None,
         forced: IntArray | None,
-        spread: float,
+        margin: float,
         rows: int,
     ) -> tuple[kernels.State, SingleArray, NDArray[np.bool_], IntArray, int]:
         walk = self.graph.walk(aim.order)
@@ -273,8 +224,8 @@ class Rollouts:
             self.weights,
             self.contexts[int(walk is not self.graph.forward)],
             self.order(aim.order),
-            self.goal(aim, spread),
-            spread,
+            self.goal(aim, margin),
+            margin,
             np.zeros((0, num_devices), np.float32) if noise is None else noise,
             np.full(num_units, -1, np.int32) if forced is None else forced,
             seen,
@@ -303,7 +254,13 @@ class Rollouts:
             plain = self._best_order(device, starts)
         justified = [self._justified(device, order) for order in starts]
         score, order = self._best_order(device, justified, plain)
-        return Decoded(score, walked.unit_device, order, aim)
+        return self.decoded(score, walked.unit_device, order, aim)
+
+    def decoded(self, score: float, unit_device: IntArray, order: IntArray, aim: Aim) -> Decoded:
+        """A placement of that score, and whether it fits."""
+        simulator, device = self.space.simulator, self.space.spread(unit_device)
+        fits = not self.space.memory_matters or simulator.excess(device, order)[1] == 0
+        return Decoded(score, unit_device, order, aim, bool(fits))
 
     def _justified(self, device: IntArray, order: IntArray) -> IntArray:
         return justify(self.space.compiled, self.space.reversed, device, order)
@@ -323,35 +280,31 @@ class Rollouts:
         of_unit = np.minimum((self.graph.place * rounds).astype(np.int32), rounds - 1)
         return round_priority(self.space, of_unit[self.space.problem.unit_of])
 
-    def decode(self, aim: Aim, spread: float = 0.0) -> Decoded:
+    def decode(self, aim: Aim, margin: float | None = None) -> Decoded:
         """The policy's first choice under one aim, simulated."""
-        return self.finish(aim, self.walk(aim, spread=spread))
+        return self.finish(aim, self.walk(aim, margin=margin))
 
     def noise(self, rng: np.random.Generator, temperature: float) -> SingleArray:
         """Gumbel noise that makes the best score a draw from the softmax. [U, D]"""
         shape = (self.space.problem.num_units, self.space.problem.num_devices)
         return (temperature * rng.gumbel(size=shape)).astype(np.float32)
 
-    def greedy(self, deadline: float = np.inf) -> list[Decoded]:
-        """First choices under all aims, the best first; with less memory each if none fits.
+    def greedy(self, deadline: float = np.inf, most: int = MOST_AIMS) -> list[Decoded]:
+        """First choices under the ``most`` most promising aims, the best first.
 
-        The aims of most devices come first; after ``deadline`` no further aim is tried.
+        After ``deadline`` no further aim is tried.
         """
         found: list[Decoded] = []
-        for spread in SPREADS if self.space.memory_matters else SPREADS[:1]:
-            for aim in sorted(self.aims, key=self._promise, reverse=True):
-                if not found or time.perf_counter() < deadline:
-                    found.append(self.decode(aim, spread))
-            found.sort(key=lambda decoded: decoded.score)
-            if self.fits(found[0]):
+        for aim in self.aims[:most]:
+            if not found or time.perf_counter() < deadline:
+                found += self.widened(aim)
+        return sorted(found, key=lambda decoded: decoded.score)
+
+    def widened(self, aim: Aim) -> list[Decoded]:
+        """First choices under one aim with wider and wider margins, until one fits the memory."""
+        found: list[Decoded] = []
+        for margin in self.margins:
+            found.append(self.decode(aim, margin))
+            if found[-1].fits:
                 break
         return found
-
-    def _promise(self, aim: Aim) -> tuple[int, bool]:
-        """The more devices the better, and chunks first where there are micro-batches."""
-        return aim.limit, (aim.order == COORDINATE) == (self.space.problem.microbatches > 1)
-
-    def fits(self, decoded: Decoded) -> bool:
-        """Whether no device's memory is exceeded."""
-        device = self.space.spread(decoded.unit_device)
-        return self.space.simulator.excess(device, decoded.order)[1] == 0

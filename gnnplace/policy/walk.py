@@ -31,6 +31,7 @@ from gnnplace.simulation.list_scheduling import mean_transfer_times
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 COORDINATE = "coordinate"
+NEAR_PEAK = 0.9  # of the most bytes alive
 
 
 class Walk(NamedTuple):
@@ -49,6 +50,7 @@ class Walk(NamedTuple):
         unit_work: seconds of all ops of a unit, mean over its devices. [U]
         unit_state: bytes that stay. [U]
         unit_bytes: bytes of all tensors that the unit's ops make. [U]
+        unit_peak: bytes of those that are alive when most are: see ``unit_peak``. [U]
         flow_offset: where each unit's neighbours start. [U + 1]
         flow_unit: neighbouring units.
         flow_in: bytes from the neighbour, -1 without any tensor.
@@ -78,6 +80,7 @@ class Walk(NamedTuple):
     unit_work: FloatArray
     unit_state: FloatArray
     unit_bytes: FloatArray
+    unit_peak: FloatArray
     flow_offset: IntArray
     flow_unit: IntArray
     flow_in: FloatArray
@@ -286,6 +289,7 @@ def _build(graph: WalkGraph) -> Walk:
         unit_work=space.mean_work,
         unit_state=problem.unit_state,
         unit_bytes=_unit_bytes(problem),
+        unit_peak=unit_peak(graph),
         flow_offset=flow[0],
         flow_unit=flow[1],
         flow_in=flow[2],
@@ -329,6 +333,32 @@ def _inputs(graph: ComputationGraph, *, backwards: bool) -> dict[str, Any]:
         "before_size": graph.size[tensor[by_op]],
         "num_tensors": graph.num_tensors,
     }
+
+
+def unit_peak(graph: WalkGraph) -> FloatArray:
+    """Bytes of each unit's tensors that are alive when most are, were there one device. [U]
+
+    One device takes ops by phase, and in a phase by upward rank. A tensor of an earlier phase than
+    its last consumer's is there once for each micro-batch, since they are all in flight. Bytes are
+    means over the time at which at least ``NEAR_PEAK`` of the most is alive. Zeros where memory
+    does not matter.
+    """
+    problem, g = graph.problem, graph.graph
+    if not graph.space.memory_matters or g.num_tensors == 0:
+        return np.zeros(problem.num_units)
+    phase = problem.phase[graph.ops]
+    at = np.empty(g.num_ops, np.int64)
+    at[np.lexsort((-graph.up, phase))] = np.arange(g.num_ops)
+    first, last = at[g.producer], at[g.producer]
+    last_phase = phase[g.producer].copy()
+    np.maximum.at(last, g.consumption_tensor, at[g.consumer])
+    np.maximum.at(last_phase, g.consumption_tensor, phase[g.consumer])
+    held = np.where(last_phase > phase[g.producer], problem.microbatches, 1) * g.size
+    changes = np.bincount(first, held, g.num_ops + 1) - np.bincount(last + 1, held, g.num_ops + 1)
+    alive = np.cumsum(changes)[:-1]
+    near = np.concatenate(([0], np.cumsum(alive >= NEAR_PEAK * alive.max())))
+    share = (near[last + 1] - near[first]) / near[-1]
+    return np.asarray(np.bincount(graph.unit[g.producer], held * share, problem.num_units))
 
 
 def _unit_bytes(problem: Problem) -> FloatArray:

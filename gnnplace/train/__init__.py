@@ -1,5 +1,6 @@
 """The train room: how the policy learns. Importing it imports Lightning."""
 
+from gnnplace.train.aim_choice import AimChoice as AimChoice
 from gnnplace.train.cost_to_go import CostToGo as CostToGo
 from gnnplace.train.data import ProblemDataModule as ProblemDataModule
 from gnnplace.train.evolution import Evolution as Evolution

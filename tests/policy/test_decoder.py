@@ -7,9 +7,10 @@ from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
 from gnnplace.policy import decoder, kernels
+from gnnplace.policy.aims import Aim
 from gnnplace.policy.features import DYNAMIC
 from gnnplace.policy.model import PlacementPolicy
-from gnnplace.policy.rollouts import Aim, Rollouts
+from gnnplace.policy.rollouts import Rollouts
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
 

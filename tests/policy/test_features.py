@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
+from gnnplace.policy.aims import Aim
 from gnnplace.policy.features import (
     DYNAMIC,
     GLOBAL,
@@ -14,7 +15,7 @@ from gnnplace.policy.features import (
     message_features,
     static_features,
 )
-from gnnplace.policy.rollouts import Aim, Rollouts
+from gnnplace.policy.rollouts import Rollouts
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.problem import Problem
 from gnnplace.zoo.random_families import random_problem as family_problem

@@ -13,7 +13,7 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.placement import faults
 from gnnplace.placers import SearchSpace, Single, contract
 from gnnplace.policy import LearnedPlacer, Rollouts
-from gnnplace.policy.rollouts import device_limits
+from gnnplace.policy.aims import device_limits
 from gnnplace.problem import build_problem
 from gnnplace.simulation import simulate
 from gnnplace.zoo import random_families

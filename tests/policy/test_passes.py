@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.passes import STARTS, Passes
+from gnnplace.policy.passes import STARTS, Passes, starts
 from gnnplace.policy.refining_state import Placed
 from gnnplace.policy.rollouts import Rollouts
 from tests.policy.problems import trained_like
@@ -31,7 +32,7 @@ def test_passes_never_make_a_placement_worse(seed):
     passes = Passes(rollouts)
     best = passes.best(ranked)
     assert best.score <= ranked[0].score
-    assert best.score <= min(passes.refined(d).score for d in ranked[:STARTS])
+    assert best.score <= min(passes.refined(d, rounds=1).score for d in starts(ranked))
     device = rollouts.space.spread(best.unit_device)
     assert np.isclose(rollouts.space.score(device, best.order), best.score)
 
@@ -54,3 +55,12 @@ def test_a_placement_that_cannot_run_is_left_alone():
     device = rollouts.space.spread(first.unit_device)
     placed = Placed(device, first.order, np.array([np.inf]))
     assert Passes(rollouts).improved(placed) is placed
+
+
+def test_starts_differ_and_one_may_not_fit():
+    _, ranked = decoded(2)
+    first = ranked[0]
+    others = [replace(first, score=first.score * k, fits=k != 2) for k in (1, 1, 2, 3, 4)]
+    assert [d.score / first.score for d in starts(others)] == [1, 3, 2]
+    assert len(starts(others[:1])) == 1
+    assert STARTS == 3

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 from hypothesis import given, settings
+from hypothesis.strategies import booleans
 
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace
@@ -13,29 +14,29 @@ from gnnplace.zoo.random_families import random_problem
 from tests.random_problems import seeds
 
 
-def cost(done, crossing, cuts):
-    ends = [0, *cuts, len(done) - 1]
-    worst = 0.0
+def cost(done, crossing, cuts, summed):
+    ends, total, worst = [0, *cuts, len(done) - 1], 0.0, 0.0
     for c, (i, j) in enumerate(itertools.pairwise(ends)):
         own = done[j, c % done.shape[1]] - done[i, c % done.shape[1]]
-        moved = crossing[i] + crossing[j]
-        worst = max(worst, max(own, moved) + OVERLAP * min(own, moved) if j > i else 0.0)
-    return worst
+        moved = crossing[i] + crossing[j] if j > i else 0.0
+        total += own + moved / 2
+        worst = max(worst, max(own, moved) + OVERLAP * min(own, moved))
+    return total if summed else worst
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=seeds)
-def test_cuts_have_the_least_bottleneck(seed):
+@given(seed=seeds, summed=booleans())
+def test_cuts_have_the_least_bottleneck_or_sum(seed, summed):
     rng = np.random.default_rng(seed)
     cuts, devices = int(rng.integers(2, 8)), int(rng.integers(1, 4))
     chunks = devices * int(rng.integers(1, 3))
     done = np.concatenate((np.zeros((1, devices)), rng.random((cuts - 1, devices)).cumsum(axis=0)))
     crossing = np.concatenate(([0.0], rng.random(max(0, cuts - 2)), [0.0]))[:cuts]
     free = (np.zeros(cuts), np.ones(devices))
-    found = bottleneck_cuts(done, crossing, *free, chunks)
+    found = bottleneck_cuts(done, crossing, *free, chunks, summed)
     choices = itertools.combinations_with_replacement(range(cuts), chunks - 1)
-    least = min(cost(done, crossing, choice) for choice in choices)
-    assert cost(done, crossing, found.tolist()) <= least + 1e-9
+    least = min(cost(done, crossing, choice, summed) for choice in choices)
+    assert cost(done, crossing, found.tolist(), summed) <= least + 1e-9
 
 
 @settings(max_examples=20, deadline=None)
@@ -79,5 +80,5 @@ def test_thinned_cuts_still_share_the_work():
 def test_chunks_fit_where_they_can():
     done = np.arange(9.0)[:, None].repeat(2, axis=1)
     need = np.array([0.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0])
-    found = bottleneck_cuts(done, np.zeros(9), need, np.array([8.0, 8.0]), 2)
+    found = bottleneck_cuts(done, np.zeros(9), need, np.array([8.0, 8.0]), 2, False)
     assert found.tolist() == [3]  # by work alone it were 4: 9 bytes

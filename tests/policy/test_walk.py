@@ -5,6 +5,7 @@ from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.walk import COORDINATE, WalkGraph
+from gnnplace.problem import problem_from_data
 from gnnplace.zoo.random_families import random_problem as family_problem
 from tests.random_problems import random_problem, seeds
 
@@ -69,3 +70,28 @@ def test_coordinates_keep_a_layers_ops_together_and_layers_in_order():
     assert len(starts) == problem.num_units
     assert (np.diff(graph.unit_coordinate[visited]) >= 0).all()
     assert (np.diff(graph.place[graph.unit_order]) > 0).all()
+
+
+def test_bytes_at_the_peak_of_a_step_with_a_long_lived_tensor():
+    """``a`` makes 8 bytes that the backward pass needs and 1 that ``b`` takes; ``b`` makes 2."""
+    ops = [
+        {"name": name, "time": {"cpu": 1.0}, "phase": phase}
+        for name, phase in (("a", "forward"), ("b", "forward"), ("c", "backward"))
+    ]
+    tensors = [
+        {"producer": "a", "bytes": 8, "consumers": ["c"]},
+        {"producer": "a", "bytes": 1, "consumers": ["b"]},
+        {"producer": "b", "bytes": 2, "consumers": ["c"]},
+    ]
+    document = {
+        "format": "gnnplace-problem",
+        "version": 1,
+        "name": "peak",
+        "devices": [{"name": "cpu:0", "kind": "cpu", "memory": 5.0}],
+        "links": [],
+        "ops": ops,
+        "tensors": tensors,
+    }
+    walk = WalkGraph(SearchSpace(problem_from_data(document))).forward
+    # Bytes alive while a, b and c run: 9, 11, 10; the last two are near the peak.
+    np.testing.assert_allclose(walk.unit_peak, [8 + 1 / 2, 2, 0])
