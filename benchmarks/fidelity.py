@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--placements", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--budget", type=float, default=0.3)
     parser.add_argument("--clock", default="wall", choices=("wall", "virtual"))
     parser.add_argument("--table-only", action="store_true", help="of what was studied before")

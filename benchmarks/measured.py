@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--clock", default="wall", choices=("wall", "virtual"))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=5, help="of the final measurement")
+    parser.add_argument("--rounds", type=int, default=4, help="of the final measurement")
     parser.add_argument("-o", "--output", default="runs/measured-benchmark")
     arguments = parser.parse_args()
     quiet()

@@ -14,7 +14,7 @@ from gnnplace import api
 from gnnplace.commands import OPTIONS, OPTIONS_KEY, console, open_store, say, say_kept
 from gnnplace.errors import ExecutionError, MismatchError
 from gnnplace.files import read_json
-from gnnplace.report import from_execution, from_simulation, seconds_text, write_trace
+from gnnplace.report import bytes_text, from_execution, from_simulation, seconds_text, write_trace
 
 if TYPE_CHECKING:
     from gnnplace.runtime.hosts import Hosts
@@ -55,7 +55,9 @@ def execute(args: Namespace) -> int:
         ]
         write_trace(args.trace, timelines)
     eager = {} if _without_eager(args, options) else api.eager_step_times(args.model, options)
-    _print_run(args, run, predicted.step_time, eager)
+    names = [device.name for device in problem.cluster.devices]
+    memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
+    _print_run(args, run, predicted.step_time, eager, memory)
     return 0 if run.verification.passed else 1
 
 
@@ -111,7 +113,11 @@ def eager_line(times: dict[int, float]) -> str:
 
 
 def _print_run(
-    args: Namespace, run: api.Executed, predicted: float, eager: dict[int, float]
+    args: Namespace,
+    run: api.Executed,
+    predicted: float,
+    eager: dict[int, float],
+    memory: dict[str, float],
 ) -> None:
     execution = run.execution
     if args.json:
@@ -123,6 +129,8 @@ def _print_run(
             "predicted_step_time": predicted,
             "verified": run.verification.passed,
             "bitwise": run.verification.bitwise,
+            "peak_memory": execution.peak_memory,
+            "predicted_peak_memory": memory,
             "loss": execution.first.loss if execution.first else None,
             "eager_step_time": {str(cores): seconds for cores, seconds in eager.items()},
         }
@@ -137,6 +145,9 @@ def _print_run(
         soft_wrap=True,
     )
     out.print(run.verification.summary(), soft_wrap=True)
+    for name, peak in execution.peak_memory.items():
+        told = f"{bytes_text(peak)} at most (predicted {bytes_text(memory[name])})"
+        out.print(f"memory of {name}: {told}", soft_wrap=True)
     if eager:
         out.print(eager_line(eager), soft_wrap=True)
 

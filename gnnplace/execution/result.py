@@ -102,7 +102,8 @@ class Execution:
         devices: Names of the devices that worked.
         steps: Clocks of every step after the warm-up.
         first: Numbers of the first step, None if they were not asked for.
-        peak_memory: Bytes by device name, where the device counts them.
+        peak_memory: Bytes by device name, where they are counted: of a GPU by its allocator, of a
+            CPU worker by what its process grew by (see `gnnplace.runtime.peak`).
     """
 
     mode: str

@@ -14,6 +14,7 @@ from gnnplace.execution.plan import ExecutionPlan
 from gnnplace.execution.saving import SavedValues
 from gnnplace.execution.source import FILENAME, TICKS, DeviceProgram, StepFunction
 from gnnplace.runtime.board import DONE, SEGMENT, STEP, STRIDE, Board
+from gnnplace.runtime.peak import PeakMemory
 from gnnplace.runtime.transport import Transport
 from gnnplace.runtime.workers import WorkerFailure, describe
 from gnnplace.tracing.operations import set_step
@@ -80,6 +81,7 @@ class DeviceWorker:
             WorkerFailure: an op raised; names it.
         """
         self.transport.open(self.number, self.torch_device)
+        peak = PeakMemory()
         try:
             with torch.inference_mode():
                 clock, tensors = device_clock(self.torch_device), self._tensors()
@@ -88,7 +90,7 @@ class DeviceWorker:
             self.transport.close()
         except Exception as error:
             raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error
-        return {"peak_memory": self._peak_memory()}
+        return {"peak_memory": self._peak_memory(peak)}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         initial = self.plan.program.initial
@@ -167,9 +169,10 @@ class DeviceWorker:
         op = self.program.lines.get(line) if line is not None else None
         return f"member {op!r}: " if op else ""
 
-    def _peak_memory(self) -> float | None:
+    def _peak_memory(self, grown: PeakMemory) -> float | None:
+        """Of a GPU what the allocator handed out at most, else what this process grew by."""
         if self.torch_device.type != "cuda":
-            return None
+            return grown.bytes()
         return float(torch.cuda.max_memory_allocated(self.torch_device))
 
 

@@ -9,16 +9,17 @@ from itertools import permutations
 from typing import Any
 
 import psutil
+import torch
 
 from gnnplace.cluster import Cluster, Device, Link
-from gnnplace.errors import InputError
+from gnnplace.errors import ExecutionError, InputError
 from gnnplace.profiling import cache as disk
 from gnnplace.runtime import measure_links
 from gnnplace.runtime.workers import available_cores
 
 SHARE = 0.8  # of the free memory that all workers together may take
 # Copies between GPUs of one server over PCIe 4.0, as `gnnplace.cluster.presets` has them; assumed
-# until they are measured.
+# where they cannot be measured.
 PCIE_LATENCY, PCIE_BANDWIDTH = 10e-6, 24e9
 
 
@@ -42,7 +43,7 @@ def detect(spec: str, *, cached: bool = True) -> Cluster:
     name, count = match[1], int(match[2]) if match[2] else 0
     if name == "auto":
         name = "cuda" if gpu_names() else "cpu"
-    return _cuda(count, spec) if name == "cuda" else _cpu(count, match[2], spec, cached)
+    return _cuda(count, spec, cached) if name == "cuda" else _cpu(count, match[2], spec, cached)
 
 
 def is_spec(text: str) -> bool:
@@ -76,7 +77,7 @@ def _plain(link: Link) -> dict[str, Any]:
     return link.model_dump(exclude={"source", "target"})
 
 
-def _cuda(count: int, spec: str) -> Cluster:
+def _cuda(count: int, spec: str, cached: bool) -> Cluster:
     found = gpu_names()
     if not found or count > len(found):
         raise InputError(
@@ -87,10 +88,27 @@ def _cuda(count: int, spec: str) -> Cluster:
         Device(name=f"cuda:{i}", kind=gpu_kind(name), memory=memory)
         for i, (name, memory) in enumerate(chosen)
     )
-    return Cluster(devices, _gpu_links(devices), spec)
+    return Cluster(devices, _gpu_links(devices, cached=cached), spec)
 
 
-def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
+def _gpu_links(devices: tuple[Device, ...], *, cached: bool) -> tuple[Link, ...]:
+    """Links between GPUs as workers use them: staged in the host's memory; one pair is measured."""
+    if len(devices) < 2:
+        return ()
+    key = disk.key("gpu links", [device.kind for device in devices])
+    entry = disk.load("links", key) if cached else None
+    if entry is None:
+        pair = [torch.device(device.name) for device in devices[:2]]
+        try:
+            entry = _plain(measure_links(2, devices=pair)[0])
+        except ExecutionError:  # less memory than the buffers, a GPU that others have for their own
+            return _assumed_links(devices)
+        disk.store("links", key, entry)
+    names = [device.name for device in devices]
+    return tuple(Link(source=a, target=b, **entry) for a, b in permutations(names, 2))
+
+
+def _assumed_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
     return tuple(
         Link(
             source=a.name,

@@ -69,14 +69,17 @@ def measure_links(
     transport: str = "shm",
     names: Sequence[str] | None = None,
     timeout: float = 60.0,
+    devices: Sequence[torch.device] | None = None,
 ) -> tuple[Link, ...]:
-    """Measures the links between CPU workers, in both directions of every pair.
+    """Measures the links between workers, in both directions of every pair.
 
     Args:
         num_workers: Workers. Pairs beyond the machine's cores get the figures of the first pair.
         transport: "shm" or "gloo".
         names: Names of the workers' devices; "cpu:0", "cpu:1", … by default.
         timeout: Seconds without progress after which a measurement is given up.
+        devices: Where the workers' tensors live; the CPU by default. Tensors of GPUs are staged in
+            the host's memory by whom sends them, and fetched from there.
 
     Returns:
         A link for every ordered pair, none of which share a channel.
@@ -98,9 +101,16 @@ def measure_links(
         pair = (min(a, b), max(a, b)) if max(a, b) < len(cores) else (0, 1)
         if pair not in found:
             ends = (cores[pair[0] % len(cores)], cores[pair[1] % len(cores)])
-            found[pair] = time_messages(ends, transport, timeout)
+            found[pair] = time_messages(ends, transport, timeout, _ends(devices, pair))
         links.append(fit_link(names[a], names[b], found[pair], TRANSPORTS[transport].sender_copies))
     return tuple(links)
+
+
+def _ends(
+    devices: Sequence[torch.device] | None, pair: tuple[int, int]
+) -> tuple[torch.device, torch.device]:
+    cpu = torch.device("cpu")
+    return (cpu, cpu) if devices is None else (devices[pair[0]], devices[pair[1]])
 
 
 def fit_link(source: str, target: str, times: MessageTimes, sender_busy: bool) -> Link:
@@ -130,8 +140,13 @@ def fit_line(size: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     return max(float(intercept), 0.0), max(float(slope), 1e-13)
 
 
-def time_messages(cores: tuple[int, int], transport: str, timeout: float) -> MessageTimes:
-    """Ping-pong between two workers on `cores` over all `SIZES`."""
+def time_messages(
+    cores: tuple[int, int],
+    transport: str,
+    timeout: float,
+    devices: tuple[torch.device, torch.device],
+) -> MessageTimes:
+    """Ping-pong between two workers on `cores` with tensors on `devices` over all `SIZES`."""
     counts = [max(2, min(MOST_BUFFERS, ROTATION // size)) for size in SIZES]
     messages = tuple(
         Message(end, 1 - end, (size,), (1,), torch.uint8)
@@ -142,7 +157,7 @@ def time_messages(cores: tuple[int, int], transport: str, timeout: float) -> Mes
     board = Board(2, crowded=cores[0] == cores[1])
     carrier = make_transport(transport, messages, board)
     tasks = [
-        Task(f"link end {end}", _End(end, counts, carrier, board), core)
+        Task(f"link end {end}", _End(end, counts, carrier, board, devices[end]), core)
         for end, core in enumerate(cores)
     ]
     try:
@@ -161,9 +176,12 @@ class _End:
     counts: list[int]
     transport: Transport
     board: Board
+    device: torch.device
 
     def __call__(self) -> tuple[list[tuple[float, float, float]], float]:
-        self.transport.open(self.end, torch.device("cpu"))
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.transport.open(self.end, self.device)
         rows, first, receive = [], 0, float("inf")
         with torch.inference_mode():
             for size, count in zip(SIZES, self.counts, strict=True):
@@ -178,7 +196,7 @@ class _End:
     def _play(
         self, size: int, first: int, out: list[Send], back: list[Receive]
     ) -> tuple[float, float, float]:
-        sources = [torch.zeros(size, dtype=torch.uint8) for _ in out]
+        sources = [torch.zeros(size, dtype=torch.uint8, device=self.device) for _ in out]
         cold: list[float] = []
         rallies: list[tuple[float, float]] = []
         for turn in range(1, TURNS + 1):
@@ -200,6 +218,7 @@ class _End:
             receive(turn)
             return 0.0
         self._forget()
+        self._settle()
         start = time.perf_counter()
         send(source, turn)
         return time.perf_counter() - start
@@ -209,13 +228,21 @@ class _End:
     ) -> tuple[float, float]:
         if self.end == 1:
             receive(turn)
+            self._settle()
             send(source, turn)
             return 0.0, 0.0
+        self._settle()
         start = time.perf_counter()
         send(source, turn)
         sent = time.perf_counter()
         receive(turn)
+        self._settle()
         return sent - start, (time.perf_counter() - start) / 2
+
+    def _settle(self) -> None:
+        """Waits until a GPU has done what it was told: its copies run behind the program."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def _forget(self) -> None:
         """Does what an op between two messages does to the caches."""
@@ -228,4 +255,5 @@ class _End:
         start = time.perf_counter()
         for receive in receives:
             receive(TURNS - 1)  # the last that was answered
+        self._settle()
         return (time.perf_counter() - start) / len(receives)

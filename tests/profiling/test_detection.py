@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnnplace.cluster import Link
-from gnnplace.errors import InputError
+from gnnplace.errors import ExecutionError, InputError
 from gnnplace.profiling import detection
 from gnnplace.runtime.workers import available_cores
 
@@ -37,7 +37,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often links were measured."""
     calls: list[int] = []
 
-    def fake(num_workers: int) -> tuple[Link, ...]:
+    def fake(num_workers: int, devices: Any = None) -> tuple[Link, ...]:
         calls.append(num_workers)
         return (LINK,)
 
@@ -86,6 +86,33 @@ def test_auto_is_every_core_or_every_gpu(
     assert cluster.kinds == ("h200",)
     assert cluster.devices[1].memory == 130000 * 2**20
     assert detection.detect("cuda:1").num_devices == 1
+
+
+def test_links_between_gpus_are_measured_once_on_one_pair(
+    measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(monkeypatch, *["NVIDIA H200, 140000"] * 3)
+    links = detection.detect("cuda:3").links
+    assert {(link.source, link.target) for link in links} == {
+        (f"cuda:{a}", f"cuda:{b}") for a in range(3) for b in range(3) if a != b
+    }
+    assert {link.bandwidth for link in links} == {5e9}
+    assert detection.detect("cuda:3").links == links
+    assert measured == [2]
+
+
+def test_links_between_gpus_that_cannot_be_measured_are_assumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*given: Any, **options: Any) -> None:
+        raise ExecutionError("worker 'link end 0' failed: out of memory")
+
+    gpus(monkeypatch, *["NVIDIA H200, 140000"] * 2)
+    monkeypatch.setattr(detection, "measure_links", broken)
+    links = detection.detect("cuda:2").links
+    assert {(link.bandwidth, link.channel) for link in links} == {
+        (detection.PCIE_BANDWIDTH, "pcie")
+    }
 
 
 @pytest.mark.parametrize(

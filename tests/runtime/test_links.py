@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from gnnplace.errors import InputError
 from gnnplace.runtime.links import SIZES, MessageTimes, fit_line, fit_link, measure_links
@@ -59,3 +60,19 @@ def test_names_and_transport_must_fit():
         measure_links(2, names=["a"])
     with pytest.raises(InputError, match="transport 'pigeon'"):
         measure_links(2, transport="pigeon")
+
+
+def test_ends_have_the_devices_that_they_were_given(monkeypatch):
+    """Where tensors live is the ends' own affair: here they are told apart and not made."""
+    asked = []
+    times = MessageTimes(SIZES, *[(1e-6,) * len(SIZES)] * 3, 0.0)
+
+    def fake(cores, transport, timeout, devices):
+        asked.append(devices)
+        return times
+
+    monkeypatch.setattr("gnnplace.runtime.links.time_messages", fake)
+    gpus = [torch.device("cuda", 0), torch.device("cuda", 1)]
+    measure_links(2, devices=gpus)
+    measure_links(2)
+    assert asked == [tuple(gpus), (torch.device("cpu"),) * 2]

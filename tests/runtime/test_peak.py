@@ -1,0 +1,45 @@
+"""What a worker's memory has grown by at most, and nothing where the kernel does not say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnnplace.runtime.peak import PeakMemory
+from gnnplace.runtime.workers import Task, run_tasks
+
+MEGA = 2**20
+here = pytest.mark.skipif(PeakMemory().bytes() is None, reason="this kernel does not tell")
+
+
+def grown(size, times):
+    def run():
+        peak = PeakMemory()
+        for _ in range(times):
+            torch.ones(size // 4).add_(1.0)
+        return peak.bytes()
+
+    return run_tasks([Task("worker", run)], timeout=60)[0]
+
+
+@here
+def test_the_peak_is_what_lives_at_a_time_and_some_holes():
+    assert 95 * MEGA < grown(100 * MEGA, 1) < 130 * MEGA
+    assert 95 * MEGA < grown(100 * MEGA, 10) < 400 * MEGA
+
+
+@here
+def test_what_was_there_before_does_not_count():
+    block = torch.ones(25 * MEGA)
+    assert grown(MEGA, 1) < 20 * MEGA
+    assert block[0] == 1
+
+
+def test_a_kernel_that_does_not_tell_is_no_error(tmp_path):
+    assert PeakMemory(tmp_path / "no", tmp_path / "no" / "clear").bytes() is None
+    status, clear = tmp_path / "status", tmp_path / "clear"
+    status.write_text("Name:\tx\nVmHWM:\t  30 kB\nVmRSS:\t  10 kB\n")
+    assert PeakMemory(status, clear).bytes() == 20 * 1024
+    assert clear.read_text() == "5"
+    status.write_text("Name:\tx\n")
+    assert PeakMemory(status, clear).bytes() is None
