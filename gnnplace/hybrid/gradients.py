@@ -10,7 +10,8 @@ they are there, as PyTorch DDP does (Li et al., VLDB 2020; 25 MiB is its default
     finish[d] = max(backward end on d, end of the last bucket) + time of d's update ops
     step     = max(placed step, the largest finish[d])
 
-Where the device makes the copies itself (``Ring.overlaps`` is false), or overlapping is turned
+Updates wait for the all-reduce, so those that the placed step runs before it are taken out: ready
+times and backward ends are earlier by the updates that ran on ``d`` until then. Where the device makes the copies itself (``Ring.overlaps`` is false), or overlapping is turned
 off, buckets begin at the end of its backward ops.
 """
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from gnnplace.hybrid.fabric import Ring
 from gnnplace.placers import Result
 from gnnplace.problem import UPDATE, Problem
+from gnnplace.simulation import Simulation
 
 FloatArray = NDArray[np.float64]
 BUCKET = 25 * 2**20
@@ -37,7 +39,7 @@ class PlacedStep:
     Attributes:
         step_time: seconds of it alone, predicted.
         gradients: ready (seconds) and bytes of each device's gradients, by ready. D arrays [g, 2]
-        backward_end: seconds at which each device has done all but its updates. [D]
+        backward_end: seconds at which each device would have done all but its updates. [D]
         updates: seconds of each device's update ops. [D]
         microbatches: M of it.
         estimated: whether op times were not all measured.
@@ -81,20 +83,34 @@ class StepParts:
 def placed_step(problem: Problem, result: Result) -> PlacedStep:
     """What is needed of a placed problem."""
     simulation, devices = result.simulation, problem.num_devices
+    finish = without_updates(problem, simulation)
     update = problem.phase == UPDATE
-    other = np.where(update, 0.0, simulation.finish)
     end = np.zeros(devices)
-    np.maximum.at(end, simulation.device, other)
+    np.maximum.at(end, simulation.device, np.where(update, 0.0, finish))
     spent = np.where(update, simulation.finish - simulation.start, 0.0)
     return PlacedStep(
         step_time=result.step_time,
-        gradients=_gradients(problem, simulation.device, simulation.finish),
+        gradients=_gradients(problem, simulation.device, finish),
         backward_end=end,
         updates=np.bincount(simulation.device, spent, devices).astype(np.float64),
         microbatches=problem.microbatches,
         estimated=bool(problem.estimated.any()),
         placer=result.placer,
     )
+
+
+def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
+    """Finish of each op, earlier by the updates that ran on its device until then. [n]"""
+    update = problem.phase == UPDATE
+    finish = simulation.finish.copy()
+    for d in range(problem.num_devices):
+        own = np.flatnonzero(update & (simulation.device == d))
+        own = own[np.argsort(simulation.finish[own], kind="stable")]
+        spent = np.cumsum(simulation.finish[own] - simulation.start[own])
+        here = np.flatnonzero(simulation.device == d)
+        before = np.searchsorted(simulation.finish[own], simulation.finish[here], side="right")
+        finish[here] -= np.concatenate(([0.0], spent))[before]
+    return finish
 
 
 def _gradients(
@@ -117,9 +133,9 @@ def _gradients(
         ready, size = found.get((where, name, number), (0.0, 0.0))
         latest = max(ready, float(finish[producer]))
         found[where, name, number] = (latest, max(size, float(graph.size[k])))
-    rows = [
-        [v for (d, _, _), v in found.items() if d == where] for where in range(problem.num_devices)
-    ]
+    rows: list[list[tuple[float, float]]] = [[] for _ in range(problem.num_devices)]
+    for (where, _, _), row in found.items():
+        rows[where].append(row)
     return tuple(np.array(sorted(r), dtype=np.float64).reshape(-1, 2) for r in rows)
 
 
