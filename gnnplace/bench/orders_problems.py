@@ -175,10 +175,10 @@ def graph_features(graph: WalkGraph) -> dict[str, float]:
     Of the graph of one micro-batch with mean costs: ``ops``; ``depth``, levels; ``width``, most ops
     of a level over the mean; ``degree``, edges an op; ``fan-out``, most consumers of an op over
     ops; ``critical share``, longest path without transfers over all work; ``ccr``, seconds of all
-    edges' transfers at the mean link over all work; ``uneven``, standard deviation of the log of op
-    times; ``shared``, ops that are not a placement unit of their own, as a share. Of the cluster:
-    ``devices``, ``mixed`` (fastest device over slowest), ``channels`` (a device), and
-    ``microbatches``.
+    edges' transfers over all work, mean over all pairs of devices, a device with itself included;
+    ``uneven``, standard deviation of the log of op times; ``shared``, ops that are not a placement
+    unit of their own, as a share. Of the cluster: ``devices``, ``mixed`` (fastest device over
+    slowest), ``channels`` (a device), and ``microbatches``.
     """
     g, problem = graph.graph, graph.problem
     work = max(float(graph.cost.sum()), 1e-300)
