@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--clock", default="wall", choices=("wall", "virtual", MADE_UP))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=4, help="of the final measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="of the final measurement")
     parser.add_argument("-o", "--output", default="runs/measured")
     arguments = parser.parse_args()
     quiet()
@@ -303,25 +303,34 @@ def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[di
     for method in arguments.methods.split(","):
         for seed in range(arguments.seeds):
             sys.stderr.write(f"  {model}: {method}, seed {seed}\n")
-            label = f"{model} {method} {seed}"
-            objective = (
-                MadeUp(bench.problem, seed, len(method)) if made_up else bench.labelled(label)
-            )
+            objective: StepObjective = bench.labelled(f"{model} {method} {seed}")
+            if made_up:
+                objective = MadeUp(bench.problem, seed, len(method))
             for row, choice in studied(History(objective), method, seed):
                 row |= {"model": model, "method": method, "seed": seed}
                 if choice is not None:
                     choices[row["choice"]] = choice
-                if made_up and choice is not None:
+                if isinstance(objective, MadeUp) and choice is not None:
                     row["step"] = objective.seconds(choice)
                 rows.append(row)
     single = api.place(bench.problem, placer="single", budget=0).placement
     if made_up:
         machines = [MadeUp(bench.problem, seed, 0) for seed in range(arguments.seeds)]
         one = fmean(machine.seconds(single) for machine in machines)
-        return [{"step": None} | row | {"one_device": one} for row in rows]
+        return relative([{"step": None} | row | {"one_device": one} for row in rows], "seed")
     seconds = side_by_side(bench, [single, *choices.values()], arguments.rounds)
     one = seconds.get(key_of(single).hex(), float("nan"))
-    return [row | {"step": seconds.get(row["choice"]), "one_device": one} for row in rows]
+    steps = [row | {"step": seconds.get(row["choice"]), "one_device": one} for row in rows]
+    return relative(steps, "model")
+
+
+def relative(rows: list[dict], same: str) -> list[dict]:
+    """Adds each row's step time over the best one of the rows that were measured on its machine."""
+    best: dict = {}
+    for row in rows:
+        if row["step"]:
+            best[row[same]] = min(row["step"], best.get(row[same], float("inf")))
+    return [row | {"ratio": row["step"] and row["step"] / best[row[same]]} for row in rows]
 
 
 def studied(history: History, method: str, seed: int) -> list[tuple[dict, Placement | None]]:
@@ -358,22 +367,21 @@ def side_by_side(bench: Workbench, chosen: list[Placement], rounds: int) -> dict
 
 
 def table(model: str, rows: list[dict]) -> Table:
-    """Mean final step time of each method over seeds, relative to the best of all choices."""
+    """Mean step time of each method's choice over seeds, relative to the best of all choices."""
     good = [row for row in rows if row["step"]]
-    best = min(row["step"] for row in good)
-    one = good[0]["one_device"]
+    if not good:
+        return Table(title=f"{model}: {rows[0]['error']}")
+    one, best = good[0]["one_device"], min(row["step"] for row in good)
     title = f"{model}: one device {1e3 * one:.1f} ms, best choice {1e3 * best:.1f} ms"
-    shown = Table(
-        "method", *(f"after {k}" for k in AFTER), "each seed after 20", "failed", title=title
-    )
+    heads = (f"after {k}" for k in AFTER)
+    shown = Table("method", *heads, f"each seed after {AFTER[-1]}", "failed", title=title)
     for method in dict.fromkeys(row["method"] for row in rows):
         mine = [row for row in rows if row["method"] == method]
-        cells = []
-        for count in AFTER:
-            steps = [row["step"] for row in mine if row["after"] == count and row["step"]]
-            cells.append(f"{fmean(steps) / best:.3f}" if steps else "-")
-        last = [row["step"] for row in mine if row["after"] == AFTER[-1] and row["step"]]
-        each = ", ".join(f"{step / best:.3f}" for step in last)
+        ratios = {
+            k: [row["ratio"] for row in mine if row["after"] == k and row["ratio"]] for k in AFTER
+        }
+        cells = [f"{fmean(found):.3f}" if found else "-" for found in ratios.values()]
+        each = ", ".join(f"{ratio:.3f}" for ratio in ratios[AFTER[-1]])
         errors = [row["error"] for row in mine if row["error"]]
         failed = sum(row["failed"] for row in mine if row["after"] == AFTER[-1])
         shown.add_row(method, *cells, each, errors[0] if errors else str(failed))
