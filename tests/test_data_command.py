@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,11 @@ from gnnplace.profiling import estimate_ops
 from gnnplace.zoo.captured import captured_problem, shipped_store
 from gnnplace.zoo.captured_graph import read_captured
 from gnnplace.zoo.captured_models import CapturedModel
+from gnnplace.zoo.datasets import find_dataset
+from gnnplace.zoo.recipes import recipe
 
 torch.set_num_threads(1)
+HERE = Path(__file__).parent
 SMALL = CapturedModel("small", "mlp", "mlp?batch=8&depth=2&width=32", "sgd")
 
 
@@ -60,6 +65,36 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     assert run(["data", "build", str(tmp_path), "--models", "moon"]) == 2
     assert "model 'moon' is unknown; families: gpt2" in capsys.readouterr().err
     assert run(["data", "drop", str(tmp_path)]) == 2
+    assert run(["data", "build", str(tmp_path), "--recipe", "soup"]) == 2
+    assert run(["data", "verify", str(tmp_path)]) == 2
     (tmp_path / "file").touch()
     assert run(["data", "build", str(tmp_path / "file"), "--models", "mlp"]) == 2
-    assert capsys.readouterr().err.count("\n") == 2
+    assert capsys.readouterr().err.count("\n") == 4
+
+
+def test_what_is_built_can_be_verified_and_what_is_damaged_is_found(tmp_path, capsys):
+    build_store(tmp_path, [SMALL], lambda line: None)
+    assert run(["data", "verify", str(tmp_path)]) == 0
+    assert "1 graphs, as their checksums say" in capsys.readouterr().err
+    path = tmp_path / "small.npz"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert run(["data", "verify", str(tmp_path)]) == 2
+    assert "small.npz: changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["networks/recommender-4", "searched-cnn/searched-cnn-03"])
+def test_the_datasets_are_what_their_recipes_make(name):
+    dataset, graph = name.split("/")
+    [model] = select([graph], recipe(dataset).models)
+    committed, made = find_dataset(dataset, HERE).graph(graph), capture_graph(model)
+    assert np.array_equal(committed.graph.consumer, made.graph.consumer)
+    assert np.allclose(committed.work, made.work, rtol=1e-6)
+    assert np.allclose(committed.graph.size, made.graph.size)
+
+
+def test_a_card_says_what_how_and_what_is_missing(tmp_path):
+    build_store(tmp_path, [SMALL], lambda line: None)
+    card = (tmp_path / "README.md").read_text()
+    for text in ("**What**", "**Costs**", "--recipe store", "Apache-2.0", "**Known gaps**"):
+        assert text in card
+    assert "Versions: gnnplace" in card

@@ -71,3 +71,41 @@ def test_large_problems_are_large():
     suite = read_suite(SUITES / "large.yaml")
     for entry in suite.problems[3::4]:
         assert 1_000 <= entry.load().num_ops <= 10_500
+
+
+def test_datasets_and_knobs_of_random_families(tmp_path):
+    text = """
+name: more
+problems:
+  - {dataset: searched-cnn, graph: searched-cnn-03, cluster: nvlink-v100-4, microbatches: 4}
+  - {dataset: store, graph: bert-mini, cluster: pcie-t4-2, groups: 60, memory: tight}
+  - {family: layered, seed: 1, cluster: mixed, ccr: 0.5, heterogeneity: 3.0}
+  - {family: layered, seed: 1, cluster: mixed}
+placers: [single]
+"""
+    folder = SUITES / "none"  # a suite beside the others finds the checkout's datasets
+    (tmp_path / "more.yaml").write_text(text)
+    entries = read_suite(tmp_path / "more.yaml").problems
+    cnn, bert, knobs, drawn = (entry.load(folder) for entry in entries)
+    assert entries[0].key == (
+        "dataset=searched-cnn graph=searched-cnn-03 cluster=nvlink-v100-4 microbatches=4"
+    )
+    assert (cnn.microbatches, cnn.cluster.name) == (4, "nvlink-v100-4")
+    assert bert.num_ops <= 61
+    assert bert.cluster.memory.max() < 1e9
+    assert entries[2].key != entries[3].key
+    assert (knobs.cluster.bandwidth != drawn.cluster.bandwidth).any()
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ({"dataset": "store"}, "a dataset needs a graph and a cluster"),
+        ({"dataset": "store", "graph": "bert-mini"}, "a dataset needs a graph and a cluster"),
+        ({"family": "layered", "ccr": 0.0}, "greater than 0"),
+        ({"family": "layered", "heterogeneity": 0.5}, "greater than or equal to 1"),
+    ],
+)
+def test_mistaken_entries_are_refused(entry, fault):
+    with pytest.raises(ValueError, match=fault):
+        ProblemEntry.model_validate(entry)

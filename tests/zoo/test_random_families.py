@@ -60,3 +60,19 @@ def test_unknown_names_are_refused():
         random_problem("moon", 0)
     with pytest.raises(InputError, match="cluster 'ring': unknown; clusters: shared"):
         random_problem("chain", 0, clusters=(*CLUSTERS[:0], "ring"))
+
+
+def test_knobs_change_what_they_name_and_nothing_else():
+    def made(**knobs):
+        return random_problem("layered", 4, clusters=("mixed",), devices=(4, 4), **knobs)
+
+    drawn, fast, slow = made(), made(ccr=0.1), made(ccr=1.0)
+    assert np.allclose(fast.cluster.bandwidth, 10 * slow.cluster.bandwidth)
+    moved = slow.graph.size[slow.graph.consumption_tensor].sum() / slow.cluster.bandwidth[0, 1]
+    assert moved == pytest.approx(slow.time["fast"].sum())
+    for problem in (fast, slow):
+        assert np.array_equal(problem.times, drawn.times)
+        assert np.array_equal(problem.graph.size, drawn.graph.size)
+    even, uneven = made(heterogeneity=1.0), made(heterogeneity=3.0)
+    assert np.allclose(uneven.time["slow"], 3 * even.time["slow"])
+    assert np.array_equal(uneven.cluster.bandwidth, drawn.cluster.bandwidth)
