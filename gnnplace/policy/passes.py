@@ -26,17 +26,18 @@ from gnnplace.policy.refining_state import (
 from gnnplace.policy.rollouts import Decoded, Rollouts
 
 STARTS = 3
+TIGHT_STARTS = 6  # where memory is tight: what comes of a start is harder to foresee there
 STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better
 ROUNDS = 3
 
 
-def starts(ranked: list[Decoded]) -> list[Decoded]:
-    """The best few that differ; where some do not fit the memory, the best of those too."""
+def starts(ranked: list[Decoded], most: int) -> list[Decoded]:
+    """The best ``most`` that differ; where some do not fit the memory, one of them is among them."""
     each = list({decoded.score: decoded for decoded in ranked}.values())
     fitting = [decoded for decoded in each if decoded.fits]
     others = [decoded for decoded in each if not decoded.fits]
-    few = min(len(fitting), STARTS - bool(others))
-    return fitting[:few] + others[: STARTS - few]
+    few = min(len(fitting), most - bool(others))
+    return fitting[:few] + others[: most - few]
 
 
 class Passes:
@@ -65,7 +66,7 @@ class Passes:
         None begins after the deadline.
         """
         found = ranked[:1]
-        for decoded in starts(ranked):
+        for decoded in starts(ranked, TIGHT_STARTS if self.space.memory_matters else STARTS):
             if time.perf_counter() < deadline:
                 found.append(self.refined(decoded, deadline, 1))
         best = min(found, key=lambda decoded: decoded.score)

@@ -32,7 +32,7 @@ def test_passes_never_make_a_placement_worse(seed):
     passes = Passes(rollouts)
     best = passes.best(ranked)
     assert best.score <= ranked[0].score
-    assert best.score <= min(passes.refined(d, rounds=1).score for d in starts(ranked))
+    assert best.score <= min(passes.refined(d, rounds=1).score for d in starts(ranked, STARTS))
     device = rollouts.space.spread(best.unit_device)
     assert np.isclose(rollouts.space.score(device, best.order), best.score)
 
@@ -61,6 +61,5 @@ def test_starts_differ_and_one_may_not_fit():
     _, ranked = decoded(2)
     first = ranked[0]
     others = [replace(first, score=first.score * k, fits=k != 2) for k in (1, 1, 2, 3, 4)]
-    assert [d.score / first.score for d in starts(others)] == [1, 3, 2]
-    assert len(starts(others[:1])) == 1
-    assert STARTS == 3
+    assert [d.score / first.score for d in starts(others, 3)] == [1, 3, 2]
+    assert len(starts(others[:1], 3)) == 1
