@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 
 from gnnplace.best import make_placer, placer_names
-from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.errors import FormatError, InfeasibleError, InputError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import PLACERS, contract
+from gnnplace.train.policy_module import save_whole
+from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
 
 
@@ -75,3 +77,17 @@ def test_a_budget_is_kept_with_many_ops():
     for budget in (0.0, 0.3):
         result = make_placer("best").place(problem, budget=budget)
     assert result.seconds < 0.3 * 1.1 + make_placer("learned").place(problem).seconds + 0.2
+
+
+def test_a_policy_of_ones_own_takes_the_place_of_the_packages(tmp_path):
+    policy = trained_like()
+    save_whole(policy, tmp_path / "policy")
+    problem = random_problem(np.random.default_rng(5), 30, 3)
+    own = make_placer("learned", checkpoint=str(tmp_path / "policy"))
+    assert own.policy is not None
+    assert all((a == b).all() for a, b in zip(own.policy.parameters(), policy.parameters()))
+    assert own.place(problem).step_time > 0
+    with pytest.raises(InputError, match="'heft' has no policy"):
+        make_placer("heft", checkpoint=str(tmp_path / "policy"))
+    with pytest.raises(FormatError, match="nowhere"):
+        make_placer("best", checkpoint="nowhere")
