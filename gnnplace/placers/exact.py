@@ -3,8 +3,8 @@
 After DLPlacer (Pal et al., 2019), with a constraint programme in place of their integer programme:
 the model with its constraints and what it relaxes is in ``exact_model``. The search:
 
-1. The best of the portfolio's constructions, improved by annealing, is where the solver starts and
-   what it must beat (``_incumbent``).
+1. The best of the portfolio's constructions, improved by annealing (several times from there, where
+   there is time), is where the solver starts and what it must beat (``_incumbent``).
 2. Problems that are small enough are solved whole (``_solve_whole``): every solution's devices and
    starts become sequences, which the simulator judges (``Incumbent.offer``); the solver's bound
    holds for every placement. Where the least step of the model cannot be reached first come, first
@@ -53,6 +53,7 @@ WHOLE_SIZE_WITHOUT_BUDGET = 400
 DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: budget 0.
 # Of the budget: where the model is solved whole, in parts, and where even parts are large.
 ANNEALING_SHARE = 0.05, 0.7, 0.95
+RUN_SECONDS, RUN_OPS = 12.0, 300  # Of one annealing, longer above so many ops.
 PART_OPS = 500  # Ops above which parts take too long.
 WHOLE_SHARE = 0.3  # Of the budget, for the whole model; the rest is for the tree and for parts.
 TURN_SHARE = 0.15  # Of that rest, for each turn of them.
@@ -109,9 +110,12 @@ class Exact(Placer):
         start = best_construction(space, rng)
         best.take(start.device, start.order)
         now = time.perf_counter()
-        if now < deadline and not best.proven:
-            improved = anneal(space, start, rng, now + share * (deadline - now))
-            best.take(improved.device, improved.order)
+        seconds = share * (deadline - now)
+        runs = annealing_runs(space.problem.num_ops, seconds)
+        for part in range(1, runs + 1):
+            if seconds > 0 and not best.proven:
+                improved = anneal(space, start, rng, now + seconds * part / runs)
+                best.take(improved.device, improved.order)
         return best
 
     def _solve_whole(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
@@ -181,6 +185,11 @@ class Exact(Placer):
         solver = self._solver(rng, max(0.001, deadline - time.perf_counter()))
         status = solver.solve(model.model, watcher(model, best))
         return solver.status_name(status) in ("OPTIMAL", "INFEASIBLE")
+
+
+def annealing_runs(num_ops: int, seconds: float) -> int:
+    """Into how many runs to cut so much annealing: beyond a while another start gains more."""
+    return max(1, int(seconds / (RUN_SECONDS * max(1.0, num_ops / RUN_OPS))))
 
 
 def model_size(problem: Problem) -> int:

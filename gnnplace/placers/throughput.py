@@ -20,20 +20,33 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
 from gnnplace.placers.base import Found, Placer, Result
-from gnnplace.placers.clock import NO_BUDGET
+from gnnplace.placers.clock import NO_BUDGET, expired
 from gnnplace.placers.repair import pack, repair
 from gnnplace.placers.search_space import SearchSpace
-from gnnplace.placers.throughput_ideals import Blocks, ideals_of, make_blocks, split_ideals
-from gnnplace.placers.throughput_load import interval, make_flows, state_excess
+from gnnplace.placers.throughput_ideals import (
+    Blocks,
+    Ideals,
+    IdealSplit,
+    ideals_of,
+    make_blocks,
+    split_ideals,
+)
+from gnnplace.placers.throughput_load import (
+    interval,
+    make_flows,
+    restricted,
+    state_excess,
+)
 from gnnplace.placers.throughput_model import ThroughputModel, model_size
 from gnnplace.placers.throughput_search import local_search
-from gnnplace.placers.throughput_split import Split, split
+from gnnplace.placers.throughput_split import split
 from gnnplace.placers.throughput_stages import Sorts, sorts_of
 from gnnplace.simulation import lower_bounds
 
@@ -47,6 +60,7 @@ MODEL_SIZE_A_SECOND = 4_000  # Of the time left: larger ones take too long to bu
 SEARCH_SHARE = 0.3  # Of what is left of a budget, for annealing before the solver.
 LEAST_SECONDS = 0.2  # For the solver, which small problems need at most.
 PART_UNITS, PART_SECONDS = 40, 1.0
+MOST_SORTS = 4  # Of devices whose sets are split over by themselves.
 DRAWN_WORK = 1_000_000  # Pairs of units in all orders that are drawn.
 SHARES = (1.0, 0.85, 0.7, 0.5)  # Of the memory for state, until activations fit as well.
 
@@ -204,37 +218,74 @@ class _Search:
         return True
 
     def contiguous(self) -> None:
-        """The best contiguous split."""
-        best: Split | None = None
-        relaxed = self._try_ideals()
-        certain = False
-        for order in self._orders(relaxed):
-            tried = split(self.flows, self.sorts, order, self.value * (1 + 1e-12))
-            if tried is not None and (best is None or tried.interval < best.interval):
-                best = tried
-                if self.take(tried.device):
-                    self.order = order
-            certain = relaxed is not None and self.value <= relaxed[0] * (1 + PROVEN)
-            if certain:
-                break
-        if best is None:
-            return
-        self.note = f"best contiguous split {best.interval:.6g} s" + (
-            ", proven" if certain and self.sorts.equal else ""
-        )
-
-    def _try_ideals(self) -> tuple[float, IntArray] | None:
+        """The best contiguous split, of all devices and of those that look alike."""
         blocks = make_blocks(self.space)
         ideals = ideals_of(blocks, MOST_IDEALS)
-        if ideals is None:
-            return None
-        found = split_ideals(self.flows, self.sorts, blocks, ideals, self.value, MOST_PAIRS)
-        return None if found is None else (found.relaxed, found.order)
+        splits = [self._split_over(view, blocks, ideals) for view in self._views()]
+        best = min(value for value, _ in splits)
+        if best < np.inf:
+            proven = ", proven" if splits[0][1] else ""
+            self.note = f"best contiguous split {best:.6g} s{proven}"
 
-    def _orders(self, ideals: tuple[float, IntArray] | None) -> list[IntArray]:
+    def _split_over(
+        self, view: tuple[IntArray, bool], blocks: Blocks, ideals: Ideals | None
+    ) -> tuple[float, bool]:
+        """The least interval of splits over some devices, and whether that is proven for all."""
+        devices, dear = view
+        part = restricted(self.flows, devices)
+        sorts = sorts_of(part, dear=dear)
+        found = None
+        if ideals is not None:
+            found = split_ideals(part, sorts, blocks, ideals, self.value, MOST_PAIRS)
+        floor = -np.inf if found is None or not self.sorts.equal else found.relaxed
+        best = np.inf
+        for order in self._orders(found, blocks):
+            tried = split(part, sorts, order, self.value * (1 + 1e-12))
+            if tried is not None:
+                chosen = self._swapped(devices[tried.device])
+                best = min(best, interval(self.flows, chosen))
+                if self.take(chosen):
+                    self.order = order
+            if self.value <= floor * (1 + PROVEN) or expired(self.deadline):
+                break
+        return best, self.value <= floor * (1 + PROVEN)
+
+    def _swapped(self, device: IntArray) -> IntArray:
+        """The same stages on the best devices that swaps of two lead to; equal links need none."""
+        best, value = device, interval(self.flows, device)
+        pairs = [] if self.sorts.equal else list(combinations(range(len(self.flows.memory)), 2))
+        for a, b in pairs:
+            label = np.arange(len(self.flows.memory), dtype=np.int32)
+            label[[a, b]] = b, a
+            swapped = label[best]
+            fits = state_excess(self.flows, swapped) == 0
+            if fits and interval(self.flows, swapped) < value:
+                best, value = swapped, interval(self.flows, swapped)
+        return best
+
+    def _views(self) -> list[tuple[IntArray, bool]]:
+        """Devices to split over, and whether at the price of the dearest links.
+
+        Where links are equal one view is exact. Where not, what a stage pays depends on where the
+        others are: all devices at their cheapest and at their dearest links, and the devices of
+        each set of sorts alone, whose links may be equal.
+        """
+        everyone = np.arange(len(self.flows.memory), dtype=np.int32)
+        if self.sorts.equal or len(everyone) == 1:
+            return [(everyone, False)]
+        views = [(everyone, False), (everyone, True)]
+        count = len(self.sorts.counts)
+        if 1 < count <= MOST_SORTS:
+            for size in range(1, count):
+                for chosen in combinations(range(count), size):
+                    part = np.flatnonzero(np.isin(self.sorts.of, chosen)).astype(np.int32)
+                    views.append((part, False))
+        return views
+
+    def _orders(self, ideals: IdealSplit | None, blocks: Blocks) -> list[IntArray]:
         """Orders to split: by the ideals' stages, by coordinate, and topological ones."""
-        space, blocks = self.space, make_blocks(self.space)
-        orders = [] if ideals is None else [ideals[1]]
+        space = self.space
+        orders = [] if ideals is None else [ideals.order]
         flat = np.array([u for part in blocks.units for u in part], dtype=np.int32)
         position = np.empty(len(flat))
         position[space.problem.unit_of[::-1]] = space.problem.graph.position[::-1]

@@ -105,6 +105,17 @@ def _grouped(space: SearchSpace) -> dict[tuple[int, tuple[int, ...]], list[float
     return flows
 
 
+def restricted(f: Flows, devices: IntArray) -> Flows:
+    """The same units on some of the devices alone, renumbered in the order given."""
+    pairs = np.ix_(devices, devices)
+    return f._replace(
+        work=np.ascontiguousarray(f.work[:, devices]),
+        memory=f.memory[devices],
+        latency=np.ascontiguousarray(f.latency[pairs]),
+        pace=np.ascontiguousarray(f.pace[pairs]),
+    )
+
+
 @njit(cache=True, boundscheck=False)
 def loads(f: Flows, device: IntArray) -> FloatArray:
     """Seconds of each device for the device of each unit; inf where that is impossible. [D]"""

@@ -27,8 +27,8 @@ class Sorts(NamedTuple):
         of: sort of each device. [D]
         work: seconds of each unit on each sort. [U, T]
         memory: bytes. [T]
-        latency: seconds of the cheapest link of any device of the sort. [T]
-        pace: seconds a byte of the fastest link. [T]
+        latency: seconds of the cheapest (or dearest) link of any device of the sort. [T]
+        pace: seconds a byte of the fastest (or slowest) link. [T]
         counts: devices of each sort. [T]
         equal: whether all links are equal, so that these costs are the true ones.
     """
@@ -42,13 +42,14 @@ class Sorts(NamedTuple):
     equal: bool
 
 
-def sorts_of(f: Flows) -> Sorts:
-    """The sorts of the devices of a problem."""
-    apart = ~np.eye(len(f.memory), dtype=bool)
-    latency = np.where(apart, f.latency, np.inf).min(axis=1, initial=np.inf)
-    linked = apart & np.isfinite(f.latency)
-    pace = np.where(linked, f.pace, np.inf).min(axis=1, initial=np.inf)
-    latency, pace = (np.where(np.isfinite(x), x, 0.0) for x in (latency, pace))
+def sorts_of(f: Flows, *, dear: bool = False) -> Sorts:
+    """The sorts of the devices of a problem.
+
+    Args:
+        f: the flows.
+        dear: at the price of the dearest link of each device instead of the cheapest.
+    """
+    latency, pace = (_price(matrix, np.isfinite(f.latency), dear) for matrix in (f.latency, f.pace))
     keys: dict[tuple[bytes, float, float, float], int] = {}
     of = np.array(
         [
@@ -58,6 +59,7 @@ def sorts_of(f: Flows) -> Sorts:
         dtype=np.int32,
     )
     first = np.array([int(np.argmax(of == t)) for t in range(len(keys))])
+    apart = ~np.eye(len(f.memory), dtype=bool)
     same = [len(np.unique(matrix[apart])) <= 1 for matrix in (f.latency, f.pace)]
     return Sorts(
         of,
@@ -68,6 +70,14 @@ def sorts_of(f: Flows) -> Sorts:
         np.bincount(of).astype(np.int32),
         all(same) and bool(np.isfinite(f.latency).all()),
     )
+
+
+def _price(matrix: FloatArray, linked: NDArray[np.bool_], dear: bool) -> FloatArray:
+    """Least or largest entry of each row over the links to other devices, 0 without any. [D]"""
+    apart = linked & ~np.eye(len(matrix), dtype=bool)
+    worst, pick = (-np.inf, np.max) if dear else (np.inf, np.min)
+    found = pick(np.where(apart, matrix, worst), axis=1)
+    return np.where(np.isfinite(found), found, 0.0)
 
 
 @njit(cache=True, boundscheck=False)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from gnnplace import api
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placement import faults
 from gnnplace.placers import PLACERS, contract, placer
-from gnnplace.placers.exact import Exact
+from gnnplace.placers.contract import training_chain
+from gnnplace.placers.exact import Exact, annealing_runs
 from gnnplace.placers.exact_input import (
     Scale,
     bundles,
@@ -186,3 +188,16 @@ def test_bundles_join_tensors_with_the_same_readers():
     graph = type(problem.graph).from_tensors(problem.graph.names, twice)
     doubled = bundles(replace(problem, graph=graph))
     assert [len(bundle.tensors) for bundle in doubled] == [2] * len(bundles(problem))
+
+
+def test_annealing_is_cut_into_runs_where_there_is_time() -> None:
+    """One for a short budget or a large problem."""
+    assert [annealing_runs(100, seconds) for seconds in (-1.0, 5.0, 42.0)] == [1, 1, 3]
+    assert annealing_runs(1200, 57.0) == 1
+
+
+def test_workers_are_threads_of_the_solver() -> None:
+    """Two of them find the same optimum."""
+    problem = training_chain(num_layers=3, num_devices=2)
+    steps = [api.place(problem, placer="exact", workers=n, budget=3.0).step_time for n in (1, 2)]
+    assert steps[0] == pytest.approx(steps[1])

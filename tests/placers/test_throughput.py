@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnnplace import api
-from gnnplace.cluster import preset
+from gnnplace.cluster import Cluster, Device, Link, preset
 from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, Throughput, ThroughputResult
@@ -134,3 +134,24 @@ def test_drawn_orders_are_topological() -> None:
     for rng in (None, np.random.default_rng(1)):
         place_of = {rank[u]: p for p, u in enumerate(depth_first(blocks, rng).tolist())}
         assert all(place_of[a] < place_of[b] for b, many in enumerate(blocks.before) for a in many)
+
+
+@pytest.mark.parametrize("seed", range(0, 20, 2))
+def test_unequal_links_are_searched_all_the_same(seed: int) -> None:
+    """Accelerators that are nearer to a slow CPU than to each other: the optimum of brute force."""
+    problem = random_problem(seed, uniform=True)
+    names = ("a0", "a1", "c0")
+    devices = tuple(
+        Device(name=name, kind="fast" if name[0] == "a" else "slow", memory=1e9) for name in names
+    )
+    rates = {"aa": 1.0, "ac": 2.0, "ca": 2.0}
+    links = tuple(
+        Link(source=x, target=y, latency=0.0, bandwidth=rates[x[0] + y[0]])
+        for x in names
+        for y in names
+        if x != y
+    )
+    times = {"fast": problem.time["fast"], "slow": 3 * problem.time["fast"]}
+    near = replace(problem, cluster=Cluster(devices, links), time=times)
+    assert place(near).interval == pytest.approx(brute_force(near)[0])
+    assert place(near, "contiguous").interval >= brute_force(near)[1] * (1 - 1e-9)

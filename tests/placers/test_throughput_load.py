@@ -7,7 +7,13 @@ import pytest
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.throughput_load import interval, loads, make_flows, state_excess
+from gnnplace.placers.throughput_load import (
+    interval,
+    loads,
+    make_flows,
+    restricted,
+    state_excess,
+)
 from gnnplace.problem import build_problem
 from tests.placers.throughput_problems import (
     plain_interval,
@@ -47,3 +53,14 @@ def test_state_above_memory_is_counted() -> None:
     together = np.zeros(problem.num_units, dtype=np.int32)
     expected = max(0.0, float(problem.state.sum() - problem.cluster.memory[0]))
     assert state_excess(flows, together) == expected
+
+
+def test_some_of_the_devices_alone() -> None:
+    """Renumbered; loads are those of the same placement on all."""
+    problem = random_problem(1)
+    flows = make_flows(SearchSpace(problem))
+    devices = np.array([1, 0], dtype=np.int32)
+    part = restricted(flows, devices)
+    for device in ([0] * problem.num_units, [u % 2 for u in range(problem.num_units)]):
+        chosen = np.array(device, dtype=np.int32)
+        assert interval(part, chosen) == interval(flows, devices[chosen])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gnnplace.cluster import preset
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.throughput_load import loads, make_flows
 from gnnplace.placers.throughput_stages import (
@@ -69,3 +70,11 @@ def test_stages_of_whole_splits_have_the_true_loads(seed: int) -> None:
     last = problem.num_devices - 1
     own = own_load(flows, sorts, stage, last, sorts.of[last])
     assert own == pytest.approx(expected[last])
+
+
+def test_the_dearest_links_of_devices() -> None:
+    """Two servers: NVLink at best, the network at worst."""
+    flows = make_flows(SearchSpace(chain([1.0] * 3, 4.0, preset("two-tier-v100-2x4"))))
+    assert sorts_of(flows).pace.tolist() == [1 / 150e9]
+    assert sorts_of(flows, dear=True).pace.tolist() == [1 / 10e9]
+    assert sorts_of(flows, dear=True).latency.tolist() == [10e-6]

@@ -1,0 +1,74 @@
+"""The throughput objective on PipeDream's profiles: contiguous splits, the search, the bound.
+
+Run from the root of the tree: ``python benchmarks/throughput.py PROFILES OUT.jsonl [SECONDS]``,
+where PROFILES is a folder of PipeDream profiles (not part of this project). One JSON line a profile
+and cluster; those that are there already are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from gnnplace import api
+from gnnplace.placers import SearchSpace, ThroughputResult, with_interval
+from gnnplace.placers.throughput import MOST_IDEALS
+from gnnplace.placers.throughput_ideals import ideals_of, make_blocks
+from gnnplace.problem import Problem
+
+CLUSTERS = ("pcie-v100-4", "two-tier-v100-2x4")
+
+
+def row(key: str, problem: Problem, seconds: float) -> dict[str, object]:
+    space = SearchSpace(problem)
+    ideals = ideals_of(make_blocks(space), MOST_IDEALS)
+    begin = time.thread_time()
+    split = _found(problem, space, "contiguous", seconds)
+    spent = time.thread_time() - begin
+    found = _found(problem, space, "best", seconds)
+    step = api.place(problem, placer="portfolio", budget=seconds, space=space)
+    return {
+        "problem": key,
+        "units": problem.num_units,
+        "ideals": None if ideals is None else len(ideals.offset) - 1,
+        "single": api.place(problem, placer="single", space=space).step_time,
+        "portfolio": with_interval(space, step).interval,
+        "contiguous": split.interval,
+        "contiguous_cpu_seconds": spent,
+        "contiguous_proven": "proven" in split.note,
+        "interval": found.interval,
+        "bound": found.interval_bound,
+        "budget": seconds,
+    }
+
+
+def _found(problem: Problem, space: SearchSpace, placer: str, seconds: float) -> ThroughputResult:
+    result = api.place(
+        problem, placer=placer, budget=seconds, objective=api.THROUGHPUT, space=space
+    )
+    assert isinstance(result, ThroughputResult)
+    return result
+
+
+def main(profiles: str, out: str, seconds: str = "10") -> None:
+    file = Path(out)
+    text = file.read_text() if file.exists() else ""
+    done = {json.loads(line)["problem"] for line in text.splitlines()}
+    api.warm(["best", "contiguous"], api.THROUGHPUT)
+    api.warm(["single", "portfolio"])
+    for profile in sorted(Path(profiles).glob("*.txt")):
+        if profile.stem == "LICENSE":
+            continue
+        for cluster in CLUSTERS:
+            key = f"{profile.stem} {cluster}"
+            if key not in done:
+                problem = api.convert(profile, "pipedream", api.resolve_cluster(cluster))
+                line = json.dumps(row(key, problem, float(seconds)))
+                with file.open("a") as lines:
+                    lines.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
