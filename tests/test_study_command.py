@@ -5,15 +5,18 @@ import json
 import pytest
 
 from gnnplace.bench import orders
-from gnnplace.bench.orders_problems import StudyProblem
+from gnnplace.bench.orders_problems import StudyProblem, families
 from gnnplace.cli import run
 from gnnplace.zoo.random_families import random_problem
 
 
 def few(part, **more):
+    """Small problems of a part's first two families; of random ones, whatever they are called."""
     return [
-        StudyProblem(family, "own", random_problem(family, seed, ops=(30, 40), clusters=("own",)))
-        for family in ("layered", "chain")
+        StudyProblem(
+            family, "own", random_problem("layered", seed, ops=(30, 40), clusters=("own",))
+        )
+        for family in families(part)[:2]
         for seed in (1, 2)
     ]
 
@@ -21,11 +24,13 @@ def few(part, **more):
 @pytest.fixture
 def _small(monkeypatch):
     monkeypatch.setattr(orders, "study_problems", few)
-    monkeypatch.setattr(orders, "check_problems", lambda: few("check")[:2])
+    monkeypatch.setattr(orders, "check_problems", lambda: few("seen")[:2])
     monkeypatch.setattr(
         orders,
         "training_problems",
-        lambda seed, count: [random_problem("layered", seed + i, ops=(20, 30)) for i in range(8)],
+        lambda seed, count, family: [
+            random_problem("layered", seed + i, ops=(20, 30)) for i in range(8)
+        ],
     )
 
 

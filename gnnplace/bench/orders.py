@@ -9,7 +9,8 @@ seen in training and of others (``orders_problems``); also untrained, as seed -1
 Rows, append-only JSON Lines, each with commit, versions, machine and seconds:
 
 * ``problem`` a part, ``placer`` empty: the part's problems, with features.
-* ``problem`` "training": weights that an order (``placer``) and a seed ended with.
+* ``problem`` "training", or "training" and a family: weights that an order (``placer``) and a seed
+  ended with, trained on all families seen or on the family alone.
 * ``problem`` a part: seconds of each of its problems under an order with a seed's weights, of one
   decode (``one``) and of the best number of devices to aim at (``best_size``).
 * ``problem`` "check": the recommendation against ``auto`` (``orders_check``).
@@ -22,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,10 @@ from gnnplace.bench.orders_decoding import STUDIED, OneOrder, start_weights
 from gnnplace.bench.orders_evolution import train_order
 from gnnplace.bench.orders_problems import (
     HELD_OUT,
+    OWN,
     SEEN,
     StudyProblem,
+    families,
     graph_features,
     study_problems,
     training_problems,
@@ -51,6 +55,7 @@ Say = Callable[[str], None]
 TRAINING, CHECK = "training", "check"
 UNTRAINED = -1
 FILE = "orders.jsonl"
+OWN_POOL = 0.3  # of as many problems is a training on one family
 POOL = 400  # problems of a training, those included that means are scored on
 
 
@@ -101,7 +106,7 @@ class Study:
             raise InputError(f"study folder {str(self.folder)!r}: {error.strerror}") from None
         self.rows = read_rows(self.folder / FILE)
         self.policy = load_policy()
-        self.pools: dict[int, list[OneOrder]] = {}
+        self.pools: dict[tuple[str, int], list[OneOrder]] = {}
         self.parts: dict[str, list[StudyProblem]] = {}
         self.decoders: dict[str, list[OneOrder]] = {}
 
@@ -111,13 +116,13 @@ class Study:
             self._problems(part)
             for order in plan.orders:
                 start = start_weights(order, self.policy)
-                self._evaluate(part, order, UNTRAINED, 0, start)
+                self._evaluate(part, order, UNTRAINED, 0, dict.fromkeys(families(part), start))
         for number, seed in enumerate(plan.seeds):
-            for order in plan.orders:
-                weights = self._train(order, seed, plan)
-                for part in plan.parts:
+            for order, part in product(plan.orders, plan.parts):
+                if self.find(part, order, seed, plan.generations) is None:
+                    weights = self._weights(part, order, seed, plan)
                     self._evaluate(part, order, seed, plan.generations, weights)
-            self.pools.pop(seed, None)
+            self.pools.clear()
             self.say(f"seed {seed}: done, {number + 1} of {len(plan.seeds)}")
 
     def check(self, trees: Mapping[str, Tree]) -> None:
@@ -143,9 +148,16 @@ class Study:
         append(self.folder / FILE, row)
         self.rows.append(row)
 
-    def _train(self, order: str, seed: int, plan: Plan) -> FloatArray:
-        """The weights that an order and a seed end with."""
-        row = self.find(TRAINING, order, seed, plan.generations)
+    def _weights(self, part: str, order: str, seed: int, plan: Plan) -> dict[str, FloatArray]:
+        """The weights for each family of a part."""
+        if part == OWN:
+            return {name: self._train(order, seed, plan, name) for name in families(part)}
+        return dict.fromkeys(families(part), self._train(order, seed, plan))
+
+    def _train(self, order: str, seed: int, plan: Plan, family: str | None = None) -> FloatArray:
+        """The weights that an order and a seed end with, trained on all families or on one."""
+        name = TRAINING if family is None else f"{TRAINING} {family}"
+        row = self.find(name, order, seed, plan.generations)
         if row is not None:
             if row["feature_version"] != FEATURE_VERSION:
                 raise MismatchError(
@@ -153,32 +165,36 @@ class Study:
                     f"but this gnnplace has {FEATURE_VERSION}; give another folder"
                 )
             return np.array(row["weights"])
-        if seed not in self.pools:
-            drawn = training_problems(seed, plan.pool)
-            self.pools[seed] = [OneOrder(SearchSpace(p), self.policy) for p in drawn]
+        if (name, seed) not in self.pools:
+            count = plan.pool if family is None else max(8, round(OWN_POOL * plan.pool))
+            drawn = training_problems(seed, count, family)
+            self.pools[name, seed] = [OneOrder(SearchSpace(p), self.policy) for p in drawn]
         start = start_weights(order, self.policy)
-        trained = train_order(self.pools[seed], order, start, plan.generations, seed)
+        trained = train_order(self.pools[name, seed], order, start, plan.generations, seed)
         weights = [round(w, 5) for w in trained.weights.tolist()]
         curve = [round(c, 5) for c in trained.curve]
         found: dict[str, Any] = {"weights": weights, "curve": curve, "decodes": trained.decodes}
         found |= {"feature_version": FEATURE_VERSION}
-        self._add(TRAINING, order, seed, plan.generations, found | {"seconds": trained.seconds})
-        self.say(f"seed {seed}, {order}: {min(curve):+.4f} in {trained.seconds:.0f} s")
+        self._add(name, order, seed, plan.generations, found | {"seconds": trained.seconds})
+        self.say(f"{name}, seed {seed}, {order}: {min(curve):+.4f} in {trained.seconds:.0f} s")
         return np.array(weights)
 
     def _evaluate(
-        self, part: str, order: str, seed: int, budget: float, weights: FloatArray
+        self, part: str, order: str, seed: int, budget: float, weights: Mapping[str, FloatArray]
     ) -> None:
+        """Adds the row of a part, with the weights for each family, unless it is there."""
         if self.find(part, order, seed, budget) is not None:
             return
         begin = time.thread_time()
+        entries = self._study_problems(part)
         if part not in self.decoders:
-            spaces = [SearchSpace(entry.problem) for entry in self._study_problems(part)]
+            spaces = [SearchSpace(entry.problem) for entry in entries]
             self.decoders[part] = [OneOrder(space, self.policy) for space in spaces]
-        entrants = self.decoders[part]
+        given = [weights[entry.family] for entry in entries]
+        entrants = list(zip(self.decoders[part], given, strict=True))
         found = {
-            "one": [round_sig(one.one(order, weights)) for one in entrants],
-            "best_size": [round_sig(one.best_size(order, weights)) for one in entrants],
+            "one": [round_sig(one.one(order, w)) for one, w in entrants],
+            "best_size": [round_sig(one.best_size(order, w)) for one, w in entrants],
         }
         self._add(part, order, seed, budget, found | {"seconds": time.thread_time() - begin})
 

@@ -1,12 +1,13 @@
 """What traversal orders are studied on: problems by family and cluster, and features of a problem.
 
-Four parts. ``seen``: the families that training draws from, other problems. The others hold
+Five parts. ``seen``: the families that training draws from, other problems. The others hold
 families that it never draws from: ``held-out`` from the random families and the package's store,
 ``networks`` and ``searched`` from the folders of ``datasets/``, the latter the three families of
-Wang et al. (2022, arXiv 2201.09676), every graph once. Every family is on every type of cluster
-equally often; one problem in three has four micro-batches, the others have one. Memory is ample
-throughout: what fits where is another question. Seeds are apart from those of training, validation
-and benchmark suites.
+Wang et al. (2022, arXiv 2201.09676), every graph once. ``own`` is their setting: for each of their
+families a training of its own, on half of its graphs, evaluated on the other half. Every family is
+on every type of cluster equally often; one problem in three has four micro-batches, the others have
+one. Memory is ample throughout: what fits where is another question. Seeds are apart from those of
+training, validation and benchmark suites.
 
 Clusters of captured graphs have links of real kinds of devices, those of random families a drawn
 ratio of communication to computation.
@@ -34,8 +35,10 @@ from gnnplace.zoo.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 from gnnplace.zoo.recipes import STORE, recipe
 
 SEEN, HELD_OUT, NETWORKS, SEARCHED = "seen", "held-out", "networks", "searched"
-PARTS = (SEEN, HELD_OUT, NETWORKS, SEARCHED)
-EACH = {SEEN: 6, HELD_OUT: 6, NETWORKS: 6, SEARCHED: 8}  # problems of a family on a cluster's type
+OWN = "own"
+PARTS = (SEEN, HELD_OUT, NETWORKS, SEARCHED, OWN)
+# Problems of a family on a type of cluster.
+EACH = {SEEN: 6, HELD_OUT: 6, NETWORKS: 6, SEARCHED: 8, OWN: 16}
 SHARES = (1, 1, 4)  # micro-batches, in turn
 OPS = (60, 250)  # of random families, before micro-batches
 GROUPS = (60, 200)  # of captured graphs
@@ -69,8 +72,9 @@ def families(part: str) -> tuple[str, ...]:
     """
     if part not in PARTS:
         raise InputError(f"part {part!r}: unknown; parts: {', '.join(PARTS)}")
-    if part in (NETWORKS, SEARCHED):
-        wanted = [m.family for r in DATASETS[part] for m in recipe(r).models]
+    if part in (NETWORKS, SEARCHED, OWN):
+        datasets = DATASETS[SEARCHED if part == OWN else part]
+        wanted = [m.family for r in datasets for m in recipe(r).models]
         return tuple(f"{name}*" for name in dict.fromkeys(wanted))
     held_out = part == HELD_OUT
     random: tuple[str, ...] = random_families.TRAIN
@@ -94,7 +98,7 @@ def study_problems(
     result = []
     for i, (family, cluster, _) in enumerate(cells):
         share = SHARES[i % len(SHARES)]
-        graph = i if part == SEARCHED else i // len(SHARES)
+        graph = {SEARCHED: i, OWN: 2 * i + 1}.get(part, i // len(SHARES))
         problem = drawn(family, first_seed + 100 * i, (cluster,), graph, share)
         result.append(StudyProblem(family, cluster, problem))
     return result
@@ -152,8 +156,20 @@ def _store_of(family: str) -> tuple[CapturedStore, tuple[str, ...]]:
     return store, tuple(n for n in store.names if store.graph(n).origin["family"] == family)
 
 
-def training_problems(seed: int, count: int) -> list[Problem]:
-    """Problems to train on, of the seen families in turn, on the clusters of training."""
+def training_problems(seed: int, count: int, family: str | None = None) -> list[Problem]:
+    """Problems to train on, of the seen families in turn, on the clusters of training.
+
+    Args:
+        seed: of all draws.
+        count: how many.
+        family: train on every other graph of this one alone, on all clusters.
+    """
+    if family is not None:
+        start = TRAIN_SEED + 1_000_000 * seed + 50
+        return [
+            drawn(family, start + 100 * i, CLUSTERS, 2 * i, SHARES[i % len(SHARES)])
+            for i in range(count)
+        ]
     names, first = families(SEEN), TRAIN_SEED + 1_000_000 * seed
     return [
         drawn(

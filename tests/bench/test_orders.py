@@ -8,7 +8,7 @@ import pytest
 from gnnplace.bench import orders
 from gnnplace.bench.orders import FILE, UNTRAINED, Plan, Study
 from gnnplace.bench.orders_decoding import OneOrder, start_weights
-from gnnplace.bench.orders_problems import StudyProblem
+from gnnplace.bench.orders_problems import StudyProblem, families
 from gnnplace.bench.orders_tree import Tree
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.placers import SearchSpace
@@ -19,9 +19,12 @@ PLAN = Plan(("upward-rank", "learned"), (0, 1), 2, ("seen",), 8)
 
 
 def few(part, **more):
+    """Small problems of a part's first two families; of random ones, whatever they are called."""
     return [
-        StudyProblem(family, "own", random_problem(family, seed, ops=(30, 40), clusters=("own",)))
-        for family in ("layered", "chain")
+        StudyProblem(
+            family, "own", random_problem("layered", seed, ops=(30, 40), clusters=("own",))
+        )
+        for family in families(part)[:2]
         for seed in (1, 2)
     ]
 
@@ -29,8 +32,8 @@ def few(part, **more):
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(orders, "study_problems", few)
-    monkeypatch.setattr(orders, "training_problems", lambda seed, count: drawn(seed, count))
-    monkeypatch.setattr(orders, "check_problems", lambda: few("check"))
+    monkeypatch.setattr(orders, "training_problems", lambda seed, count, family: drawn(seed, count))
+    monkeypatch.setattr(orders, "check_problems", lambda: few("seen"))
 
 
 def drawn(seed, count):
@@ -109,3 +112,19 @@ def test_mistakes_are_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="study folder"):
         Study(tmp_path / "file", lambda line: None)
+
+
+def test_a_training_on_one_family_is_used_for_that_family(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        orders,
+        "training_problems",
+        lambda seed, count, family: asked.append((count, family)) or drawn(seed, 8),
+    )
+    study = Study(tmp_path, lambda line: None)
+    study.run(Plan(("upward-rank",), (0,), 2, ("own",), 40))
+    assert [name for _, name in asked] == list(families("own"))
+    assert {count for count, _ in asked} == {12}
+    for name in families("own"):
+        assert study.find(f"training {name}", "upward-rank", 0, 2) is not None
+    assert len(study.find("own", "upward-rank", 0, 2)["one"]) == 4

@@ -6,6 +6,7 @@ import pytest
 from gnnplace.bench.orders_problems import (
     HELD_OUT,
     NETWORKS,
+    OWN,
     PARTS,
     SEARCHED,
     SEEN,
@@ -24,7 +25,7 @@ from gnnplace.zoo.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 
 
 def test_parts_share_no_family():
-    names = [name for part in PARTS for name in families(part)]
+    names = [name for part in PARTS if part != OWN for name in families(part)]
     assert len(names) == len(set(names))
     assert {"searched-cnn*", "searched-rnn*", "nmt*"} == set(families(SEARCHED))
     assert "bert*" in families(HELD_OUT)
@@ -83,3 +84,11 @@ def diamond():
     )
     cluster = make_cluster("own", 2, 1000.0, 1e-6, 1e9, np.random.default_rng(0))
     return build_problem("diamond", graph, cluster, {"fast": np.array([1.0, 1.0, 3.0, 1.0])})
+
+
+def test_own_trainings_and_their_problems_share_no_graph():
+    trained = {p.name.rsplit("-", 1)[0] for p in training_problems(0, 8, "nmt*")}
+    entries = [e for e in study_problems(OWN, each=2) if e.family == "nmt*"]
+    evaluated = {entry.problem.name.rsplit("-", 1)[0] for entry in entries}
+    assert len(trained) == len(evaluated) == 8
+    assert not trained & evaluated
