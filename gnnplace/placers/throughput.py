@@ -54,7 +54,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 PLACERS = ("best", "exact", "contiguous")  # Names that search for throughput.
 PROVEN = 1e-6  # Interval over bound, minus one, that counts as optimal.
-MOST_IDEALS, MOST_PAIRS = 20_000, 20_000_000
+MOST_IDEALS, MOST_PAIRS = 20_000, 50_000_000
+PAIRS_A_SECOND, PAIRS_WITHOUT_BUDGET = 5_000_000, 20_000_000
+MOST_SWAPPED = 32  # Devices of a split that are swapped in pairs.
 MODEL_SIZE, MODEL_SIZE_WITHOUT_BUDGET = 30_000, 1_500  # Variables of a model solved whole.
 MODEL_SIZE_A_SECOND = 4_000  # Of the time left: larger ones take too long to build.
 SEARCH_SHARE = 0.3  # Of what is left of a budget, for annealing before the solver.
@@ -236,7 +238,10 @@ class _Search:
         sorts = sorts_of(part, dear=dear)
         found = None
         if ideals is not None:
-            found = split_ideals(part, sorts, blocks, ideals, self.value, MOST_PAIRS)
+            left = self.deadline - time.perf_counter()
+            pairs = PAIRS_A_SECOND * left if self.deadline > NO_BUDGET else PAIRS_WITHOUT_BUDGET
+            most = int(np.clip(pairs, 0, MOST_PAIRS))
+            found = split_ideals(part, sorts, blocks, ideals, self.value, most)
         floor = -np.inf if found is None or not self.sorts.equal else found.relaxed
         best = np.inf
         for order in self._orders(found, blocks):
@@ -253,9 +258,10 @@ class _Search:
     def _swapped(self, device: IntArray) -> IntArray:
         """The same stages on the best devices that swaps of two lead to; equal links need none."""
         best, value = device, interval(self.flows, device)
-        pairs = [] if self.sorts.equal else list(combinations(range(len(self.flows.memory)), 2))
-        for a, b in pairs:
-            label = np.arange(len(self.flows.memory), dtype=np.int32)
+        count = len(self.flows.memory)
+        known = self.sorts.equal or count > MOST_SWAPPED
+        for a, b in () if known else combinations(range(count), 2):
+            label = np.arange(count, dtype=np.int32)
             label[[a, b]] = b, a
             swapped = label[best]
             fits = state_excess(self.flows, swapped) == 0
@@ -345,7 +351,7 @@ class _Search:
                 self.take(local_search(self.flows, self.order, self.device, self.rng, until))
 
     def _part(self) -> NDArray[np.bool_]:
-        """Units of the busiest device and their neighbours in the order, at random."""
+        """Units of a part: a run of them in the order, and as many others, at random. [U]"""
         num_units = self.space.problem.num_units
         count = min(PART_UNITS, num_units)
         free = np.zeros(num_units, dtype=bool)
@@ -357,7 +363,8 @@ class _Search:
     def found(self) -> FoundInterval:
         """What is handed back: devices that fit when they run, in the best order known."""
         device, order = self._fitting()
-        note = "optimal" if self.proven else ""
+        value = interval(self.flows, device[_first_ops(self.space)])
+        note = "optimal" if value <= self.bound * (1 + PROVEN) else ""
         notes = "; ".join(part for part in (note, self.note) if part)
         return FoundInterval(device, order, notes, interval_bound=self.bound)
 
