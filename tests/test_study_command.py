@@ -5,20 +5,8 @@ import json
 import pytest
 
 from gnnplace.bench import orders
-from gnnplace.bench.orders_problems import StudyProblem, families
 from gnnplace.cli import run
-from gnnplace.zoo.random_families import random_problem
-
-
-def few(part, **more):
-    """Small problems of a part's first two families; of random ones, whatever they are called."""
-    return [
-        StudyProblem(
-            family, "own", random_problem("layered", seed, ops=(30, 40), clusters=("own",))
-        )
-        for family in families(part)[:2]
-        for seed in (1, 2)
-    ]
+from tests.bench.small_problems import few
 
 
 @pytest.fixture
@@ -28,9 +16,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(
         orders,
         "training_problems",
-        lambda seed, count, family: [
-            random_problem("layered", seed + i, ops=(20, 30)) for i in range(8)
-        ],
+        lambda seed, count, family: drawn(seed, 8),
     )
 
 

@@ -266,6 +266,8 @@ def _explained(parts: Sequence[Part]) -> list[str]:
     rows, common = [], _common(first)
     for part in parts:
         losses = part.losses().values
+        if part.orders != first.orders:
+            continue
         picked = [part.orders.index(tree.choose(features)[0]) for features in part.features]
         mine = losses[picked, :, np.arange(len(picked))].T
         gain = ratio_interval(mine - losses[common])
@@ -297,7 +299,7 @@ def _checked(entry: dict[str, Any]) -> list[str]:
 
 def picture(parts: Sequence[Part]) -> str:
     """Families by orders as an SVG: how far each order is behind the family's best."""
-    orders = parts[0].orders
+    orders = tuple(o for o in STUDIED if any(o in part.orders for part in parts))
     cells, y = [], 120
     for part in parts:
         losses = part.losses()
@@ -306,8 +308,9 @@ def picture(parts: Sequence[Part]) -> str:
         for family in dict.fromkeys(part.families):
             means = losses.of_family(family).mean(axis=(1, 2))
             cells.append(_text(150, y + 12, family, anchor="end"))
-            for i, value in enumerate(100 * np.expm1(means - means.min())):
-                cells.append(_square(156 + 42 * i, y, float(value), f"{family}, {orders[i]}"))
+            for order, value in zip(part.orders, 100 * np.expm1(means - means.min()), strict=True):
+                x = 156 + 42 * orders.index(order)
+                cells.append(_square(x, y, float(value), f"{family}, {order}"))
             y += 17
     heads = [
         f'<text transform="translate({180 + 42 * i} 112) rotate(-50)">{escape(order)}</text>'

@@ -8,25 +8,14 @@ import pytest
 from gnnplace.bench import orders
 from gnnplace.bench.orders import FILE, UNTRAINED, Plan, Study
 from gnnplace.bench.orders_decoding import OneOrder, start_weights
-from gnnplace.bench.orders_problems import StudyProblem, families
+from gnnplace.bench.orders_problems import families
 from gnnplace.bench.orders_tree import Tree
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
-from gnnplace.zoo.random_families import random_problem
+from tests.bench.small_problems import drawn, few
 
 PLAN = Plan(("upward-rank", "learned"), (0, 1), 2, ("seen",), 8)
-
-
-def few(part, **more):
-    """Small problems of a part's first two families; of random ones, whatever they are called."""
-    return [
-        StudyProblem(
-            family, "own", random_problem("layered", seed, ops=(30, 40), clusters=("own",))
-        )
-        for family in families(part)[:2]
-        for seed in (1, 2)
-    ]
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +23,6 @@ def _small(monkeypatch):
     monkeypatch.setattr(orders, "study_problems", few)
     monkeypatch.setattr(orders, "training_problems", lambda seed, count, family: drawn(seed, count))
     monkeypatch.setattr(orders, "check_problems", lambda: few("seen"))
-
-
-def drawn(seed, count):
-    return [random_problem("layered", 100 * seed + i, ops=(20, 30)) for i in range(count)]
 
 
 def test_every_cell_is_one_row_and_is_not_run_again(tmp_path):
