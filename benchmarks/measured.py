@@ -275,6 +275,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--clock", default="wall", choices=("wall", "virtual", MADE_UP))
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3, help="of the final measurement")
     parser.add_argument("-o", "--output", default="runs/measured")
@@ -301,7 +302,7 @@ def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[di
     rows: list[dict] = []
     choices: dict[str, Placement] = {}
     for method in arguments.methods.split(","):
-        for seed in range(arguments.seeds):
+        for seed in seeds_of(arguments):
             sys.stderr.write(f"  {model}: {method}, seed {seed}\n")
             objective: StepObjective = bench.labelled(f"{model} {method} {seed}")
             if made_up:
@@ -315,13 +316,18 @@ def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[di
                 rows.append(row)
     single = api.place(bench.problem, placer="single", budget=0).placement
     if made_up:
-        machines = [MadeUp(bench.problem, seed, 0) for seed in range(arguments.seeds)]
+        machines = [MadeUp(bench.problem, seed, 0) for seed in seeds_of(arguments)]
         one = fmean(machine.seconds(single) for machine in machines)
         return relative([{"step": None} | row | {"one_device": one} for row in rows], "seed")
     seconds = side_by_side(bench, [single, *choices.values()], arguments.rounds)
     one = seconds.get(key_of(single).hex(), float("nan"))
     steps = [row | {"step": seconds.get(row["choice"]), "one_device": one} for row in rows]
     return relative(steps, "model")
+
+
+def seeds_of(arguments: argparse.Namespace) -> range:
+    """The seeds that are asked for."""
+    return range(arguments.first_seed, arguments.first_seed + arguments.seeds)
 
 
 def relative(rows: list[dict], same: str) -> list[dict]:

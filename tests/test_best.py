@@ -85,7 +85,9 @@ def test_a_policy_of_ones_own_takes_the_place_of_the_packages(tmp_path):
     problem = random_problem(np.random.default_rng(5), 30, 3)
     own = make_placer("learned", checkpoint=str(tmp_path / "policy"))
     assert own.policy is not None
-    assert all((a == b).all() for a, b in zip(own.policy.parameters(), policy.parameters()))
+    assert all(
+        (a == b).all() for a, b in zip(own.policy.parameters(), policy.parameters(), strict=True)
+    )
     assert own.place(problem).step_time > 0
     with pytest.raises(InputError, match="'heft' has no policy"):
         make_placer("heft", checkpoint=str(tmp_path / "policy"))

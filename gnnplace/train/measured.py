@@ -8,17 +8,18 @@ A round of training has three steps.
 2. **Measure.** Of all proposals, old ones too, the one with the least mean - DARING * deviation of
    its log step time (a lower confidence bound: Srinivas et al., 2010, GP-UCB) is measured, or as
    many as can be at a time, apart from each other.
-3. **Learn.** A generation of ``Evolution`` on the weights of the policy's features. A member is
-   worth the step time of what it places, as believed: the measurement where there is one, drawn
+3. **Learn.** A few generations of ``Evolution`` on the weights of the policy's features. A member
+   is worth the step time of what it places, as believed: the measurement where there is one, drawn
    towards the simulation as far as that is trusted, and the corrected simulation elsewhere.
 
 Measurements are tens, generations are cheap. A failure is a bad step time for what is like it.
 Rounds are reproducible, and the objective finds known placements in its store: a run that was
 killed measures nothing twice, whether it is begun anew or goes on from a checkpoint.
 
-After each round ``export`` has the policy, the better one of those before and after by what is
-believed now, ``placement.json`` (the measured placement that is
-believed fastest), and ``measured.csv`` (every measurement) beside it.
+After each round ``export`` has the policy (of those before and after the round the one that places
+better, as believed now), and beside it are ``placement.json`` (the measured placement that is
+believed fastest) and ``measured.csv`` (every measurement). One process: the objective measures as
+many placements at a time as it has cores for.
 """
 
 from __future__ import annotations
@@ -252,13 +253,16 @@ class MeasuredTuning(Evolution):
             for entry in self.posterior.observed
         ]
         checkpoint["rounds"] = self.rounds
+        checkpoint["pool"] = [placement_to_data(placement, problem) for placement in self._pool]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Takes up what was measured."""
-        self._posterior = Posterior(self.objective.problem, self.noise)
+        problem = self.objective.problem
+        self._posterior = Posterior(problem, self.noise)
+        self._pool = [placement_from_data(data, problem) for data in checkpoint["pool"]]
         self.rounds = [tuple(row) for row in checkpoint["rounds"]]
         rows = checkpoint["measured"]
-        placements = [placement_from_data(data, self.objective.problem) for data, _ in rows]
+        placements = [placement_from_data(data, problem) for data, _ in rows]
         self._posterior.add(placements, [Measured(**measured) for _, measured in rows])
 
 
@@ -269,7 +273,7 @@ class Rounds(LightningDataModule):
         generations: Of a round.
 
     Raises:
-        InputError: none.
+        InputError: less than one.
     """
 
     def __init__(self, generations: int = 3) -> None:
