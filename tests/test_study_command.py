@@ -6,7 +6,7 @@ import pytest
 
 from gnnplace.bench import orders
 from gnnplace.cli import run
-from tests.bench.small_problems import few
+from tests.bench.small_problems import drawn, few
 
 
 @pytest.fixture
