@@ -158,6 +158,8 @@ def test_selections(path):
     assert found(mode="emulated") == [runs[1].id]
     assert found(before="2026-01-02") == [runs[0].id]
     assert found(failed=True) == [runs[2].id, runs[1].id]
+    store.end(runs[2].id, Outcome("interrupted"))
+    assert found(failed=True) == [runs[2].id, runs[1].id]
     assert found(run=runs[0].id[:12]) == [runs[0].id]
     assert found(fingerprint=runs[2].fingerprint) == [runs[2].id]
     assert found(fingerprint="%") == []
