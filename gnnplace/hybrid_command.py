@@ -200,7 +200,8 @@ class Placing:
                 own = api.on_cluster(problem, cluster)
                 args = self.args
                 result = api.place(own, placer=args.placer, budget=args.budget, seed=args.seed)
-                found.append(placed_step(own, result))
+                scale = count if is_file(args.what) else 1
+                found.append(placed_step(own, result, scale=scale))
             except InfeasibleError as reason:
                 error = reason
         if not found:

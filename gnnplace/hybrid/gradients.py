@@ -11,8 +11,9 @@ they are there, as PyTorch DDP does (Li et al., VLDB 2020; 25 MiB is its default
     step     = max(placed step, the largest finish[d])
 
 Updates wait for the all-reduce, so those that the placed step runs before it are taken out: ready
-times and backward ends are earlier by the updates that ran on ``d`` until then. Where the device makes the copies itself (``Ring.overlaps`` is false), or overlapping is turned
-off, buckets begin at the end of its backward ops.
+times and backward ends are earlier by the updates that ran on ``d`` until then. Where the device
+makes the copies itself (``Ring.overlaps`` is false), or overlapping is turned off, buckets begin at
+the end of its backward ops.
 """
 
 from __future__ import annotations
@@ -80,8 +81,15 @@ class StepParts:
         return self.alone + self.exposed
 
 
-def placed_step(problem: Problem, result: Result) -> PlacedStep:
-    """What is needed of a placed problem."""
+def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> PlacedStep:
+    """What is needed of a placed problem.
+
+    Args:
+        problem: cut into its micro-batches.
+        result: its placement.
+        scale: bytes of a gradient over those of its tensor: M where the problem was cut without
+            being profiled, which divides the bytes of gradients too, though they do not shrink.
+    """
     simulation, devices = result.simulation, problem.num_devices
     finish = without_updates(problem, simulation)
     update = problem.phase == UPDATE
@@ -90,7 +98,7 @@ def placed_step(problem: Problem, result: Result) -> PlacedStep:
     spent = np.where(update, simulation.finish - simulation.start, 0.0)
     return PlacedStep(
         step_time=result.step_time,
-        gradients=_gradients(problem, simulation.device, finish),
+        gradients=_gradients(problem, simulation.device, finish, scale),
         backward_end=end,
         updates=np.bincount(simulation.device, spent, devices).astype(np.float64),
         microbatches=problem.microbatches,
@@ -114,7 +122,7 @@ def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
 
 
 def _gradients(
-    problem: Problem, device: NDArray[np.int32], finish: FloatArray
+    problem: Problem, device: NDArray[np.int32], finish: FloatArray, scale: float
 ) -> tuple[FloatArray, ...]:
     """Ready and bytes of each device's gradients, in the order they are there."""
     graph = problem.graph
@@ -132,7 +140,7 @@ def _gradients(
         where = int(device[updates[0]])
         ready, size = found.get((where, name, number), (0.0, 0.0))
         latest = max(ready, float(finish[producer]))
-        found[where, name, number] = (latest, max(size, float(graph.size[k])))
+        found[where, name, number] = (latest, max(size, scale * float(graph.size[k])))
     rows: list[list[tuple[float, float]]] = [[] for _ in range(problem.num_devices)]
     for (where, _, _), row in found.items():
         rows[where].append(row)
