@@ -59,7 +59,8 @@ PAIRS_A_SECOND, PAIRS_WITHOUT_BUDGET = 5_000_000, 20_000_000
 MOST_SWAPPED = 32  # Devices of a split that are swapped in pairs.
 MODEL_SIZE, MODEL_SIZE_WITHOUT_BUDGET = 30_000, 1_500  # Variables of a model solved whole.
 MODEL_SIZE_A_SECOND = 4_000  # Of the time left: larger ones take too long to build.
-SEARCH_SHARE = 0.3  # Of what is left of a budget, for annealing before the solver.
+SEARCH_SHARE = 0.4  # Of what is left of a budget, for annealing before the solver.
+WHOLE_SHARE = 0.6  # Of what is left then, for the whole model; parts have the rest.
 LEAST_SECONDS = 0.2  # For the solver, which small problems need at most.
 PART_UNITS, PART_SECONDS = 40, 1.0
 MOST_SORTS = 4  # Of devices whose sets are split over by themselves.
@@ -302,18 +303,21 @@ class _Search:
         return list({order.tobytes(): order for order in orders}.values())
 
     def improve(self) -> None:
-        """Annealing, then the constraint programme, whole or in parts."""
+        """Annealing, then the constraint programme, whole and in parts."""
         timed, now = self.deadline > NO_BUDGET, time.perf_counter()
-        until = now + SEARCH_SHARE * (self.deadline - now) if timed else NO_BUDGET
-        if not timed or until > now:
-            self.take(local_search(self.flows, self.order, self.device, self.rng, until))
+        one = self.space.allow(np.zeros(self.space.problem.num_units, dtype=np.int32))
+        for turn, start in enumerate((self.device, one)):
+            share = SEARCH_SHARE * (turn + 1) / 2
+            until = now + share * (self.deadline - now) if timed else NO_BUDGET
+            if not self.proven and (not timed or until > time.perf_counter()):
+                self.take(local_search(self.flows, self.order, start, self.rng, until))
         left = self.deadline - time.perf_counter()
         if self.proven or (timed and left <= 0):
             return
         most = MODEL_SIZE_A_SECOND * left if timed else MODEL_SIZE_WITHOUT_BUDGET
         if model_size(self.flows) <= min(MODEL_SIZE, most):
-            self._solve_whole()
-        elif timed:
+            self._solve_whole(max(LEAST_SECONDS, WHOLE_SHARE * left) if timed else 0.0)
+        if timed:
             self._solve_parts()
 
     def _horizon(self) -> float:
@@ -326,12 +330,9 @@ class _Search:
         cost = f.tensors.sum() * latency + f.size.sum() * f.pace.max(initial=0.0)
         return float(work + 2 * len(f.memory) * cost) + 1e-300
 
-    def _solve_whole(self) -> None:
+    def _solve_whole(self, seconds: float) -> None:
         model = ThroughputModel(self.space, self.flows, self.device, self._horizon())
-        left = 0.0
-        if self.deadline > NO_BUDGET:
-            left = max(LEAST_SECONDS, self.deadline - time.perf_counter())
-        device, bound, status = model.solve(self.rng, left, self.workers)
+        device, bound, status = model.solve(self.rng, seconds, self.workers)
         if status == "INFEASIBLE" and not np.isfinite(self.value):
             raise InfeasibleError("objective 'throughput': no placement fits, proven")
         self.bound = max(self.bound, bound)
