@@ -3,7 +3,8 @@
 Methods, each with N measurements of whole steps on two CPU workers:
 
     random       devices drawn for every unit; the best measured
-    annealing    Metropolis on measured step times, from HEFT's placement; the best measured
+    annealing    Metropolis on measured step times, from the construction that is predicted best
+                 (HEFT, ETF, chunks, minimum cut, ...); the best measured
     tpe          Optuna's TPE over the devices of 24 stretches of equal work; the best measured
     heft         N - 1 placements that differ, a calibration fitted to them, HEFT on the calibrated
                  simulator; HEFT's placement
@@ -58,6 +59,8 @@ from gnnplace.workbench import Workbench
 MODELS = "two_tower,inception?batch=4,moe?batch=512"
 AFTER = (5, 10, 20)
 STRETCHES = 24
+HEFTS = ("heft", "heft-contention")
+CONSTRUCTIONS = (*HEFTS, "etf", "contiguous", "expert", "min-cut", "single")
 HEAT = 0.03  # of annealing, relative, at its start; a tenth of it at its end
 HIGHEST = 3.0  # log of a failure's step time above one device's, for annealing and TPE
 MADE_UP = "made-up"
@@ -150,17 +153,15 @@ def random_search(history: History, seed: int, count: int) -> None:
         history.measure(completed(problem, units, "random"))
 
 
-def best_heft(problem: Problem, seed: int) -> Placement:
-    """HEFT's placement, with or without contention of links, whichever is predicted faster."""
-    found = [
-        api.place(problem, placer=name, budget=0, seed=seed) for name in ("heft", "heft-contention")
-    ]
+def predicted_best(problem: Problem, names: Sequence[str], seed: int) -> Placement:
+    """Of what some placers make of a problem at once, what is predicted fastest."""
+    found = [api.place(problem, placer=name, budget=0, seed=seed) for name in names]
     return min(found, key=lambda result: result.step_time).placement
 
 
 def annealing(history: History, seed: int, count: int) -> None:
     problem, rng = history.bench.problem, np.random.default_rng(seed)
-    start = best_heft(problem, seed)
+    start = predicted_best(problem, CONSTRUCTIONS, seed)
     units = np.empty(problem.num_units, np.int32)
     units[problem.unit_of] = start.device
     order, now = SearchSpace(problem).unit_order, history.measure(start)
@@ -217,7 +218,7 @@ def heft(history: History, seed: int, count: int) -> None:
         fitted = fit_parameters(models, np.array(measured), NOISE)
         best = models[int(np.argmin(measured))]
         better = calibrated(problem, fitted, mean_overlap(best))
-        return best_heft(better, seed)
+        return predicted_best(better, HEFTS, seed)
 
     history.choose = choose
 
