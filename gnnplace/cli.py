@@ -16,6 +16,7 @@ PLACERS = (
     "single,contiguous,interleaved,expert,heft,heft-contention,etf,m-topo,m-sct,min-cut,"
     "round-robin,random,annealing,learned,best"
 )
+STUDY_PARTS = "seen,held-out,networks,searched,own"
 USAGE = """gnnplace: finds which device should run each operation of a PyTorch training step.
 
   gnnplace demo                                     the main job on a built-in model
@@ -126,12 +127,13 @@ def _objective(parser: ArgumentParser) -> None:
     parser.add_argument("--objective", default="time", help=what)
 
 
-def _run_options(parser: ArgumentParser) -> None:
+def _run_options(parser: ArgumentParser, *, store: bool = True) -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps to time")
     parser.add_argument("--mode", default="auto", help="auto, measured or emulated")
     parser.add_argument("--transport", default="shm", help="shm or gloo")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds without progress")
-    _store(parser)
+    if store:
+        _store(parser)
 
 
 def _calibration(parser: ArgumentParser) -> None:
@@ -262,7 +264,7 @@ def _study(parser: ArgumentParser) -> None:
     parser.add_argument("--orders", default="", help="comma-separated; all")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each order")
     parser.add_argument("--generations", type=int, default=90, help="of each training")
-    parser.add_argument("--parts", default="seen,held-out,searched", help="problems to evaluate on")
+    parser.add_argument("--parts", default=STUDY_PARTS, help="problems to evaluate on")
     parser.add_argument("--report", action="store_true", help="run nothing, report what is there")
 
 
@@ -306,14 +308,14 @@ def _hybrid(parser: ArgumentParser) -> None:
     parser.add_argument("--network-latency", type=float, default=10e-6, help=what)
     parser.add_argument("--network-bandwidth", type=float, default=10e9, help="bytes/s of it")
     parser.add_argument("--no-overlap", action="store_true", help="reduce after the backward pass")
-    parser.add_argument("--execute", action="store_true", help="MODEL: run GROUPS x GROUP-DEVICES")
-    parser.add_argument("--groups-parallel", type=int, default=2, help="--execute: groups")
+    parser.add_argument("--execute", action="store_true", help="MODEL: run it for real")
+    parser.add_argument("--replicas", type=int, default=2, help="--execute: data-parallel groups")
     parser.add_argument("--group-devices", type=int, default=1, help="--execute: devices of one")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     _output(parser, "a plot of time against devices, .svg or .html", required=False)
     _search_options(parser)
     _capture_options(parser, listed=True)
-    _run_options(parser)
+    _run_options(parser, store=False)
 
 
 def _store(parser: ArgumentParser) -> None:

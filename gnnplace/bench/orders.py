@@ -39,6 +39,7 @@ from gnnplace.bench.orders_problems import (
     SEEN,
     StudyProblem,
     families,
+    generations_of,
     graph_features,
     study_problems,
     training_problems,
@@ -119,9 +120,10 @@ class Study:
                 self._evaluate(part, order, UNTRAINED, 0, dict.fromkeys(families(part), start))
         for number, seed in enumerate(plan.seeds):
             for order, part in product(plan.orders, plan.parts):
-                if self.find(part, order, seed, plan.generations) is None:
+                budget = generations_of(part, plan.generations)
+                if self.find(part, order, seed, budget) is None:
                     weights = self._weights(part, order, seed, plan)
-                    self._evaluate(part, order, seed, plan.generations, weights)
+                    self._evaluate(part, order, seed, budget, weights)
             self.pools.clear()
             self.say(f"seed {seed}: done, {number + 1} of {len(plan.seeds)}")
 
@@ -157,7 +159,8 @@ class Study:
     def _train(self, order: str, seed: int, plan: Plan, family: str | None = None) -> FloatArray:
         """The weights that an order and a seed end with, trained on all families or on one."""
         name = TRAINING if family is None else f"{TRAINING} {family}"
-        row = self.find(name, order, seed, plan.generations)
+        generations = plan.generations if family is None else generations_of(OWN, plan.generations)
+        row = self.find(name, order, seed, generations)
         if row is not None:
             if row["feature_version"] != FEATURE_VERSION:
                 raise MismatchError(
@@ -170,12 +173,12 @@ class Study:
             drawn = training_problems(seed, count, family)
             self.pools[name, seed] = [OneOrder(SearchSpace(p), self.policy) for p in drawn]
         start = start_weights(order, self.policy)
-        trained = train_order(self.pools[name, seed], order, start, plan.generations, seed)
+        trained = train_order(self.pools[name, seed], order, start, generations, seed)
         weights = [round(w, 5) for w in trained.weights.tolist()]
         curve = [round(c, 5) for c in trained.curve]
         found: dict[str, Any] = {"weights": weights, "curve": curve, "decodes": trained.decodes}
         found |= {"feature_version": FEATURE_VERSION}
-        self._add(name, order, seed, plan.generations, found | {"seconds": trained.seconds})
+        self._add(name, order, seed, generations, found | {"seconds": trained.seconds})
         self.say(f"{name}, seed {seed}, {order}: {min(curve):+.4f} in {trained.seconds:.0f} s")
         return np.array(weights)
 

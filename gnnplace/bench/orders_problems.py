@@ -84,6 +84,11 @@ def families(part: str) -> tuple[str, ...]:
     return (*random, *captured)
 
 
+def generations_of(part: str, generations: int) -> int:
+    """Generations of a part's trainings: half as many where each is on one family."""
+    return max(1, generations // 2) if part == OWN else generations
+
+
 def study_problems(
     part: str, *, each: int | None = None, first_seed: int = FIRST_SEED
 ) -> list[StudyProblem]:

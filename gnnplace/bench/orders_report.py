@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.bench.orders_decoding import LEARNED, STUDIED
-from gnnplace.bench.orders_problems import PARTS, SEEN
+from gnnplace.bench.orders_problems import PARTS, SEEN, generations_of
 from gnnplace.bench.orders_statistics import (
     Losses,
     Ranking,
@@ -74,12 +74,12 @@ class Part:
 def parts_of(rows: Sequence[dict[str, Any]], generations: int) -> list[Part]:
     """The parts that rows are complete for, in the order of ``PARTS``.
 
-    Orders and seeds are those that all of a part's evaluations have.
+    Orders are those that were evaluated trained, seeds those that all of these orders have.
 
     Raises:
         InputError: there is no such part.
     """
-    found = [_part(name, rows, generations) for name in PARTS]
+    found = [_part(name, rows, generations_of(name, generations)) for name in PARTS]
     complete = [part for part in found if part is not None]
     if not complete:
         raise InputError("study: nothing to report; run it first, with the same --generations")
@@ -90,8 +90,9 @@ def _part(name: str, rows: Sequence[dict[str, Any]], generations: int) -> Part |
     mine = {(r["placer"], r["seed"]): r for r in rows if r["problem"] == name and r["placer"]}
     mine = {k: r for k, r in mine.items() if k[1] == UNTRAINED or r["budget"] == generations}
     described = [r for r in rows if r["problem"] == name and not r["placer"]]
-    orders = tuple(order for order in STUDIED if (order, UNTRAINED) in mine)
     every = sorted({seed for _, seed in mine if seed != UNTRAINED})
+    begun = {order for order, seed in mine if seed != UNTRAINED}
+    orders = tuple(order for order in STUDIED if order in begun and (order, UNTRAINED) in mine)
     seeds = tuple(s for s in every if all((order, s) in mine for order in orders))
     if not described or not seeds:
         return None

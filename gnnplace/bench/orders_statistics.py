@@ -126,12 +126,12 @@ def worth(losses: Losses, choice: Choice, rival: Choice, seed: int = 0) -> Inter
 
     Returns:
         Mean difference in percent of step time, below zero where ``choice`` is better, with its
-        interval over problems; None where there are too few seeds or problems.
+        interval over problems and left-out seeds; None where there are too few of either.
     """
     _, seeds, problems = losses.values.shape
     if seeds < 2 or problems < 4:
         return None
-    rng, total = np.random.default_rng(seed), np.zeros((2, problems))
+    rng, total = np.random.default_rng(seed), np.zeros((2, seeds, problems))
     for split in range(SPLITS):
         left = split % seeds
         learned = losses.values[:, np.arange(seeds) != left].mean(axis=1)
@@ -140,12 +140,12 @@ def worth(losses: Losses, choice: Choice, rival: Choice, seed: int = 0) -> Inter
             rows, others = np.flatnonzero(here), np.flatnonzero(~here)
             made = [way(learned[:, rows], rows)[others] for way in (choice, rival)]
             values = losses.values[:, left]
-            total[0, others] += values[made[0], others] - values[made[1], others]
-            total[1, others] += 1
-    mean = 100.0 * total[0] / total[1].clip(min=1)
-    drawn = mean[rng.integers(problems, size=(RESAMPLES, problems))].mean(axis=1)
+            total[0, left, others] += values[made[0], others] - values[made[1], others]
+            total[1, left, others] += 1
+    found = 100.0 * total[0] / total[1].clip(min=1)
+    drawn = resampled_means(found[None], rng)[:, 0]
     low, high = np.quantile(drawn, ENDS)
-    return Interval(float(mean.mean()), float(low), float(high), problems)
+    return Interval(float(found.mean()), float(low), float(high), problems)
 
 
 def halves(families: Sequence[str], rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -111,5 +111,5 @@ def test_a_training_on_one_family_is_used_for_that_family(tmp_path, monkeypatch)
     assert [name for _, name in asked] == list(families("own"))
     assert {count for count, _ in asked} == {12}
     for name in families("own"):
-        assert study.find(f"training {name}", "upward-rank", 0, 2) is not None
-    assert len(study.find("own", "upward-rank", 0, 2)["one"]) == 4
+        assert study.find(f"training {name}", "upward-rank", 0, 1) is not None
+    assert len(study.find("own", "upward-rank", 0, 1)["one"]) == 4

@@ -106,3 +106,11 @@ def test_halves_halve_every_family():
         mine = halves(("f",) * 7 + ("g",) * 4, rng)
         assert mine[:7].sum() in (3, 4)
         assert mine[7:].sum() == 2
+
+
+def test_what_one_seed_alone_shows_is_not_sure():
+    values = np.random.default_rng(9).normal(0.0, 0.01, (3, 3, 40))
+    values[0, 0, :20] -= 0.3  # one training of one order happened to suit a family
+    losses = made(values)
+    found = worth(losses, one_a_family(losses), one_for_all(losses))
+    assert found.low < 0.0 < found.high
