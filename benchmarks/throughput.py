@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from gnnplace import api
+from gnnplace.errors import InfeasibleError
 from gnnplace.placers import SearchSpace, ThroughputResult, with_interval
 from gnnplace.placers.throughput import MOST_IDEALS
 from gnnplace.placers.throughput_ideals import ideals_of, make_blocks
@@ -28,13 +29,12 @@ def row(key: str, problem: Problem, seconds: float) -> dict[str, object]:
     split = _found(problem, space, "contiguous", seconds)
     spent = time.thread_time() - begin
     found = _found(problem, space, "best", seconds)
-    step = api.place(problem, placer="portfolio", budget=seconds, space=space)
     return {
         "problem": key,
         "units": problem.num_units,
         "ideals": None if ideals is None else len(ideals.offset) - 1,
-        "single": api.place(problem, placer="single", space=space).step_time,
-        "portfolio": with_interval(space, step).interval,
+        "single": _interval(problem, space, "single", 0.0),
+        "portfolio": _interval(problem, space, "portfolio", seconds),
         "contiguous": split.interval,
         "contiguous_cpu_seconds": spent,
         "contiguous_proven": "proven" in split.note,
@@ -42,6 +42,15 @@ def row(key: str, problem: Problem, seconds: float) -> dict[str, object]:
         "bound": found.interval_bound,
         "budget": seconds,
     }
+
+
+def _interval(problem: Problem, space: SearchSpace, placer: str, seconds: float) -> float | None:
+    """What the placement of a placer for step time comes to; None if it finds none."""
+    try:
+        found = api.place(problem, placer=placer, budget=seconds, space=space)
+    except InfeasibleError:
+        return None
+    return with_interval(space, found).interval
 
 
 def _found(problem: Problem, space: SearchSpace, placer: str, seconds: float) -> ThroughputResult:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from gnnplace import api
 from gnnplace.cluster import Cluster
-from gnnplace.commands import OPTIONS, check_output, console, say
+from gnnplace.commands import check_output, console, say
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.hybrid import (
     Advice,
@@ -40,8 +40,9 @@ from gnnplace.hybrid import (
 from gnnplace.hybrid.plot import check_drawable, hybrid_svg, write_hybrid
 from gnnplace.hybrid.presets import Preset
 from gnnplace.hybrid.published import SOURCE
+from gnnplace.hybrid_execution import capture_options, execute_hybrid
 from gnnplace.microbatching import with_microbatches
-from gnnplace.problem import Problem, read_problem
+from gnnplace.problem import UPDATE, Problem, read_problem
 from gnnplace.report import seconds_text
 
 MICROBATCHES = "1,4"
@@ -51,12 +52,8 @@ PREDICTED, ESTIMATED = "predicted from measured op times", "predicted from estim
 def hybrid(args: Namespace) -> int:
     """Prints every split of N devices, the cross-over and the recommendation."""
     if args.execute:
-        from gnnplace.hybrid_execution import execute_hybrid
-
         return execute_hybrid(args)
-    if args.output is not None:
-        check_output(args.output)
-        check_drawable(args.output)
+    _check(args)
     fabric = _fabric(args)
     most = fabric.cluster.num_devices if args.devices is None else args.devices
     counts = device_counts(most)
@@ -78,6 +75,21 @@ def hybrid(args: Namespace) -> int:
     else:
         _print(args, rows, advice, origin, most)
     return 0
+
+
+def _check(args: Namespace) -> None:
+    """Complains before the work.
+
+    Raises:
+        InputError: groups of no devices, inference, or a plot that cannot be written.
+    """
+    if args.most < 1:
+        raise InputError(f"--most {args.most}: must be a positive number of devices")
+    if args.forward_only:
+        raise InputError("--forward-only: hybrid is about training")
+    if args.output is not None:
+        check_output(args.output)
+        check_drawable(args.output)
 
 
 def _fabric(args: Namespace) -> Fabric:
@@ -170,6 +182,11 @@ class Placing:
         api.warm([args.placer])
 
     @property
+    def has_gradients(self) -> bool:
+        """Whether the problems say how large gradients are: some op updates parameters."""
+        return any(bool((problem.phase == UPDATE).any()) for problem in self.problems.values())
+
+    @property
     def estimated(self) -> bool:
         """Whether op times were not all measured."""
         return any(bool(problem.estimated.any()) for problem in self.problems.values())
@@ -209,12 +226,6 @@ class Placing:
         return found
 
 
-def capture_options(args: Namespace, microbatches: int) -> api.CaptureOptions:
-    """The capture options among the arguments, with a number of micro-batches."""
-    given = {key: getattr(args, key) for key in OPTIONS}
-    return api.CaptureOptions(**given | {"microbatches": microbatches})
-
-
 def microbatch_counts(text: str) -> list[int]:
     """Numbers of micro-batches from a comma-separated list.
 
@@ -233,11 +244,16 @@ def _origins(
     """Where each kind of figure comes from."""
     convergence = training.convergence
     given = args.examples is not None
-    far = most > place_on.cluster.num_devices
+    links = "predicted from the cluster's links"
+    if most > place_on.cluster.num_devices:
+        links += ", between copies of it from --network-* (assumed)"
+    if not place_on.has_gradients:
+        links = (
+            "not counted: the problem has no update ops, so nothing says how large gradients are"
+        )
     return {
         "step": ESTIMATED if place_on.estimated else PREDICTED,
-        "all_reduce": "predicted from the cluster's links"
-        + (", between copies of it from --network-* (assumed)" if far else ""),
+        "all_reduce": links,
         "examples": "given" if given else f"preset {preset.name!r}: {preset.examples_source}",
         "epochs": f"{convergence.origin}: {convergence.source}",
     }

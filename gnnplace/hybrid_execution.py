@@ -53,15 +53,15 @@ def execute_hybrid(args: Namespace) -> int:
     from gnnplace.tracing import load
 
     run = run_hybrid(args)
-    say(f"running DistributedDataParallel on {args.groups_parallel} workers")
+    say(f"running DistributedDataParallel on {args.replicas} workers")
     ddp = run_data_parallel(
         lambda: load(args.what),
-        args.groups_parallel,
+        args.replicas,
         optimizer=args.optimizer,
         steps=args.steps,
         timeout=args.timeout,
     )
-    eager = api.eager_step_times(args.what, _options(args, 1))
+    eager = api.eager_step_times(args.what, capture_options(args, 1))
     if args.json:
         sys.stdout.write(json.dumps(_data(run, ddp, eager), allow_nan=False) + "\n")
     else:
@@ -82,10 +82,10 @@ def run_hybrid(args: Namespace) -> HybridRun:
         replicated_problem,
     )
 
-    groups, devices, cut = args.groups_parallel, args.group_devices, _microbatches(args)
+    groups, devices, cut = args.replicas, args.group_devices, _microbatches(args)
     fabric = Fabric(_cluster(args, groups * devices))
-    base = api.capture(args.what, options=_options(args, groups * cut))
-    options = _options(args, cut)
+    base = api.capture(args.what, options=capture_options(args, groups * cut))
+    options = capture_options(args, cut)
     problem = api.profile(base, fabric.group(0, devices), options=options, progress=say)
     api.warm([args.placer])
     placed = api.place(problem, placer=args.placer, budget=args.budget, seed=args.seed)
@@ -114,7 +114,8 @@ def _microbatches(args: Namespace) -> int:
     return int(text)
 
 
-def _options(args: Namespace, microbatches: int) -> api.CaptureOptions:
+def capture_options(args: Namespace, microbatches: int) -> api.CaptureOptions:
+    """The capture options among the arguments, with a number of micro-batches."""
     given = {key: getattr(args, key) for key in OPTIONS}
     return api.CaptureOptions(**given | {"microbatches": microbatches})
 
@@ -125,7 +126,7 @@ def _cluster(args: Namespace, devices: int) -> Cluster:
     cluster = api.resolve_cluster(args.cluster)
     if cluster.num_devices < devices:
         raise InputError(
-            f"--groups-parallel x --group-devices: {devices} devices; the cluster has "
+            f"--replicas x --group-devices: {devices} devices; the cluster has "
             f"{cluster.num_devices}"
         )
     return cluster

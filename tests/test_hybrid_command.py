@@ -10,7 +10,7 @@ import pytest
 
 from gnnplace import cli
 from gnnplace.hybrid_command import microbatch_counts
-from gnnplace.placers.contract import training_chain
+from gnnplace.placers.contract import branches, training_chain
 from gnnplace.problem import write_problem
 
 
@@ -83,6 +83,8 @@ def test_the_table_the_sentence_and_the_plot(
         (["PROBLEM", "--batch", "4", "--least-epochs", "0"], "least_epochs"),
         (["PROBLEM", "--batch", "4", "--microbatches", "two"], "--microbatches"),
         (["PROBLEM", "--batch", "4", "-o", "plot.png"], "plot.png"),
+        (["PROBLEM", "--batch", "4", "--most", "0"], "--most"),
+        (["PROBLEM", "--batch", "4", "--forward-only"], "--forward-only"),
         (["PROBLEM", "--batch", "4", "--epochs-table", "nowhere.csv"], "nowhere.csv"),
     ],
 )
@@ -120,6 +122,17 @@ def test_a_model_says_its_batch_itself(capsys: pytest.CaptureFixture[str]) -> No
     origin = answer["origin"]
     assert isinstance(origin, dict)
     assert "estimated" in origin["step"]
+
+
+def test_without_updates_the_all_reduce_is_not_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the answer says so."""
+    write_problem(tmp_path / "p.json", branches())
+    answer = hybrid([str(tmp_path / "p.json"), "--batch", "8", "--microbatches", "1"], capsys)
+    origin = answer["origin"]
+    assert isinstance(origin, dict)
+    assert origin["all_reduce"].startswith("not counted")
 
 
 def test_numbers_of_micro_batches() -> None:
