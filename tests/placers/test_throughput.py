@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,3 +157,33 @@ def test_unequal_links_are_searched_all_the_same(seed: int) -> None:
     near = replace(problem, cluster=Cluster(devices, links), time=times)
     assert place(near).interval == pytest.approx(brute_force(near)[0])
     assert place(near, "contiguous").interval >= brute_force(near)[1] * (1 - 1e-9)
+
+
+def test_a_published_format_with_its_backward_nodes(tmp_path: Path) -> None:
+    """dnn-partitioning: a layer's nodes share a class; the best contiguous split by hand.
+
+    Layers take 1, 3, 1 and 3 ms forward and backward alike. Two accelerators: between layers 1 and
+    2 go an activation and a gradient of 0.5 ms to CPU memory, 1 ms between accelerators.
+    """
+    times = [1.0, 3.0, 1.0, 3.0]
+    nodes = [
+        {
+            "id": 10 * backward + layer,
+            "cpuLatency": 99.0,
+            "fpgaLatency": seconds,
+            "isBackwardNode": bool(backward),
+            "colorClass": layer,
+            "size": 1,
+        }
+        for backward in (0, 1)
+        for layer, seconds in enumerate(times)
+    ]
+    pairs = [(0, 1), (1, 2), (2, 3), (3, 13), (13, 12), (12, 11), (11, 10)]
+    edges = [{"sourceId": a, "destId": b, "cost": 0.5} for a, b in pairs]
+    file = {"maxSizePerFPGA": 1e12, "maxFPGAs": 2, "maxCPUs": 0, "nodes": nodes, "edges": edges}
+    (tmp_path / "x.json").write_text(json.dumps(file))
+    problem = api.convert(tmp_path / "x.json", "dnn-partitioning")
+    found = place(problem, "contiguous")
+    assert found.interval == pytest.approx(10e-3)  # 2 * (1 + 3) ms of work, 2 * 1 ms of tensors
+    assert "proven" in found.note
+    assert place(problem).interval == pytest.approx(brute_force(problem)[0])
