@@ -18,7 +18,7 @@ from gnnplace.formats import convert as convert
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placement import Placement, placement_from_data
 from gnnplace.placement import placed_microbatches as placed_microbatches
-from gnnplace.placers import Exact, Result, SearchSpace
+from gnnplace.placers import Exact, Placer, Result, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.throughput import throughput_placer as throughput_placer
 from gnnplace.problem import Problem, read_problem
@@ -200,7 +200,7 @@ def place(
     if budget < 0:
         raise InputError(f"budget {budget}: must not be negative")
     if objective == THROUGHPUT:
-        made = throughput_placer(placer, workers, order, checkpoint)
+        made: Placer = throughput_placer(placer, workers, order, checkpoint)
     elif objective == TIME:
         made = make_placer(placer, order, checkpoint)
     else:
