@@ -10,7 +10,8 @@ A round of training has three steps.
    many as can be at a time, apart from each other.
 3. **Learn.** A few generations of ``Evolution`` on the weights of the policy's features. A member
    is worth the step time of what it places, as believed: the measurement where there is one, drawn
-   towards the simulation as far as that is trusted, and the corrected simulation elsewhere.
+   towards the simulation as far as that is trusted, and the corrected simulation elsewhere. It
+   places both the problem as believed and as profiled, which is what users of the policy have.
 
 Measurements are tens, generations are cheap. A failure is a bad step time for what is like it.
 Rounds are reproducible, and the objective finds known placements in its store: a run that was
@@ -125,8 +126,15 @@ class MeasuredTuning(Evolution):
         self.trainer.should_stop = self.trainer.should_stop or self.done
         if not self.posterior.succeeded:
             return None  # nothing could run yet: nothing to learn from
-        space = SearchSpace(self.posterior.problem)
-        return super().batch_loss([Sample(space, len(self.posterior.observed))])
+        count = len(self.posterior.observed)
+        return super().batch_loss([Sample(space, count) for space in self._spaces()])
+
+    def _spaces(self) -> list[SearchSpace]:
+        """What the policy is to place well: the problem as believed, and as it was profiled.
+
+        Users have the profile alone, and what is good on one of them only is luck.
+        """
+        return [SearchSpace(self.posterior.problem), SearchSpace(self.posterior.profiled)]
 
     def proposed(self) -> list[Placement]:
         """What to measure next, of what the policy proposes and has proposed."""
@@ -224,11 +232,14 @@ class MeasuredTuning(Evolution):
         write_text(folder.parent / "measured.csv", self.table())
 
     def _believed(self, policy: PlacementPolicy) -> float:
-        """Seconds of what a policy places first, as believed now."""
-        rollouts = Rollouts(SearchSpace(self.posterior.problem), policy, self.orders)
-        decoded = Passes(rollouts).best(rollouts.greedy())
-        mean, _ = self.posterior.predict([self._placement(rollouts, decoded)])
-        return float(np.exp(mean[0]))
+        """Seconds of what a policy places first, as believed now; mean over both problems."""
+        placements = []
+        for space in self._spaces():
+            rollouts = Rollouts(space, policy, self.orders)
+            decoded = Passes(rollouts).best(rollouts.greedy())
+            placements.append(self._placement(rollouts, decoded))
+        mean, _ = self.posterior.predict(placements)
+        return float(np.exp(mean.mean()))
 
     def table(self) -> str:
         """Every measurement as CSV, in milliseconds."""
