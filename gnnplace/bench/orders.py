@@ -107,12 +107,18 @@ class Study:
             raise InputError(f"study folder {str(self.folder)!r}: {error.strerror}") from None
         self.rows = read_rows(self.folder / FILE)
         self.policy = load_policy()
-        self.pools: dict[tuple[str, int], list[OneOrder]] = {}
+        self.pools: dict[tuple[int, str | None], list[OneOrder]] = {}
         self.parts: dict[str, list[StudyProblem]] = {}
         self.decoders: dict[str, list[OneOrder]] = {}
 
     def run(self, plan: Plan) -> None:
-        """Runs what is missing of a plan, seed by seed."""
+        """Runs what is missing of a plan, seed by seed.
+
+        Raises:
+            InputError: no such part.
+            MismatchError: rows are of a policy with other features; they do not compare.
+        """
+        self._check_version()
         for part in plan.parts:
             self._problems(part)
             for order in plan.orders:
@@ -126,6 +132,15 @@ class Study:
                     self._evaluate(part, order, seed, budget, weights)
             self.pools.clear()
             self.say(f"seed {seed}: done, {number + 1} of {len(plan.seeds)}")
+
+    def _check_version(self) -> None:
+        versions = {row.get("feature_version", FEATURE_VERSION) for row in self.rows}
+        others = versions - {FEATURE_VERSION}
+        if others:
+            raise MismatchError(
+                f"{self.folder / FILE}: weights of feature_version {min(others)}, but this "
+                f"gnnplace has {FEATURE_VERSION}; give another folder, or --report alone"
+            )
 
     def check(self, trees: Mapping[str, Tree]) -> None:
         """Places fresh problems with the orders of trees and without, unless this was done."""
@@ -162,18 +177,10 @@ class Study:
         generations = plan.generations if family is None else generations_of(OWN, plan.generations)
         row = self.find(name, order, seed, generations)
         if row is not None:
-            if row["feature_version"] != FEATURE_VERSION:
-                raise MismatchError(
-                    f"{self.folder / FILE}: weights of feature_version {row['feature_version']}, "
-                    f"but this gnnplace has {FEATURE_VERSION}; give another folder"
-                )
             return np.array(row["weights"])
-        if (name, seed) not in self.pools:
-            count = plan.pool if family is None else max(8, round(OWN_POOL * plan.pool))
-            drawn = training_problems(seed, count, family)
-            self.pools[name, seed] = [OneOrder(SearchSpace(p), self.policy) for p in drawn]
+        pool = self._pool(seed, plan.pool, family)
         start = start_weights(order, self.policy)
-        trained = train_order(self.pools[name, seed], order, start, generations, seed)
+        trained = train_order(pool, order, start, generations, seed)
         weights = [round(w, 5) for w in trained.weights.tolist()]
         curve = [round(c, 5) for c in trained.curve]
         found: dict[str, Any] = {"weights": weights, "curve": curve, "decodes": trained.decodes}
@@ -181,6 +188,14 @@ class Study:
         self._add(name, order, seed, generations, found | {"seconds": trained.seconds})
         self.say(f"{name}, seed {seed}, {order}: {min(curve):+.4f} in {trained.seconds:.0f} s")
         return np.array(weights)
+
+    def _pool(self, seed: int, size: int, family: str | None) -> list[OneOrder]:
+        """Problems to train on; those of one family are fewer."""
+        if (seed, family) not in self.pools:
+            count = size if family is None else max(8, round(OWN_POOL * size))
+            drawn = training_problems(seed, count, family)
+            self.pools[seed, family] = [OneOrder(SearchSpace(p), self.policy) for p in drawn]
+        return self.pools[seed, family]
 
     def _evaluate(
         self, part: str, order: str, seed: int, budget: float, weights: Mapping[str, FloatArray]

@@ -180,6 +180,12 @@ def _by_order(parts: Sequence[Part]) -> list[str]:
         lines += [f"**{part.name}**: {count} problems, {seeds} seeds.", ""]
         heads = ("order", "one decode, trained", "untrained", "best number of devices, trained")
         lines += _table(heads, rows)
+        auto = np.log([entry["auto"] for entry in part.problems]) - best
+        told = text_of(ratio_interval(auto[None]))
+        lines += [
+            f"All that the placer decodes by itself, unrefined, package's weights: {told}.",
+            "",
+        ]
     return lines
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, generator
+from gnnplace.zoo.workload import Workload, classified_images
 
 Node = tuple[int, str, int, str]  # input and operation, twice; inputs 0 and 1 are the cell's own
 OPERATIONS = ("sep3", "sep5", "avg", "max", "identity")  # of ENAS's micro search space
@@ -162,13 +162,6 @@ class CellNetwork(nn.Module):
         return self.head(functional.relu(now).mean((2, 3)))
 
 
-def _workload(name: str, model: nn.Module, batch: int, size: int, classes: int) -> Workload:
-    random = generator(0)
-    x = torch.randn(batch, 3, size, size, generator=random)
-    y = torch.randint(classes, (batch,), generator=random)
-    return Workload(name, model, (x, y), functional.cross_entropy)
-
-
 def nasnet(
     batch: int = 8, size: int = 32, width: int = 16, each: int = 1, stages: int = 2
 ) -> Workload:
@@ -182,7 +175,7 @@ def nasnet(
         stages: Stages; a reduction cell between each two.
     """
     model = CellNetwork(NASNET_NORMAL, NASNET_REDUCTION, width, each, stages, 10)
-    return _workload("nasnet", model, batch, size, 10)
+    return classified_images("nasnet", model, batch, size, 10)
 
 
 def searched_cnn(
@@ -208,4 +201,4 @@ def searched_cnn(
     random = python_random.Random(architecture)
     normal, reduction = sampled_cell(random, nodes), sampled_cell(random, nodes)
     model = CellNetwork(normal, reduction, width, each, stages, 10)
-    return _workload("searched_cnn", model, batch, size, 10)
+    return classified_images("searched_cnn", model, batch, size, 10)

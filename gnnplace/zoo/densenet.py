@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, generator
+from gnnplace.errors import InputError
+from gnnplace.zoo.workload import Workload, classified_images
 
 DEPTHS = {"121": (6, 12, 24, 16), "40": (6, 6, 6), "22": (3, 3, 3)}  # layers of each block
 
@@ -78,9 +79,11 @@ def densenet(
         layers: A key of `DEPTHS`.
         growth: Channels that a layer adds.
         classes: Of the classifier.
+
+    Raises:
+        InputError: no such number of layers.
     """
-    random = generator(0)
-    x = torch.randn(batch, 3, size, size, generator=random)
-    y = torch.randint(classes, (batch,), generator=random)
+    if str(layers) not in DEPTHS:
+        raise InputError(f"densenet: layers {layers}: unknown; there are {', '.join(DEPTHS)}")
     model = DenseNet(DEPTHS[str(layers)], growth, classes)
-    return Workload("densenet", model, (x, y), functional.cross_entropy)
+    return classified_images("densenet", model, batch, size, classes)

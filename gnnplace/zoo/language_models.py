@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from gnnplace.errors import InputError
 from gnnplace.zoo.seq2seq import word_loss
 from gnnplace.zoo.workload import Workload, generator
 
@@ -110,7 +111,12 @@ def rnn_lm(
         width: Of embedding and state.
         layers: Recurrent layers.
         cell: `lstm` or `gru`.
+
+    Raises:
+        InputError: another cell.
     """
+    if cell not in CELLS:
+        raise InputError(f"rnn_lm: cell {cell!r}: unknown; there are {', '.join(CELLS)}")
     recurrent = CELLS[cell](width, width, layers, batch_first=True)
     model = LanguageModel(recurrent, vocabulary, width)
     return _workload("rnn_lm", model, batch, length, vocabulary)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 Loss = Callable[..., torch.Tensor]
 
@@ -33,3 +34,11 @@ class Workload:
 def generator(seed: int) -> torch.Generator:
     """Random numbers of their own for example inputs."""
     return torch.Generator().manual_seed(seed)
+
+
+def classified_images(name: str, model: nn.Module, batch: int, size: int, classes: int) -> Workload:
+    """A model of [batch, 3, size, size] images with a classification loss."""
+    random = generator(0)
+    x = torch.randn(batch, 3, size, size, generator=random)
+    y = torch.randint(classes, (batch,), generator=random)
+    return Workload(name, model, (x, y), functional.cross_entropy)

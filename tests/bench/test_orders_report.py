@@ -24,6 +24,7 @@ def rows_of(part="seen", seeds=(0, 1, 2), count=40, orders=ORDERS, budget=5):
             "name": str(i),
             "family": family,
             "cluster": "own",
+            "auto": 0.5,
             "features": {"x": float(family == "g") + 0.1 * rng.random(), "microbatches": 1.0},
         }
         for i, family in enumerate(families)
@@ -48,6 +49,7 @@ def test_tables_say_which_order_is_best_where():
     assert "| f | 40 | topological | 100% |" in text
     assert "| g | 40 | upward-rank | 100% |" in text
     assert "x <= " in text
+    assert "package's weights: 0.5" in text
     [worth] = [line for line in text.splitlines() if line.startswith("| seen |") and "%" in line]
     gain = float(worth.split("|")[6].split("[")[0])
     assert gain == pytest.approx(-4.77, abs=0.5)  # log 1.1 on every other problem

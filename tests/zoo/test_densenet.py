@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from gnnplace import zoo
+from gnnplace.errors import InputError
 from gnnplace.zoo.densenet import DEPTHS
 
 
@@ -10,3 +13,8 @@ def test_densenet_121_has_the_papers_parameters():
     stem = 3 * 64 * (49 - 9) + 2 * 64
     assert sum(p.numel() for p in model.parameters()) + stem == 7_978_856
     assert sum(DEPTHS["121"]) * 2 + 5 == 121
+
+
+def test_other_depths_are_refused():
+    with pytest.raises(InputError, match="layers 7: unknown; there are 121, 40, 22"):
+        zoo.build("densenet", layers=7)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gnnplace import zoo
+from gnnplace.errors import InputError
 from gnnplace.zoo.language_models import SearchedCell, sampled_nodes
 
 
@@ -36,3 +37,8 @@ def test_words_depend_on_earlier_words_alone(name):
     after = work.model(words)
     assert torch.allclose(before[:, :3], after[:, :3])
     assert not torch.allclose(before[:, 3:], after[:, 3:])
+
+
+def test_other_cells_are_refused():
+    with pytest.raises(InputError, match="cell 'elman': unknown; there are lstm, gru"):
+        zoo.build("rnn_lm", cell="elman")
