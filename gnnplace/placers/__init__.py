@@ -20,8 +20,10 @@ from gnnplace.placers.interleaved import Interleaved as Interleaved
 from gnnplace.placers.m_sct import MSct as MSct
 from gnnplace.placers.m_topo import MTopo as MTopo
 from gnnplace.placers.min_cut import MinCut as MinCut
+from gnnplace.placers.optuna_tpe import Optuna as Optuna
 from gnnplace.placers.portfolio import Portfolio as Portfolio
 from gnnplace.placers.random_placer import Random as Random
+from gnnplace.placers.random_search import RandomSearch as RandomSearch
 from gnnplace.placers.round_robin import RoundRobin as RoundRobin
 from gnnplace.placers.search_space import SearchSpace as SearchSpace
 from gnnplace.placers.single import Single as Single
@@ -47,6 +49,8 @@ PLACERS: dict[str, type[Placer]] = {
         MinCut,
         Annealing,
         CoarseAnnealing,
+        RandomSearch,
+        Optuna,
         Portfolio,
         Exact,
     )

@@ -113,7 +113,7 @@ def test_training_chains_are_proven_optimal():
 def test_never_worse_than_a_heuristic():
     problem = with_microbatches(contract.training_chain(num_layers=12, num_devices=4), 4)
     result = Exact().place(problem, budget=1.5)
-    cheap = set(PLACERS) - {"exact", "annealing", "coarse-annealing", "random"}
+    cheap = set(PLACERS) - {"exact", "annealing", "coarse-annealing", "random", "optuna"}
     least = min(placer(name).place(problem).step_time for name in cheap)
     assert result.step_time <= least
     assert result.lower_bound < result.step_time
