@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from jsonargparse import Namespace
 
-from gnnplace.bench import Override, run_suite, summarise
+from gnnplace.bench import Override, Where, run_suite, summarise
 from gnnplace.commands import console, say
 from gnnplace.errors import InputError
 
@@ -33,7 +33,8 @@ def bench(args: Namespace) -> int:
         numbers(args.seeds, int, "--seeds"),
         part_of(args.part),
     )
-    return run_suite(args.suite, args.output, console(), say, override)
+    where = Where(args.processes, args.dask)
+    return run_suite(args.suite, args.output, console(), say, override, where)
 
 
 def numbers(text: str, kind: type[N], what: str) -> tuple[N, ...]:

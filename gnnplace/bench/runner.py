@@ -1,33 +1,54 @@
-"""Runs suites: every cell once, resumable, failures and time-outs are rows too."""
+"""Runs suites: every cell once, resumable, failures and time-outs are rows too.
+
+Cells run wherever ``workers`` says; the rows come back here and are written by this process alone.
+"""
 
 from __future__ import annotations
 
-import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
-from gnnplace import api
-from gnnplace.bench.rows import append, digest, identity, now, provenance, read_rows, results_file
-from gnnplace.bench.suite import Cell, ProblemEntry, SuiteFile, cells, read_suite
+from gnnplace.bench.cells import tasks_of
+from gnnplace.bench.kinds import known_names
+from gnnplace.bench.rows import append, identity, read_rows, results_file
+from gnnplace.bench.suite import SuiteFile, cells, read_suite
 from gnnplace.bench.summary import print_standings
-from gnnplace.best import placer_names
-from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.placers import Result
-from gnnplace.problem import Problem
+from gnnplace.bench.workers import Runner, here, in_processes, on_dask
+from gnnplace.errors import InputError
 
 Say = Callable[[str], None]
 
 
-class CellTimeoutError(GnnplaceError):
-    """A cell took longer than the suite allows."""
+@dataclass(frozen=True)
+class Where:
+    """Where cells run: in this process, unless something else is given.
+
+    Attributes:
+        processes: worker processes; 0 for none.
+        dask: address of a Dask scheduler.
+    """
+
+    processes: int = 0
+    dask: str = ""
+
+    def __post_init__(self) -> None:
+        if self.processes and self.dask:
+            raise InputError("--processes, --dask: give one of them")
+
+    def runner(self, suite: SuiteFile) -> Runner:
+        """What runs a suite's cells.
+
+        Raises:
+            InputError: a negative number of processes, or no scheduler.
+        """
+        warmed = [suite.kind, *suite.constructions, *suite.placers]
+        if self.dask:
+            return on_dask(self.dask, warmed)
+        return in_processes(self.processes, warmed) if self.processes else here(warmed)
 
 
 @dataclass(frozen=True)
@@ -66,7 +87,12 @@ class Override:
 
 
 def run_suite(
-    path: str, folder: str, out: Console, say: Say, override: Override | None = None
+    path: str,
+    folder: str,
+    out: Console,
+    say: Say,
+    override: Override | None = None,
+    where: Where | None = None,
 ) -> int:
     """Runs what is missing of a suite and prints the summary.
 
@@ -76,113 +102,37 @@ def run_suite(
         out: where the summary goes.
         say: called with a line of progress a cell.
         override: what to run instead of what the suite says.
+        where: to run cells; in this process by default.
 
     Returns:
         0, also when cells failed: a failure is a row.
 
     Raises:
         FormatError: a malformed suite or results file.
-        InputError: an unknown placer.
+        InputError: an unknown placer, or nowhere to run.
     """
-    override = override or Override()
+    override, where = override or Override(), where or Where()
     suite = override.apply(read_suite(path))
-    names = [*suite.constructions, *suite.placers]
-    unknown = [name for name in names if name not in placer_names()]
-    if unknown:
-        raise InputError(f"{path}: placers: {unknown[0]!r} is unknown; {', '.join(placer_names())}")
+    _check_names(path, suite)
     rows_path = results_file(folder, suite.name, override.part)
     done = {identity(row) for row in read_rows(rows_path)}
     todo = [c for c in cells(suite) if tuple(c.identity().values()) not in done]
+    run = where.runner(suite)
     say(f"{suite.name}: {len(todo)} cells to run, {len(done)} rows already in {rows_path}")
-    for number, row in enumerate(_run_cells(suite, todo, Path(path).parent), 1):
+    for number, row in enumerate(run(tasks_of(suite, todo, Path(path).parent)), 1):
         append(rows_path, row)
         say(f"{number}/{len(todo)} {row['problem']}: {row['placer']} {_outcome(row)}")
     print_standings(read_rows(rows_path), out)
     return 0
 
 
+def _check_names(path: str, suite: SuiteFile) -> None:
+    known = known_names(suite.kind)
+    unknown = [name for name in (*suite.constructions, *suite.placers) if name not in known]
+    if unknown:
+        raise InputError(f"{path}: placers: {unknown[0]!r} is unknown; {', '.join(known)}")
+
+
 def _outcome(row: dict[str, Any]) -> str:
-    return row["error"] or f"{row['step_time']:.6g} s (predicted), found in {row['seconds']:.3g} s"
-
-
-def _run_cells(suite: SuiteFile, todo: list[Cell], folder: Path) -> Iterator[dict[str, Any]]:
-    """Rows of the cells; a problem is loaded once for all its cells."""
-    loaded: tuple[ProblemEntry, Problem | GnnplaceError] | None = None
-    if todo:  # no cell's seconds contain compilation
-        api.warm([*suite.constructions, *suite.placers])
-    for cell in todo:
-        if loaded is None or loaded[0] is not cell.problem:
-            loaded = (cell.problem, _load(cell.problem, folder))
-        yield run_cell(suite, cell, loaded[1])
-
-
-def _load(entry: ProblemEntry, folder: Path) -> Problem | GnnplaceError:
-    try:
-        return entry.load(folder)
-    except GnnplaceError as error:
-        return error
-
-
-def run_cell(suite: SuiteFile, cell: Cell, problem: Problem | GnnplaceError) -> dict[str, Any]:
-    """One row: the outcome of a cell, whatever it is.
-
-    Its seconds are all that the placer took from the problem in memory on, search space included.
-    """
-    row: dict[str, Any] = {"suite": suite.name, **cell.identity(), "when": now()}
-    row |= {"step_time": None, "lower_bound": None, "feasible": False, "seconds": 0.0, "error": ""}
-    begin = time.perf_counter()
-    try:
-        if isinstance(problem, GnnplaceError):
-            raise problem
-        row |= _described(cell.problem, problem)
-        one = anew(problem)
-        begin = time.perf_counter()
-        with time_limit(suite.timeout):
-            result = api.place(one, placer=cell.placer, budget=cell.budget, seed=cell.seed)
-        row |= _placed(result)
-    except GnnplaceError as caught:
-        row["error"] = str(caught) or type(caught).__name__
-    return row | {"seconds": time.perf_counter() - begin} | provenance()
-
-
-def anew(problem: Problem) -> Problem:
-    """The same problem without what earlier placers have derived from it and left there."""
-    return replace(problem, graph=replace(problem.graph), cluster=replace(problem.cluster))
-
-
-def _placed(result: Result) -> dict[str, Any]:
-    return {
-        "step_time": result.step_time,
-        "lower_bound": result.lower_bound,
-        "feasible": True,
-        "peak_memory": result.peak_memory.tolist(),
-        "note": result.note,
-    }
-
-
-def _described(entry: ProblemEntry, problem: Problem) -> dict[str, Any]:
-    return {
-        "num_ops": problem.num_ops,
-        "num_devices": problem.num_devices,
-        "microbatches": problem.microbatches,
-        "seen": entry.seen,
-        "digest": digest(problem),
-        "estimated": float(np.mean(problem.estimated)),
-        "clock": "predicted",
-    }
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raises ``CellTimeoutError`` in the main thread after ``seconds``."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise CellTimeoutError(f"timed out after {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    told = f"{row['step_time']:.6g} s ({row.get('clock')})" if row["feasible"] else row["error"]
+    return f"{told}, found in {row['seconds']:.3g} s"

@@ -11,11 +11,14 @@
       - {model: inception, cluster: pcie-t4-4, microbatches: 4}
       - {profile: nets/vgg16.txt, format: pipedream, cluster: pcie-v100-4}
       - {file: my-problem.json}
+      - {network: inception_v3, ways: 8}       # of a suite of kind shard
     constructions: [single, heft, contiguous]   # run once: first seed, budget 0
     placers: [annealing, learned, best]         # run with all seeds and budgets
     seeds: [0]
     budgets: [0.0, 1.0]       # seconds; equal for all placers
     timeout: 60.0             # seconds a cell may take before it counts as a failure
+    kind: place               # or execute, shard (``kinds``)
+    mode: auto                # of executions: measured, emulated, or by the cores there are
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import Field, model_validator
@@ -37,9 +40,14 @@ from gnnplace.zoo.captured import CapturedStore, captured_problem, shipped_store
 from gnnplace.zoo.datasets import dataset_problem, find_dataset
 from gnnplace.zoo.random_clusters import CLUSTERS
 from gnnplace.zoo.random_families import MOST_OPS, random_problem
+from gnnplace.zoo.recipes import RECIPES, STORE
 
+FAMILY_OF = {m.name: m.family for recipe in (STORE, *RECIPES.values()) for m in recipe.models}
 NonNegative = Annotated[float, Field(ge=0)]
-SOURCES = ("family", "captured", "dataset", "model", "profile", "file")
+PLACE: Final = "place"
+EXECUTE: Final = "execute"
+SHARD: Final = "shard"
+SOURCES = ("family", "captured", "dataset", "model", "profile", "file", "network")
 Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
@@ -54,6 +62,8 @@ class ProblemEntry(Schema):
         model: a model to capture and profile.
         profile: a file of ``format``.
         file: a problem file.
+        network: a network to shard, as ``gnnplace shard`` knows it.
+        ways: devices to shard over.
         seed: of a family's or captured graph's draw.
         cluster: a type of cluster to draw (family, captured), or a preset, as ``compare`` takes
             it; a dataset's graph needs one.
@@ -74,6 +84,8 @@ class ProblemEntry(Schema):
     model: str | None = None
     profile: str | None = None
     file: str | None = None
+    network: str | None = None
+    ways: Annotated[int, Field(ge=1)] = 8
     graph: str | None = None
     seed: int = 0
     cluster: str | None = None
@@ -107,6 +119,19 @@ class ProblemEntry(Schema):
                 text = "-".join(map(str, value)) if isinstance(value, tuple) else value
                 parts.append(f"{key}={text}")
         return " ".join(parts)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Family and cluster, which standings are broken down by."""
+        return {"family": self._family, "cluster": self.cluster or "drawn"}
+
+    @property
+    def _family(self) -> str:
+        captured = self.captured or self.graph
+        if captured is not None:
+            return FAMILY_OF.get(captured, captured)
+        named = self.family or self.model or self.profile or self.file or self.network
+        return str(named).partition("?")[0]
 
     def load(self, folder: Path = Path()) -> Problem:
         """Builds, captures or reads the problem; files are relative to ``folder``."""
@@ -169,11 +194,22 @@ class SuiteFile(Schema):
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
     budgets: Annotated[list[NonNegative], Field(min_length=1)] = [0.0]
     timeout: Annotated[float, Field(gt=0)] = 60.0
+    kind: Literal["place", "execute", "shard"] = PLACE
+    mode: Literal["auto", "measured", "emulated"] = "auto"
 
     @model_validator(mode="after")
     def _some_placer(self) -> SuiteFile:
         if not self.placers and not self.constructions:
             raise ValueError("give placers, constructions or both")
+        return self
+
+    @model_validator(mode="after")
+    def _problems_of_kind(self) -> SuiteFile:
+        for i, problem in enumerate(self.problems):
+            if (problem.network is not None) != (self.kind == SHARD):
+                raise ValueError(f"problems[{i}]: networks are for kind shard, and it is for them")
+            if self.kind == EXECUTE and problem.model is None:
+                raise ValueError(f"problems[{i}]: kind execute needs models")
         return self
 
 

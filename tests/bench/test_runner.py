@@ -10,8 +10,8 @@ from rich.console import Console
 from gnnplace import api
 from gnnplace.bench import Override, run_suite
 from gnnplace.bench.best_known import read_best_known
+from gnnplace.bench.cells import CellTimeoutError, time_limit
 from gnnplace.bench.rows import IDENTITY, read_rows
-from gnnplace.bench.runner import CellTimeoutError, time_limit
 from gnnplace.cli import run
 from gnnplace.errors import FormatError
 from gnnplace.placers import contract

@@ -1,0 +1,226 @@
+"""Where cells run: in this process, in N worker processes, on a Dask cluster by its address.
+
+All three run ``cells.run_task`` and yield its rows as they come; the caller alone writes them.
+A worker process reads tasks as lines of JSON and answers with lines of JSON: what it knows of the
+problem once that is in memory, then the row. So a worker that is killed, or that hangs in compiled
+code where no Python signal arrives, becomes a row, and a fresh worker takes the next cell. On Dask
+every worker thread has such a process of its own: same code, and no placer slows down the cluster's
+own threads. Suites are read where ``gnnplace bench`` runs; files that problems name must be there
+at the same path on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from typing import Any
+
+from gnnplace.bench.cells import Row, Task, failed, run_task
+from gnnplace.bench.kinds import warm_up
+from gnnplace.errors import InputError
+
+GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
+LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+Runner = Callable[[Sequence[Task]], Iterator[Row]]
+
+
+class Worker:
+    """A process that runs one cell at a time; it is started by the first one.
+
+    Args:
+        names: kind of the suite and placers, to compile before the first cell.
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names = names
+        self.process: subprocess.Popen[str] | None = None
+        self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def run(self, task: Task) -> Row:
+        """The row of a cell: the worker's, or one that says that there is none."""
+        begin, limit, known = time.perf_counter(), LOADING, None
+        self._send(task.to_json())
+        while True:
+            text = self._answer(begin + limit - time.perf_counter())
+            if not text:
+                return failed(task, known, time.perf_counter() - begin, self._end(limit))
+            answer: Row = json.loads(text)
+            if not answer.pop("begun", False):
+                return answer
+            begin, limit, known = time.perf_counter(), task.timeout + GRACE, answer
+
+    def close(self) -> None:
+        """Ends the process, at once."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def _send(self, text: str) -> None:
+        if self.process is None or self.process.poll() is not None:
+            self._start()
+        assert self.process is not None
+        assert self.process.stdin is not None
+        with suppress(OSError):  # a worker that is gone gives no answer, which is noticed
+            self.process.stdin.write(text + "\n")
+            self.process.stdin.flush()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "gnnplace.bench.workers", *self.names]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **ONE_THREAD}
+        )
+        self.answers = queue.SimpleQueue()
+        threading.Thread(target=_listen, args=(self.process, self.answers), daemon=True).start()
+
+    def _answer(self, seconds: float) -> str:
+        """The next line; empty if the worker is gone or too late."""
+        try:
+            return self.answers.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            return ""
+
+    def _end(self, limit: float) -> str:
+        """Ends a worker that gave no answer; what was wrong with it."""
+        assert self.process is not None
+        try:
+            code = self.process.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            self.close()
+            return f"timed out: no answer after {limit:g} s, worker killed"
+        self.process = None
+        return f"worker died with exit status {code}"
+
+
+def _listen(process: subprocess.Popen[str], answers: queue.SimpleQueue[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        answers.put(line)
+    answers.put("")
+
+
+def here(names: Sequence[str]) -> Runner:
+    """Runs cells in this process, in order; no cell's seconds contain compilation."""
+
+    def run(tasks: Sequence[Task]) -> Iterator[Row]:
+        if tasks:
+            warm_up(names[0], list(names[1:]))
+        for task in tasks:
+            yield run_task(task)
+
+    return run
+
+
+def in_processes(count: int, names: Sequence[str]) -> Runner:
+    """Runs cells in ``count`` worker processes; rows come as they are done.
+
+    Raises:
+        InputError: no process.
+    """
+    if count < 1:
+        raise InputError(f"--processes {count}: give a number above 0")
+
+    def run(tasks: Sequence[Task]) -> Iterator[Row]:
+        workers = [Worker(names) for _ in range(min(count, len(tasks)))]
+        free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        for worker in workers:
+            free.put(worker)
+        pool = ThreadPoolExecutor(max(1, len(workers)))
+        try:
+            futures = [pool.submit(_with_worker, free, task) for task in tasks]
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.close()
+
+    return run
+
+
+def _with_worker(free: queue.SimpleQueue[Worker], task: Task) -> Row:
+    worker = free.get()
+    try:
+        return worker.run(task)
+    finally:
+        free.put(worker)
+
+
+def on_dask(address: str, names: Sequence[str]) -> Runner:
+    """Runs cells on a Dask cluster, a cell a worker thread.
+
+    Raises:
+        InputError: ``distributed`` is not installed, or nobody answers at the address.
+    """
+    try:
+        from distributed import Client  # type: ignore[import-not-found]
+        from distributed import as_completed as done
+    except ImportError:
+        raise InputError(
+            "--dask: the package distributed is missing; pip install 'gnnplace[dask]'"
+        ) from None
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"--dask {address!r}: no scheduler answers there ({why})") from None
+
+    def run(tasks: Sequence[Task]) -> Iterator[Row]:
+        with client:
+            lines = [task.to_json() for task in tasks]
+            futures = client.map(run_on_dask, lines, names=list(names), pure=False, retries=0)
+            origin = dict(zip((f.key for f in futures), tasks, strict=True))
+            for future in done(futures):
+                yield _row_of(future, origin[future.key])
+
+    return run
+
+
+def _row_of(future: Any, task: Task) -> Row:
+    """A future's row; a cell that took Dask's worker with it is a failure."""
+    error = future.exception()
+    if error is None:
+        return json.loads(future.result())
+    return failed(task, None, 0.0, f"Dask worker failed: {type(error).__name__}: {error}")
+
+
+_of_thread = threading.local()
+
+
+def run_on_dask(line: str, names: list[str]) -> str:
+    """Runs one task in the calling thread's own worker process; both are JSON."""
+    if getattr(_of_thread, "worker", None) is None or _of_thread.worker.names != names:
+        _of_thread.worker = Worker(names)
+    return json.dumps(_of_thread.worker.run(Task.from_json(line)))
+
+
+def serve(names: Sequence[str]) -> None:
+    """What a worker process does: tasks from standard input, answers to standard output.
+
+    Whatever else is printed goes to standard error.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(row: Row) -> None:
+        answers.write(json.dumps(row) + "\n")
+        answers.flush()
+
+    if names:
+        warm_up(names[0], list(names[1:]))
+    for line in sys.stdin:
+        answer(run_task(Task.from_json(line), lambda row: answer({**row, "begun": True})))
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])

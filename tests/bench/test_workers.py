@@ -1,0 +1,162 @@
+"""Real processes: rows of workers are those of one process; kills and hangs are rows; resume."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gnnplace.bench import Override, Where, run_suite
+from gnnplace.bench.cells import Task, run_task, tasks_of
+from gnnplace.bench.rows import read_rows
+from gnnplace.bench.suite import cells, read_suite
+from gnnplace.bench.workers import Worker, in_processes
+from gnnplace.cli import run
+from gnnplace.errors import InputError
+from gnnplace.placers import contract
+from gnnplace.problem import write_problem
+
+SUITE = """
+name: tiny
+problems:
+  - {file: chain.json}
+  - {file: chain.json, microbatches: 2}
+  - {file: missing.json}
+placers: [single, heft, contiguous]
+timeout: 30
+"""
+SAME = ("problem", "placer", "step_time", "lower_bound", "feasible", "digest", "error", "family")
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    write_problem(tmp_path / "chain.json", contract.training_chain())
+    (tmp_path / "tiny.yaml").write_text(SUITE)
+    return tmp_path
+
+
+def rows_of(suite: Path, folder: str, where: Where | None = None) -> list[dict]:
+    out = Console(file=io.StringIO(), width=160)
+    path = str(suite / "tiny.yaml")
+    run_suite(path, str(suite / folder), out, lambda line: None, Override(), where)
+    return read_rows(suite / folder / "tiny.jsonl")
+
+
+def told(rows: list[dict]) -> list[tuple]:
+    return sorted((tuple(row.get(key) for key in SAME) for row in rows), key=repr)
+
+
+def test_worker_processes_write_the_rows_of_one_process(suite):
+    alone, shared = rows_of(suite, "alone"), rows_of(suite, "shared", Where(processes=2))
+    assert len(alone) == 9
+    assert told(alone) == told(shared)
+    assert all("missing.json" in row["error"] for row in shared if not row["feasible"])
+
+
+def test_a_task_is_the_same_after_a_journey(suite):
+    read = read_suite(suite / "tiny.yaml")
+    for task in tasks_of(read, cells(read), suite):
+        assert Task.from_json(task.to_json()) == task
+
+
+SLOW = """
+    import sys, time
+    from gnnplace.placers import PLACERS
+    from gnnplace.placers.single import Single
+    from gnnplace.bench import workers
+
+    def search(self, space, rng, deadline, search=Single.search):
+        {what}
+        return search(self, space, rng, deadline)
+
+    Single.search = search
+    workers.serve([])
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "worker died"),
+        ("import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN); time.sleep(60)", "killed"),
+        ("time.sleep(60)", "timed out after 0.5 s"),
+    ],
+)
+def test_a_worker_that_dies_or_hangs_is_a_row_and_the_next_cell_runs(
+    suite, monkeypatch, what, message
+):
+    from gnnplace.bench import workers
+
+    script = suite / "slow.py"
+    script.write_text(textwrap.dedent(SLOW).format(what=what))
+    monkeypatch.setattr(workers, "GRACE", 0.5)
+    popen = subprocess.Popen
+
+    def start(command, **more):
+        return popen([sys.executable, str(script)], **more)
+
+    monkeypatch.setattr(workers.subprocess, "Popen", start)
+    (suite / "tiny.yaml").write_text(SUITE.replace("timeout: 30", "timeout: 0.5"))
+    read = read_suite(suite / "tiny.yaml")
+    tasks = tasks_of(read, cells(read)[:2], suite)
+    worker = Worker()
+    try:
+        first, second = worker.run(tasks[0]), worker.run(tasks[1])
+    finally:
+        worker.close()
+    assert message in first["error"]
+    assert not first["feasible"]
+    assert first["digest"] == run_task(tasks[0])["digest"]  # what was known is told
+    assert second["feasible"]
+
+
+@pytest.mark.parametrize("more", [[], ["--processes", "2"]])
+def test_a_run_that_is_killed_goes_on_where_it_stopped(suite, more):
+    text = SUITE.replace("[single, heft, contiguous]", "[annealing]")
+    seeds = "seeds: [0, 1, 2, 3]\nbudgets: [0.3]\n"
+    (suite / "tiny.yaml").write_text(text + seeds)
+    rows = suite / "r" / "tiny.jsonl"
+    command = [sys.executable, "-m", "gnnplace", "bench", str(suite / "tiny.yaml"), "-o"]
+    started = subprocess.Popen(
+        [*command, str(suite / "r"), *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not (rows.is_file() and rows.read_bytes().count(b"\n") >= 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait()
+    before = rows.read_text().splitlines()[:2]
+    assert len(read_rows(rows)) < 12
+    found = rows_of(suite, "r")
+    assert rows.read_text().splitlines()[:2] == before
+    assert len({(row["problem"], row["seed"]) for row in found}) == len(found) == 12
+
+
+def test_the_same_cells_run_on_a_dask_cluster(suite):
+    distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        shared = rows_of(suite, "dask", Where(dask=cluster.scheduler_address))
+    assert told(shared) == told(rows_of(suite, "alone"))
+
+
+def test_places_that_are_none_are_one_line(suite, capsys):
+    with pytest.raises(InputError, match="give a number above 0"):
+        in_processes(-1, [])
+    more = ["bench", str(suite / "tiny.yaml"), "-o", str(suite / "r")]
+    assert run([*more, "--processes", "2", "--dask", "tcp://localhost:1"]) == 2
+    assert "--processes, --dask: give one" in capsys.readouterr().err
+    assert run([*more, "--dask", "tcp://localhost:1"]) == 2
+    line = capsys.readouterr().err
+    assert "--dask" in line
+    assert line.count("\n") == 1
