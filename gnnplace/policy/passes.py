@@ -32,7 +32,7 @@ ROUNDS = 3
 
 
 def starts(ranked: list[Decoded], most: int) -> list[Decoded]:
-    """The best ``most`` that differ; where some do not fit the memory, one of them is among them."""
+    """The best ``most`` that differ; where some do not fit the memory, the best of those too."""
     each = list({decoded.score: decoded for decoded in ranked}.values())
     fitting = [decoded for decoded in each if decoded.fits]
     others = [decoded for decoded in each if not decoded.fits]
