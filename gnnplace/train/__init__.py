@@ -6,6 +6,8 @@ from gnnplace.train.data import ProblemDataModule as ProblemDataModule
 from gnnplace.train.evolution import Evolution as Evolution
 from gnnplace.train.flips import Flips as Flips
 from gnnplace.train.imitation import Imitation as Imitation
+from gnnplace.train.measured import MeasuredTuning as MeasuredTuning
+from gnnplace.train.measured import Rounds as Rounds
 from gnnplace.train.move_values import MoveValues as MoveValues
 from gnnplace.train.refinement import Refinement as Refinement
 from gnnplace.train.reinforce import Reinforce as Reinforce
