@@ -31,6 +31,7 @@ FloatArray = NDArray[np.float64]
 ONE, BEST_SIZE = "one", "best_size"
 UNTRAINED = -1
 NOISE = "noise"
+REFERENCE = "upward-rank"  # what orders are told against: the one that the package tries first
 SHIPPED_COUNTS = (3, 6)  # orders of a recommendation's leaf
 EXPLAINED, RECOMMENDED = (2, 25), (2, 30)  # depth and least problems of a leaf
 
@@ -197,15 +198,14 @@ def _by_family(part: Part) -> list[str]:
     rows = []
     for family in dict.fromkeys(part.families):
         values = losses.of_family(family)
-        rows.append(_family_row(family, ranking(values, part.orders), values, part, overall))
-    heads = ("family", "problems", "best order", "surely", "its ratio", "over " + overall.best)
+        rows.append(_family_row(family, ranking(values, part.orders), values, part))
+    over = f"over {part.orders[_reference(part)]}"
+    heads = ("family", "problems", "best order", "surely", "its ratio", over)
     return [*lines, *_table((*heads, "cannot be told apart from the best"), rows)]
 
 
-def _family_row(
-    family: str, found: Ranking, values: FloatArray, part: Part, overall: Ranking
-) -> list[str]:
-    best, common = part.orders.index(found.best), part.orders.index(overall.best)
+def _family_row(family: str, found: Ranking, values: FloatArray, part: Part) -> list[str]:
+    best, common = part.orders.index(found.best), _reference(part)
     gain = ratio_interval(values[best] - values[common])
     others = [order for order in found.alike if order != found.best]
     told = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if len(others) > 6 else "")
@@ -261,7 +261,13 @@ def _dependence(parts: Sequence[Part]) -> list[str]:
 
 
 def _common(part: Part) -> int:
+    """The best order over all of a part's problems."""
     return part.orders.index(ranking(part.losses().values, part.orders).best)
+
+
+def _reference(part: Part) -> int:
+    """``REFERENCE``, or the best over all where that was not studied."""
+    return part.orders.index(REFERENCE) if REFERENCE in part.orders else _common(part)
 
 
 def _explained(parts: Sequence[Part]) -> list[str]:
@@ -270,7 +276,7 @@ def _explained(parts: Sequence[Part]) -> list[str]:
         return []
     tree = explanation(first)
     lines = ["## Features: a tree fitted on the families seen", "", "```", *tree.lines(), "```", ""]
-    rows, common = [], _common(first)
+    rows, common = [], _reference(first)
     for part in parts:
         losses = part.losses().values
         if part.orders != first.orders:
