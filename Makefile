@@ -10,6 +10,7 @@ demo: .venv/installed
 
 test: check
 	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest benchmarks/micro --benchmark-disable
 
 check: .venv/installed
 	$(BIN)/ruff check .
