@@ -33,7 +33,7 @@ def bench(args: Namespace) -> int:
         numbers(args.seeds, int, "--seeds"),
         part_of(args.part),
     )
-    where = Where(args.processes, args.dask)
+    where = Where(args.processes, args.dask, args.keep)
     return run_suite(args.suite, args.output, console(), say, override, where)
 
 

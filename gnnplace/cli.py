@@ -245,6 +245,7 @@ def _bench(parser: ArgumentParser) -> None:
     parser.add_argument("--part", default="", help="K/N: the K-th of N parts of the problems")
     parser.add_argument("--processes", type=int, default=0, help="run cells in so many workers")
     parser.add_argument("--dask", default="", help="run cells on the cluster of this scheduler")
+    parser.add_argument("--keep", action="store_true", help="keep problems and placements too")
     parser.add_argument("--best-known", default=None, help="summary: a file that counts as well")
     parser.add_argument("--record", action="store_true", help="summary: writes that file anew")
     parser.add_argument("--rival", default="annealing", help="summary: wins and losses against it")

@@ -15,6 +15,7 @@ from pydantic import Field
 from gnnplace.files import Schema, parse, read_json, write_text
 
 ProblemId = tuple[str, str]
+RUN_SUFFIX = "-run"  # of the digest of a problem whose placements are executed
 
 
 class BestKnown(Schema):
@@ -48,6 +49,11 @@ class BestKnownFile(Schema):
 def problem_id(row: Mapping[str, Any]) -> ProblemId:
     """Key and digest of a row's problem; rows of problems that could not be made have no digest."""
     return row["problem"], row.get("digest", "")
+
+
+def was_run(problem: ProblemId) -> bool:
+    """Whether step times of the problem are of runs, which belong to one machine and day."""
+    return problem[1].endswith(RUN_SUFFIX)
 
 
 def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:

@@ -42,6 +42,7 @@ class Task:
         timeout: seconds that the cell may take.
         folder: files of the problem are relative to it.
         cell: what to run.
+        keep: folder for problems and placements; empty: none are kept.
     """
 
     suite: str
@@ -50,6 +51,7 @@ class Task:
     timeout: float
     folder: str
     cell: Cell
+    keep: str = ""
 
     @property
     def row(self) -> Row:
@@ -72,11 +74,11 @@ class Task:
         return Task(**{**data, "cell": Cell(**{**data["cell"], "problem": entry})})
 
 
-def tasks_of(suite: SuiteFile, todo: list[Cell], folder: Path) -> list[Task]:
+def tasks_of(suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = "") -> list[Task]:
     """Tasks of cells of a suite whose files are relative to ``folder``."""
     where = str(folder.resolve())
     about = (suite.name, suite.kind, suite.mode, suite.timeout, where)
-    return [Task(*about, cell) for cell in todo]
+    return [Task(*about, cell, keep) for cell in todo]
 
 
 def run_task(task: Task, begun: Begun | None = None) -> Row:
@@ -91,24 +93,38 @@ def run_task(task: Task, begun: Begun | None = None) -> Row:
     row = task.row
     begin = time.perf_counter()
     try:
-        problem = _loaded(task.kind, task.cell.problem.model_dump_json(), task.folder)
+        entry = task.cell.problem
+        text, changed = entry.model_dump_json(), _changed(entry, task.folder)
+        problem = _loaded(task.kind, text, task.folder, changed)
         if isinstance(problem, GnnplaceError):
             raise problem
-        row |= described(task.cell.problem, problem)
+        row |= described(entry, problem)
         if begun is not None:
             begun(row)
         begin = time.perf_counter()
         with time_limit(task.timeout):
-            found = outcome(task.cell, problem, task.mode)
-        row |= {"seconds": time.perf_counter() - begin} | found
-    except GnnplaceError as caught:
-        seconds = time.perf_counter() - begin
-        row |= {"seconds": seconds, "error": str(caught) or type(caught).__name__}
+            row |= outcome(task.cell, problem, task.mode, task.keep)
+    except Exception as caught:  # whatever a placer of somebody else's raises is its row
+        row |= {"seconds": time.perf_counter() - begin, "error": _told(caught)}
     return row | provenance()
 
 
+def _told(caught: Exception) -> str:
+    """One line of an error; of one that nobody raised on purpose with its class."""
+    line = (str(caught).splitlines() or [""])[0]
+    if isinstance(caught, GnnplaceError) and line:
+        return line
+    return f"{type(caught).__name__}: {line}" if line else type(caught).__name__
+
+
+def _changed(entry: ProblemEntry, folder: str) -> int:
+    """When the problem's file was last changed, in ns: workers live longer than files."""
+    path = Path(folder) / (entry.file or entry.profile or "")
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
 @lru_cache(maxsize=1)
-def _loaded(kind: str, entry: str, folder: str) -> Loaded | GnnplaceError:
+def _loaded(kind: str, entry: str, folder: str, changed: int) -> Loaded | GnnplaceError:
     """A problem, loaded once for all its cells in turn; or why it cannot be."""
     try:
         return load(kind, ProblemEntry.model_validate_json(entry), Path(folder))

@@ -13,6 +13,7 @@ digests of executed and sharded problems are not those of placed ones.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnnplace import api
+from gnnplace.bench.best_known import RUN_SUFFIX
 from gnnplace.bench.rows import digest
 from gnnplace.bench.suite import EXECUTE, SHARD, Cell, ProblemEntry
 from gnnplace.best import placer_names
 from gnnplace.errors import ExecutionError
+from gnnplace.placement import write_placement
 from gnnplace.placers import Result
-from gnnplace.problem import Problem
+from gnnplace.problem import Problem, write_problem
 from gnnplace.sharding import ShardingProblem, best_strategy, warm
 from gnnplace.sharding.configurations import Space
 from gnnplace.sharding.costs import Machine, sharding_problem
@@ -91,7 +94,7 @@ def described(entry: ProblemEntry, loaded: Loaded) -> Data:
         "num_devices": problem.num_devices,
         "microbatches": problem.microbatches,
         "seen": entry.seen,
-        "digest": f"{problem.fingerprint[:12]}-run" if executed else digest(problem),
+        "digest": f"{problem.fingerprint[:12]}{RUN_SUFFIX}" if executed else digest(problem),
         "estimated": float(np.mean(problem.estimated)),
         "clock": "measured" if executed else "predicted",
         **entry.labels,
@@ -112,23 +115,39 @@ def _described_split(loaded: Split) -> Data:
     }
 
 
-def outcome(cell: Cell, loaded: Loaded, mode: str) -> Data:
+def outcome(cell: Cell, loaded: Loaded, mode: str, keep: str = "") -> Data:
     """The part of a row that tells what was found.
 
     Args:
         cell: what to run.
         loaded: its problem.
         mode: of executions.
+        keep: folder for problem and placement; empty: they are not kept.
 
     Raises:
         GnnplaceError: nothing was found, or it did not run.
     """
+    begin = time.perf_counter()
     if isinstance(loaded, Split):
-        return _sharded(cell, loaded)
+        return _sharded(cell, loaded) | {"seconds": time.perf_counter() - begin}
     problem = loaded.problem if isinstance(loaded, Executable) else loaded
     result = api.place(anew(problem), placer=cell.placer, budget=cell.budget, seed=cell.seed)
-    found = _placed(result)
+    found = _placed(result) | {"seconds": time.perf_counter() - begin}
+    if keep:
+        found |= _kept(Path(keep), cell, problem, result)
     return found | _executed(loaded, result, mode) if isinstance(loaded, Executable) else found
+
+
+def _kept(folder: Path, cell: Cell, problem: Problem, result: Result) -> Data:
+    """Writes what ``gnnplace simulate`` takes: the problem once, and the placement."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = digest(problem)
+    path = folder / f"{told}.json"
+    if not path.exists():
+        write_problem(path, problem)
+    name = f"{told}-{cell.placer}-{cell.budget:g}-{cell.seed}.json"
+    write_placement(folder / name, result.placement, problem)
+    return {"kept": name}
 
 
 def anew(problem: Problem) -> Problem:
@@ -147,7 +166,7 @@ def _placed(result: Result) -> Data:
 
 
 def _executed(loaded: Executable, result: Result, mode: str) -> Data:
-    """What a run adds; the seconds stay those of the search, the bound is no longer one."""
+    """What a run adds; seconds stay those of the search, the bound is of predictions alone."""
     run = api.execute(loaded.program, loaded.problem, result.placement, steps=STEPS, mode=mode)
     if not run.verification.passed:
         raise ExecutionError(f"the run computed something else: {run.verification.summary()}")
@@ -156,7 +175,6 @@ def _executed(loaded: Executable, result: Result, mode: str) -> Data:
         "lower_bound": None,
         "predicted": result.step_time,
         "clock": run.execution.mode,
-        "seconds": result.seconds,
     }
 
 

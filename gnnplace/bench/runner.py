@@ -21,6 +21,7 @@ from gnnplace.bench.workers import Runner, here, in_processes, on_dask
 from gnnplace.errors import InputError
 
 Say = Callable[[str], None]
+KEPT = "kept"  # folder of problems and placements
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class Where:
     Attributes:
         processes: worker processes; 0 for none.
         dask: address of a Dask scheduler.
+        keep: problems and placements are kept too, in a folder beside the rows.
     """
 
     processes: int = 0
     dask: str = ""
+    keep: bool = False
 
     def __post_init__(self) -> None:
         if self.processes and self.dask:
@@ -118,8 +121,10 @@ def run_suite(
     done = {identity(row) for row in read_rows(rows_path)}
     todo = [c for c in cells(suite) if tuple(c.identity().values()) not in done]
     run = where.runner(suite)
+    keep = str((Path(folder) / KEPT).resolve()) if where.keep else ""
+    tasks = tasks_of(suite, todo, Path(path).parent, keep)
     say(f"{suite.name}: {len(todo)} cells to run, {len(done)} rows already in {rows_path}")
-    for number, row in enumerate(run(tasks_of(suite, todo, Path(path).parent)), 1):
+    for number, row in enumerate(run(tasks), 1):
         append(rows_path, row)
         say(f"{number}/{len(todo)} {row['problem']}: {row['placer']} {_outcome(row)}")
     print_standings(read_rows(rows_path), out)

@@ -81,7 +81,7 @@ def standings(
     cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         cells[row["placer"], row["budget"]].append(row)
-    times = {who: _times(mine) for who, mine in cells.items()}
+    times = {who: step_times(mine) for who, mine in cells.items()}
     tried = {who: {problem_id(row) for row in mine} for who, mine in cells.items()}
     base = times.get(PORTFOLIO, {})
     result = []
@@ -122,8 +122,8 @@ def _standing(
     )
 
 
-def _times(rows: Iterable[Mapping[str, Any]]) -> Times:
-    """Geometric mean step time over the seeds that found something, by problem."""
+def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
+    """By problem, geometric mean step time over the seeds that found something."""
     found: dict[ProblemId, list[float]] = defaultdict(list)
     for row in rows:
         if row["feasible"]:

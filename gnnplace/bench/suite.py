@@ -32,7 +32,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from gnnplace import api
-from gnnplace.errors import FormatError
+from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_text
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, read_problem
@@ -134,7 +134,14 @@ class ProblemEntry(Schema):
         return str(named).partition("?")[0]
 
     def load(self, folder: Path = Path()) -> Problem:
-        """Builds, captures or reads the problem; files are relative to ``folder``."""
+        """Builds, captures or reads the problem; files are relative to ``folder``.
+
+        Raises:
+            InputError: a network, which has layers to split and no ops to place; and whatever is
+                wrong with the source.
+        """
+        if self.network is not None:
+            raise InputError(f"network {self.network!r}: only suites of kind shard have networks")
         if self.model is not None:
             options = api.CaptureOptions(groups=self.groups, microbatches=self.microbatches)
             return api.profile(self.model, self.cluster or "auto", options=options)

@@ -1,4 +1,4 @@
-"""Summary of rows: standings as tables, over all problems and apart for those like the training's.
+"""Summary of rows: tables and plots, over all problems and apart for those like the training's.
 
 ``gnnplace bench summary FILE...`` reads rows of any number of runs; the best known step times are
 the minimum over all of them and over a file that is kept.
@@ -7,42 +7,36 @@ the minimum over all of them and over a file that is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from gnnplace.bench.best_known import (
     BestKnown,
     ProblemId,
     merged,
     read_best_known,
+    was_run,
     write_best_known,
 )
-from gnnplace.bench.plot import quality_plot
+from gnnplace.bench.page import Section, page
+from gnnplace.bench.plot import profile_plot, quality_plot
+from gnnplace.bench.profiles import performance_profiles
 from gnnplace.bench.rows import read_rows, results_file
 from gnnplace.bench.standings import RIVAL, Standing, standings
-from gnnplace.bench.statistics import Interval
+from gnnplace.bench.tables import tables
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 
 Row = Mapping[str, Any]
-HEADINGS = (
-    "placer",
-    "budget",
-    "over best known",
-    "gap closed",
-    "pooled",
-    "won/lost/tied",
-    "infeasible",
-    "seconds",
-)
+Best = Mapping[ProblemId, BestKnown]
+WIDEST = 10
 NOTE = (
-    "Over best known: geometric mean of predicted step times. Gap closed: (portfolio - placer) / "
+    "Over best known: geometric mean of step times. Gap closed: (portfolio - placer) / "
     "(portfolio - best known), mean, and pooled over logarithms, where portfolio and best known "
-    "differ by more than 1 %. In brackets: 95 % bootstrap intervals over problems."
+    "differ by more than 1 %. In brackets: 95 % bootstrap intervals, in the first table over "
+    "problems, in the others over problems and seeds."
 )
 
 
@@ -65,7 +59,7 @@ def summarise(
         record: write that file anew with what the rows found.
         rival: who wins and losses are counted against.
         only: problems whose key contains this text.
-        folder: tables and plots are written here too, as Markdown and SVG.
+        folder: tables and plots are written here too, as Markdown, HTML and SVG.
 
     Raises:
         InputError: there are no rows, or no file to record in.
@@ -79,7 +73,7 @@ def summarise(
     rows = [row for path in files for row in read_rows(Path(path))]
     best = merged(read_best_known(best_known) if best_known else {}, rows)
     if record and best_known is not None:
-        write_best_known(best_known, best)
+        write_best_known(best_known, {p: found for p, found in best.items() if not was_run(p)})
     shown = [row for row in rows if only in row["problem"]]
     if not shown:
         raise InputError(f"bench summary: no row's problem contains {only!r}")
@@ -90,74 +84,95 @@ def summarise(
 def print_standings(
     rows: Sequence[Row],
     out: Console,
-    best: Mapping[ProblemId, BestKnown] | None = None,
+    best: Best | None = None,
     rival: str = RIVAL,
     folder: str | None = None,
 ) -> None:
-    """Prints a table for each part of the rows; the best known are theirs if none are given."""
+    """Prints tables for each part of the rows, and writes them where a folder is given.
+
+    Args:
+        rows: of any number of suites.
+        out: where the tables go, but those with more than ``WIDEST`` columns.
+        best: best known step times; those of the rows by default.
+        rival: who others are compared with.
+        folder: gets ``summary.md``, ``summary.html`` and the plots as SVG.
+    """
     best = merged({}, rows) if best is None else best
-    text = []
-    for title, part in parts(rows).items():
-        found = standings(part, best, rival)
-        heading = f"{title}: {describe(part, found)}"
-        out.print(standings_table(found, f"{heading}; against {rival}"))
-        text += [f"## {heading}", "", *markdown(found, rival), ""]
-        if folder is not None:
-            path = results_file(folder, title).with_suffix(".svg")
-            write_text(path, quality_plot(found, heading))
+    sections = [_section(name, part, best, rival) for name, part in parts(rows).items()]
+    for section in sections:
+        for grid in section.grids:
+            if len(grid.headings) <= WIDEST:
+                out.print(grid.table())
     out.print(NOTE)
     if folder is not None:
-        write_text(Path(folder) / "summary.md", "\n".join([*text, NOTE]) + "\n")
+        _write(Path(folder), sections, _origin(rows))
+
+
+def _section(name: str, rows: Sequence[Row], best: Best, rival: str) -> Section:
+    found = standings(rows, best, rival)
+    title = f"{name}: {describe(rows, found)}"
+    plots = {
+        "seconds": quality_plot(found, title),
+        "profiles": profile_plot(performance_profiles(rows, best), title),
+    }
+    return Section(name, title, tables(rows, best, rival, f"{title}; against {rival}"), plots)
+
+
+def _write(folder: Path, sections: Sequence[Section], origin: str) -> None:
+    text = []
+    for section in sections:
+        stem = results_file(folder, section.name).with_suffix("")
+        text += [f"## {section.title}", ""]
+        for grid in section.grids:
+            text += grid.markdown()
+        for what, svg in section.plots.items():
+            write_text(f"{stem}-{what}.svg", svg)
+            text += [f"![{what}]({stem.name}-{what}.svg)", ""]
+    write_text(folder / "summary.md", "\n".join([*text, NOTE, "", origin]) + "\n")
+    write_text(folder / "summary.html", page(sections, NOTE, origin))
+
+
+def _origin(rows: Sequence[Row]) -> str:
+    """Where rows are from: commits, machines, days."""
+    commits = {str(row.get("commit", "unknown"))[:10] for row in rows}
+    machines = {
+        f"{row['machine']['processor']}, {row['machine']['cores']} cores"
+        for row in rows
+        if "machine" in row
+    }
+    days = sorted(str(row["when"])[:10] for row in rows if "when" in row)
+    span = "" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    told = f"{len(rows)} rows of commits {', '.join(sorted(commits))}"
+    return "; ".join(part for part in (told, span, *sorted(machines)) if part) + "."
 
 
 def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by suite, apart for problems like those of the training data."""
+    """Rows by suite, apart for problems like those of the training data, and for each clock."""
+    clocks: dict[str, set[str]] = {}
+    for row in rows:
+        if row["feasible"]:
+            clocks.setdefault(_suite(row), set()).add(_clock(row))
     result: dict[str, list[Row]] = {}
     for row in rows:
-        title = f"{row.get('suite', 'rows')}{'-seen' if row.get('seen') else ''}"
+        title = _suite(row)
+        if len(clocks.get(title, ())) > 1:
+            title += f"-{_clock(row) if row['feasible'] else 'failed'}"
         result.setdefault(title, []).append(row)
     return result
 
 
+def _suite(row: Row) -> str:
+    return f"{row.get('suite', 'rows')}{'-seen' if row.get('seen') else ''}"
+
+
+def _clock(row: Row) -> str:
+    """What a row's step time is; rows of older runs do not say it, and are predicted."""
+    return str(row.get("clock", "predicted"))
+
+
 def describe(rows: Sequence[Row], found: Sequence[Standing]) -> str:
-    """How many problems there are, and how many of them have no gap."""
+    """How many problems there are, how many of them have no gap, and what step times are."""
     count = len({row["problem"] for row in rows})
     apart = max((standing.ties_apart for standing in found), default=0)
-    return f"{count} problems, {apart} of them without a gap"
-
-
-def standings_table(found: Sequence[Standing], title: str) -> Table:
-    """Standings as a table."""
-    table = Table(title=title, title_justify="left")
-    for i, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if i else "left")
-    for standing in found:
-        table.add_row(*_cells(standing))
-    return table
-
-
-def markdown(found: Sequence[Standing], rival: str) -> list[str]:
-    """Standings as lines of a Markdown table."""
-    headings = [f"{h} ({rival})" if h.startswith("won") else h for h in HEADINGS]
-    lines = [f"| {' | '.join(headings)} |", "|---|" + "---:|" * (len(HEADINGS) - 1)]
-    return lines + [f"| {' | '.join(_cells(standing))} |" for standing in found]
-
-
-def _cells(standing: Standing) -> list[str]:
-    versus = (standing.wins, standing.losses, standing.ties)
-    return [
-        standing.placer,
-        f"{standing.budget:g} s",
-        _interval(standing.ratio, ".3f"),
-        _interval(standing.closed, ".0%"),
-        "-" if isnan(standing.pooled) else f"{standing.pooled:.0%}",
-        "/".join(map(str, versus)) if any(versus) else "-",
-        f"{standing.infeasible} of {standing.rows}",
-        f"{standing.seconds:.3g}",
-    ]
-
-
-def _interval(interval: Interval | None, form: str) -> str:
-    if interval is None:
-        return "-"
-    return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
+    clocks = ", ".join(sorted({_clock(row) for row in rows if row["feasible"]}))
+    return f"{count} problems, {apart} of them without a gap; step times {clocks or 'none'}"

@@ -1,12 +1,12 @@
 """Where cells run: in this process, in N worker processes, on a Dask cluster by its address.
 
 All three run ``cells.run_task`` and yield its rows as they come; the caller alone writes them.
-A worker process reads tasks as lines of JSON and answers with lines of JSON: what it knows of the
-problem once that is in memory, then the row. So a worker that is killed, or that hangs in compiled
-code where no Python signal arrives, becomes a row, and a fresh worker takes the next cell. On Dask
-every worker thread has such a process of its own: same code, and no placer slows down the cluster's
-own threads. Suites are read where ``gnnplace bench`` runs; files that problems name must be there
-at the same path on every machine.
+A worker process (``serve``) reads tasks as lines of JSON and answers with lines of JSON: what it
+knows of the problem once that is in memory, then the row. So a worker that is killed, or that hangs
+in compiled code where no Python signal arrives, becomes a row, and a fresh worker takes the next
+cell. On Dask every worker thread has such a process of its own: same code, and no placer slows down
+the cluster's own threads. Suites are read where ``gnnplace bench`` runs; files that problems name
+must be there at the same path on every machine.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Worker:
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = names
         self.process: subprocess.Popen[str] | None = None
+        self.closed = False
         self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def run(self, task: Task) -> Row:
@@ -59,13 +60,20 @@ class Worker:
             begin, limit, known = time.perf_counter(), task.timeout + GRACE, answer
 
     def close(self) -> None:
-        """Ends the process, at once."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+        """Ends the process, at once, for good."""
+        self.closed = True
+        self._kill()
+
+    def _kill(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            process.wait()
 
     def _send(self, text: str) -> None:
+        if self.closed:
+            self.answers.put("")
+            return
         if self.process is None or self.process.poll() is not None:
             self._start()
         assert self.process is not None
@@ -75,10 +83,11 @@ class Worker:
             self.process.stdin.flush()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "gnnplace.bench.workers", *self.names]
-        pipe = subprocess.PIPE
+        command = [sys.executable, "-m", "gnnplace.bench.serve", *self.names]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        # A session of its own: Ctrl-C is for the process that writes the rows.
         self.process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **ONE_THREAD}
+            command, **pipes, env={**os.environ, **ONE_THREAD}, start_new_session=True
         )
         self.answers = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(self.process, self.answers), daemon=True).start()
@@ -92,11 +101,13 @@ class Worker:
 
     def _end(self, limit: float) -> str:
         """Ends a worker that gave no answer; what was wrong with it."""
-        assert self.process is not None
+        process = self.process
+        if process is None:  # closed meanwhile: the run is being stopped
+            return "stopped"
         try:
-            code = self.process.wait(timeout=0.5)
+            code = process.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
-            self.close()
+            self._kill()
             return f"timed out: no answer after {limit:g} s, worker killed"
         self.process = None
         return f"worker died with exit status {code}"
@@ -163,7 +174,7 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
         InputError: ``distributed`` is not installed, or nobody answers at the address.
     """
     try:
-        from distributed import Client  # type: ignore[import-not-found]
+        from distributed import Client
         from distributed import as_completed as done
     except ImportError:
         raise InputError(
@@ -199,28 +210,9 @@ _of_thread = threading.local()
 
 def run_on_dask(line: str, names: list[str]) -> str:
     """Runs one task in the calling thread's own worker process; both are JSON."""
-    if getattr(_of_thread, "worker", None) is None or _of_thread.worker.names != names:
+    worker = getattr(_of_thread, "worker", None)
+    if worker is None or worker.names != names:
+        if worker is not None:
+            worker.close()
         _of_thread.worker = Worker(names)
     return json.dumps(_of_thread.worker.run(Task.from_json(line)))
-
-
-def serve(names: Sequence[str]) -> None:
-    """What a worker process does: tasks from standard input, answers to standard output.
-
-    Whatever else is printed goes to standard error.
-    """
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def answer(row: Row) -> None:
-        answers.write(json.dumps(row) + "\n")
-        answers.flush()
-
-    if names:
-        warm_up(names[0], list(names[1:]))
-    for line in sys.stdin:
-        answer(run_task(Task.from_json(line), lambda row: answer({**row, "begun": True})))
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1:])

@@ -62,6 +62,13 @@ def test_every_cell_is_a_row_with_its_origin(suite):
     assert len({row["digest"] for row in rows if row["feasible"]}) == 3
 
 
+def test_rows_tell_family_and_cluster(suite):
+    rows, _, _ = start(suite)
+    told = {(row["problem"], row["family"], row["cluster"]) for row in rows if row["feasible"]}
+    assert ("family=layered seed=3", "layered", "drawn") in told
+    assert ("file=chain.json", "chain.json", "drawn") in told
+
+
 def test_parts_share_the_problems_and_overrides_replace_the_placers(suite):
     out = Console(file=io.StringIO(), width=160)
     found = []
@@ -95,8 +102,15 @@ def test_rows_are_summed_up_and_the_best_known_kept(suite, capsys):
     assert run(["bench", "summary", rows, "--record", *more]) == 0
     assert "gap closed" in capsys.readouterr().out
     assert len(read_best_known(best)) == 3
-    assert "| heft | 0 s |" in (suite / "tables" / "summary.md").read_text()
-    assert "<svg" in (suite / "tables" / "tiny.svg").read_text()
+    text = (suite / "tables" / "summary.md").read_text()
+    assert "| heft | 0 s |" in text
+    assert "missing.json" in text  # of the failed cells
+    for plot in ("tiny-seconds.svg", "tiny-profiles.svg"):
+        assert "<svg" in (suite / "tables" / plot).read_text()
+        assert plot in text
+    page = (suite / "tables" / "summary.html").read_text()
+    assert page.count("<svg") == 2
+    assert "Share of problems" in page
     assert run(["bench", "summary", rows, "--only", "layered"]) == 0
     assert "1 problems" in capsys.readouterr().out
 

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from gnnplace.bench.kinds import known_names
 from gnnplace.bench.suite import ProblemEntry, cells, load_problems, read_suite
+from gnnplace.cluster import preset_names
+from gnnplace.sharding.networks import NETWORKS
 from gnnplace.zoo.captured import shipped_store
+from gnnplace.zoo.datasets import find_dataset
 from gnnplace.zoo.random_families import TEST, TRAIN
 
 SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
@@ -109,3 +113,41 @@ placers: [single]
 def test_mistaken_entries_are_refused(entry, fault):
     with pytest.raises(ValueError, match=fault):
         ProblemEntry.model_validate(entry)
+
+
+@pytest.mark.parametrize("path", sorted(SUITES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_suite_names_what_there_is(path):
+    suite = read_suite(path)
+    assert suite.name == path.stem
+    assert {*suite.placers, *suite.constructions} <= set(known_names(suite.kind))
+    assert len({entry.key for entry in suite.problems}) == len(suite.problems)
+    for entry in suite.problems:
+        if entry.dataset is not None:
+            assert entry.graph in find_dataset(entry.dataset, path.parent).names
+            assert entry.cluster in preset_names()
+            assert not entry.seen
+        if entry.network is not None:
+            assert entry.network in NETWORKS
+        if entry.family is not None:
+            assert entry.seen == (entry.family in TRAIN) or suite.name == "smoke"
+
+
+def test_standard_is_held_out_and_its_parts_are_of_all_kinds():
+    problems = read_suite(SUITES / "standard.yaml").problems
+    trained = shipped_store().part("train")
+    assert not {entry.graph for entry in problems} & set(trained)
+    for part in range(8):
+        mine = problems[part::8]
+        assert len({entry.labels["family"] for entry in mine}) >= 3
+        assert len({entry.cluster for entry in mine}) >= 3
+
+
+def test_families_are_those_of_the_models():
+    told = {
+        "searched-cnn": ProblemEntry(dataset="d", graph="searched-cnn-03", cluster="c"),
+        "bert": ProblemEntry(captured="bert-mini"),
+        "layered": ProblemEntry(family="layered"),
+        "gpt2": ProblemEntry(model="gpt2?layers=2"),
+    }
+    assert {entry.labels["family"] for entry in told.values()} == set(told)
+    assert told["bert"].labels["cluster"] == "drawn"

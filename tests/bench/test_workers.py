@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -21,8 +22,11 @@ from gnnplace.bench.suite import cells, read_suite
 from gnnplace.bench.workers import Worker, in_processes
 from gnnplace.cli import run
 from gnnplace.errors import InputError
+from gnnplace.placement import read_placement
 from gnnplace.placers import contract
-from gnnplace.problem import write_problem
+from gnnplace.placers.single import Single
+from gnnplace.problem import read_problem, write_problem
+from gnnplace.simulation import simulate
 
 SUITE = """
 name: tiny
@@ -61,24 +65,54 @@ def test_worker_processes_write_the_rows_of_one_process(suite):
     assert all("missing.json" in row["error"] for row in shared if not row["feasible"])
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+def test_what_is_kept_simulates_to_what_the_rows_say(suite, processes):
+    rows = rows_of(suite, "r", Where(processes=processes, keep=True))
+    solved = [row for row in rows if row["feasible"]]
+    assert len({row["kept"] for row in solved}) == len(solved) == 6
+    for row in solved:
+        problem = read_problem(suite / "r" / "kept" / f"{row['digest']}.json")
+        placement = read_placement(suite / "r" / "kept" / row["kept"], problem)
+        assert simulate(problem, placement).step_time == row["step_time"]
+
+
 def test_a_task_is_the_same_after_a_journey(suite):
     read = read_suite(suite / "tiny.yaml")
     for task in tasks_of(read, cells(read), suite):
         assert Task.from_json(task.to_json()) == task
 
 
+def test_a_file_that_changed_is_read_anew(suite):
+    read = read_suite(suite / "tiny.yaml")
+    task = tasks_of(read, cells(read)[:1], suite)[0]
+    first = run_task(task)
+    write_problem(suite / "chain.json", contract.training_chain(num_layers=9))
+    second = run_task(task)
+    assert (first["num_ops"], second["num_ops"]) == (18, 27)
+    assert first["digest"] != second["digest"]
+
+
+def test_a_placer_that_fails_unexpectedly_is_a_row(suite, monkeypatch):
+    def search(self, space, rng, deadline):
+        raise ValueError("no such thing\nand more")
+
+    monkeypatch.setattr(Single, "search", search)
+    failed = [row for row in rows_of(suite, "r") if row["placer"] == "single"]
+    chain = [row["error"] for row in failed if "chain" in row["problem"]]
+    assert chain == ["ValueError: no such thing"] * 2
+
+
 SLOW = """
     import sys, time
-    from gnnplace.placers import PLACERS
     from gnnplace.placers.single import Single
-    from gnnplace.bench import workers
+    from gnnplace.bench.serve import serve
 
     def search(self, space, rng, deadline, search=Single.search):
         {what}
         return search(self, space, rng, deadline)
 
     Single.search = search
-    workers.serve([])
+    serve([])
 """
 
 
@@ -118,6 +152,17 @@ def test_a_worker_that_dies_or_hangs_is_a_row_and_the_next_cell_runs(
     assert second["feasible"]
 
 
+def test_workers_end_with_the_run(suite):
+    """Whether it is stopped in the middle or killed: nobody is left behind."""
+    read = read_suite(suite / "tiny.yaml")
+    running = in_processes(2, ["place"])(tasks_of(read, cells(read), suite))
+    next(running)
+    mine = psutil.Process().children()
+    assert len(mine) == 2
+    running.close()
+    assert psutil.wait_procs(mine, timeout=10)[1] == []
+
+
 @pytest.mark.parametrize("more", [[], ["--processes", "2"]])
 def test_a_run_that_is_killed_goes_on_where_it_stopped(suite, more):
     text = SUITE.replace("[single, heft, contiguous]", "[annealing]")
@@ -132,8 +177,11 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(suite, more):
     while not (rows.is_file() and rows.read_bytes().count(b"\n") >= 2):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    workers = psutil.Process(started.pid).children(recursive=True)
+    assert len(workers) == (2 if more else 0)
     os.kill(started.pid, signal.SIGKILL)
     started.wait()
+    assert psutil.wait_procs(workers, timeout=30)[1] == []
     before = rows.read_text().splitlines()[:2]
     assert len(read_rows(rows)) < 12
     found = rows_of(suite, "r")

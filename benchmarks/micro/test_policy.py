@@ -1,0 +1,80 @@
+"""Features, encoder and decoder of the learned placer: against networkx, PyG and torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.nn import GCNConv
+
+from benchmarks.micro.references import against, problem, upward_rank
+from gnnplace.placers import SearchSpace
+from gnnplace.policy import decoder
+from gnnplace.policy.features import STATIC, static_features
+from gnnplace.policy.learned import load_policy
+from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.walk import WalkGraph
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy()
+
+
+@pytest.mark.parametrize("num_ops", [300, 3_000])
+def test_features_against_one_rank_in_networkx(benchmark, num_ops):
+    """All static features of ours, one of them (the upward rank) of theirs."""
+    made = problem(num_ops)
+    cost, edge_cost = made.times[:, 0], made.graph.edges[2] / 1e9
+    found, _ = against(
+        benchmark,
+        lambda: static_features(WalkGraph(SearchSpace(made))),
+        lambda: upward_rank(made.graph, cost, edge_cost),
+    )
+    assert found.shape == (num_ops, len(STATIC))
+
+
+@pytest.mark.parametrize("num_ops", [300, 3_000])
+def test_encoder_against_plain_convolutions(benchmark, policy, num_ops):
+    """As many layers as wide of PyG's GCNConv, both ways along the edges: what attention to
+    buckets, edge features and the whole graph cost beside it.
+    """
+    graph = WalkGraph(SearchSpace(problem(num_ops)))
+    encoder = policy.encoder
+    hidden = policy.embed(graph).shape[1]
+    depth = sum(1 for name, _ in encoder.named_modules() if name.endswith(".norm"))
+    layers = [GCNConv(hidden, hidden) for _ in range(2 * max(1, depth))]
+    source, target, _ = graph.graph.edges
+    edges = torch.from_numpy(np.stack([source, target]).astype(np.int64))
+    x = torch.zeros(num_ops, hidden)
+
+    @torch.no_grad()
+    def plain():
+        states = x
+        for forth, back in zip(layers[::2], layers[1::2], strict=True):
+            states = torch.relu(forth(states, edges) + back(states, edges.flip(0)))
+        return states
+
+    found, expected = against(benchmark, lambda: policy.embed(graph), plain)
+    assert found.shape == expected.shape
+    assert np.isfinite(found).all()
+
+
+@torch.no_grad()
+def test_decoder_against_torch(benchmark, policy):
+    made = Rollouts(SearchSpace(problem(300)), policy)
+    aim = made.aims[0]
+    walk = made.graph.walk(aim.order)
+    context = made.contexts[int(walk is not made.graph.forward)]
+    if not context.shape[1]:  # a linear decoder needs no context; torch multiplies it by zeros
+        context = np.zeros((len(context), len(policy.decoder.bias)), np.float32)
+    arguments = (torch.from_numpy(context), made.order(aim.order), made.goal(aim))
+    found, expected = against(
+        benchmark,
+        lambda: made.walk(aim, margin=0.0).unit_device,
+        lambda: decoder.decode(policy.decoder, walk, *arguments),
+    )
+    assert len(found) == len(expected)
+    assert (found >= 0).all()

@@ -1,0 +1,57 @@
+"""``Grid``: a table of texts, and the same table for a terminal, for Markdown and for HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from rich.table import Table
+
+from gnnplace.bench.statistics import Interval
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table.
+
+    Attributes:
+        title: one line.
+        headings: of the columns; the first column is a name, the others are figures.
+        lines: of cells, as many as headings.
+    """
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+    def table(self) -> Table:
+        """For a terminal."""
+        table = Table(title=self.title, title_justify="left")
+        for i, heading in enumerate(self.headings):
+            table.add_column(heading, justify="right" if i else "left")
+        for line in self.lines:
+            table.add_row(*line)
+        return table
+
+    def markdown(self) -> list[str]:
+        """Lines of Markdown, with the title as a heading."""
+        rule = "|---|" + "---:|" * (len(self.headings) - 1)
+        rows = [f"| {' | '.join(line)} |" for line in (self.headings, *self.lines)]
+        return [f"### {self.title}", "", rows[0], rule, *rows[1:], ""]
+
+    def html(self) -> str:
+        """A heading and a table."""
+        head = "".join(f"<th>{escape(text)}</th>" for text in self.headings)
+        body = "\n".join(
+            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in line) + "</tr>"
+            for line in self.lines
+        )
+        return f"<h3>{escape(self.title)}</h3>\n<table><tr>{head}</tr>\n{body}</table>\n"
+
+
+def interval_text(interval: Interval | None, form: str = ".3f") -> str:
+    """A mean with its interval; a dash for none."""
+    if interval is None:
+        return "-"
+    return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
