@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -71,6 +74,21 @@ def append(path: Path, row: dict[str, Any]) -> None:
         file.write(json.dumps(row, allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Holds a file of rows against every other run that would write to it; a kill lets go of it.
+
+    Raises:
+        InputError: another run writes to it.
+    """
+    with path.open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{path}: another run writes to it; give another folder") from None
+        yield
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from gnnplace.bench.cells import tasks_of
 from gnnplace.bench.kinds import known_names
-from gnnplace.bench.rows import append, identity, read_rows, results_file
+from gnnplace.bench.rows import append, identity, read_rows, results_file, sole_writer
 from gnnplace.bench.suite import SuiteFile, cells, read_suite
 from gnnplace.bench.summary import print_standings
 from gnnplace.bench.workers import Runner, here, in_processes, on_dask
@@ -112,23 +112,29 @@ def run_suite(
 
     Raises:
         FormatError: a malformed suite or results file.
-        InputError: an unknown placer, or nowhere to run.
+        InputError: an unknown placer, nowhere to run, or another run writes to the same rows.
     """
     override, where = override or Override(), where or Where()
     suite = override.apply(read_suite(path))
     _check_names(path, suite)
     rows_path = results_file(folder, suite.name, override.part)
+    with sole_writer(rows_path):
+        _run_missing(suite, rows_path, Path(path).parent, where, say)
+    print_standings(read_rows(rows_path), out)
+    return 0
+
+
+def _run_missing(suite: SuiteFile, rows_path: Path, folder: Path, where: Where, say: Say) -> None:
+    """Runs the cells that have no row yet, and writes a row each."""
     done = {identity(row) for row in read_rows(rows_path)}
     todo = [c for c in cells(suite) if tuple(c.identity().values()) not in done]
     run = where.runner(suite)
-    keep = str((Path(folder) / KEPT).resolve()) if where.keep else ""
-    tasks = tasks_of(suite, todo, Path(path).parent, keep)
+    keep = str((rows_path.parent / KEPT).resolve()) if where.keep else ""
+    tasks = tasks_of(suite, todo, folder, keep)
     say(f"{suite.name}: {len(todo)} cells to run, {len(done)} rows already in {rows_path}")
     for number, row in enumerate(run(tasks), 1):
         append(rows_path, row)
         say(f"{number}/{len(todo)} {row['problem']}: {row['placer']} {_outcome(row)}")
-    print_standings(read_rows(rows_path), out)
-    return 0
 
 
 def _check_names(path: str, suite: SuiteFile) -> None:

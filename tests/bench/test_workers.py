@@ -17,7 +17,7 @@ from rich.console import Console
 
 from gnnplace.bench import Override, Where, run_suite
 from gnnplace.bench.cells import Task, run_task, tasks_of
-from gnnplace.bench.rows import read_rows
+from gnnplace.bench.rows import read_rows, sole_writer
 from gnnplace.bench.suite import cells, read_suite
 from gnnplace.bench.workers import Worker, in_processes
 from gnnplace.cli import run
@@ -80,6 +80,14 @@ def test_a_task_is_the_same_after_a_journey(suite):
     read = read_suite(suite / "tiny.yaml")
     for task in tasks_of(read, cells(read), suite):
         assert Task.from_json(task.to_json()) == task
+
+
+def test_one_run_at_a_time_writes_rows(suite):
+    (suite / "r").mkdir()
+    held = sole_writer(suite / "r" / "tiny.jsonl")
+    with held, pytest.raises(InputError, match="another run writes to it"):
+        rows_of(suite, "r")
+    assert len(rows_of(suite, "r")) == 9
 
 
 def test_a_file_that_changed_is_read_anew(suite):
