@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,8 +213,13 @@ def known_names(kind: str) -> tuple[str, ...]:
 
 
 def warm_up(kind: str, names: list[str]) -> None:
-    """Compiles what cells run, so that no cell's seconds contain it."""
+    """Compiles what cells run, so that no cell's seconds contain it.
+
+    Whatever a placer raises meanwhile its cells will raise again, and tell.
+    """
     if kind == SHARD:
         warm()
-    else:
-        api.warm(names)
+        return
+    for name in names:
+        with suppress(Exception):
+            api.warm([name])
