@@ -51,7 +51,9 @@ class Grid:
 
 
 def interval_text(interval: Interval | None, form: str = ".3f") -> str:
-    """A mean with its interval; a dash for none."""
+    """A mean with its interval, if it has a width; a dash for none."""
     if interval is None:
         return "-"
+    if interval.low == interval.high:
+        return f"{interval.mean:{form}}"
     return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"

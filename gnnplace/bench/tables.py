@@ -42,7 +42,7 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
 
 def standings_grid(found: Sequence[Standing], rival: str, heading: str) -> Grid:
     """Everybody against the best known and the portfolio."""
-    headings = ("placer", "budget", "over best known", "gap closed", "pooled")
+    headings: tuple[str, ...] = ("placer", "budget", "over best known", "gap closed", "pooled")
     headings += (f"won/lost/tied ({rival})", "infeasible", "seconds")
     return Grid(heading, headings, [_standing_line(standing) for standing in found])
 

@@ -32,4 +32,5 @@ def test_one_table_in_three_ways():
 def test_intervals_as_text():
     assert interval_text(Interval(1.0, 0.9, 1.25, 3)) == "1.000 [0.900, 1.250]"
     assert interval_text(Interval(0.5, 0.25, 0.75, 3), ".0%") == "50% [25%, 75%]"
+    assert interval_text(Interval(2.0, 2.0, 2.0, 1)) == "2.000"
     assert interval_text(None) == "-"
