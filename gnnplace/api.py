@@ -13,11 +13,11 @@ from gnnplace.best import placer_names as placer_names
 from gnnplace.best import shown_placers
 from gnnplace.cluster import Cluster, Device
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.files import read_json
 from gnnplace.formats import convert as convert
 from gnnplace.microbatching import with_microbatches
-from gnnplace.placement import Placement, placement_from_data
+from gnnplace.placement import Placement
 from gnnplace.placement import placed_microbatches as placed_microbatches
+from gnnplace.placement import read_placement_for as read_placement_for
 from gnnplace.placers import Exact, Placer, Result, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.throughput import throughput_placer as throughput_placer
@@ -358,19 +358,6 @@ def execution_mode(placement: Placement, problem: Problem) -> str:
     from gnnplace.execution import setting
 
     return setting.execution_mode(placement, problem)
-
-
-def read_placement_for(path: str | Path, problem: Problem) -> tuple[Placement, Problem]:
-    """A placement and the problem it is of: cut into micro-batches if the placement's ops are.
-
-    Raises:
-        FormatError, MismatchError: see ``gnnplace.placement.read_placement``.
-    """
-    data = read_json(path)
-    count = placed_microbatches(data)
-    if count > 1 and problem.microbatches == 1:
-        problem = with_microbatches(problem, count)
-    return placement_from_data(data, problem, str(path)), problem
 
 
 def read_or_profile(

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json, write_json
+from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem
 
 IntArray = NDArray[np.int32]
@@ -229,3 +230,16 @@ def _faults_by_link(problem: Problem, device: IntArray) -> list[str]:
             f"no link from {a!r} to {b!r}"
         )
     return lines
+
+
+def read_placement_for(path: str | Path, problem: Problem) -> tuple[Placement, Problem]:
+    """A placement and the problem it is of: cut into micro-batches if the placement's ops are.
+
+    Raises:
+        FormatError, MismatchError: see ``read_placement``.
+    """
+    data = read_json(path)
+    count = placed_microbatches(data)
+    if count > 1 and problem.microbatches == 1:
+        problem = with_microbatches(problem, count)
+    return placement_from_data(data, problem, str(path)), problem
