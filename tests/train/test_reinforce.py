@@ -87,7 +87,8 @@ def mean_draw(spaces, reinforce):
     rng, logs = np.random.default_rng(5), []
     for each in spaces:
         rollouts = Rollouts(each, reinforce.policy)
-        for aim in [aim for aim in rollouts.aims if aim.limit > 1][:3]:
+        several = sorted((aim for aim in rollouts.aims if aim.limit > 1), key=lambda aim: aim.limit)
+        for aim in several[:3]:
             walks = [rollouts.walk(aim, noise=rollouts.noise(rng, 0.25)) for _ in range(12)]
             logs += [np.log(rollouts.finish(aim, walked).score) for walked in walks]
     return np.mean(logs)
