@@ -79,6 +79,7 @@ class Anytime:
         """The best state found from ``start`` until ``deadline``, and what was done."""
         s = start_state(self.space, start.unit_device, start.order)
         seed_kernel(int(self.rng.integers(2**31)))
+        self.contexts = self.rollouts.unit_contexts  # the encoder's time is not a move's
         begin = time.perf_counter()
         self._run(s, KINDS[0], COLDEST, FIRST_MOVES)
         self.seconds_a_move = max(1e-7, (time.perf_counter() - begin) / FIRST_MOVES)
@@ -131,7 +132,7 @@ class Anytime:
             self.space.reversed,
             self.neighbourhood,
             self.weights,
-            self.rollouts.unit_contexts,
+            self.contexts,
             habit,
             s,
             temperature * float(s.score[1]),
