@@ -6,6 +6,7 @@ and a little of the other, and much for bytes that do not fit. The plan has the
 least greatest cost of a chunk: V(c, j) = min over i <= j of max(V(c - 1, i), cost of i..j), the
 bottleneck partition of PipeDream (Narayanan et al., 2019). Deviations: transfers at the cluster's
 mean link; of many units, the cheapest cut of each of ``MOST_CUTS`` stretches of equal work alone.
+Where memory is tight and nothing is pipelined, costs add up instead: the fewest transfers that fit.
 The decoder sees the plan as a feature; it is a hint, and the policy may leave it.
 Complexity: O(edges + k r MOST_CUTS^2).
 """

@@ -34,7 +34,7 @@ class Units(NamedTuple):
         allowed: devices of each unit. [U, D]
         time: seconds of all its ops on each device, inf where not allowed. [U, D]
         work: the same, mean over its devices. [U]
-        held: bytes of its state and of all tensors that it makes, in one micro-batch. [U]
+        held: bytes of its state and of its tensors at the peak (``walk.unit_peak``). [U]
         offset: where each unit's neighbours start. [U + 1]
         neighbour: neighbouring units.
         forth: bytes to and fro, -1 where none go that way. [2, E]
