@@ -24,14 +24,17 @@ def grown(size, times):
 
 @here
 def test_the_peak_is_what_lives_at_a_time_and_some_holes():
-    assert 95 * MEGA < grown(100 * MEGA, 1) < 130 * MEGA
-    assert 95 * MEGA < grown(100 * MEGA, 10) < 400 * MEGA
+    # What threads and libraries take at their first use differs by machine, and cancels.
+    small = grown(100 * MEGA, 1)
+    assert small > 95 * MEGA
+    assert 190 * MEGA < grown(300 * MEGA, 1) - small < 210 * MEGA
+    assert grown(300 * MEGA, 10) < 1500 * MEGA  # of 3,000 that were made; the heap keeps some
 
 
 @here
 def test_what_was_there_before_does_not_count():
-    block = torch.ones(25 * MEGA)
-    assert grown(MEGA, 1) < 60 * MEGA  # of 100 that were there; forking itself takes some
+    block = torch.ones(100 * MEGA)
+    assert grown(MEGA, 1) < 200 * MEGA  # of 400 that were there; forking itself takes some
     assert block[0] == 1
 
 
