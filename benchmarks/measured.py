@@ -41,7 +41,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gnnplace import api
-from gnnplace.measurements.agreement import settled
+from gnnplace.measurements.agreement import shortest
 from gnnplace.measurements.calibration import Calibration, Forward, calibrated, mean_overlap
 from gnnplace.measurements.candidates import candidates
 from gnnplace.measurements.objective import Measured, StepObjective
@@ -360,7 +360,7 @@ def studied(history: History, method: str, seed: int) -> list[tuple[dict, Placem
 
 
 def side_by_side(bench: Workbench, chosen: list[Placement], rounds: int) -> dict[str, float]:
-    """Seconds of each choice, settled over rounds in which all are measured in turn."""
+    """Seconds of each choice's shortest step, over rounds in which all are measured in turn."""
     distinct = {key_of(placement).hex(): placement for placement in chosen}
     times: dict[str, list[float | None]] = {key: [] for key in distinct}
     for number in range(rounds):
@@ -370,7 +370,7 @@ def side_by_side(bench: Workbench, chosen: list[Placement], rounds: int) -> dict
         for key, measured in zip(order, final.measure([distinct[k] for k in order]), strict=True):
             times[key].append(measured.seconds)
     good = {key: values for key, values in times.items() if None not in values}
-    return dict(zip(good, settled(list(zip(*good.values(), strict=True))), strict=True))
+    return dict(zip(good, shortest(list(zip(*good.values(), strict=True))), strict=True))
 
 
 def table(model: str, rows: list[dict]) -> Table:

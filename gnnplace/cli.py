@@ -352,7 +352,7 @@ def _fidelity(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--placements", type=int, default=30, help="how many")
     parser.add_argument("--placers", default=PLACERS, help="comma-separated, among them")
-    parser.add_argument("--rounds", type=int, default=4, help="how often each is measured")
+    parser.add_argument("--rounds", type=int, default=6, help="how often each is measured")
     parser.add_argument("--clock", default="auto", help="auto (of the mode), wall or virtual")
     parser.add_argument("--stored", action="store_true", help="calibrate on earlier runs as well")
     parser.add_argument("--json", action="store_true", help="one JSON object")

@@ -2,105 +2,33 @@
 
 Measures about 30 placements, compares, fits a calibration, and shows both before and after. Every
 run goes into the store of measurements; one that fails is a row.
+
+A placement's step time is that of its shortest step over all rounds: other processes and the
+hypervisor make steps longer, never shorter, so that the shortest is what the placement takes by
+itself (the argument of Python's `timeit`). What a step takes typically, by medians, is reported
+beside it.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
 from jsonargparse import Namespace
-from rich.table import Table
 
 from gnnplace import api
-from gnnplace.cluster import write_cluster
-from gnnplace.commands import console, open_store, options_of, say, say_kept
+from gnnplace.commands import open_store, options_of, say, say_kept
 from gnnplace.demo import output_folder
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
-from gnnplace.files import write_json, write_text
-from gnnplace.measurements import MeasurementStore, Selection, StepRecord
-from gnnplace.measurements import page as html
-from gnnplace.measurements.agreement import Agreement, agreement, ceiling, halves, settled
-from gnnplace.measurements.calibration import (
-    Calibration,
-    Forward,
-    calibrated,
-    calibrated_cluster,
-    cross_validated,
-    fit,
-    mean_overlap,
-    write_calibration,
-)
+from gnnplace.fidelity_report import Row, Study, mode_of, print_study, write_study
+from gnnplace.measurements import MeasurementStore, Selection
+from gnnplace.measurements.agreement import agreement, halves, settled, shortest
+from gnnplace.measurements.calibration import Forward, cross_validated, fit, mean_overlap
 from gnnplace.measurements.candidates import Candidate, candidates
 from gnnplace.measurements.environment import machine
-from gnnplace.measurements.residuals import link_residuals, op_residuals
 from gnnplace.measurements.samples import CLOCKS, Sample, clocked, stored_samples
 from gnnplace.placement import Placement
-from gnnplace.problem import Problem, problem_to_data
-from gnnplace.report import seconds_text
+from gnnplace.problem import Problem
 from gnnplace.tracing import Program
-
-SHOWN_OPS = 12
-HEAD = ("placement", "predicted", "calibrated", "measured", "error", "calibrated error")
-
-
-@dataclass
-class Row:
-    """One placement.
-
-    Attributes:
-        name: Who made it.
-        predicted: Seconds, as profiled.
-        measured: Seconds, settled over the rounds; None if it failed.
-        rounds: Seconds of every round.
-        calibrated: Seconds, by parameters fitted to other placements.
-        error: Why it failed.
-    """
-
-    name: str
-    predicted: float | None = None
-    measured: float | None = None
-    calibrated: float | None = None
-    error: str = ""
-    rounds: list[float] = field(default_factory=list)
-
-    def cells(self) -> tuple[str, ...]:
-        """For a table."""
-        if self.measured is None:
-            shown = "-" if self.predicted is None else seconds_text(self.predicted)
-            return (self.name, shown, "-", "-", self.error, "-")
-        return (
-            self.name,
-            *("-" if s is None else seconds_text(s) for s in (self.predicted, self.calibrated)),
-            seconds_text(self.measured),
-            *(
-                "-" if s is None else f"{s / self.measured - 1:+.1%}"
-                for s in (self.predicted, self.calibrated)
-            ),
-        )
-
-
-@dataclass
-class Study:
-    """What was measured and what came out."""
-
-    args: Namespace
-    problem: Problem
-    rows: list[Row] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    steps: dict[str, list[StepRecord]] = field(default_factory=dict)
-    runs: set[str] = field(default_factory=set)
-    repeated: Agreement | None = None
-    calibration: Calibration = field(default_factory=Calibration)
-    overlap: float = 0.0
-    note: str = ""
-    before: Agreement | None = None
-    after: Agreement | None = None
 
 
 def fidelity(args: Namespace) -> int:
@@ -121,8 +49,8 @@ def fidelity(args: Namespace) -> int:
         _compare(study, store)
     except InputError as error:  # too few could be measured; what was is shown all the same
         study.note = str(error)
-    _print(study)
-    _write(study, folder)
+    print_study(study)
+    write_study(study, folder)
     return 0 if study.before is not None else 1
 
 
@@ -195,7 +123,7 @@ def _measure_all(study: Study, runner: _Runner) -> None:
 
 
 def _settle(study: Study, found: list[Candidate]) -> None:
-    """One step time of each placement that was measured in every round."""
+    """Step times of each placement that was measured in every round."""
     good = [
         (row, candidate.placement)
         for row, candidate in zip(study.rows, found, strict=True)
@@ -203,9 +131,10 @@ def _settle(study: Study, found: list[Candidate]) -> None:
     ]
     if not good:
         return
-    times = settled([list(times) for times in zip(*(row.rounds for row, _ in good), strict=True)])
-    for (row, placement), seconds in zip(good, times, strict=True):
-        row.measured = seconds
+    rows = [row for row, _ in good]
+    least, typical = shortest(_rounds(rows)), settled(_rounds(rows, typical=True))
+    for (row, placement), seconds, usual in zip(good, least, typical, strict=True):
+        row.measured, row.typical = seconds, usual
         study.samples.append(Sample(study.problem, placement, seconds, row.name, row.name))
 
 
@@ -217,8 +146,9 @@ def _take(study: Study, row: Row, run: api.Executed) -> None:
     steps = [step_record(k, timing) for k, timing in enumerate(execution.steps)]
     study.steps.setdefault(row.name, []).extend(steps)
     study.runs.add(run.run or "")
-    seconds = execution.step_time if clock == "auto" else clocked(steps, clock)
-    row.rounds.append(float(seconds or 0.0))
+    times = (execution.fastest, execution.step_time) if clock == "auto" else clocked(steps, clock)
+    row.rounds.append(float(times[0] or 0.0))
+    row.medians.append(float(times[1] or 0.0))
 
 
 def _compare(study: Study, store: MeasurementStore | None) -> None:
@@ -230,7 +160,8 @@ def _compare(study: Study, store: MeasurementStore | None) -> None:
     measured = [row.measured or 0.0 for row in good]
     study.before = agreement([row.predicted or 0.0 for row in good], measured)
     if study.args.rounds > 1:
-        study.repeated = halves([_round(good, k) for k in range(study.args.rounds)])
+        study.repeated = halves(_rounds(good))
+        study.typical_repeated = halves(_rounds(good, typical=True), settled)
     say("calibrating")
     older = _older(study, store)
     known = [*study.samples, *older]
@@ -238,151 +169,22 @@ def _compare(study: Study, store: MeasurementStore | None) -> None:
     for row, seconds in zip(good, held_out, strict=True):
         row.calibrated = seconds
     study.after = agreement(held_out, measured)
+    study.typical = agreement(held_out, [row.typical or 0.0 for row in good])
     study.calibration = fit(known)
     best = min(study.samples, key=lambda sample: sample.measured)
     study.overlap = mean_overlap(Forward(best.problem, best.placement))
 
 
-def _round(rows: list[Row], number: int) -> list[float]:
-    return [row.rounds[number] for row in rows]
+def _rounds(rows: list[Row], *, typical: bool = False) -> list[list[float]]:
+    """Seconds of all placements in each round. [rounds, placements]"""
+    times = (row.medians if typical else row.rounds for row in rows)
+    return [list(seconds) for seconds in zip(*times, strict=True)]
 
 
 def _older(study: Study, store: MeasurementStore | None) -> list[Sample]:
     if store is None or not study.args.stored:
         return []
-    selection = Selection(fingerprint=study.problem.fingerprint, mode=_mode(study))
+    selection = Selection(fingerprint=study.problem.fingerprint, mode=mode_of(study))
     clock = None if study.args.clock == "auto" else study.args.clock
     known = stored_samples(store, selection, clock, machine())
     return [sample for sample in known if sample.run not in study.runs]
-
-
-def _mode(study: Study) -> str:
-    if study.args.mode != "auto":
-        return str(study.args.mode)
-    modes = {api.execution_mode(s.placement, s.problem) for s in study.samples}
-    return modes.pop() if len(modes) == 1 else "emulated"
-
-
-def _title(study: Study) -> str:
-    args = study.args
-    return f"{args.model} on {args.cluster}, {study.problem.microbatches} micro-batches"
-
-
-def _print(study: Study) -> None:
-    if study.args.json:
-        sys.stdout.write(json.dumps(_data(study)) + "\n")
-        return
-    out, shown = console(), Table(*HEAD, title=_title(study))
-    for row in study.rows:
-        shown.add_row(*row.cells())
-    out.print(shown)
-    for line in _lines(study):
-        out.print(line, soft_wrap=True)
-
-
-def _lines(study: Study) -> list[str]:
-    failures = sum(row.measured is None for row in study.rows)
-    return [
-        *([_repeat_line(study.repeated)] if study.repeated is not None else []),
-        f"as profiled: {study.before or study.note}",
-        f"calibrated, cross-validated: {study.after or study.note}",
-        f"calibration: {study.calibration if study.after else 'none'}",
-        *([f"{failures} placements failed; they are rows above"] if failures else []),
-        f"ops most off: {', '.join(_op_texts(study)[:5])}",
-        f"written to {study.args.output}: fidelity.html, fidelity.json, calibration.json, "
-        "problem.json and cluster.yaml (calibrated, for place)",
-    ]
-
-
-def _repeat_line(found: Agreement) -> str:
-    return (
-        f"two halves of the rounds agree with Spearman {found.spearman:.3f} and differ by "
-        f"{found.mape:.1%}: no prediction can agree with these measurements much better than "
-        f"Spearman {ceiling(found.spearman):.3f}"
-    )
-
-
-def _op_texts(study: Study) -> list[str]:
-    return [
-        f"{r.op} {seconds_text(r.predicted)} -> {seconds_text(r.measured)}"
-        for r in op_residuals(study.samples, study.steps)[:SHOWN_OPS]
-    ]
-
-
-def _data(study: Study) -> dict[str, Any]:
-    return {
-        "model": study.args.model,
-        "cluster": study.args.cluster,
-        "microbatches": study.problem.microbatches,
-        "fingerprint": study.problem.fingerprint,
-        "machine": machine(),
-        "rows": [asdict(row) for row in study.rows],
-        "repeated": _finite(study.repeated),
-        "ceiling": _ceiling(study.repeated),
-        "before": _finite(study.before),
-        "after": _finite(study.after),
-        "calibration": asdict(study.calibration),
-        "ops": [asdict(r) for r in op_residuals(study.samples, study.steps)],
-        "links": [asdict(r) for r in link_residuals(_with_messages(study), study.steps)],
-    }
-
-
-def _ceiling(found: Agreement | None) -> float | None:
-    known = found is not None and np.isfinite(found.spearman)
-    return ceiling(found.spearman) if found is not None and known else None
-
-
-def _finite(found: Agreement | None) -> dict[str, Any]:
-    values = asdict(found) if found is not None else {}
-    return {key: value if np.isfinite(value) else None for key, value in values.items()}
-
-
-def _with_messages(study: Study) -> Sequence[Sample]:
-    """Runs whose messages were measured and not simulated."""
-    return study.samples if _mode(study) == "measured" else ()
-
-
-def _write(study: Study, folder: Path) -> None:
-    c, problem = study.calibration, study.problem
-    write_json(folder / "fidelity.json", _data(study))
-    write_text(folder / "fidelity.html", _page(study))
-    write_calibration(folder / "calibration.json", c, study.overlap)
-    better = calibrated(problem, c, study.overlap)
-    write_json(folder / "problem.json", problem_to_data(better) | {"x-calibration": asdict(c)})
-    write_cluster(folder / "cluster.yaml", calibrated_cluster(problem.cluster, c))
-
-
-def _page(study: Study) -> str:
-    points = []
-    for row in study.rows:
-        if row.measured is not None and row.predicted is not None:
-            points.append(html.Point(row.name, row.predicted, row.measured))
-            after = row.calibrated or row.predicted
-            points.append(html.Point(row.name, after, row.measured, "calibrated"))
-    ops = op_residuals(study.samples, study.steps)[:SHOWN_OPS]
-    links = link_residuals(_with_messages(study), study.steps)
-    parts = [
-        *map(html.paragraph, _lines(study)[:4]),
-        html.paragraph("Grey: as profiled. Blue: calibrated on other placements."),
-        html.scatter(points, _title(study)),
-        html.heading("Placements"),
-        html.table(HEAD, [row.cells() for row in study.rows]),
-        html.heading("Ops that are most off"),
-        html.table(
-            ("op", "module", "predicted", "measured"),
-            [(r.op, r.module or "-", *map(seconds_text, (r.predicted, r.measured))) for r in ops],
-        ),
-        html.heading("Messages, the sender's time"),
-        html.table(
-            ("link", "messages", "predicted", "measured"),
-            [
-                (
-                    f"{r.source} to {r.target}",
-                    str(r.messages),
-                    *map(seconds_text, (r.predicted, r.measured)),
-                )
-                for r in links
-            ],
-        ),
-    ]
-    return html.page(f"Fidelity: {_title(study)}", parts)

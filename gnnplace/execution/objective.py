@@ -1,5 +1,7 @@
 """`MeasuredObjective`: step times of placements by running them, for whoever optimises placements.
 
+What counts is the shortest of a run's steps: what disturbs the machine makes steps longer.
+
 A placement that fails (no memory, no link, a worker that dies, wrong numbers) is no crash but a bad
 step time. What the store of measurements has of the same placement on this machine is not run
 again, so that an optimisation that was stopped goes on where it was.
@@ -28,7 +30,7 @@ from gnnplace.measurements import MeasurementStore, Selection, StoredRun
 from gnnplace.measurements.environment import machine
 from gnnplace.measurements.objective import Measured as Measured
 from gnnplace.measurements.records import FAILED, OK, StepRecord
-from gnnplace.measurements.samples import CLOCKS, VIRTUAL, WALL
+from gnnplace.measurements.samples import CLOCKS, VIRTUAL, WALL, fastest_of
 from gnnplace.placement import Placement, placement_to_data
 from gnnplace.problem import Problem
 from gnnplace.tracing.microbatching import microbatched
@@ -173,7 +175,7 @@ class MeasuredObjective:
         return Measured(self._seconds(run), ops=op_seconds(steps))
 
     def _seconds(self, run: Execution) -> float:
-        times = {WALL: run.wall_step_time, VIRTUAL: run.virtual_step_time, None: run.step_time}
+        times = {WALL: run.fastest_wall, VIRTUAL: run.fastest_virtual, None: run.fastest}
         return times[self._clock]
 
     def _look_up(self, fingerprint: str, mode: str) -> None:
@@ -194,7 +196,7 @@ class MeasuredObjective:
             return None
         if run.outcome.status == FAILED and run.source == SOURCE:
             return Measured(None, run.outcome.error, stored=True)
-        seconds = {WALL: run.wall, VIRTUAL: run.virtual, None: run.step_time}[self._clock]
+        seconds = fastest_of(run, self._clock)
         good = run.outcome.status == OK and seconds
         return Measured(seconds, stored=True) if good else None
 

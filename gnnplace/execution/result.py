@@ -132,6 +132,21 @@ class Execution:
         return median(step.virtual for step in self.steps)
 
     @cached_property
+    def fastest_wall(self) -> float:
+        """Wall-clock seconds of the shortest step; see `gnnplace.measurements.records.fastest`."""
+        return min(step.wall for step in self.steps)
+
+    @cached_property
+    def fastest_virtual(self) -> float:
+        """Virtual seconds of the shortest step."""
+        return min(step.virtual for step in self.steps)
+
+    @cached_property
+    def fastest(self) -> float:
+        """Seconds of the shortest step by the clock of the mode."""
+        return self.fastest_virtual if self.mode == "emulated" else self.fastest_wall
+
+    @cached_property
     def num_interrupted(self) -> int:
         """Steps with an involuntary context switch."""
         return sum(step.interrupted for step in self.steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +66,11 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
     )
 
 
+def shortest(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """The shortest step time of each placement over all rounds. [rounds, placements]"""
+    return [float(seconds) for seconds in np.min(np.asarray(rounds, dtype=float), axis=0)]
+
+
 def settled(rounds: Sequence[Sequence[float]]) -> list[float]:
     """One step time of each placement from several rounds of measuring them all.
 
@@ -85,15 +90,22 @@ def settled(rounds: Sequence[Sequence[float]]) -> list[float]:
     return [float(seconds) for seconds in np.exp(placement)]
 
 
-def halves(rounds: Sequence[Sequence[float]]) -> Agreement:
+def halves(
+    rounds: Sequence[Sequence[float]],
+    settle: Callable[[Sequence[Sequence[float]]], list[float]] = shortest,
+) -> Agreement:
     """How well the first, third, ... round agree with the second, fourth, ...
+
+    Args:
+        rounds: Seconds of each placement. [rounds, placements]
+        settle: What makes one step time of several rounds.
 
     Raises:
         InputError: fewer than two rounds, or too few placements.
     """
     if len(rounds) < 2:
         raise InputError("fidelity: one round of measuring says nothing of its noise")
-    return agreement(settled(rounds[::2]), settled(rounds[1::2]))
+    return agreement(settle(rounds[::2]), settle(rounds[1::2]))
 
 
 def ceiling(reliability: float) -> float:
@@ -103,7 +115,8 @@ def ceiling(reliability: float) -> float:
     Brown, 1910); the truth correlates with it by the root of that (attenuation, Spearman, 1904).
 
     Args:
-        reliability: Correlation of the halves; 0 or less says that nothing was measured.
+        reliability: Correlation of the halves, each a kind of average (`settled`, not `shortest`);
+            0 or less says that nothing was measured.
     """
     r = max(reliability, 0.0)
     return float(np.sqrt(2.0 * r / (1.0 + r)))

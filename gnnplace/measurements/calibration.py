@@ -45,6 +45,9 @@ ROUND = 0.005
 """Relative error below which the loss is square, above which it is absolute."""
 RIDGE = 1e-4
 """Keeps parameters that nothing depends on at zero."""
+PRIOR = 0.5
+"""Ridge of the last fit over the median error of the first: where measurements are noisy, folds
+would else differ in parameters that make up for each other, and change ranks."""
 FEWEST = 6
 """Samples for five parameters."""
 
@@ -167,16 +170,18 @@ def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
     if len(models) < FEWEST:
         raise InputError(f"calibration: {len(models)} measured placements; {FEWEST} are needed")
 
-    def errors(x: FloatArray) -> FloatArray:
+    def errors(x: FloatArray, ridge: float) -> FloatArray:
         c = Calibration(*(x * UNIT).tolist())
         error = np.log([model.seconds(c) for model in models]) - np.log(measured)
-        return np.concatenate([error, RIDGE * x])
+        return np.concatenate([error, ridge * x])
 
     limits = (LOWEST / UNIT, HIGHEST / UNIT)
     options: Any = {"bounds": limits, "loss": "soft_l1", "f_scale": ROUND, "max_nfev": ROUNDS}
-    found = [least_squares(errors, np.array(start), **options) for start in STARTS]
-    best = min(found, key=lambda result: result.cost)
-    return Calibration(*(best.x * UNIT).tolist())
+    found = [least_squares(errors, np.array(s), args=(RIDGE,), **options) for s in STARTS]
+    best = min(found, key=lambda result: result.cost).x
+    noise = float(np.median(np.abs(errors(best, 0.0)[: len(models)])))
+    ridge = max(RIDGE, PRIOR * noise)
+    return Calibration(*(least_squares(errors, best, args=(ridge,), **options).x * UNIT).tolist())
 
 
 def cross_validated(

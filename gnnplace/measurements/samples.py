@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.measurements.records import OK, StepRecord, medians
+from gnnplace.measurements.records import OK, StepRecord, StoredRun, fastest, medians
 from gnnplace.measurements.store import MeasurementStore, Selection
 from gnnplace.placement import Placement, placement_from_data
 from gnnplace.problem import Problem, problem_from_data
@@ -24,7 +24,7 @@ class Sample:
     Attributes:
         problem: As it was profiled.
         placement: With its sequences.
-        measured: Seconds of a step.
+        measured: Seconds of a step: the shortest that was measured.
         name: Who made the placement.
         run: Its name in the store, if it has one.
     """
@@ -53,7 +53,7 @@ def stored_samples(
     problems: dict[str, Problem] = {}
     samples = []
     for run in store.runs(selection):
-        seconds = {WALL: run.wall, VIRTUAL: run.virtual, None: run.step_time}[clock]
+        seconds = fastest_of(run, clock)
         if run.outcome.status != OK or run.outcome.verified is False or not seconds:
             continue
         if machine is not None and run.machine != machine:
@@ -86,7 +86,13 @@ def thinned(samples: Sequence[Sample], most: int, seed: int = 0) -> list[Sample]
     return [samples[i] for i in sorted(chosen.tolist())]
 
 
-def clocked(steps: list[StepRecord], clock: str) -> float | None:
-    """Median seconds of steps by a clock; None without a step."""
-    wall, virtual = medians([(s.wall, s.virtual, s.interrupted) for s in steps])
-    return wall if clock == WALL else virtual
+def fastest_of(run: StoredRun, clock: str | None) -> float | None:
+    """Seconds of a run's shortest step by a clock, or by that of its mode; None without a step."""
+    return {WALL: run.fastest_wall, VIRTUAL: run.fastest_virtual, None: run.fastest}[clock]
+
+
+def clocked(steps: list[StepRecord], clock: str) -> tuple[float | None, float | None]:
+    """Seconds of the shortest step and of the median one by a clock; None without a step."""
+    times = [(s.wall, s.virtual, s.interrupted) for s in steps]
+    number = CLOCKS.index(clock)
+    return fastest(times)[number], medians(times)[number]

@@ -24,6 +24,7 @@ from gnnplace.measurements.records import (
     RunRecord,
     StepRecord,
     StoredRun,
+    fastest,
     medians,
     now,
     packed,
@@ -233,7 +234,7 @@ def _step_times(
 
 
 def _stored(row: Any, times: list[tuple[float, float, bool]]) -> StoredRun:
-    wall, virtual = medians(times)
+    (wall, virtual), (least_wall, least_virtual) = medians(times), fastest(times)
     outcome = Outcome(row.status, row.error, row.verified, row.bitwise, row.ended)
     return StoredRun(
         **{key: getattr(row, key) for key in (*PLAIN, "problem", "microbatches", "placer")},
@@ -243,4 +244,6 @@ def _stored(row: Any, times: list[tuple[float, float, bool]]) -> StoredRun:
         steps=len(times),
         wall=wall,
         virtual=virtual,
+        fastest_wall=least_wall,
+        fastest_virtual=least_virtual,
     )

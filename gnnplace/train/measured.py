@@ -41,7 +41,7 @@ from torch.utils.data import DataLoader
 
 from gnnplace.files import write_text
 from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.measurements.posterior import Posterior, distance
+from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placement import Placement, placement_from_data, placement_to_data
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.model import PlacementPolicy
@@ -94,7 +94,7 @@ class MeasuredTuning(Evolution):
         samples: int = 8,
         moves: int = 2000,
         variants: int = 2,
-        noise: float = 0.015,
+        noise: float = NOISE,
         **shared: Any,
     ) -> None:
         super().__init__(**shared)

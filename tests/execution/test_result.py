@@ -31,3 +31,10 @@ def test_if_all_were_disturbed_all_count():
 def test_emulated_steps_go_by_the_virtual_clock():
     run = Execution("emulated", "shm", (), steps((9, 1, True), (5, 3, True), (7, 2, False)), None)
     assert run.step_time == run.timeline.virtual == 2
+
+
+def test_the_shortest_step_counts_also_if_it_was_interrupted():
+    taken = steps((9, 1, True), (5, 3, True), (7, 2, False))
+    run = Execution("measured", "shm", (), taken, None)
+    assert (run.fastest, run.fastest_wall, run.fastest_virtual) == (5, 5, 1)
+    assert Execution("emulated", "shm", (), taken, None).fastest == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import InputError
-from gnnplace.measurements.agreement import agreement, ceiling, halves, settled
+from gnnplace.measurements.agreement import agreement, ceiling, halves, settled, shortest
 
 
 def test_numbers_by_hand():
@@ -57,7 +57,7 @@ def test_the_ceiling_is_what_the_truth_itself_would_reach():
     for _ in range(60):
         rounds = (TRUE * np.exp(rng.normal(0, 0.3, (4, 20)))).tolist()
         reached.append(agreement(TRUE.tolist(), settled(rounds)).spearman)
-        told.append(ceiling(halves(rounds).spearman))
+        told.append(ceiling(halves(rounds, settled).spearman))
     assert np.mean(told) == pytest.approx(np.mean(reached), abs=0.04)
     assert ceiling(1.0) == 1.0
     assert ceiling(-0.2) == 0.0
@@ -66,3 +66,12 @@ def test_the_ceiling_is_what_the_truth_itself_would_reach():
 def test_one_round_has_no_halves():
     with pytest.raises(InputError, match="one round"):
         halves([TRUE.tolist()])
+
+
+def test_disturbances_that_only_add_leave_the_shortest_nearest_to_the_truth():
+    rng = np.random.default_rng(2)
+    rounds = (TRUE * np.exp(rng.exponential(0.15, (6, 20)))).tolist()
+    off = [np.abs(np.log(np.divide(one(rounds), TRUE))).mean() for one in (shortest, settled)]
+    assert off[0] < 0.4 * off[1]
+    assert shortest([[2.0, 1.0], [1.5, 3.0]]) == [1.5, 1.0]
+    assert halves(rounds).spearman > halves(rounds, settled).spearman
