@@ -21,6 +21,7 @@ import psutil
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.problem import Problem
+from gnnplace.processor import processor_name
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")
@@ -33,7 +34,7 @@ def provenance() -> dict[str, Any]:
         "commit": _commit(),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
         "machine": {
-            "processor": _processor(),
+            "processor": processor_name(),
             "cores": len(os.sched_getaffinity(0)),
             "memory": psutil.virtual_memory().total,
             "system": f"{platform.system()} {platform.machine()}",
@@ -52,15 +53,6 @@ def _commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit + ("+" if changed else "")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"
 
 
 def now() -> str:

@@ -6,8 +6,9 @@ import os
 import platform
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
+
+from gnnplace.processor import processor_name
 
 PACKAGES = ("gnnplace", "torch", "numpy", "numba")
 
@@ -18,7 +19,7 @@ def machine() -> dict[str, Any]:
     return {
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
-        "cpu": _cpu_model(),
+        "cpu": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     }
@@ -35,12 +36,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()

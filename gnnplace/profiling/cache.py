@@ -14,6 +14,7 @@ import torch
 
 from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import read_json, write_json
+from gnnplace.processor import processor_name
 from gnnplace.tracing.program import Program
 
 VERSION = 1  # of what is measured and how; a change makes old entries unread
@@ -43,7 +44,7 @@ def program_digest(program: Program) -> str:
 def machine() -> dict[str, Any]:
     """What measured times depend on beside the program."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": processor_name(),
         "system": platform.system(),
         "torch": torch.__version__,
         "version": VERSION,
@@ -69,12 +70,3 @@ def store(room: str, name: str, value: Any) -> None:
     with contextlib.suppress(OSError, GnnplaceError):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / f"{name}.json", {"machine": machine(), "value": value})
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
