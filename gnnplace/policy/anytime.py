@@ -74,33 +74,40 @@ class Anytime:
         self.weights = rollouts.policy.moves.weights()
         self.neighbourhood: Neighbourhood = neighbourhood(self.space)
         self.moves, self.seconds_a_move = 0, 1.0
+        self.contexts = rollouts.unit_contexts
 
     def search(self, start: Decoded, deadline: float) -> tuple[State, str]:
         """The best state found from ``start`` until ``deadline``, and what was done."""
         s = start_state(self.space, start.unit_device, start.order)
         seed_kernel(int(self.rng.integers(2**31)))
-        self.contexts = self.rollouts.unit_contexts  # the encoder's time is not a move's
         begin = time.perf_counter()
         self._run(s, KINDS[0], COLDEST, FIRST_MOVES)
         self.seconds_a_move = max(1e-7, (time.perf_counter() - begin) / FIRST_MOVES)
         kinds = self._kinds((deadline - begin) / self.seconds_a_move)
-        last, cycle = kinds[0], 0
         length = (deadline - begin) / (1 if len(kinds) == 1 else 2 * len(kinds) + 2)
+        last, cycle = kinds[0], 0
         while time.perf_counter() < deadline:
-            if cycle < len(kinds):
-                kind = kinds[cycle]
-            elif cycle % 3 == 2:
-                kind = kinds[int(self.rng.integers(len(kinds)))]
-            else:
-                kind = last
-            before = s.score[1]
-            self._cycle(s, kind, min(deadline, time.perf_counter() + length))
-            if s.score[1] < before:
+            kind = self._next(kinds, cycle, last)
+            if self._improved(s, kind, length, deadline):
                 last = kind
-                self._refine(s, min(deadline, time.perf_counter() + REFINING * length))
-            back_to_best(self.space, s)
             cycle += 1
         return s, f"{self.moves} moves, {cycle} cycles"
+
+    def _next(self, kinds: list[Kind], cycle: int, last: Kind) -> Kind:
+        """Each kind once; then the one that found something last, every third one drawn."""
+        if cycle < len(kinds):
+            return kinds[cycle]
+        return kinds[int(self.rng.integers(len(kinds)))] if cycle % 3 == 2 else last
+
+    def _improved(self, s: State, kind: Kind, length: float, deadline: float) -> bool:
+        """One cycle of so many seconds, passes after it, back to the best; whether it is better."""
+        before = s.score[1]
+        self._cycle(s, kind, min(deadline, time.perf_counter() + length))
+        better = bool(s.score[1] < before)
+        if better:
+            self._refine(s, min(deadline, time.perf_counter() + REFINING * length))
+        back_to_best(self.space, s)
+        return better
 
     def _refine(self, s: State, deadline: float) -> None:
         """Passes over the best state; none begins after the deadline."""

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.policy.aims import ORDERS
-from gnnplace.policy.model import PlacementPolicy, read_policy
+from gnnplace.policy.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.passes import Passes
 from gnnplace.policy.rollouts import Rollouts
 from gnnplace.train.data import Sample
@@ -43,7 +43,8 @@ class PolicyModule(LightningModule):
         learning_rate: of Adam, at its highest.
         steps: training steps over which the learning rate falls to a tenth.
         orders: traversal orders to decode under.
-        start: folder of a policy to start from; its sizes must be those given here.
+        start: folder of a policy to start from, or ``shipped`` for the one that comes with the
+            package; its sizes must be those given here.
         export: folder that the policy is saved to whenever the validation improves.
         frozen: keeps the encoder as it is, and with it what other stages learned on top of it.
 
@@ -220,15 +221,20 @@ def check_least(**given: tuple[float, float]) -> None:
             raise InputError(f"model.{name}: {value} is below {least}")
 
 
+SHIPPED = "shipped"
+"""The policy of the package, as a start."""
+
+
 def begin_with(policy: PlacementPolicy, folder: str) -> None:
-    """Gives ``policy`` the parameters of the policy saved in ``folder``.
+    """Gives ``policy`` the parameters of the policy saved in ``folder``, or of the shipped one.
 
     Raises:
         FormatError: a file is missing or malformed.
         MismatchError: its features or sizes are others.
     """
     try:
-        policy.load_state_dict(read_policy(folder).state_dict())
+        path = CHECKPOINT if folder == SHIPPED else folder
+        policy.load_state_dict(read_policy(path).state_dict())
     except RuntimeError:
         raise MismatchError(
             f"model.start {folder}: other sizes than model.hidden, model.layers and "

@@ -125,6 +125,7 @@ def test_reinforce_takes_several_steps_a_batch_and_counts_one(tmp_path):
         (["fit", SMOKE, "--model.hidden=0"], "^model.hidden: 0 is below 1"),
         (["fit", SMOKE, "--model.start=/nope"], r"^/nope/config\.json: cannot be read"),
         (["fit", SMOKE, f"--model.start={CHECKPOINT}"], r"^model\.start .*model\.hidden"),
+        (["fit", SMOKE, "--model.start=shipped"], r"^model\.start shipped: .*model\.hidden"),
         (["fit", SMOKE, "--data.families=[foo]"], "^family 'foo'"),
         (["fit", SMOKE, "--data.problems=0"], "^data: 0 problems"),
         (["fit", SMOKE, "--trainer.devices=many"], "^trainer: .*devices"),
