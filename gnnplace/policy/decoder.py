@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gnnplace.policy import kernels
+from gnnplace.policy import decoder_state, kernels
+from gnnplace.policy.decoder_state import Goal, Weights
 from gnnplace.policy.features import DYNAMIC
-from gnnplace.policy.kernels import Goal, Weights
 from gnnplace.policy.ready_queue import FIXED, next_op, release, start_queue
 from gnnplace.policy.walk import Walk
 
@@ -127,7 +127,7 @@ def decode(
         margin: on the bytes at the peak, for the memory mask.
     """
     num_devices = walk.time.shape[1]
-    state = kernels.start_state(walk)
+    state = decoder_state.start_state(walk)
     features = np.zeros((num_devices, len(DYNAMIC)), dtype=np.float32)
     allowed = np.zeros(num_devices, dtype=np.bool_)
     by_time = goal.rule != FIXED
@@ -136,15 +136,15 @@ def decode(
         i = next_op.py_func(walk, state, queue, order, goal.rule) if by_time else order[k]
         unit = walk.unit[i]
         if state.device[unit] < 0:
-            kernels.candidates(walk, state, unit, goal.limit, margin, allowed)
+            decoder_state.candidates(walk, state, unit, goal.limit, margin, allowed)
             kernels.observe(walk, state, i, goal, allowed, features)
             scores = decoder(
                 context[i : i + 1],
                 torch.from_numpy(features[None]),
                 torch.from_numpy(allowed[None]),
             )
-            kernels.decide(walk, state, unit, _first_best(scores[0]))
-        kernels.book(walk, state, i)
+            decoder_state.decide(walk, state, unit, _first_best(scores[0]))
+        decoder_state.book(walk, state, i)
         if by_time:
             release.py_func(queue, i, state.finish[i])
     return state.device

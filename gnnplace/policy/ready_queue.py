@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gnnplace.policy.walk import Walk
 
 if TYPE_CHECKING:
-    from gnnplace.policy.kernels import State
+    from gnnplace.policy.decoder_state import State
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.placers.annealing import Neighbourhood
-from gnnplace.policy.kernels import Weights
+from gnnplace.policy.decoder_state import Weights
 from gnnplace.policy.walk import WalkGraph
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index

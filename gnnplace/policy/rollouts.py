@@ -21,6 +21,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.placers.interleaved import round_priority
 from gnnplace.policy import kernels, ready_queue
 from gnnplace.policy.aims import ANY_LOAD, ORDERS, RULES, Aim, possible_aims
+from gnnplace.policy.decoder_state import Goal, State
 from gnnplace.policy.features import DYNAMIC, global_features
 from gnnplace.policy.model import PlacementPolicy
 from gnnplace.policy.plans import chunk_plan
@@ -146,12 +147,12 @@ class Rollouts:
         known = global_features(self.graph)
         return self.policy.aims.ranked(known, aims, problem.num_devices)
 
-    def goal(self, aim: Aim, margin: float = 0.0) -> kernels.Goal:
+    def goal(self, aim: Aim, margin: float = 0.0) -> Goal:
         """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
         chunks = aim.order == COORDINATE and aim.limit > 1
         plan = self.plan(aim, margin, chunks=chunks)
         rule = RULES.get(aim.order, ready_queue.FIXED)
-        return kernels.Goal(aim.limit, aim.rounds, int(chunks), plan, aim.lean, rule)
+        return Goal(aim.limit, aim.rounds, int(chunks), plan, aim.lean, rule)
 
     def plan(self, aim: Aim, margin: float, *, chunks: bool) -> IntArray:
         """The chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
@@ -214,7 +215,7 @@ class Rollouts:
         forced: IntArray | None,
         margin: float,
         rows: int,
-    ) -> tuple[kernels.State, SingleArray, NDArray[np.bool_], IntArray, int]:
+    ) -> tuple[State, SingleArray, NDArray[np.bool_], IntArray, int]:
         walk = self.graph.walk(aim.order)
         num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
         seen = np.zeros((rows, num_devices, len(DYNAMIC)), np.float32)

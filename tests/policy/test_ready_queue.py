@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
-from gnnplace.policy import kernels
+from gnnplace.policy import decoder_state
 from gnnplace.policy.ready_queue import (
     EARLY,
     IN_TIME,
@@ -28,7 +28,7 @@ def steps(seed, rule):
     problem = random_problem(rng, int(rng.integers(3, 20)), int(rng.integers(2, 5)))
     rollouts = Rollouts(SearchSpace(problem), POLICY)
     walk, order = rollouts.graph.forward, rollouts.order("upward-rank")
-    state, queue = kernels.start_state(walk), start_queue.py_func(walk, order, True)
+    state, queue = decoder_state.start_state(walk), start_queue.py_func(walk, order, True)
     left, done = set(range(len(order))), set()
     inputs = [set(walk.before[walk.before_offset[i] : walk.before_offset[i + 1]]) for i in left]
     rank = np.argsort(order)
@@ -39,8 +39,8 @@ def steps(seed, rule):
         unit = walk.unit[op]
         if state.device[unit] < 0:
             choices = np.flatnonzero(np.isfinite(walk.unit_time[unit]))
-            kernels.decide(walk, state, unit, int(rng.choice(choices)))
-        kernels.book(walk, state, op)
+            decoder_state.decide(walk, state, unit, int(rng.choice(choices)))
+        decoder_state.book(walk, state, op)
         release.py_func(queue, op, state.finish[op])
         left.remove(op)
         done.add(op)
