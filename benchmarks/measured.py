@@ -18,7 +18,7 @@ Every run is in a store in the output folder: after an interruption the same com
 `--clock made-up` measures on a machine that is made up (`MadeUp`): its ops, messages and contention
 are drawn, its measurements are noisy, what a choice is worth is known exactly, and nothing runs.
 
-    python benchmarks/measured.py [--clock wall|virtual|made-up] [--seeds 2] [-o runs/measured]
+    python benchmarks/measured.py [--clock wall|virtual|made-up] [--seeds 3] [-o runs/measured]
 """
 
 from __future__ import annotations
@@ -236,10 +236,10 @@ def main() -> None:
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--clock", default="wall", choices=("wall", "virtual", MADE_UP))
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3, help="of the final measurement")
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=4, help="of the final measurement")
     parser.add_argument("-o", "--output", default="runs/measured")
     arguments = parser.parse_args()
     quiet()
