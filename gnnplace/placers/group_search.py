@@ -1,12 +1,12 @@
 """What searches over whole groups of units share: the groups, and what one evaluation is.
 
 A general-purpose optimizer cannot handle a variable an op. Units (colocation classes) are joined to
-about ``GROUPS`` groups by ``coarse_problem``; a choice is a device for every group. Evaluating it
-is one call of ``SearchSpace.sequence`` on the whole problem: the best order that list scheduling
-finds, simulated, with the usual penalty for memory. The first choice of every search is all groups
-on one device, so that none is worse than that by chance. With budget 0 a search makes
-``EVALUATIONS`` evaluations, whoever it is: the comparison at equal evaluations. With seconds it
-makes as many as it has time for.
+``GROUPS`` or some more groups by ``coarse_problem``; a choice is a device for every group.
+Evaluating it is one call of ``SearchSpace.sequence`` on the whole problem: the best order that list
+scheduling finds, simulated, with the usual penalty for memory. The first choices of every search
+are all groups on one device, one of each kind and memory, so that none is worse than that by
+chance. With budget 0 a search makes ``EVALUATIONS`` evaluations, whoever it is: the comparison at
+equal evaluations. With seconds it makes as many as it has time for.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from gnnplace.placers.coarse_problem import coarse_problem
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
-GROUPS = 40  # ops of the coarse problem a micro-batch; forward and backward ones share a variable
+GROUPS = 24  # at least; forward, backward and update of a layer share one
 EVALUATIONS = 64
 
 
@@ -62,15 +63,27 @@ class GroupSearch:
             self.score, self._best = score, (device, order)
         return score
 
-    def one_device(self) -> IntArray:
-        """The device with the least work for every group that may be there. [G]"""
-        work = np.where(np.isfinite(self.space.work), self.space.work, 0.0).sum(axis=0)
-        rank = np.argsort(np.lexsort((work, -self.allowed.sum(axis=0))))
+    def one_device(self, first: int) -> IntArray:
+        """Device ``first`` for each group that may be there, else the least busy one. [G]"""
+        rank = np.argsort(np.argsort(self._work()))
+        rank[first] = -1
         return np.where(self.allowed, -rank, -len(rank)).argmax(axis=1).astype(np.int32)
 
+    def firsts(self) -> list[int]:
+        """A device of each kind and memory, the one with the least work first."""
+        problem, work = self.space.problem, self._work()
+        alike = np.stack([work, [device.memory for device in problem.cluster.devices]])
+        different = np.unique(alike, axis=1, return_index=True)[1]
+        return sorted(different.tolist(), key=lambda d: (-self.allowed[:, d].sum(), work[d], d))
+
+    def _work(self) -> FloatArray:
+        """Seconds of all that each device may run. [D]"""
+        return np.where(np.isfinite(self.space.work), self.space.work, 0.0).sum(axis=0)
+
     def run(self, propose: Callable[[], IntArray], deadline: float) -> Found:
-        """Evaluates ``one_device``, then proposals until the deadline; what was best."""
-        self.evaluate(self.one_device())
+        """Evaluates ``one_device`` of each kind, then proposals until the deadline; the best."""
+        for first in self.firsts():
+            self.evaluate(self.one_device(first))
         while self._goes_on(deadline):
             self.evaluate(propose())
         assert self._best is not None
@@ -86,9 +99,12 @@ class GroupSearch:
 def groups_of(problem: Problem) -> tuple[IntArray, BoolArray]:
     """Group of each op and the devices that each group may be on. [n], [G, D]
 
-    Where ops cannot be grouped the groups are the units.
+    The coarsest of ever finer problems that has ``GROUPS`` groups; where ops cannot be grouped so
+    the groups are the units.
     """
-    coarse = coarse_problem(problem, GROUPS * problem.microbatches)
-    if coarse is None:
-        return problem.unit_of, problem.unit_allowed
-    return coarse.problem.unit_of[coarse.group], coarse.problem.unit_allowed
+    size = GROUPS * problem.microbatches
+    while (coarse := coarse_problem(problem, size)) is not None:
+        if coarse.problem.num_units >= GROUPS:
+            return coarse.problem.unit_of[coarse.group], coarse.problem.unit_allowed
+        size *= 2
+    return problem.unit_of, problem.unit_allowed
