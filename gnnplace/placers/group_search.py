@@ -1,12 +1,13 @@
 """What searches over whole groups of units share: the groups, and what one evaluation is.
 
-A general-purpose optimizer cannot handle a variable an op. Units (colocation classes) are joined to
-``GROUPS`` or some more groups by ``coarse_problem``; a choice is a device for every group.
-Evaluating it is one call of ``SearchSpace.sequence`` on the whole problem: the best order that list
-scheduling finds, simulated, with the usual penalty for memory. The first choices of every search
-are all groups on one device, one of each kind and memory, so that none is worse than that by
-chance. With budget 0 a search makes ``EVALUATIONS`` evaluations, whoever it is: the comparison at
-equal evaluations. With seconds it makes as many as it has time for.
+A general-purpose optimizer cannot handle a variable an op. Units (colocation classes) are joined by
+``coarse_problem``, which gives training steps 4 to 10 groups (more were worse within seconds:
+``benchmarks/README.md``); a choice is a device for every group. Evaluating it is one call of
+``SearchSpace.sequence`` on the whole problem: the best order that list scheduling finds, simulated,
+with the usual penalty for memory. The first choices of every search are all groups on one device,
+one of each kind and memory, so that none is worse than that by chance. With budget 0 a search makes
+``EVALUATIONS`` evaluations, whoever it is: the comparison at equal evaluations. With seconds it
+makes as many as it has time for.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from gnnplace.problem import Problem
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
-GROUPS = 24  # at least; forward, backward and update of a layer share one
+GROUPS = (
+    40  # ops of the coarse problem a micro-batch; forward, backward and update share a variable
+)
 EVALUATIONS = 64
 
 
@@ -99,12 +102,9 @@ class GroupSearch:
 def groups_of(problem: Problem) -> tuple[IntArray, BoolArray]:
     """Group of each op and the devices that each group may be on. [n], [G, D]
 
-    The coarsest of ever finer problems that has ``GROUPS`` groups; where ops cannot be grouped so
-    the groups are the units.
+    Where ops cannot be grouped the groups are the units.
     """
-    size = GROUPS * problem.microbatches
-    while (coarse := coarse_problem(problem, size)) is not None:
-        if coarse.problem.num_units >= GROUPS:
-            return coarse.problem.unit_of[coarse.group], coarse.problem.unit_allowed
-        size *= 2
-    return problem.unit_of, problem.unit_allowed
+    coarse = coarse_problem(problem, GROUPS * problem.microbatches)
+    if coarse is None:
+        return problem.unit_of, problem.unit_allowed
+    return coarse.problem.unit_of[coarse.group], coarse.problem.unit_allowed

@@ -22,7 +22,7 @@ def layered():
 
 def test_groups_keep_units_whole_and_only_allowed_devices(layered):
     group, allowed = groups_of(layered)
-    assert GROUPS <= len(allowed) <= 3 * GROUPS
+    assert len(allowed) <= GROUPS
     assert set(group.tolist()) == set(range(len(allowed)))
     for unit in range(layered.num_units):
         assert len(set(group[layered.unit_of == unit].tolist())) == 1
@@ -33,7 +33,7 @@ def test_groups_keep_units_whole_and_only_allowed_devices(layered):
 def test_micro_batches_share_their_groups():
     cut = with_microbatches(contract.training_chain(num_layers=30), 4)
     group, allowed = groups_of(cut)
-    assert GROUPS <= len(allowed) <= 30
+    assert 1 < len(allowed) <= GROUPS
     index = cut.graph.index
     for layer in range(30):
         assert len({int(group[index[f"{x}{layer}#{k}"]]) for x in "fb" for k in range(4)}) == 1
