@@ -8,6 +8,12 @@ the method, not a defect of this file. Complexity: O(D (U + edges)).
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +26,7 @@ from gnnplace.problem import Problem
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
+OUTPUT = 1  # file descriptor of the standard output
 WEIGHT_SCALE = 10_000  # METIS takes whole numbers; work and bytes are scaled to this maximum.
 
 
@@ -56,16 +63,34 @@ def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
         return np.zeros(space.problem.num_units, dtype=np.int32)
     offset, neighbour, weight = _weighted_edges(space)
     speed = space.speed[devices]
-    _, part = pymetis.part_graph(
-        len(devices),
-        xadj=offset.tolist(),
-        adjncy=neighbour.tolist(),
-        vweights=_whole(space.mean_work).tolist(),
-        eweights=weight.tolist(),
-        tpwgts=(speed / speed.sum()).tolist(),
-        options=pymetis.Options(seed=seed),
-    )
+    with _silent():
+        _, part = pymetis.part_graph(
+            len(devices),
+            xadj=offset.tolist(),
+            adjncy=neighbour.tolist(),
+            vweights=_whole(space.mean_work).tolist(),
+            eweights=weight.tolist(),
+            tpwgts=(speed / speed.sum()).tolist(),
+            options=pymetis.Options(seed=seed),
+        )
     return np.array(part, dtype=np.int32)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Drops what C code prints: METIS writes its remarks on the standard output of the process."""
+    sys.stdout.flush()
+    flush = ctypes.CDLL(None).fflush
+    flush(None)
+    kept, nowhere = os.dup(OUTPUT), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, OUTPUT)
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, OUTPUT)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _whole(values: FloatArray) -> IntArray:

@@ -46,7 +46,7 @@ class SearchSpace:
         self.compiled = self.simulator.compiled
 
     def check_possible(self) -> None:
-        """Checks that every unit has a device that its kind, pins and classmates allow.
+        """Checks that every unit has a device that its kind, pins, classmates and memory allow.
 
         Raises:
             InfeasibleError: naming the op and what is in the way.
@@ -59,6 +59,36 @@ class SearchSpace:
                 f"op {op!r}: no device can run it together with its colocation class and pins; "
                 "give it a time for a device kind of the cluster or loosen pin or colocate"
             )
+        if self.memory_matters:
+            self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Checks that every op that takes time fits a device that may run it, all else away."""
+        problem, need, memory = self.problem, self.working_set, self.compiled.memory
+        large = np.flatnonzero(need > memory.min() * (1 + ROUNDING))
+        fits = need[large, None] <= memory * (1 + ROUNDING)
+        times = problem.times[large]
+        stuck = large[~((fits & np.isfinite(times)) | (times <= 0)).any(axis=1)]
+        if stuck.size:
+            op = int(stuck[need[stuck].argmax()])
+            raise InfeasibleError(
+                f"op {problem.graph.names[op]!r}: its state, inputs and outputs are {need[op]:.6g} "
+                f"bytes at once, and no device that may run it has as many (the largest memory is "
+                f"{memory.max():.6g}); take devices with more memory, a smaller batch or more "
+                "micro-batches"
+            )
+
+    @cached_property
+    def working_set(self) -> FloatArray:
+        """Bytes on an op's device while it runs: state of its unit, inputs, outputs. [n]"""
+        problem, graph = self.problem, self.problem.graph
+        need = problem.unit_state[problem.unit_of]
+        need += np.bincount(graph.producer, graph.size, problem.num_ops)
+        pairs = np.unique(
+            graph.consumer.astype(np.int64) * len(graph.size) + graph.consumption_tensor
+        )
+        consumer, tensor = np.divmod(pairs, max(len(graph.size), 1))
+        return need + np.bincount(consumer, graph.size[tensor], problem.num_ops)
 
     @cached_property
     def work(self) -> FloatArray:

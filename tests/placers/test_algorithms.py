@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 
 import numpy as np
@@ -55,6 +56,22 @@ def test_min_cut_cuts_the_thin_edge():
     problem = build_problem("cliques", graph, cluster, {"fast": np.ones(8), "slow": np.ones(8)})
     part = parts(SearchSpace(problem), np.array([0, 1], dtype=np.int32), 0)
     assert part.tolist() in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)
+
+
+def test_min_cut_keeps_the_standard_output_clean(capfd):
+    """A ring with one heavy unit and eight parts, on which METIS itself prints complaints."""
+    from gnnplace.graph import ComputationGraph
+
+    tensors = [(i, 1.0, [i + 1]) for i in range(11)] + [(0, 1.0, [11])]
+    graph = ComputationGraph.from_tensors([f"o{i}" for i in range(12)], tensors)
+    cost = np.array([10_000.0] + [1.0] * 11)
+    cluster = contract.branches(num_devices=8).cluster
+    problem = build_problem("ring", graph, cluster, {"fast": cost, "slow": cost})
+    part = parts(SearchSpace(problem), np.arange(8, dtype=np.int32), 1)
+    assert len(part) == 12
+    print("still here")
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr().out == "still here\n"
 
 
 def test_favourite_children_are_on_the_longest_path():
