@@ -36,7 +36,7 @@ def test_best_says_who_found_it():
 
 def test_best_says_so_when_nothing_fits():
     with pytest.raises(InfeasibleError, match="best"):
-        make_placer("best").place(contract.training_chain(memory=8.0))
+        make_placer("best").place(contract.training_chain(memory=24.0))
 
 
 def test_every_order_decodes():

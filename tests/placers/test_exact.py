@@ -133,7 +133,7 @@ def test_memory_and_pins_are_respected():
 
 def test_an_impossible_memory_is_proven():
     with pytest.raises(InfeasibleError, match="proven"):
-        Exact().place(contract.training_chain(memory=8.0), budget=2.0)
+        Exact().place(contract.training_chain(memory=24.0), budget=2.0)
 
 
 def test_a_large_problem_is_refused_with_its_size():
