@@ -47,10 +47,8 @@ STEP = (0.1, 0.1, 0.1, 0.1)
 """In which they are searched, relative: a step time is a longest path, flat within less."""
 SWEEPS = 5
 REACH = 0.3
-FAILURE, SURE = (
-    2.0,
-    0.015,
-)  # how much slower a failure counts, and its own deviation: it is no noise
+FAILURE, SURE = 2.0, 0.015
+"""How much slower a failure counts, and the deviation of its log: it is no noise."""
 ORDER = 0.03
 """Distance of two placements that differ in the order of their ops alone."""
 LEFT, LEFT_WEIGHT = 0.03, 2.0

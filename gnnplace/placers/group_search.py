@@ -27,9 +27,7 @@ from gnnplace.problem import Problem
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
-GROUPS = (
-    40  # ops of the coarse problem a micro-batch; forward, backward and update share a variable
-)
+GROUPS = 40  # ops of the coarse problem a micro-batch; a layer's ops share a group
 EVALUATIONS = 64
 
 
@@ -75,7 +73,7 @@ class GroupSearch:
     def firsts(self) -> list[int]:
         """A device of each kind and memory, the one with the least work first."""
         problem, work = self.space.problem, self._work()
-        alike = np.stack([work, [device.memory for device in problem.cluster.devices]])
+        alike = np.stack([work, problem.cluster.memory])
         different = np.unique(alike, axis=1, return_index=True)[1]
         return sorted(different.tolist(), key=lambda d: (-self.allowed[:, d].sum(), work[d], d))
 
