@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from gnnplace.api import simulate as simulate
     from gnnplace.execution import TrainingStep as TrainingStep
     from gnnplace.execution import compile as compile
-    from gnnplace.execution.shard_plan import ShardPlan as ShardPlan
-    from gnnplace.execution.shard_plan import read_shard_plan as read_shard_plan
     from gnnplace.microbatching import with_microbatches as with_microbatches
     from gnnplace.placement import Placement as Placement
     from gnnplace.placement import read_placement as read_placement
@@ -28,7 +26,9 @@ if TYPE_CHECKING:
     from gnnplace.problem import Problem as Problem
     from gnnplace.problem import read_problem as read_problem
     from gnnplace.problem import write_problem as write_problem
-    from gnnplace.sharding.captured_costs import MeshMachine as MeshMachine
+    from gnnplace.splitting.run.plan import ShardPlan as ShardPlan
+    from gnnplace.splitting.run.plan import read_shard_plan as read_shard_plan
+    from gnnplace.splitting.tables.costs import MeshMachine as MeshMachine
 
 HOMES = {
     "gnnplace.api": (
@@ -45,8 +45,8 @@ HOMES = {
     "gnnplace.execution": ("TrainingStep", "compile"),
     "gnnplace.microbatching": ("with_microbatches",),
     "gnnplace.placement": ("Placement", "read_placement", "write_placement"),
-    "gnnplace.execution.shard_plan": ("ShardPlan", "read_shard_plan"),
-    "gnnplace.sharding.captured_costs": ("MeshMachine",),
+    "gnnplace.splitting.run.plan": ("ShardPlan", "read_shard_plan"),
+    "gnnplace.splitting.tables.costs": ("MeshMachine",),
     "gnnplace.problem": ("Problem", "read_problem", "write_problem"),
 }
 HOME = {name: module for module, names in HOMES.items() for name in names}

@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.best import make_placer as make_placer
-from gnnplace.best import placer_names as placer_names
-from gnnplace.best import shown_placers
 from gnnplace.cluster import Cluster, Device
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.formats import convert as convert
@@ -20,11 +17,14 @@ from gnnplace.placement import placed_microbatches as placed_microbatches
 from gnnplace.placement import read_placement_for as read_placement_for
 from gnnplace.placers import Exact, Placer, Result, SearchSpace
 from gnnplace.placers.contract import training_chain
-from gnnplace.placers.throughput import throughput_placer as throughput_placer
+from gnnplace.policy.best import make_placer as make_placer
+from gnnplace.policy.best import placer_names as placer_names
+from gnnplace.policy.best import shown_placers
 from gnnplace.problem import Problem, read_problem
+from gnnplace.profiling.targets import on_cluster as on_cluster
+from gnnplace.profiling.targets import resolve_cluster as resolve_cluster
 from gnnplace.simulation import simulate as simulate
-from gnnplace.targets import on_cluster as on_cluster
-from gnnplace.targets import resolve_cluster as resolve_cluster
+from gnnplace.throughput.placer import throughput_placer as throughput_placer
 
 # The rooms that need torch are imported where they are used: simulating, converting and placing
 # with classical placers should not wait for it.
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from gnnplace.execution import Execution, Verification
-    from gnnplace.execution.shard_plan import ShardPlan
     from gnnplace.measurements import MeasurementStore
     from gnnplace.runtime.hosts import Hosts
-    from gnnplace.sharding.captured_costs import MeshMachine
+    from gnnplace.splitting.run.plan import ShardPlan
+    from gnnplace.splitting.tables.costs import MeshMachine
     from gnnplace.tracing import Program
     from gnnplace.zoo import Workload
 
@@ -337,7 +337,7 @@ def shard(
         InfeasibleError: nothing fits the memory.
         InputError: a mesh that is neither.
     """
-    from gnnplace.execution.shard_planning import plan_model
+    from gnnplace.splitting.run.planning import plan_model
 
     return plan_model(model, inputs, mesh, loss=loss, machine=machine, memory_limit=memory_limit)
 

@@ -28,16 +28,16 @@ from gnnplace import api
 from gnnplace.bench.best_known import RUN_SUFFIX
 from gnnplace.bench.rows import digest
 from gnnplace.bench.suite import EXECUTE, SHARD, Cell, ProblemEntry
-from gnnplace.best import placer_names
 from gnnplace.errors import ExecutionError
 from gnnplace.placement import write_placement
 from gnnplace.placers import Result
+from gnnplace.policy.best import placer_names
 from gnnplace.problem import Problem, write_problem
 from gnnplace.sharding import ShardingProblem, best_strategy, warm
 from gnnplace.sharding.configurations import Space
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.markov_chain import random_search
-from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.strategy import Setting
 

@@ -32,15 +32,15 @@ import yaml
 from pydantic import Field, model_validator
 
 from gnnplace import api
+from gnnplace.data.captured import CapturedStore, captured_problem, shipped_store
+from gnnplace.data.datasets import dataset_problem, find_dataset
+from gnnplace.data.random_clusters import CLUSTERS
+from gnnplace.data.random_families import MOST_OPS, random_problem
+from gnnplace.data.recipes import RECIPES, STORE
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_text
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, read_problem
-from gnnplace.zoo.captured import CapturedStore, captured_problem, shipped_store
-from gnnplace.zoo.datasets import dataset_problem, find_dataset
-from gnnplace.zoo.random_clusters import CLUSTERS
-from gnnplace.zoo.random_families import MOST_OPS, random_problem
-from gnnplace.zoo.recipes import RECIPES, STORE
 
 FAMILY_OF = {m.name: m.family for recipe in (STORE, *RECIPES.values()) for m in recipe.models}
 NonNegative = Annotated[float, Field(ge=0)]
@@ -57,7 +57,7 @@ class ProblemEntry(Schema):
     Attributes:
         family: a random family.
         captured: a graph of the shipped store.
-        dataset: a dataset by its name, as ``gnnplace.zoo.datasets.find_dataset`` looks for it.
+        dataset: a dataset by its name, as ``gnnplace.data.datasets.find_dataset`` looks for it.
         graph: of the dataset.
         model: a model to capture and profile.
         profile: a file of ``format``.

@@ -21,7 +21,6 @@ import numpy as np
 
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.execution.executor import execute, with_sequences
-from gnnplace.execution.parallel import core_groups, side_by_side
 from gnnplace.execution.recording import recording, step_record
 from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
@@ -33,6 +32,7 @@ from gnnplace.measurements.records import FAILED, OK, StepRecord
 from gnnplace.measurements.samples import CLOCKS, VIRTUAL, WALL, fastest_of
 from gnnplace.placement import Placement, placement_to_data
 from gnnplace.problem import Problem
+from gnnplace.runtime.parallel import core_groups, side_by_side
 from gnnplace.tracing.microbatching import microbatched
 from gnnplace.tracing.program import Program
 

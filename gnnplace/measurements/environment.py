@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from gnnplace.processor import processor_name
+from gnnplace.cluster.machine import processor_name
 
 PACKAGES = ("gnnplace", "torch", "numpy", "numba")
 

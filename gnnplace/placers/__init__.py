@@ -12,7 +12,7 @@ from gnnplace.placers.base import Result as Result
 from gnnplace.placers.coarse_annealing import CoarseAnnealing as CoarseAnnealing
 from gnnplace.placers.contiguous import Contiguous as Contiguous
 from gnnplace.placers.etf import Etf as Etf
-from gnnplace.placers.exact import Exact as Exact
+from gnnplace.placers.exact.placer import Exact as Exact
 from gnnplace.placers.expert import Expert as Expert
 from gnnplace.placers.heft import Heft as Heft
 from gnnplace.placers.heft import HeftContention as HeftContention
@@ -25,12 +25,8 @@ from gnnplace.placers.portfolio import Portfolio as Portfolio
 from gnnplace.placers.random_placer import Random as Random
 from gnnplace.placers.random_search import RandomSearch as RandomSearch
 from gnnplace.placers.round_robin import RoundRobin as RoundRobin
-from gnnplace.placers.search_space import SearchSpace as SearchSpace
 from gnnplace.placers.single import Single as Single
-from gnnplace.placers.throughput import ContiguousThroughput as ContiguousThroughput
-from gnnplace.placers.throughput import Throughput as Throughput
-from gnnplace.placers.throughput import ThroughputResult as ThroughputResult
-from gnnplace.placers.throughput import with_interval as with_interval
+from gnnplace.search.space import SearchSpace as SearchSpace
 
 PLACERS: dict[str, type[Placer]] = {
     placer.name: placer

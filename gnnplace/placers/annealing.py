@@ -32,9 +32,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.clock import NO_BUDGET, share_of
 from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.clock import NO_BUDGET, share_of
+from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import step_time_kernel
 from gnnplace.simulation.list_scheduling import list_schedule

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.placement import Placement, faults
-from gnnplace.placers.clock import NO_BUDGET
-from gnnplace.placers.repair import repair
-from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
+from gnnplace.search.clock import NO_BUDGET
+from gnnplace.search.repair import repair
+from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import Simulation, finished_placement, lower_bound
 
 IntArray = NDArray[np.int32]

@@ -18,11 +18,11 @@ import numpy as np
 
 from gnnplace.placers.annealing import Annealing, anneal
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.clock import NO_BUDGET, share_of
-from gnnplace.placers.coarse_problem import CoarseProblem, coarse_problem
 from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.repair import repair
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.clock import NO_BUDGET, share_of
+from gnnplace.search.coarse_problem import CoarseProblem, coarse_problem
+from gnnplace.search.repair import repair
+from gnnplace.search.space import SearchSpace
 
 GROUPS = 200
 CONSTRUCTION_SHARE = 1 / 6

@@ -18,7 +18,6 @@ import numpy as np
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.clock import NO_BUDGET, expired, share_of
 from gnnplace.placers.contiguous import Contiguous
 from gnnplace.placers.etf import Etf
 from gnnplace.placers.expert import Expert
@@ -26,10 +25,11 @@ from gnnplace.placers.heft import Heft, HeftContention
 from gnnplace.placers.interleaved import Interleaved
 from gnnplace.placers.m_topo import MTopo
 from gnnplace.placers.min_cut import MinCut
-from gnnplace.placers.repair import repair
 from gnnplace.placers.round_robin import RoundRobin
-from gnnplace.placers.search_space import SearchSpace
 from gnnplace.placers.single import Single
+from gnnplace.search.clock import NO_BUDGET, expired, share_of
+from gnnplace.search.repair import repair
+from gnnplace.search.space import SearchSpace
 
 BEFORE_REPAIR = 1 / 2  # of the time, where memory matters
 REPAIR_SHARE = 1 / 2  # of what is left, each

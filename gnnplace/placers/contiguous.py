@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.chunks import chunk_of_unit, device_ranking, even_cuts
-from gnnplace.placers.clock import NO_BUDGET, expired
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.chunks import chunk_of_unit, device_ranking, even_cuts
+from gnnplace.search.clock import NO_BUDGET, expired
+from gnnplace.search.space import SearchSpace
 
 IntArray = NDArray[np.int32]
 KEPT = 3

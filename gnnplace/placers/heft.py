@@ -21,7 +21,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import mean_upward_rank
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from gnnplace.placers.annealing import CONSTRUCTION_SHARE, anneal
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.clock import NO_BUDGET, expired, share_of
 from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.clock import NO_BUDGET, expired, share_of
+from gnnplace.search.space import SearchSpace
 
 
 class Portfolio(Placer):

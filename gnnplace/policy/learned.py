@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from gnnplace.placers import Found, Placer, SearchSpace
-from gnnplace.policy.anytime import Anytime
-from gnnplace.policy.model import CHECKPOINT, PlacementPolicy, read_policy
-from gnnplace.policy.passes import Passes
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
+from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.search.anytime import Anytime
 
 FINISHING = (5e-4, 1e-6)  # seconds, and seconds an op, that checking a placement takes afterwards
 DECODING = 0.3  # share of the budget after which no further aim is decoded

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.sharding.captured import REPLICATED, Layout, Mesh, parts_in
-from gnnplace.sharding.captured_costs import MeshMachine, move
 from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.splitting.tables.costs import MeshMachine, move
+from gnnplace.splitting.tables.layout import REPLICATED, Layout, Mesh, parts_in
 
 FloatArray = NDArray[np.float64]
 Placed = tuple[int, ...]

@@ -23,8 +23,8 @@ from torch.distributed.tensor._ops.single_dim_strategy import _ShardingPlacehold
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
-from gnnplace.sharding.captured import PARTIAL, REPLICATED
 from gnnplace.sharding.captured_placements import Placed, PlacedOp, PlacedStep, PlacedValue
+from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED
 from gnnplace.tracing.export import Traced, trace
 from gnnplace.tracing.step import StepModule
 

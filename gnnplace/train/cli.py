@@ -15,12 +15,12 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial
 
 from gnnplace.errors import InputError
-from gnnplace.train.search_space import first_values, read_space
-from gnnplace.train.study_storage import open_study
-from gnnplace.train.sweep import NumberedSampler, Worker, pruner
-from gnnplace.train.sweep_table import write_results
+from gnnplace.train.sweep.search_space import first_values, read_space
+from gnnplace.train.sweep.study_storage import open_study
+from gnnplace.train.sweep.sweep import NumberedSampler, Worker, pruner
+from gnnplace.train.sweep.sweep_table import write_results
+from gnnplace.train.sweep.trial import SweepCLI, run_trial
 from gnnplace.train.training_cli import TrainingCLI
-from gnnplace.train.trial import SweepCLI, run_trial
 
 
 def quiet() -> None:

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnnplace.policy.aims import Aim
-from gnnplace.policy.rollouts import Decisions, Rollouts
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Decisions, Rollouts
 from gnnplace.train.data import Sample
 from gnnplace.train.decisions import DecisionModule, Lesson, alike, expected_regret, take
 

@@ -9,14 +9,14 @@ import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
+from gnnplace.data import random_families
+from gnnplace.data.captured import TEST, TRAIN, VALIDATION, captured_problem, shipped_store
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Portfolio, SearchSpace
-from gnnplace.policy.model import PlacementPolicy
+from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.problem import Problem
 from gnnplace.train.labels import Label, build_labels, read_labels
 from gnnplace.train.loading import EpochSampler, HeldOutSampler, ResumableLoader
-from gnnplace.zoo import random_families
-from gnnplace.zoo.captured import TEST, TRAIN, VALIDATION, captured_problem, shipped_store
 
 TRAIN_SEEDS, VALIDATION_SEEDS, TEST_SEEDS = 1_000_000, 0, 500_000
 TELLING = 1  # of the random numbers that tell captured and large problems from the others

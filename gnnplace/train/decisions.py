@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from gnnplace.policy.aims import Aim
-from gnnplace.policy.rollouts import Decisions, Rollouts
-from gnnplace.policy.walk import WalkGraph
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Decisions, Rollouts
+from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.train.data import Sample
 from gnnplace.train.policy_module import PolicyModule
 

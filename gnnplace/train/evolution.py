@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnnplace.errors import InputError
-from gnnplace.policy.decoder import Decoder
-from gnnplace.policy.model import PlacementPolicy
-from gnnplace.policy.passes import Passes
+from gnnplace.policy.network.decoder import Decoder
+from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.refine.passes import Passes
 from gnnplace.train.data import Sample
 from gnnplace.train.placements import a_decode
 from gnnplace.train.policy_module import PolicyModule, check_least

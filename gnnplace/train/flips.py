@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnnplace.placers.annealing import neighbourhood
-from gnnplace.policy.aims import Aim
-from gnnplace.policy.guided import State, flip_scores, start_state
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.search.guided import State, flip_scores, start_state
 from gnnplace.train.data import Sample
 from gnnplace.train.decisions import DecisionModule, Lesson, alike, expected_regret, take
 from gnnplace.train.placements import a_decode

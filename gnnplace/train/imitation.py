@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnnplace.errors import InputError
-from gnnplace.policy.aims import Aim, device_limits
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.aims import Aim, device_limits
+from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.train.data import Sample
 from gnnplace.train.decisions import DecisionModule, Lesson, alike, take
 

@@ -28,9 +28,9 @@ from gnnplace.placers.annealing import (
     seed_kernel,
     undo_move,
 )
-from gnnplace.policy.aims import Aim
-from gnnplace.policy.model import PlacementPolicy
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.simulation import Compiled
 
 IntArray = NDArray[np.int32]

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnnplace.policy.passes import Passes
-from gnnplace.policy.refining import NUM_REFINING, completed, walk_again
-from gnnplace.policy.refining_state import Placed, read_previous
-from gnnplace.policy.rollouts import Rollouts
-from gnnplace.policy.walk import WalkGraph
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.refining import NUM_REFINING, completed, walk_again
+from gnnplace.policy.refine.refining_state import Placed, read_previous
 from gnnplace.train.data import Sample
 from gnnplace.train.decisions import expected_regret
 from gnnplace.train.placements import a_placement

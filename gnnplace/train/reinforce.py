@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from gnnplace.policy.aims import Aim
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.train.data import Sample
 from gnnplace.train.decisions import DecisionModule, Lesson, take
 from gnnplace.train.policy_module import check_least

@@ -7,10 +7,10 @@ import pytest
 from gnnplace.bench.kinds import known_names
 from gnnplace.bench.suite import ProblemEntry, cells, load_problems, read_suite
 from gnnplace.cluster import preset_names
-from gnnplace.sharding.networks import NETWORKS
-from gnnplace.zoo.captured import shipped_store
-from gnnplace.zoo.datasets import find_dataset
-from gnnplace.zoo.random_families import TEST, TRAIN
+from gnnplace.data.captured import shipped_store
+from gnnplace.data.datasets import find_dataset
+from gnnplace.data.random_families import TEST, TRAIN
+from gnnplace.sharding.networks.registry import NETWORKS
 
 SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
 SUITE = """

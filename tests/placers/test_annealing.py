@@ -22,8 +22,8 @@ from gnnplace.placers.annealing import (
     undo_move,
     window_of,
 )
-from gnnplace.placers.clock import NO_BUDGET
 from gnnplace.placers.constructions import best_construction
+from gnnplace.search.clock import NO_BUDGET
 from tests.random_problems import random_problem, seeds
 
 

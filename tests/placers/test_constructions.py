@@ -10,13 +10,13 @@ from gnnplace.cluster import Cluster
 from gnnplace.errors import InfeasibleError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract, placer
-from gnnplace.placers.clock import NO_BUDGET
 from gnnplace.placers.constructions import (
     CHEAPEST_FIRST,
     WHOLE,
     best_construction,
     run_member,
 )
+from gnnplace.search.clock import NO_BUDGET
 
 
 def rng() -> np.random.Generator:

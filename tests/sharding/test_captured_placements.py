@@ -5,14 +5,14 @@ import itertools
 import pytest
 
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.captured import PARTIAL, REPLICATED
-from gnnplace.sharding.captured_costs import MeshMachine
 from gnnplace.sharding.captured_placements import (
     PlacedOp,
     PlacedStep,
     PlacedValue,
     placement_problem,
 )
+from gnnplace.splitting.tables.costs import MeshMachine
+from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED
 
 R, P = REPLICATED, PARTIAL
 

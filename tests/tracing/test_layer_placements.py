@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.captured import PARTIAL, REPLICATED
-from gnnplace.sharding.captured_costs import MeshMachine
 from gnnplace.sharding.captured_placements import placement_problem
+from gnnplace.splitting.tables.costs import MeshMachine
+from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED
 from gnnplace.tracing.layer_placements import placed_step
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.step import StepModule

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from gnnplace.data.random_families import random_problem
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.aims import Aim
-from gnnplace.policy.passes import Passes
-from gnnplace.policy.rollouts import Decisions, Rollouts
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Decisions, Rollouts
+from gnnplace.policy.refine.passes import Passes
 from gnnplace.train import CostToGo, Imitation
 from gnnplace.train.data import ProblemDataModule, Sample
 from gnnplace.train.decisions import alike
 from gnnplace.train.labels import Label
 from gnnplace.train.loading import EpochSampler
-from gnnplace.zoo.random_families import random_problem
 
 torch.set_num_threads(1)
 SIZES = {"hidden": 8, "layers": 1, "decoder_hidden": 8}

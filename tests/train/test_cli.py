@@ -8,7 +8,7 @@ import torch
 from jsonargparse import ArgumentError
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.policy.model import CHECKPOINT, read_policy
+from gnnplace.policy.network.model import CHECKPOINT, read_policy
 from gnnplace.train.cli import main
 
 torch.set_num_threads(1)

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy import Rollouts
-from gnnplace.policy.model import PlacementPolicy
+from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.train.labels import build_labels, clean, make_label, read_labels
-from gnnplace.zoo.random_families import random_problem
 
 torch.set_num_threads(1)
 

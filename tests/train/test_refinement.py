@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gnnplace.policy.refining import NUM_REFINING
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.refine.refining import NUM_REFINING
 from gnnplace.train import Refinement
 from gnnplace.train.refinement import try_decisions
 from tests.train.test_algorithms import SIZES, sample
