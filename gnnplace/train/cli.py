@@ -73,7 +73,7 @@ def sweep(args: list[str]) -> None:
 def main(args: list[str]) -> None:
     """Runs the training command line.
 
-    ``--model`` is the training algorithm (``Imitation`` or ``CostToGo``), ``--data`` the problems
+    ``--model`` is the training algorithm (a class of ``gnnplace.train``), ``--data`` the problems
     (``ProblemDataModule``); ``--config`` a recipe of ``trainers/``.
 
     Args:

@@ -334,35 +334,3 @@ def one_pass(
     if s.counts[2] > 0:
         improve_order(g, s, previous, trial)
     return int(s.counts[2])
-
-
-@njit(cache=True, boundscheck=False)
-def completed(
-    g: Ground,
-    previous: Previous,
-    placed: Placed,
-    stay: float,
-    forced: IntArray,
-    unit: int,
-    allowed: BoolArray,
-) -> FloatArray:
-    """Score of the placement after the pass with ``unit`` on each device; nan elsewhere. [D]
-
-    Args:
-        g: what passes share.
-        previous: the placement, read in the direction of the pass.
-        placed: the same placement.
-        stay: percent that a device must be better than the previous one.
-        forced: device of each unit decided before, -1 for the others. [U]
-        unit: the unit.
-        allowed: devices to try. [D]
-    """
-    result = np.full(len(allowed), np.nan)
-    trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
-    for d in range(len(allowed)):
-        if allowed[d]:
-            forced[unit] = d
-            moved = one_pass(g, previous, trial, stay, 0.0, forced)
-            result[d] = trial.score[0] if moved > 0 else placed.score[0]
-    forced[unit] = -1
-    return result

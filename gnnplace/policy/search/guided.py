@@ -306,27 +306,3 @@ def back_to_best(space: SearchSpace, s: State) -> None:
     offset, ops = space.unit_ops
     s.unit_device[:] = s.device[ops[offset[:-1]]]
     s.priority[:] = distances(space.compiled, space.reversed, s.device, s.order)
-
-
-@njit(cache=True, boundscheck=False)
-def flip_scores(
-    c: Compiled, h: Neighbourhood, s: State, units: IntArray, most: float
-) -> FloatArray:
-    """Score of the state with one unit on another device, for each unit and device. [len, D]
-
-    In the order that is there or that of list scheduling, whichever is less; the state's own where
-    the unit is already there; inf above ``most`` seconds or where the unit may not be. The state is
-    as before afterwards.
-    """
-    result = np.full((len(units), len(c.memory)), np.inf)
-    former = np.empty(1, np.int32)
-    for i in range(len(units)):
-        one = units[i : i + 1]
-        for d in range(len(c.memory)):
-            if s.unit_device[units[i]] == d:
-                result[i, d] = s.score[0]
-            elif h.allowed[units[i], d]:
-                move_units(h, s.unit_device, s.device, one, d, former)
-                result[i, d] = in_either_order(c, h, s, most)
-                undo_move(h, s.unit_device, s.device, one, former)
-    return result

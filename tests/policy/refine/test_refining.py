@@ -103,30 +103,6 @@ def test_both_decoders_score_alike(seed):
     assert (chosen >= best - 1e-3 * (1 + np.abs(best))).all()
 
 
-@settings(max_examples=15, deadline=None)
-@given(seed=seeds)
-def test_completing_a_pass_as_it_went_gives_its_score(seed):
-    passes, placed = given_placement(seed)
-    space, previous = passes.space, read(passes, placed, seed % 2)
-    s, _, masks, decided = walked(passes, previous, rows=space.problem.num_units)
-    if not len(decided):
-        return
-    costs = refining.completed(
-        passes.ground,
-        previous,
-        placed,
-        0.0,
-        np.full(space.problem.num_units, -1, np.int32),
-        int(decided[0]),
-        masks[0],
-    )
-    assert (np.isfinite(costs) == masks[0]).all()
-    trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
-    if s.counts[2] > 0:
-        refining.improve_order(passes.ground, s, previous, trial)
-    assert costs[s.device[decided[0]]] == pytest.approx(trial.score[0], rel=1e-9)
-
-
 def test_untrained_passes_do_not_depend_on_how_devices_are_listed():
     torch.manual_seed(0)
     policy = PlacementPolicy(hidden=8, layers=1, decoder_hidden=8).eval()
