@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace import api
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import Result
 from gnnplace.problem import Problem
+from gnnplace.profiling.problems import Progress, profile_model, read_or_profile
+from gnnplace.profiling.targets import is_problem_file
 from gnnplace.simulation import lower_bound
-
-if TYPE_CHECKING:
-    from gnnplace.tracing import Program
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing.program import Program
 
 AUTO = "auto"
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -40,10 +39,10 @@ class Size:
         problem: Profiled at that share, cut.
         work: Seconds of all ops on one device, the fastest.
         result: What was found; None if nothing was.
-        note: Why nothing was found, or was looked for.
+        note: Why this size has no placement: none exists, or it was skipped.
     """
 
-    options: api.CaptureOptions
+    options: CaptureOptions
     program: Program | None
     problem: Problem
     work: float
@@ -56,12 +55,32 @@ class Size:
         return self.options.microbatches
 
 
-def search(
+def choose_microbatches(
     what: str,
     cluster: str | Cluster | None,
-    options: api.CaptureOptions,
+    options: CaptureOptions,
     place: Place,
-    progress: api.Progress | None = None,
+    progress: Progress | None = None,
+    correct: Callable[[Problem], Problem] = lambda problem: problem,
+) -> tuple[list[Size], Size]:
+    """Places a model at every size that its batch allows; all sizes, and the one to take.
+
+    The arguments are those of ``try_sizes``.
+
+    Raises:
+        InputError: the model cannot be captured whole.
+        InfeasibleError: no size has a placement; says why the whole batch has none.
+    """
+    sizes = try_sizes(what, cluster, options, place, progress, correct)
+    return sizes, choose(sizes)
+
+
+def try_sizes(
+    what: str,
+    cluster: str | Cluster | None,
+    options: CaptureOptions,
+    place: Place,
+    progress: Progress | None = None,
     correct: Callable[[Problem], Problem] = lambda problem: problem,
 ) -> list[Size]:
     """Places a model at every size that its batch allows.
@@ -117,8 +136,8 @@ def _placed(size: Size, place: Place) -> Size:
 def _sizes(
     what: str,
     cluster: str | Cluster | None,
-    options: api.CaptureOptions,
-    progress: api.Progress | None,
+    options: CaptureOptions,
+    progress: Progress | None,
 ) -> Iterator[Size]:
     """Sizes from the whole batch on, as long as it can be cut."""
     for count in SIZES:
@@ -133,17 +152,17 @@ def _sizes(
 def _size(
     what: str,
     cluster: str | Cluster | None,
-    options: api.CaptureOptions,
-    progress: api.Progress | None,
+    options: CaptureOptions,
+    progress: Progress | None,
 ) -> Size:
     program = None
-    if what.endswith(".json") or Path(what).is_file():
+    if is_problem_file(what):
         whole = replace(options, microbatches=1)
-        problem = api.read_or_profile(what, cluster, whole, progress)
+        problem = read_or_profile(what, cluster, whole, progress)
         problem = with_microbatches(problem, options.microbatches)
     else:
-        program = api.capture(what, options=options)
-        problem = api.profile(program, cluster or "auto", options=options, progress=progress)
+        program = capture_model(what, options=options)
+        problem = profile_model(program, cluster or "auto", options=options, progress=progress)
     return Size(options, program, problem, _work(problem))
 
 
@@ -151,25 +170,3 @@ def _work(problem: Problem) -> float:
     able = np.isfinite(problem.times).all(axis=0)
     seconds = problem.times[:, able].sum(axis=0)
     return float(seconds.min()) if len(seconds) else float("nan")
-
-
-def placing(
-    placer: str,
-    budget: float,
-    seed: int = 0,
-    order: str | None = None,
-    objective: str = api.TIME,
-    checkpoint: str | None = None,
-    workers: int = 1,
-) -> Place:
-    """A `Place` by the arguments of `gnnplace.api.place`."""
-    return lambda problem: api.place(
-        problem,
-        placer=placer,
-        budget=budget,
-        seed=seed,
-        order=order,
-        objective=objective,
-        checkpoint=checkpoint,
-        workers=workers,
-    )

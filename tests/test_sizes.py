@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.placers import contract
 from gnnplace.problem import write_problem
-from gnnplace.sizes import choose, placing, search
+from gnnplace.sizes import choose, try_sizes
 
 OPTIONS = api.CaptureOptions()
 
@@ -29,7 +30,7 @@ def path(tmp_path):
 
 def test_a_chain_is_cut_and_beats_the_whole_batch(path):
     """Times of a file are divided evenly, so that more micro-batches fill the pipeline better."""
-    sizes = search(path(), None, OPTIONS, placing("interleaved", 0.0))
+    sizes = try_sizes(path(), None, OPTIONS, partial(api.place, placer="interleaved", budget=0.0))
     chosen = choose(sizes)
     assert [size.microbatches for size in sizes] == [1, 2, 4, 8, 16, 32]
     assert chosen.microbatches > 1
@@ -43,12 +44,12 @@ def test_a_size_that_cannot_be_better_is_not_placed(path, monkeypatch):
 
     def place(problem):
         placed.append(problem.microbatches)
-        return placing("single", 0.0)(problem)
+        return partial(api.place, placer="single", budget=0.0)(problem)
 
     monkeypatch.setattr(
         "gnnplace.sizes.lower_bound", lambda p: np.inf if p.microbatches > 2 else 0.0
     )
-    sizes = search(path(), None, OPTIONS, place)
+    sizes = try_sizes(path(), None, OPTIONS, place)
     assert placed == [1, 2]
     assert all("not placed" in size.note for size in sizes[2:])
     assert choose(sizes).microbatches == 1  # equal, and simpler
@@ -57,7 +58,9 @@ def test_a_size_that_cannot_be_better_is_not_placed(path, monkeypatch):
 def test_memory_may_need_micro_batches(path):
     """The whole batch does not fit; its shares do."""
     for memory in (30.0, 26.0, 24.0, 22.0, 20.0, 18.0):
-        sizes = search(path(memory=memory), None, OPTIONS, placing("contiguous", 0.0))
+        sizes = try_sizes(
+            path(memory=memory), None, OPTIONS, partial(api.place, placer="contiguous", budget=0.0)
+        )
         if sizes[0].result is None:
             break
     chosen = choose(sizes)
@@ -68,16 +71,25 @@ def test_memory_may_need_micro_batches(path):
 
 def test_nothing_fits_is_infeasible(path):
     with pytest.raises(InfeasibleError, match="no size"):
-        choose(search(path(memory=1.0), None, OPTIONS, placing("contiguous", 0.0)))
+        choose(
+            try_sizes(
+                path(memory=1.0), None, OPTIONS, partial(api.place, placer="contiguous", budget=0.0)
+            )
+        )
 
 
 def test_a_model_is_profiled_at_every_share_of_its_batch(monkeypatch):
-    sizes = search("mlp?batch=4&width=16", "cpu:2", OPTIONS, placing("contiguous", 0.0))
+    sizes = try_sizes(
+        "mlp?batch=4&width=16",
+        "cpu:2",
+        OPTIONS,
+        partial(api.place, placer="contiguous", budget=0.0),
+    )
     assert [size.microbatches for size in sizes] == [1, 2, 4]
     assert [size.program.microbatches for size in sizes] == [1, 1, 1]
     assert not any(size.problem.estimated.any() for size in sizes)
     with pytest.raises(InputError, match="nosuch"):
-        search("nosuch", "cpu:2", OPTIONS, placing("contiguous", 0.0))
+        try_sizes("nosuch", "cpu:2", OPTIONS, partial(api.place, placer="contiguous", budget=0.0))
 
 
 def test_place_auto_writes_a_placement_that_says_its_size(path, tmp_path, capsys):

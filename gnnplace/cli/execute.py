@@ -1,26 +1,55 @@
-"""``gnnplace execute MODEL PLACEMENT``: runs it, checks it, measures it; on several hosts, too."""
+"""``gnnplace execute``: runs a placement, checks it, measures it; on several hosts, too."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.commands import OPTIONS, OPTIONS_KEY, console, open_store, say, say_kept
+from gnnplace.cli.console import console, open_store, print_json, say, say_kept
+from gnnplace.cli.options import (
+    CAPTURE,
+    add_capture_options,
+    add_json,
+    add_run_options,
+)
 from gnnplace.errors import ExecutionError, MismatchError
 from gnnplace.files import read_json
-from gnnplace.report import bytes_text, from_execution, from_simulation, seconds_text, write_trace
+from gnnplace.placement import OPTIONS_KEY
+from gnnplace.report.timeline import from_execution, from_simulation
+from gnnplace.report.trace import write_trace
+from gnnplace.report.units import bytes_text, eager_line, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.runtime.hosts import Hosts
 
+SUMMARY = "Runs a placement on workers, checks it against one device, and measures it."
 
-def execute(args: Namespace) -> int:
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", help="The model that was placed.")
+    parser.add_argument("placement", help="The placement file.")
+    parser.add_argument(
+        "--cluster",
+        default=None,
+        help="The cluster the placement was made for; by default its devices' names say it.",
+    )
+    add_json(parser)
+    parser.add_argument(
+        "--trace", default=None, help="A trace.json to write; it opens in Perfetto."
+    )
+    parser.add_argument(
+        "--no-eager", action="store_true", help="Do not time eager PyTorch beside the run."
+    )
+    add_capture_options(parser)
+    add_run_options(parser)
+
+
+def run(args: Namespace) -> int:
     """Runs a placement on workers, verifies and measures it; under `torchrun` on several hosts."""
     hosts = _hosts()
     if hosts is not None:
@@ -33,7 +62,7 @@ def execute(args: Namespace) -> int:
     cluster = api.resolve_cluster(args.cluster or _cluster_of(data))
     problem = api.profile(program, cluster, options=options, progress=say)
     placement, problem = api.read_placement_for(args.placement, problem)
-    run = api.execute(
+    done = api.execute(
         program,
         problem,
         placement,
@@ -46,19 +75,19 @@ def execute(args: Namespace) -> int:
         label=args.model,
         hosts=hosts,
     )
-    say_kept(run)
+    say_kept(done.fault)
     predicted = api.simulate(problem, placement)
     if args.trace:
         timelines = [
             from_simulation(problem, predicted, placement.placer or "placement"),
-            from_execution(problem, run.execution, placement.placer or "placement"),
+            from_execution(problem, done.execution, placement.placer or "placement"),
         ]
         write_trace(args.trace, timelines)
-    eager = {} if _without_eager(args, options) else api.eager_step_times(args.model, options)
+    eager = {} if _without_eager(args, options) else api.eager_times(args.model, options)
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
-    _print_run(args, run, predicted.step_time, eager, memory)
-    return 0 if run.verification.passed else 1
+    _print_run(args, done, predicted.step_time, eager, memory)
+    return 0 if done.verification.passed else 1
 
 
 def _hosts() -> Hosts | None:
@@ -106,12 +135,6 @@ def _without_eager(args: Namespace, options: api.CaptureOptions) -> bool:
     return args.no_eager or options.forward_only or options.dtype != "float32"
 
 
-def eager_line(times: dict[int, float]) -> str:
-    """Eager PyTorch's step times in one line."""
-    shown = [f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()]
-    return f"eager PyTorch, measured beside: {', '.join(shown)}"
-
-
 def _print_run(
     args: Namespace,
     run: api.Executed,
@@ -134,7 +157,7 @@ def _print_run(
             "loss": execution.first.loss if execution.first else None,
             "eager_step_time": {str(cores): seconds for cores, seconds in eager.items()},
         }
-        sys.stdout.write(json.dumps(answer) + "\n")
+        print_json(answer)
         return
     out = console()
     out.print(
@@ -155,9 +178,9 @@ def _print_run(
 def _placed_options(args: Namespace, data: Any) -> api.CaptureOptions:
     """The options that the placement was made with; a placement from elsewhere has none."""
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    given = {key: getattr(args, key) for key in OPTIONS}
+    given = {key: getattr(args, key) for key in CAPTURE}
     if isinstance(stored, dict):
-        given.update({key: stored[key] for key in OPTIONS if key in stored})
+        given.update({key: stored[key] for key in CAPTURE if key in stored})
     given["microbatches"] = max(given["microbatches"], api.placed_microbatches(data))
     return api.CaptureOptions(**given)
 

@@ -2,228 +2,178 @@
 
 from __future__ import annotations
 
-import json
-import math
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-from rich.table import Table
+from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.commands import check_output, console, say
-from gnnplace.cluster import Cluster
-from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.hybrid import (
-    Advice,
-    Convergence,
-    CriticalBatch,
-    Fabric,
-    PlacedStep,
-    Row,
-    Splitter,
-    Training,
-    advise,
-    best_data_parallel,
-    device_counts,
-    gain_at_scale,
-    group_sizes,
-    hours,
-    placed_step,
-    preset_of,
-    published_gain,
-    read_epochs,
-    sentence,
+from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.options import (
+    add_capture_options,
+    add_json,
+    add_output,
+    add_run_options,
+    add_search_options,
+    capture_options,
 )
-from gnnplace.hybrid.presets import Preset
-from gnnplace.hybrid.published import SOURCE
-from gnnplace.hybrid.run import capture_options, execute_hybrid
-from gnnplace.microbatching import with_microbatches
-from gnnplace.problem import UPDATE, Problem, read_problem
-from gnnplace.report import seconds_text
-from gnnplace.report.hybrid_plot import check_drawable, hybrid_svg, write_hybrid
+from gnnplace.errors import InputError
 
-MICROBATCHES = "1,4"
-PREDICTED, ESTIMATED = "predicted from measured op times", "predicted from estimated op times"
+if TYPE_CHECKING:
+    from gnnplace.hybrid.place import Search
+
+SUMMARY = "Shows how to use N devices: data-parallel groups of model-parallel devices."
 
 
-def hybrid(args: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("what", help="A model or a problem file.")
+    parser.add_argument(
+        "--cluster",
+        default=None,
+        help="cpu:N, cuda:N, auto, a preset's name or a YAML file; a problem file has its own.",
+    )
+    parser.add_argument(
+        "--devices",
+        type=int,
+        default=None,
+        help="The number of devices, N; more than the cluster has are copies of it.",
+    )
+    parser.add_argument(
+        "--most", type=int, default=8, help="The most devices that a group may have."
+    )
+    parser.add_argument("--placer", default="best", help="The placer of a group's step.")
+    _training_arguments(parser)
+    parser.add_argument(
+        "--execute", action="store_true", help="Run one hybrid step of MODEL for real."
+    )
+    parser.add_argument(
+        "--replicas", type=int, default=2, help="With --execute: the data-parallel groups."
+    )
+    parser.add_argument(
+        "--group-devices", type=int, default=1, help="With --execute: the devices of a group."
+    )
+    add_json(parser)
+    add_output(parser, "A plot of time against devices, .svg or .html.", required=False)
+    add_search_options(parser)
+    add_capture_options(parser, many=True)
+    add_run_options(parser, store=False)
+
+
+def _training_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch", type=int, default=None, help="The examples of a step, for a problem file."
+    )
+    parser.add_argument("--examples", type=int, default=None, help="The examples of an epoch.")
+    parser.add_argument(
+        "--epochs-table", default=None, help="A CSV or YAML file of epochs by global batch."
+    )
+    parser.add_argument(
+        "--least-epochs", type=float, default=None, help="The epochs needed at small batches."
+    )
+    parser.add_argument(
+        "--critical-batch",
+        type=float,
+        default=None,
+        help="The global batch that takes twice the least epochs.",
+    )
+    parser.add_argument(
+        "--network-latency",
+        type=float,
+        default=10e-6,
+        help="The seconds of a message between copies of the cluster.",
+    )
+    parser.add_argument(
+        "--network-bandwidth",
+        type=float,
+        default=10e9,
+        help="The bytes per second between copies of the cluster.",
+    )
+    parser.add_argument(
+        "--no-overlap", action="store_true", help="Reduce gradients after the backward pass."
+    )
+
+
+def run(args: Namespace) -> int:
     """Prints every split of N devices, the cross-over and the recommendation."""
-    if args.execute:
-        return execute_hybrid(args)
-    _check(args)
-    fabric = _fabric(args)
-    most = fabric.cluster.num_devices if args.devices is None else args.devices
-    counts = device_counts(most)
-    training, preset = training_of(args)
-    place_on = Placing(args, fabric.cluster)
-    splitter = Splitter(fabric, training, place_on, overlap=not args.no_overlap)
-    rows = splitter.rows(counts, group_sizes(most, min(args.most, fabric.cluster.num_devices)))
-    if not any(row.parts is not None for row in rows):
-        raise InfeasibleError(f"hybrid: no split of {most} devices fits; {rows[0].note}")
-    origin = _origins(args, most, place_on, training, preset)
-    advice = advise(rows)
+    return _execute(args) if args.execute else _study(args)
+
+
+def _study(args: Namespace) -> int:
+    from gnnplace.hybrid.study import HybridOptions
+    from gnnplace.report.hybrid import hybrid_table, study_data, study_lines
+    from gnnplace.report.hybrid_plot import check_drawable, hybrid_svg, write_hybrid
+
+    check_output(args.output)
     if args.output is not None:
-        title = f"{args.what} on up to {most} devices: time to converge"
-        note = f"step {origin['step']}; epochs {origin['epochs']}"
-        write_hybrid(args.output, hybrid_svg(rows, title=title, note=note), title)
+        check_drawable(args.output)
+    options = HybridOptions(
+        devices=args.devices,
+        most=args.most,
+        batch=args.batch,
+        examples=args.examples,
+        epochs_table=args.epochs_table,
+        least_epochs=args.least_epochs,
+        critical_batch=args.critical_batch,
+        network_latency=args.network_latency,
+        network_bandwidth=args.network_bandwidth,
+        overlap=not args.no_overlap,
+    )
+    study = api.study_hybrid(
+        args.what, args.cluster, options=options, search=_search(args), progress=say
+    )
+    if args.output is not None:
+        title = f"{args.what} on up to {study.devices} devices: time to converge"
+        note = f"step {study.origin['step']}; epochs {study.origin['epochs']}"
+        write_hybrid(args.output, hybrid_svg(study.rows, title=title, note=note), title)
     if args.json:
-        answer = _data(args, rows, advice, origin, most)
-        sys.stdout.write(json.dumps(answer, allow_nan=False) + "\n")
-    else:
-        _print(args, rows, advice, origin, most)
+        print_json(study_data(study))
+        return 0
+    out = console()
+    title = f"{args.what} on up to {study.devices} devices"
+    out.print(hybrid_table(study.rows, title, study.advice))
+    for line in study_lines(study):
+        out.print(line, soft_wrap=True)
     return 0
 
 
-def _check(args: Namespace) -> None:
-    """Complains before the work.
+def _execute(args: Namespace) -> int:
+    """Runs groups x devices and DDP on as many shares; 1 if numbers are wrong."""
+    from gnnplace.hybrid.run import Running
+    from gnnplace.report.hybrid import run_data, run_lines, run_table
 
-    Raises:
-        InputError: groups of no devices, inference, or a plot that cannot be written.
-    """
-    if args.most < 1:
-        raise InputError(f"--most {args.most}: must be a positive number of devices")
-    if args.forward_only:
-        raise InputError("--forward-only: hybrid is about training")
-    if args.output is not None:
-        check_output(args.output)
-        check_drawable(args.output)
-
-
-def _fabric(args: Namespace) -> Fabric:
-    cluster = _cluster(args.what, args.cluster)
-    return Fabric(cluster, args.network_latency, args.network_bandwidth)
-
-
-def _cluster(what: str, cluster: str | None) -> Cluster:
-    if cluster is not None:
-        return api.resolve_cluster(cluster)
-    if is_file(what):
-        return read_problem(what).cluster
-    raise InputError("hybrid: a model needs --cluster")
-
-
-def is_file(what: str) -> bool:
-    """Whether it names a problem file and not a model."""
-    return what.endswith(".json") or Path(what).is_file()
-
-
-def training_of(args: Namespace) -> tuple[Training, Preset]:
-    """What is trained, from the arguments and the family's preset."""
-    preset = preset_of(model_name(args.what))
-    convergence: Convergence = preset.convergence
-    if args.epochs_table is not None:
-        if args.least_epochs is not None or args.critical_batch is not None:
-            raise InputError("--epochs-table: stands for --least-epochs and --critical-batch")
-        convergence = read_epochs(args.epochs_table)
-    elif args.least_epochs is not None or args.critical_batch is not None:
-        convergence = CriticalBatch(
-            _given(args.least_epochs, preset.convergence.least_epochs),
-            _given(args.critical_batch, preset.convergence.critical_batch),
-            "the command line's, the rest assumed",
-        )
-    examples = args.examples if args.examples is not None else preset.examples
-    return Training(batch_of(args), examples, convergence), preset
+    if args.cluster is None:
+        raise InputError("hybrid --execute: --cluster is needed, such as cpu:4")
+    counts = microbatch_counts(args.microbatches or "1")
+    if len(counts) > 1:
+        raise InputError(f"--microbatches {args.microbatches!r}: --execute runs one number of them")
+    running = Running(
+        groups=args.replicas,
+        devices=args.group_devices,
+        microbatches=counts[0],
+        steps=args.steps,
+        mode=args.mode,
+        transport=args.transport,
+        timeout=args.timeout,
+    )
+    done = api.execute_hybrid(
+        args.what, args.cluster, running=running, search=_search(args), progress=say
+    )
+    if args.json:
+        print_json(run_data(done))
+    else:
+        out = console()
+        out.print(run_table(done, args.what))
+        for line in run_lines(done):
+            out.print(line)
+    return 0 if done.verification.passed else 1
 
 
-def _given(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+def _search(args: Namespace) -> Search:
+    from gnnplace.hybrid.place import Search
 
-
-def model_name(what: str) -> str:
-    """Name of a model, or of the problem in a file."""
-    return read_problem(what).name if is_file(what) else what
-
-
-def batch_of(args: Namespace) -> int:
-    """Examples of a step of one group: as given, or the model's own batch.
-
-    Raises:
-        InputError: a problem file does not say, and neither does the command line.
-    """
-    if is_file(args.what):
-        if args.batch is None:
-            raise InputError("--batch: a problem file does not say how many examples a step has")
-        return int(args.batch)
-    if args.batch is not None:
-        raise InputError("--batch: is for problem files; a model says it itself: MODEL?batch=B")
-    import torch
-    from torch.utils import _pytree as pytree
-
-    from gnnplace.tracing import load
-
-    leaves = pytree.tree_leaves(load(args.what, fake=True).inputs)
-    sizes = [x.shape[0] for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
-    if not sizes:
-        raise InputError(f"{args.what}: no input says how large the batch is")
-    return int(sizes[0])
-
-
-class Placing:
-    """Places the model on parts of the cluster, with every number of micro-batches asked for.
-
-    Args:
-        args: of the command.
-        cluster: whose kinds op times are needed of.
-    """
-
-    def __init__(self, args: Namespace, cluster: Cluster) -> None:
-        self.args, self.cluster = args, cluster
-        self.problems: dict[int, Problem] = {}
-        for count in microbatch_counts(args.microbatches or MICROBATCHES):
-            try:
-                self.problems[count] = self._problem(count)
-            except InputError as error:
-                if count == 1 or not self.problems:
-                    raise
-                say(f"not with {count} micro-batches: {error}")
-        api.warm([args.placer])
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether the problems say how large gradients are: some op updates parameters."""
-        return any(bool((problem.phase == UPDATE).any()) for problem in self.problems.values())
-
-    @property
-    def estimated(self) -> bool:
-        """Whether op times were not all measured."""
-        return any(bool(problem.estimated.any()) for problem in self.problems.values())
-
-    def _problem(self, count: int) -> Problem:
-        args = self.args
-        if is_file(args.what):
-            whole = read_problem(args.what)
-            if args.cluster is not None:
-                whole = api.on_cluster(whole, self.cluster)
-            return with_microbatches(whole, count)
-        options = capture_options(args, count)
-        return api.profile(args.what, self.cluster, options=options, progress=say)
-
-    def __call__(self, cluster: Cluster) -> Sequence[PlacedStep]:
-        """Placed steps; those that fit.
-
-        Raises:
-            InfeasibleError: none does.
-        """
-        found, error = [], None
-        for count, problem in self.problems.items():
-            say(
-                f"placing {count} micro-batch{'es' if count > 1 else ''} on "
-                f"{cluster.num_devices} device{'s' if cluster.num_devices > 1 else ''}"
-            )
-            try:
-                own = api.on_cluster(problem, cluster)
-                args = self.args
-                result = api.place(own, placer=args.placer, budget=args.budget, seed=args.seed)
-                scale = count if is_file(args.what) else 1
-                found.append(placed_step(own, result, scale=scale))
-            except InfeasibleError as reason:
-                error = reason
-        if not found:
-            raise error or InfeasibleError("nothing was placed")
-        return found
+    capture = capture_options(args, microbatches=1)
+    counts = microbatch_counts(args.microbatches or "1,4")
+    return Search(args.placer, args.budget, args.seed, counts, capture)
 
 
 def microbatch_counts(text: str) -> list[int]:
@@ -232,121 +182,7 @@ def microbatch_counts(text: str) -> list[int]:
     Raises:
         InputError: not positive numbers.
     """
-    parts = [part.strip() for part in str(text).split(",") if part.strip()]
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise InputError(f"--microbatches {text!r}: must be positive numbers, comma-separated")
     return sorted({int(part) for part in parts})
-
-
-def _origins(
-    args: Namespace, most: int, place_on: Placing, training: Training, preset: Preset
-) -> dict[str, str]:
-    """Where each kind of figure comes from."""
-    convergence = training.convergence
-    given = args.examples is not None
-    links = "predicted from the cluster's links"
-    if most > place_on.cluster.num_devices:
-        links += ", between copies of it from --network-* (assumed)"
-    if not place_on.has_gradients:
-        links = (
-            "not counted: the problem has no update ops, so nothing says how large gradients are"
-        )
-    return {
-        "step": ESTIMATED if place_on.estimated else PREDICTED,
-        "all_reduce": links,
-        "examples": "given" if given else f"preset {preset.name!r}: {preset.examples_source}",
-        "epochs": f"{convergence.origin}: {convergence.source}",
-    }
-
-
-def _data(
-    args: Namespace, rows: Sequence[Row], advice: Advice, origin: dict[str, str], most: int
-) -> dict[str, Any]:
-    published = published_gain(model_name(args.what))
-    return {
-        "model": args.what,
-        "devices": most,
-        "origin": origin,
-        "rows": [row_data(row) for row in rows],
-        "crossover": advice.crossover,
-        "recommendation": sentence(advice, most),
-        "best": None if advice.best is None else row_data(advice.best),
-        "gain_over_data_parallel": advice.gain,
-        "gain_at_scale": gain_at_scale(rows),
-        "published_gain_at_least": None if published is None else published.gain,
-    }
-
-
-def row_data(row: Row) -> dict[str, Any]:
-    """A row as plain data; seconds."""
-    parts = row.parts
-    return {
-        "devices": row.total_devices,
-        "groups": row.groups,
-        "group_devices": row.devices,
-        "microbatches": row.microbatches,
-        "step_alone": None if parts is None else parts.alone,
-        "all_reduce": None if parts is None else parts.all_reduce,
-        "exposed": None if parts is None else parts.exposed,
-        "step": None if parts is None else parts.total,
-        "global_batch": row.global_batch,
-        "steps_per_epoch": row.steps,
-        "epochs": row.epochs,
-        "seconds": row.seconds if math.isfinite(row.seconds) else None,
-        "note": row.note,
-    }
-
-
-def _print(
-    args: Namespace, rows: Sequence[Row], advice: Advice, origin: dict[str, str], most: int
-) -> None:
-    out = console()
-    out.print(hybrid_table(rows, f"{args.what} on up to {most} devices", advice))
-    for what, said in origin.items():
-        out.print(f"{what.replace('_', '-')}: {said}", soft_wrap=True)
-    if advice.crossover is None:
-        out.print(f"cross-over: none up to {most} devices: data parallelism alone is fastest there")
-    else:
-        out.print(f"cross-over: from {advice.crossover} devices on a hybrid ends sooner than DP")
-    _print_published(args, rows, out.print)
-    out.print(sentence(advice, most), soft_wrap=True)
-
-
-def _print_published(args: Namespace, rows: Sequence[Row], show: Callable[[str], None]) -> None:
-    published, gain = published_gain(model_name(args.what)), gain_at_scale(rows)
-    alone = best_data_parallel(rows)
-    if gain is not None and alone is not None:
-        show(
-            f"best hybrid over the best data parallelism alone ({alone.total_devices} devices, "
-            f"{hours(alone.seconds)}): {gain:+.1%} (predicted)"
-        )
-    if published is not None:
-        show(f"published for {published.model}: at least {published.gain:+.1%} ({SOURCE})")
-
-
-def hybrid_table(rows: Sequence[Row], title: str, advice: Advice) -> Table:
-    """All splits; the recommended one is marked."""
-    heads = (
-        "devices", "groups x devices", "M", "step of a group", "all-reduce", "exposed", "step",
-        "global batch", "steps an epoch", "epochs", "time to converge", "",
-    )  # fmt: skip
-    table = Table(*heads, title=title)
-    for row in rows:
-        parts = row.parts
-        split = f"{row.groups} x {row.devices}"
-        if parts is None:
-            table.add_row(str(row.total_devices), split, *["-"] * 9, row.note)
-            continue
-        seconds = (parts.alone, parts.all_reduce, parts.exposed, parts.total)
-        table.add_row(
-            str(row.total_devices),
-            split,
-            str(row.microbatches),
-            *(seconds_text(value) for value in seconds),
-            str(row.global_batch),
-            str(row.steps),
-            "-" if row.epochs is None else f"{row.epochs:.4g}",
-            hours(row.seconds),
-            "best" if row is advice.best else row.note,
-        )
-    return table

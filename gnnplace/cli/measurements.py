@@ -9,41 +9,59 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-from jsonargparse import Namespace
-from rich.console import Console
-from rich.table import Table
+from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace.cli.commands import check_output, console, say
+from gnnplace import api
+from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.options import add_output, add_store
 from gnnplace.errors import InputError
-from gnnplace.fidelity.calibration import (
-    Calibration,
-    Forward,
-    cross_validated,
-    fit,
-    mean_overlap,
-    write_calibration,
-)
+from gnnplace.fidelity.calibration import write_calibration
 from gnnplace.files import write_text
 from gnnplace.measurements import MeasurementStore, Selection, StoredRun, default_store
-from gnnplace.measurements.environment import machine
-from gnnplace.measurements.samples import (
-    CLOCKS,
-    Sample,
-    least_disturbed,
-    stored_samples,
-    thinned,
-)
-from gnnplace.report import seconds_text
+from gnnplace.report.measurements import calibration_table, runs_table
 
+SUMMARY = "Lists, exports or forgets measured runs; or fits a calibration to them."
 ACTIONS = ("list", "export", "prune", "calibrate")
-MOST = 120
-"""Placements that a calibration is fitted to: more would only take longer."""
-COLUMNS = ("run", "began", "model", "M", "placer", "mode", "steps", "step", "predicted", "outcome")
 
 
-def measurements(args: Namespace) -> int:
-    """Lists, exports or prunes."""
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("action", help="list, export, prune or calibrate.")
+    add_store(parser)
+    parser.add_argument("--model", default=None, help="Only runs of this model.")
+    parser.add_argument(
+        "--fingerprint", default=None, help="Only runs whose problem's fingerprint begins so."
+    )
+    parser.add_argument("--mode", default=None, help="Only runs that were measured, or emulated.")
+    parser.add_argument("--run", default=None, help="Only runs whose name begins with this text.")
+    parser.add_argument("--before", default=None, help="Only runs begun before this date (UTC).")
+    parser.add_argument(
+        "--failed", action="store_true", help="Only runs that failed or never ended."
+    )
+    parser.add_argument(
+        "--limit", type=int, default=None, help="For list and export: the newest N runs."
+    )
+    parser.add_argument(
+        "--keep", type=int, default=0, help="For prune: the newest N runs are kept."
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="For list: print one JSON object a line."
+    )
+    parser.add_argument(
+        "--clock", default="auto", help="For calibrate: the clock to fit to, auto, wall or virtual."
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="For calibrate: the seed of the cross-validation."
+    )
+    add_output(
+        parser,
+        "For export and calibrate: the file to write.",
+        required=False,
+    )
+
+
+def run(args: Namespace) -> int:
+    """Lists, exports, prunes or calibrates."""
     if args.action not in ACTIONS:
         raise InputError(
             f"measurements: action {args.action!r} is unknown; actions: {', '.join(ACTIONS)}"
@@ -56,8 +74,7 @@ def measurements(args: Namespace) -> int:
     runs = store.runs(selection, args.limit)
     if args.action == "export":
         return _export(store, runs, args.output)
-    _list(store, runs, args.json, console())
-    return 0
+    return _list(store, runs, as_json=args.json)
 
 
 def selection_of(args: Namespace) -> Selection:
@@ -94,32 +111,13 @@ def _instant(text: str | None) -> str | None:
     return zoned.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def _list(store: MeasurementStore, runs: list[StoredRun], as_json: bool, out: Console) -> None:
+def _list(store: MeasurementStore, runs: list[StoredRun], *, as_json: bool) -> int:
     if as_json:
         for run in runs:
-            sys.stdout.write(json.dumps(asdict(run) | {"step_time": run.step_time}) + "\n")
-        return
-    table = Table(*COLUMNS, title=f"{len(runs)} runs in {store.url}, the newest first")
-    for run in runs:
-        table.add_row(*_cells(run))
-    out.print(table)
-
-
-def _cells(run: StoredRun) -> tuple[str, ...]:
-    outcome = run.outcome
-    verified = {True: ", verified", False: ", WRONG", None: ""}[outcome.verified]
-    return (
-        run.id[:12],
-        run.began[:19],
-        run.model,
-        str(run.microbatches),
-        run.placer or "-",
-        run.mode,
-        str(run.steps),
-        "-" if run.step_time is None else seconds_text(run.step_time),
-        "-" if run.predicted is None else seconds_text(run.predicted),
-        outcome.error or f"{outcome.status}{verified}",
-    )
+            print_json(asdict(run) | {"step_time": run.step_time})
+        return 0
+    console().print(runs_table(runs, f"{len(runs)} runs in {store.url}, the newest first"))
+    return 0
 
 
 def _export(store: MeasurementStore, runs: list[StoredRun], output: str | None) -> int:
@@ -156,54 +154,13 @@ def _prune(store: MeasurementStore, selection: Selection, args: Namespace) -> in
 
 
 def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -> int:
-    """Fits one calibration to all runs on this machine, shown before and after on what is held out.
-
-    With several problems, each is predicted by what was fitted to the others.
-    """
-    if args.clock not in ("auto", *CLOCKS):
-        raise InputError(f"--clock {args.clock!r}: must be auto, {' or '.join(CLOCKS)}")
+    """Fits one calibration to all runs on this machine, shown on what is held out."""
     output = args.output or "calibration.json"
     check_output(output)
-    samples = _samples_here(store, selection, args)
-    problems = dict.fromkeys(sample.problem.fingerprint for sample in samples)
-    several = len(problems) > 1
-    say(f"fitting to {len(samples)} placements of {len(problems)} problems")
-    after = cross_validated(samples, max(5, len(problems)), args.seed, by_problem=several)
-    calibration = fit(samples)
+    found = api.calibrate(store, selection, clock=args.clock, seed=args.seed, progress=say)
     out = console()
-    out.print(_calibration_table(samples, after))
-    out.print(f"calibration: {calibration}", soft_wrap=True)
-    split = [Forward(s.problem, s.placement) for s in samples]
-    write_calibration(output, calibration, max(mean_overlap(model) for model in split))
+    out.print(calibration_table(found))
+    out.print(f"calibration: {found.calibration}", soft_wrap=True)
+    write_calibration(output, found.calibration, found.overlap)
     out.print(f"written to {output}: for profile and place --calibration")
     return 0
-
-
-def _samples_here(store: MeasurementStore, selection: Selection, args: Namespace) -> list[Sample]:
-    """The least disturbed run of every placement, of this machine alone."""
-    clock = None if args.clock == "auto" else args.clock
-    found = stored_samples(store, selection, clock, machine())
-    if not found:
-        raise InputError(
-            f"measurements calibrate: store {store.url!r} has no such runs of this machine; "
-            "make some with gnnplace fidelity"
-        )
-    return thinned(least_disturbed(found), MOST, args.seed)
-
-
-def _calibration_table(samples: list[Sample], after: list[float]) -> Table:
-    """Error and bias of every problem before and after."""
-    table = Table("problem", "M", "placements", "MAPE", "bias", "MAPE after", "bias after")
-    before = [Forward(s.problem, s.placement).seconds(Calibration()) for s in samples]
-    groups: dict[str, list[int]] = {}
-    for i, sample in enumerate(samples):
-        groups.setdefault(sample.problem.fingerprint, []).append(i)
-    for rows in [*groups.values(), list(range(len(samples)))]:
-        measured = np.array([samples[i].measured for i in rows])
-        cells = [samples[rows[0]].problem.name, str(samples[rows[0]].problem.microbatches)]
-        cells = ["all", "-"] if len(rows) == len(samples) and len(groups) > 1 else cells
-        for predicted in (before, after):
-            error = (np.array([predicted[i] for i in rows]) - measured) / measured
-            cells += [f"{np.abs(error).mean():.1%}", f"{error.mean():+.1%}"]
-        table.add_row(*cells[:2], str(len(rows)), *cells[2:])
-    return table

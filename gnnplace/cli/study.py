@@ -1,50 +1,46 @@
-"""``gnnplace study orders``: runs what is missing of the traversal-order study and reports."""
+"""``gnnplace study``: experiments that can be run again, with their reports."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from jsonargparse import ArgumentParser, Namespace
 
-from jsonargparse import Namespace
-
-from gnnplace.cli.commands import say
+from gnnplace import api
+from gnnplace.cli.console import names_in, say
+from gnnplace.cli.options import add_output
 from gnnplace.errors import InputError
-from gnnplace.files import write_text
-from gnnplace.studies.orders.report import (
-    SHIPPED_COUNTS,
-    latest,
-    parts_of,
-    picture,
-    recommendation,
-    report,
-    written,
-)
-from gnnplace.studies.orders.study import CHECK, Plan, Study, orders_of
-from gnnplace.studies.orders.tree import write_tree
+
+SUMMARY = "Trains and evaluates the policy under each traversal order, and reports."
+PARTS = "seen,held-out,networks,searched,own"
 
 
-def study(args: Namespace) -> int:
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("what", help="The study: orders.")
+    add_output(parser, "The folder of rows and reports; rows that are there are not run again.")
+    parser.add_argument(
+        "--orders", default="", help="Traversal orders, separated by commas; all by default."
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="The number of trainings an order.")
+    parser.add_argument(
+        "--generations", type=int, default=90, help="The number of generations of each training."
+    )
+    parser.add_argument("--parts", default=PARTS, help="The parts of the problems to evaluate on.")
+    parser.add_argument(
+        "--report", action="store_true", help="Run nothing and report what is there."
+    )
+
+
+def run(args: Namespace) -> int:
     """Runs a study, resumable, and writes its report."""
     if args.what != "orders":
         raise InputError(f"study {args.what!r}: unknown; use: gnnplace study orders -o FOLDER")
-    parts = tuple(name for name in args.parts.split(",") if name)
-    plan = Plan(orders_of(args.orders), tuple(range(args.seeds)), args.generations, parts)
-    work = Study(Path(args.output), say)
-    if not args.report:
-        work.run(plan)
-    write_report(work, plan.generations, run=not args.report)
+    api.study_orders(
+        args.output,
+        orders=args.orders,
+        seeds=args.seeds,
+        generations=args.generations,
+        parts=names_in(args.parts),
+        run=not args.report,
+        progress=say,
+    )
     return 0
-
-
-def write_report(work: Study, generations: int, *, run: bool) -> None:
-    """Writes tables, picture and recommendation; checks the recommendation if that may ``run``."""
-    parts = parts_of(work.rows, generations)
-    trees = {f"{count} orders": recommendation(parts[0], count) for count in SHIPPED_COUNTS}
-    if run:
-        work.check(trees)
-    files = written(work.folder)
-    write_text(files["md"], report(parts, latest(work.rows, CHECK)))
-    write_text(files["svg"], picture(parts))
-    about = f"fitted on {len(parts[0].problems)} problems of the families seen, package's weights"
-    write_tree(files["json"], list(trees.values())[-1], about)
-    for path in files.values():
-        say(f"{path}: written")

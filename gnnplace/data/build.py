@@ -1,4 +1,4 @@
-"""``gnnplace data build FOLDER``: captures a recipe's models; ``data verify FOLDER`` checks them.
+"""``build_data``: captures the models of a recipe into a folder of graphs.
 
 Every model of a recipe (``gnnplace.data.recipes``) is captured as a training step, without memory
 where that is possible, and written as one file; a data card and checksums stand beside. A graph
@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jsonargparse import Namespace
 from numpy.typing import NDArray
 
-from gnnplace import api
-from gnnplace.cli.commands import say
 from gnnplace.data.captured_graph import CapturedGraph, op_names, read_captured, write_captured
 from gnnplace.data.captured_models import CapturedModel
 from gnnplace.data.card import card
-from gnnplace.data.datasets import verify, write_sums
+from gnnplace.data.datasets import write_sums
 from gnnplace.data.recipes import STORE, Recipe, recipe
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph
-from gnnplace.profiling import estimate_ops, group_ops
 from gnnplace.profiling.grouping import group_graph
 from gnnplace.profiling.peaks import peak
+from gnnplace.profiling.profiler import group_ops
+from gnnplace.profiling.roofline import estimate_ops
 from gnnplace.tracing import Program
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.structure import program_graph
 
 Say = Callable[[str], None]
@@ -38,19 +38,27 @@ PACKAGES = ("gnnplace", "torch", "transformers")
 CARD = "README.md"
 
 
-def data(args: Namespace) -> int:
-    """Builds a folder of captured graphs, or checks one."""
-    if args.action == "verify":
-        say(f"{args.folder}: {verify(args.folder)} graphs, as their checksums say")
-        return 0
-    if args.action != "build":
-        raise InputError(
-            f"data: action {args.action!r} is unknown; use: gnnplace data build|verify FOLDER"
-        )
-    chosen = recipe(args.recipe)
-    names = [n for n in args.models.split(",") if n]
-    build_store(args.folder, select(names, chosen.models), say, chosen)
-    return 0
+def build_data(
+    folder: str | Path,
+    *,
+    recipe_name: str = STORE.name,
+    models: Sequence[str] = (),
+    progress: Say = lambda line: None,
+) -> None:
+    """Captures a recipe's models into a folder; graphs that are there already are kept.
+
+    Args:
+        folder: made if it is not there.
+        recipe_name: what is captured.
+        models: names of models or families; all by default.
+        progress: called with a line for each model.
+
+    Raises:
+        InputError: an unknown recipe, model or family, or a folder that cannot be made.
+        CaptureError: a model cannot be captured.
+    """
+    chosen = recipe(recipe_name)
+    build_store(folder, select(models, chosen.models), progress, chosen)
 
 
 def select(
@@ -119,8 +127,8 @@ def capture_graph(model: CapturedModel) -> CapturedGraph:
     Raises:
         CaptureError: naming the module that cannot be captured.
     """
-    options = api.CaptureOptions(optimizer=model.optimizer)
-    program = api.capture(model.spec, options=options, fake=model.fake)
+    options = CaptureOptions(optimizer=model.optimizer)
+    program = capture_model(model.spec, options=options, fake=model.fake)
     origin: dict[str, Any] = {
         "name": model.name,
         "family": model.family,

@@ -25,6 +25,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_arrays
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
+from gnnplace.graph.quotient import quotient, united
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -87,7 +88,7 @@ class CapturedGraph:
         np.minimum.at(first, group, np.arange(self.num_ops))
         return CapturedGraph(
             self.origin,
-            quotient(self.graph, group, count),
+            quotient(self.graph, group, op_names(count)),
             self.kinds,
             _summed(self.work, group, count),
             _summed(self.launch, group, count),
@@ -104,42 +105,6 @@ def _summed(costs: FloatArray, group: IntArray, count: int) -> FloatArray:
 def op_names(count: int) -> list[str]:
     """Names of ops whose own are unknown."""
     return [f"op{i}" for i in range(count)]
-
-
-def quotient(graph: ComputationGraph, group: IntArray, count: int) -> ComputationGraph:
-    """The graph of groups: a tensor for each one that leaves its group.
-
-    A tensor of no bytes is only an order; it is dropped where another tensor makes that order.
-    """
-    linked: set[tuple[int, int]] = set()
-    tensors: list[tuple[int, float, list[int]]] = []
-    for k in np.argsort(graph.size == 0, kind="stable").tolist():
-        source, size = int(group[graph.producer[k]]), float(graph.size[k])
-        targets = dict.fromkeys(group[graph.consumers(k)].tolist())
-        leaving = [g for g in targets if g != source and (size or (source, g) not in linked)]
-        if leaving:
-            linked.update((source, g) for g in leaving)
-            tensors.append((source, size, leaving))
-    return ComputationGraph.from_tensors(op_names(count), tensors)
-
-
-def united(unit: IntArray, group: IntArray, count: int) -> IntArray:
-    """Class of each group: classes that meet in a group are one, under the smallest number."""
-    same = list(range(int(unit.max(initial=-1)) + 1))
-
-    def root(one: int) -> int:
-        while same[one] != one:
-            same[one] = one = same[same[one]]
-        return one
-
-    own = [-1] * count
-    for one, g in zip(unit.tolist(), group.tolist(), strict=True):
-        if one >= 0 and own[g] >= 0:
-            a, b = sorted((root(one), root(own[g])))
-            same[b] = a
-        elif one >= 0:
-            own[g] = one
-    return np.array([one if one < 0 else root(one) for one in own], dtype=np.int32)
 
 
 def write_captured(path: str | Path, captured: CapturedGraph) -> None:

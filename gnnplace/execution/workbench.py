@@ -13,12 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnplace import api
 from gnnplace.files import write_json
 from gnnplace.measurements import MeasurementStore, default_store
 from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.placement import Placement, placement_to_data
+from gnnplace.placement import OPTIONS_KEY, Placement, placement_to_data
 from gnnplace.problem import Problem
+from gnnplace.profiling.problems import profile_model
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
 
 if TYPE_CHECKING:
     from gnnplace.execution import MeasuredObjective
@@ -66,7 +68,7 @@ class Workbench(StepObjective):
         parallel: int | None = None,
         check: bool = True,
     ) -> None:
-        self.options = api.CaptureOptions(optimizer, dtype, False, groups, microbatches)
+        self.options = CaptureOptions(optimizer, dtype, False, groups, microbatches)
         self._model, self._cluster, self._store, self._label = model, cluster, store, label
         self._clock, self._mode, self._steps = clock, mode, steps
         self._transport, self._timeout, self._parallel = transport, timeout, parallel
@@ -75,11 +77,11 @@ class Workbench(StepObjective):
     @cached_property
     def program(self) -> Program:
         """The captured model, at 1/M of its batch."""
-        return api.capture(self._model, options=self.options)
+        return capture_model(self._model, options=self.options)
 
     @cached_property
     def _problem(self) -> Problem:
-        return api.profile(self.program, self._cluster, options=self.options)
+        return profile_model(self.program, self._cluster, options=self.options)
 
     @property
     def problem(self) -> Problem:
@@ -135,7 +137,5 @@ class Workbench(StepObjective):
 
     def keep(self, path: str | Path, placement: Placement) -> None:
         """Writes a placement with the options that the model was captured by."""
-        from gnnplace.execution.structure import OPTIONS_KEY
-
         data = placement_to_data(placement, self.problem)
         write_json(path, data | {OPTIONS_KEY: asdict(self.options)})

@@ -1,28 +1,59 @@
-"""``gnnplace hybrid MODEL --execute``: data-parallel groups of model-parallel devices, for real."""
+"""A hybrid step run for real: data-parallel groups of model-parallel devices, beside DDP."""
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jsonargparse import Namespace
-from rich.table import Table
+import torch
+from torch.utils import _pytree as pytree
 
-from gnnplace import api
-from gnnplace.cli.commands import OPTIONS, console, say
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
-from gnnplace.hybrid import Fabric
-from gnnplace.report import seconds_text
+from gnnplace.execution.executor import execute
+from gnnplace.execution.reference import reference_step
+from gnnplace.execution.result import Execution
+from gnnplace.execution.running import eager_times
+from gnnplace.execution.setting import execution_mode
+from gnnplace.execution.verification import Verification, compare
+from gnnplace.hybrid.ddp import DataParallelRun, run_data_parallel, shares_of
+from gnnplace.hybrid.fabric import Fabric
+from gnnplace.hybrid.place import Search
+from gnnplace.hybrid.replicas import replicated, replicated_placement, replicated_problem
+from gnnplace.policy.placing import place, warm
+from gnnplace.profiling.problems import profile_model
+from gnnplace.profiling.targets import resolve_cluster
+from gnnplace.simulation import simulate
+from gnnplace.tracing import load
+from gnnplace.tracing.microbatching import microbatched, with_inputs
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.program import Program
 
-if TYPE_CHECKING:
-    import torch
+Progress = Callable[[str], None]
 
-    from gnnplace.execution import Execution, Verification
-    from gnnplace.hybrid.ddp import DataParallelRun
-    from gnnplace.tracing import Program
+
+@dataclass(frozen=True)
+class Running:
+    """How a hybrid step is run.
+
+    Attributes:
+        groups: data-parallel groups.
+        devices: devices of a group.
+        microbatches: shares of a group's batch.
+        steps: steps to time.
+        mode: ``auto``, ``measured`` or ``emulated``.
+        transport: ``shm`` or ``gloo``.
+        timeout: seconds without progress after which the run is given up.
+    """
+
+    groups: int = 2
+    devices: int = 1
+    microbatches: int = 1
+    steps: int = 10
+    mode: str = "auto"
+    transport: str = "shm"
+    timeout: float = 120.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +68,8 @@ class HybridRun:
         execution: of all workers.
         verification: gradients and every group's parameters against one device that accumulates
             over the same shares.
+        ddp: PyTorch's DistributedDataParallel on as many shares, beside it.
+        eager: seconds of an eager step of the whole batch, by number of cores.
     """
 
     groups: int
@@ -45,106 +78,80 @@ class HybridRun:
     alone: float
     execution: Execution
     verification: Verification
+    ddp: DataParallelRun
+    eager: dict[int, float]
 
 
-def execute_hybrid(args: Namespace) -> int:
-    """Runs groups x devices and DDP on as many shares; prints both. 1 if numbers are wrong."""
-    from gnnplace.hybrid.ddp import run_data_parallel
-    from gnnplace.tracing import load
+def execute_hybrid(
+    model: str,
+    cluster: str | Cluster,
+    *,
+    running: Running | None = None,
+    search: Search | None = None,
+    progress: Progress = lambda line: None,
+) -> HybridRun:
+    """Captures, places one group, replicates it, runs and checks it, and runs DDP beside it.
 
-    run = run_hybrid(args)
-    say(f"running DistributedDataParallel on {args.replicas} workers")
-    ddp = run_data_parallel(
-        lambda: load(args.what),
-        args.replicas,
-        optimizer=args.optimizer,
-        steps=args.steps,
-        timeout=args.timeout,
-    )
-    eager = api.eager_step_times(args.what, capture_options(args, 1))
-    if args.json:
-        sys.stdout.write(json.dumps(_data(run, ddp, eager), allow_nan=False) + "\n")
-    else:
-        _print(args, run, ddp, eager)
-    return 0 if run.verification.passed else 1
-
-
-def run_hybrid(args: Namespace) -> HybridRun:
-    """Captures, places one group, replicates it, runs and checks it.
+    Args:
+        model: a model by its name.
+        cluster: as everywhere; of this machine.
+        running: groups, devices, steps.
+        search: how a group's step is placed, and how the model is captured.
+        progress: called with a line when something begins that takes seconds.
 
     Raises:
         InputError: too few devices, or a batch that cannot be cut.
+        ExecutionError: a worker died, hung or failed.
     """
-    from gnnplace import execution
-    from gnnplace.hybrid.replicas import (
-        replicated,
-        replicated_placement,
-        replicated_problem,
-    )
-
-    groups, devices, cut = args.replicas, args.group_devices, _microbatches(args)
-    fabric = Fabric(_cluster(args, groups * devices))
-    base = api.capture(args.what, options=capture_options(args, groups * cut))
-    options = capture_options(args, cut)
-    problem = api.profile(base, fabric.group(0, devices), options=options, progress=say)
-    api.warm([args.placer])
-    placed = api.place(problem, placer=args.placer, budget=args.budget, seed=args.seed)
+    running, search = running or Running(), search or Search()
+    groups, devices, cut = running.groups, running.devices, running.microbatches
+    fabric = Fabric(_cluster(cluster, groups * devices))
+    base = capture_model(model, options=replace(search.capture, microbatches=groups * cut))
+    options = replace(search.capture, microbatches=cut)
+    problem = profile_model(base, fabric.group(0, devices), options=options, progress=progress)
+    warm([search.placer])
+    placed = place(problem, placer=search.placer, budget=search.budget, seed=search.seed)
     whole = replicated_problem(problem, groups, fabric.group(0, groups * devices))
     placement = replicated_placement(problem, placed.placement, groups)
-    program = with_shares(replicated(base, groups, cut), args.what)
-    mode = api.execution_mode(placement, whole) if args.mode == "auto" else args.mode
-    run = execution.execute(
-        program,
+    run = execute(
+        with_shares(replicated(base, groups, cut), model),
         whole,
         placement,
-        steps=args.steps,
-        mode=mode,
-        transport=args.transport,
-        timeout=args.timeout,
+        steps=running.steps,
+        mode=execution_mode(placement, whole) if running.mode == "auto" else running.mode,
+        transport=running.transport,
+        timeout=running.timeout,
     )
-    predicted = api.simulate(whole, placement).step_time
-    checked = check(base, groups * cut, args.what, groups, run)
-    return HybridRun(groups, devices, predicted, placed.step_time, run, checked)
+    predicted = simulate(whole, placement).step_time
+    checked = check(base, groups * cut, model, groups, run)
+    progress(f"running DistributedDataParallel on {groups} workers")
+    ddp = run_data_parallel(
+        lambda: load(model),
+        groups,
+        optimizer=search.capture.optimizer,
+        steps=running.steps,
+        timeout=running.timeout,
+    )
+    eager = eager_times(model, options)
+    return HybridRun(groups, devices, predicted, placed.step_time, run, checked, ddp, eager)
 
 
-def _microbatches(args: Namespace) -> int:
-    text = "1" if args.microbatches is None else str(args.microbatches)
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--microbatches {text!r}: --execute runs one number of them")
-    return int(text)
-
-
-def capture_options(args: Namespace, microbatches: int) -> api.CaptureOptions:
-    """The capture options among the arguments, with a number of micro-batches."""
-    given = {key: getattr(args, key) for key in OPTIONS}
-    return api.CaptureOptions(**given | {"microbatches": microbatches})
-
-
-def _cluster(args: Namespace, devices: int) -> Cluster:
-    if args.cluster is None:
-        raise InputError("hybrid --execute: --cluster is needed, such as cpu:4")
-    cluster = api.resolve_cluster(args.cluster)
-    if cluster.num_devices < devices:
+def _cluster(cluster: str | Cluster, devices: int) -> Cluster:
+    found = resolve_cluster(cluster)
+    if found.num_devices < devices:
         raise InputError(
-            f"--replicas x --group-devices: {devices} devices; the cluster has "
-            f"{cluster.num_devices}"
+            f"--replicas x --group-devices: {devices} devices; the cluster has {found.num_devices}"
         )
-    return cluster
+    return found
 
 
 def with_shares(program: Program, model: str) -> Program:
     """A cut program with the shares of the model's whole batch as its inputs."""
-    from gnnplace.hybrid.ddp import shares_of
-    from gnnplace.tracing import load
-    from gnnplace.tracing.microbatching import with_inputs
-
     shares = shares_of(load(model), program.microbatches)
     return with_inputs(program, tuple(_flat(share) for share in shares))
 
 
 def _flat(share: Any) -> tuple[torch.Tensor, ...]:
-    import torch
-    from torch.utils import _pytree as pytree
 
     return tuple(x for x in pytree.tree_leaves(share) if isinstance(x, torch.Tensor))
 
@@ -154,10 +161,6 @@ def check(base: Program, shares: int, model: str, groups: int, run: Execution) -
 
     Buffers, such as those of batch norm, are a group's own and are not compared.
     """
-    from gnnplace.execution.reference import reference_step
-    from gnnplace.execution.verification import compare
-    from gnnplace.tracing.microbatching import microbatched
-
     one = replace(reference_step(with_shares(microbatched(base, shares), model)), buffers={})
     expected = replace(one, parameters=_each(one.parameters, groups))
     expected = replace(expected, optimizer=_each(one.optimizer, groups))
@@ -168,45 +171,3 @@ def check(base: Program, shares: int, model: str, groups: int, run: Execution) -
 
 def _each(tensors: dict[str, torch.Tensor], groups: int) -> dict[str, torch.Tensor]:
     return {f"{name}@{g}": tensor for g in range(groups) for name, tensor in tensors.items()}
-
-
-def _data(run: HybridRun, ddp: DataParallelRun, eager: dict[int, float]) -> dict[str, Any]:
-    execution = run.execution
-    return {
-        "groups": run.groups,
-        "group_devices": run.devices,
-        "mode": execution.mode,
-        "step_time": execution.step_time,
-        "virtual_step_time": execution.virtual_step_time,
-        "predicted": run.predicted,
-        "predicted_group_alone": run.alone,
-        "verified": run.verification.summary(),
-        "bitwise": run.verification.bitwise,
-        "ddp": {
-            "workers": ddp.workers,
-            "cores": ddp.cores,
-            "step_time": ddp.step_time,
-            "cpu_time": ddp.cpu_time,
-            "gradient_error": ddp.error,
-        },
-        "eager_one_core": eager[1],
-    }
-
-
-def _print(args: Namespace, run: HybridRun, ddp: DataParallelRun, eager: dict[int, float]) -> None:
-    execution = run.execution
-    name = f"hybrid {run.groups} x {run.devices}"
-    table = Table("one step of the whole batch", "seconds", "what it is", title=args.what)
-    table.add_row("one device, eager", seconds_text(eager[1]), "measured, wall clock")
-    what = f"measured, wall clock, {ddp.workers} workers on {ddp.cores} cores"
-    table.add_row(f"DistributedDataParallel {ddp.workers} x 1", seconds_text(ddp.step_time), what)
-    what = "measured, CPU time of the busiest worker, without waiting"
-    table.add_row("", seconds_text(ddp.cpu_time), what)
-    clock = "measured, wall clock" if execution.mode == "measured" else "emulated, virtual clock"
-    table.add_row(name, seconds_text(execution.step_time), clock)
-    table.add_row("", seconds_text(run.predicted), "predicted, with the exchange of gradients")
-    table.add_row("", seconds_text(run.alone), "predicted, one group alone")
-    out = console()
-    out.print(table)
-    out.print(f"{name}: {run.verification.summary()}, which accumulates over the same shares")
-    out.print(f"DDP: gradients within {ddp.error:.2g} of accumulating over the same shares")

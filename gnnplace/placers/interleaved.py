@@ -13,9 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.contiguous import device_counts, max_tries, move_cut
 from gnnplace.problem import BACKWARD, Problem
-from gnnplace.search.chunks import chunk_of_unit, device_ranking, even_cuts
+from gnnplace.search.chunks import (
+    chunk_of_unit,
+    device_counts,
+    device_ranking,
+    even_cuts,
+    max_tries,
+    move_cut,
+)
 from gnnplace.search.clock import expired
 from gnnplace.search.space import SearchSpace
 

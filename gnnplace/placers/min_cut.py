@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.contiguous import device_counts
 from gnnplace.problem import Problem
-from gnnplace.search.chunks import device_ranking
+from gnnplace.search.chunks import device_counts, device_ranking
 from gnnplace.search.clock import expired
 from gnnplace.search.space import SearchSpace
 

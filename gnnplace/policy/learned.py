@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
@@ -67,3 +68,17 @@ class LearnedPlacer(Placer):
         finishing = FINISHING[0] + FINISHING[1] * space.problem.num_ops
         state, what = Anytime(rollouts, rng, passes).search(best, deadline - finishing)
         return Found(state.best_device, state.best_order, f"{note}, then {what}")
+
+
+def untrained(orders: tuple[str, ...] | None = None) -> LearnedPlacer:
+    """``learned`` with the parameters that training begins with: what training is measured by."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        policy = PlacementPolicy().eval()
+    return Untrained(policy, orders)
+
+
+class Untrained(LearnedPlacer):
+    """The learned placer's control."""
+
+    name = "learned-untrained"

@@ -1,12 +1,17 @@
-"""What to place on: clusters by what they are called, and problems moved to other clusters."""
+"""What to place on: clusters by what they are called, problem files on other clusters. No torch."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from gnnplace.cluster import Cluster, load_cluster, preset_names
 from gnnplace.errors import InputError
-from gnnplace.problem import Problem
+from gnnplace.microbatching import with_microbatches
+from gnnplace.problem import Problem, read_problem
+
+SPEC = re.compile(r"(auto)|(cpu|cuda)(?::(\d+))?")
 
 
 def resolve_cluster(cluster: str | Cluster) -> Cluster:
@@ -17,11 +22,12 @@ def resolve_cluster(cluster: str | Cluster) -> Cluster:
     """
     if isinstance(cluster, Cluster):
         return cluster
-    if cluster in preset_names():
+    if cluster in preset_names() or SPEC.fullmatch(cluster) is None:
         return load_cluster(cluster)
-    from gnnplace import profiling
+    # Imported late: it needs torch, which presets and files do not.
+    from gnnplace.profiling.detection import detect
 
-    return profiling.detect(cluster) if profiling.is_spec(cluster) else load_cluster(cluster)
+    return detect(cluster)
 
 
 def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
@@ -39,3 +45,21 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     if (problem.pin >= 0).any():
         raise InputError(f"problem {problem.name!r}: ops are pinned to devices of its own cluster")
     return replace(problem, cluster=cluster)
+
+
+def is_problem_file(what: str) -> bool:
+    """Whether ``what`` names a file and not a model."""
+    return what.endswith(".json") or Path(what).is_file()
+
+
+def read_on_cluster(path: str, cluster: str | Cluster | None, microbatches: int = 1) -> Problem:
+    """A problem file, on another cluster and cut into micro-batches where that is asked for.
+
+    Raises:
+        FormatError: the file is malformed.
+        InputError: no op has a time for a device of the cluster.
+    """
+    problem = read_problem(path)
+    if cluster is not None:
+        problem = on_cluster(problem, resolve_cluster(cluster))
+    return with_microbatches(problem, microbatches) if microbatches > 1 else problem

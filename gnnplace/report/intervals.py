@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
 
-from gnnplace import api
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers import Result, SearchSpace
-from gnnplace.problem import Problem
+from gnnplace.placers import Result
 from gnnplace.report import seconds_text
-from gnnplace.throughput import ThroughputResult, with_interval
-from gnnplace.throughput.placer import throughput_placer
-
-
-def compare_intervals(
-    problem: Problem,
-    names: Iterable[str] | None = None,
-    *,
-    budget: float = api.DEFAULT_BUDGET,
-    seed: int = 0,
-    progress: api.Progress | None = None,
-) -> list[ThroughputResult | tuple[str, GnnplaceError]]:
-    """Intervals of pipelined steps: of placers for throughput, and what all others come to.
-
-    The search for throughput is ``throughput``, the best contiguous split ``contiguous-split``.
-    """
-    space = SearchSpace(problem)
-    results: list[ThroughputResult | tuple[str, GnnplaceError]] = []
-    for label, placer in (("throughput", "best"), ("contiguous-split", "contiguous")):
-        if progress is not None:
-            progress(f"placing with {label}")
-        made = throughput_placer(placer)
-        try:
-            found = made.place(problem, budget=budget, seed=seed, space=space)
-            assert isinstance(found, ThroughputResult)
-            results.append(replace(found, placer=label))
-        except GnnplaceError as error:
-            results.append((label, error))
-    for result in api.compare(problem, names, budget=budget, seed=seed, progress=progress):
-        results.append(result if isinstance(result, tuple) else with_interval(space, result))
-    return results
+from gnnplace.throughput import ThroughputResult
 
 
 def interval_row(result: ThroughputResult | tuple[str, GnnplaceError]) -> dict[str, Any]:
@@ -84,7 +51,7 @@ def interval_keys(result: Result) -> dict[str, Any]:
     if not isinstance(result, ThroughputResult):
         return {}
     return {
-        "x-objective": api.THROUGHPUT,
+        "x-objective": "throughput",
         "x-interval": result.interval,
         "x-interval-bound": result.interval_bound,
     }

@@ -1,6 +1,6 @@
 """Chunks: units in the order of their coordinates, cut into parts of wanted work.
 
-Shared by ``contiguous`` and ``interleaved``. O(U) a cut.
+Shared by placers that cut the graph into stages. O(U) a cut.
 """
 
 from __future__ import annotations
@@ -44,3 +44,20 @@ def device_ranking(space: SearchSpace) -> IntArray:
     speed = space.speed
     ranking = np.argsort(-np.round(speed, 9), kind="stable")
     return ranking[speed[ranking] > 0].astype(np.int32)
+
+
+def device_counts(most: int) -> list[int]:
+    """Numbers of devices to try: all up to 8, then powers of two and the most."""
+    return sorted({k for k in range(1, most + 1) if k <= 8 or k & (k - 1) == 0} | {most})
+
+
+def max_tries(space: SearchSpace) -> int:
+    """How many cut moves to try: about half a second of simulations, whatever the size."""
+    return int(np.clip(200_000 // space.problem.num_ops, 8, 200))
+
+
+def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | None:
+    """The cuts with cut ``i`` moved by ``delta`` units; None if it would pass another or stay."""
+    moved = cuts.copy()
+    moved[i] = np.clip(cuts[i] + delta, 0, num_units)
+    return moved if (np.diff(moved) >= 0).all() and moved[i] != cuts[i] else None

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
+from gnnplace.graph.quotient import quotient, united
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import least_times
 
@@ -114,40 +113,16 @@ def _quotient(problem: Problem, group: IntArray, head: NDArray[np.int64]) -> Pro
     names = [f"group{i}#{k}" if cut else f"group{i}" for i, k in enumerate(share.tolist())]
     return replace(
         problem,
-        graph=_quotient_graph(problem.graph, group, names),
+        graph=quotient(problem.graph, group, names),
         time={
             k: np.bincount(group, seconds, count).astype(np.float64)
             for k, seconds in problem.time.items()
         },
         state=np.bincount(group, problem.state, count).astype(np.float64),
         phase=problem.phase[head],
-        colocate=_united(problem.unit_of, group, count),
+        colocate=tuple(f"class{k}" for k in united(problem.unit_of, group, count).tolist()),
         pin=problem.pin[head],
         module=tuple(problem.module[i] for i in head),
         members=((),) * count,
         estimated=np.bincount(group, problem.estimated, count) > 0,
-    )
-
-
-def _united(unit: IntArray, group: IntArray, count: int) -> tuple[str, ...]:
-    """Class of each group: groups that share a unit are of one class. [G]"""
-    num_units = int(unit.max()) + 1
-    links = coo_matrix((np.ones(len(unit)), (unit, num_units + group)), (num_units + count,) * 2)
-    label = connected_components(links, directed=False)[1][num_units:]
-    return tuple(f"class{k}" for k in label.tolist())
-
-
-def _quotient_graph(graph: ComputationGraph, group: IntArray, names: list[str]) -> ComputationGraph:
-    """A tensor for each one that leaves its group, to every group that takes it, once."""
-    tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))
-    target, source = group[graph.consumer], group[graph.producer]
-    leaves = target != source[tensor]
-    pairs = np.unique(np.column_stack([tensor[leaves], target[leaves]]), axis=0)
-    kept, counts = np.unique(pairs[:, 0], return_counts=True)
-    return ComputationGraph(
-        names=tuple(names),
-        producer=source[kept].astype(np.int32),
-        size=graph.size[kept],
-        consumer_offset=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
-        consumer=pairs[:, 1].astype(np.int32),
     )

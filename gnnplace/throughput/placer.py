@@ -25,7 +25,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
+from gnnplace.errors import InfeasibleError
 from gnnplace.placers.base import Found, Placer, Result
 from gnnplace.search.clock import NO_BUDGET, expired
 from gnnplace.search.repair import pack, repair
@@ -52,7 +52,6 @@ from gnnplace.throughput.stages import Sorts, sorts_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
-PLACERS = ("best", "exact", "contiguous")  # Names that search for throughput.
 PROVEN = 1e-6  # Interval over bound, minus one, that counts as optimal.
 MOST_IDEALS, MOST_PAIRS = 20_000, 50_000_000
 PAIRS_A_SECOND, PAIRS_WITHOUT_BUDGET = 5_000_000, 20_000_000
@@ -140,27 +139,6 @@ class ContiguousThroughput(Throughput):
         search = _Search(space, rng, deadline, self.workers)
         search.contiguous()
         return search.found()
-
-
-def throughput_placer(
-    name: str, workers: int = 1, order: str | None = None, checkpoint: str | None = None
-) -> Throughput:
-    """A placer for throughput: ``contiguous`` splits alone, ``best`` and ``exact`` all of it.
-
-    Raises:
-        InputError: an order or a checkpoint, which none of them has, or no worker.
-        UnsupportedError: a placer that minimises the step time.
-    """
-    if order is not None or checkpoint is not None:
-        raise InputError("objective 'throughput': its placers have no order and no policy")
-    if workers < 1:
-        raise InputError(f"workers {workers}: must be a positive number")
-    if name not in PLACERS:
-        known = ", ".join(PLACERS)
-        raise UnsupportedError(
-            f"placer {name!r} minimises the step time; for objective 'throughput' use {known}"
-        )
-    return ContiguousThroughput(workers) if name == "contiguous" else Throughput(workers)
 
 
 def with_interval(space: SearchSpace, result: Result, bound: float = 0.0) -> ThroughputResult:

@@ -16,8 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnplace.placers.annealing import seed_kernel
 from gnnplace.search.clock import NO_BUDGET
+from gnnplace.search.moves import seed_kernel
 from gnnplace.throughput.load import Flows
 
 FloatArray = NDArray[np.float64]

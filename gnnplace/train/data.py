@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 from gnnplace.data import random_families
 from gnnplace.data.captured import TEST, TRAIN, VALIDATION, captured_problem, shipped_store
 from gnnplace.errors import GnnplaceError, InfeasibleError
-from gnnplace.placers import Portfolio, SearchSpace
+from gnnplace.placers import SearchSpace
+from gnnplace.placers.portfolio import Portfolio
 from gnnplace.problem import Problem
 from gnnplace.train.loading import EpochSampler, HeldOutSampler, ResumableLoader
 

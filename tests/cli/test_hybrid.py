@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnplace import cli
+from gnnplace.cli import main as cli
 from gnnplace.cli.hybrid import microbatch_counts
 from gnnplace.placers.contract import branches, training_chain
 from gnnplace.problem import write_problem

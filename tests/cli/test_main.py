@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnplace.cli.main import run
+from gnnplace.cli.main import COMMANDS, command, parser_of, run
 from gnnplace.placement import read_placement
 from gnnplace.placers import contract
 from gnnplace.problem import problem_to_data, read_problem, write_problem
 from tests.formats.test_pipedream import SMALL
+
+BUILT_IN = ("help",)
 
 
 @pytest.fixture
@@ -99,7 +101,10 @@ def test_a_placement_that_cannot_run_has_no_step_time(tmp_path, capsys):
         (["place", "PROBLEM", "-o", "OUT", "--budget", "soon"], "budget"),
         (["place", "PROBLEM", "-o", "OUT", "--budget", "-1"], "negative"),
         (["place", "PROBLEM", "-o", "OUT", "--order", "x"], "order 'x'"),
-        (["place", "PROBLEM", "-o", "OUT", "--order", "random", "--placer", "heft"], "walk"),
+        (
+            ["place", "PROBLEM", "-o", "OUT", "--order", "random", "--placer", "heft"],
+            "option of learned",
+        ),
         (["place", "PROBLEM", "-o", "OUT", "--objective", "beauty"], "objective"),
         (["place", "PROBLEM", "-o", "OUT", "--microbatches", "0"], "microbatches"),
         (["place", "PROBLEM", "-o", "OUT", "--cluster", "nvlink-a100-4"], "'a100'"),
@@ -169,3 +174,52 @@ def test_help(capsys):
     with pytest.raises(SystemExit) as stopped:
         run(["place", "--help"])
     assert stopped.value.code == 0
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"train"}))
+def test_every_command_has_help_of_whole_sentences(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run([name, "--help"])
+    assert stopped.value.code == 0
+    assert command(name).SUMMARY in " ".join(capsys.readouterr().out.split())
+    parser = parser_of(name, command(name))
+    for action in parser._actions:
+        told = action.help or ""
+        assert told.rstrip(" )").endswith((".", "(default: %(default)s")) or action.dest in BUILT_IN
+
+
+def test_the_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gnnplace 0.")
+
+
+def test_the_environment_says_where_caches_are(capsys):
+    assert run(["env", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["versions"]["torch"].startswith("2.")
+    assert found["machine"]["cores"] >= 1
+    assert "measurements.db" in found["caches"]["store of measured steps"]
+    assert run(["env"]) == 0
+
+
+def test_quiet_hides_progress_alone(problem_path, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("GNNPLACE_QUIET", raising=False)
+    output = str(tmp_path / "p.json")
+    assert run(["compare", problem_path, "--placers", "single", "--budget", "0"]) == 0
+    assert "placing with single" in capsys.readouterr().err
+    given = ["compare", problem_path, "--placers", "single", "--budget", "0", "--quiet"]
+    assert run(given) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert "lower bound" in told.out
+    assert not Path(output).exists()
+
+
+def test_options_of_a_placer_are_the_same_behind_its_name(problem_path, tmp_path):
+    output = str(tmp_path / "p.json")
+    base = ["place", problem_path, "--budget", "0", "-o", output]
+    assert run([*base, "--placer", "exact", "--workers", "2"]) == 0
+    assert run([*base, "--placer", "exact?workers=2"]) == 0
+    assert run([*base, "--placer", "exact?workers=0"]) == 2
+    assert run([*base, "--placer", "exact?workers"]) == 2
+    assert run([*base, "--placer", "exact?threads=2"]) == 2

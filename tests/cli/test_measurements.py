@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.cli.main import run
+from gnnplace.cluster.machine import machine
 from gnnplace.fidelity.calibration import Calibration, read_calibration
 from gnnplace.measurements import MeasurementStore, Outcome
-from gnnplace.measurements.environment import machine
 from gnnplace.placement import placement_to_data
 from gnnplace.problem import problem_to_data, write_problem
 from tests.fidelity.test_calibration import samples

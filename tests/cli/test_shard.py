@@ -106,15 +106,22 @@ def test_networks_and_devices_are_checked(path, capsys):
 
 
 def test_a_profile_over_device_counts(path, capsys):
-    rows = answer_of(["shard", "alexnet", "--devices", "4", "--profile", "--json"], capsys)
+    rows = answer_of(["shard-counts", "alexnet", "--devices", "4", "--json"], capsys)
     assert [row["devices"] for row in rows] == [1, 2, 4]
     assert rows[0]["cost"] > rows[1]["cost"] > rows[2]["cost"]
-    limited = ["shard", "alexnet", "--devices", "4", "--profile", "--memory-limit"]
+    limited = ["shard-counts", "alexnet", "--devices", "4", "--memory-limit"]
     assert run([*limited, str(rows[1]["memory"])]) == 0
     assert "fewest devices that fit: 2" in capsys.readouterr().out
     assert run([*limited, "1"]) == 3
     assert "fewest" not in capsys.readouterr().out
-    assert "--profile" in failure(["shard", path, "--profile"], capsys)[1]
+    assert "one number of devices" in failure(["shard-counts", path], capsys)[1]
+
+
+def test_the_old_flag_works_with_a_notice(capsys):
+    assert run(["shard", "alexnet", "--devices", "2", "--profile", "--json"]) == 0
+    told = capsys.readouterr()
+    assert [row["devices"] for row in json.loads(told.out)] == [1, 2]
+    assert "gnnplace shard-counts" in told.err
 
 
 def test_faster_links_cost_less(capsys):

@@ -58,25 +58,16 @@ def test_a_run_is_checked_and_measured(capsys, tmp_path):
     plan = str(tmp_path / "plan.json")
     assert run(["shard", SMALL, "--executable", "--bandwidth", "1e9", "-o", plan]) == 0
     capsys.readouterr()
-    found = answer_of(
-        ["shard", SMALL, "--execute", "--plan", plan, "--steps", "1", "--json"], capsys
-    )
+    found = answer_of(["shard-run", SMALL, "--plan", plan, "--steps", "1", "--json"], capsys)
     assert found["passed"] is True
     assert found["measured"]["sharded"] > 0
     assert run(["shard", SMALL, "--execute", "--steps", "1"]) == 0
-    text = capsys.readouterr().out
+    told = capsys.readouterr()
+    text = told.out
+    assert "gnnplace shard-run" in told.err  # the old flag still works, and says what replaces it
     assert "within tolerance" in text or "bitwise equal" in text
     assert "data parallelism (DDP)" in text
     assert "predicted" in text
-
-
-def test_dtensors_own_rules(capsys, tmp_path):
-    tables = str(tmp_path / "rules.json")
-    arguments = ["shard", SMALL, "--rules", "--flops", "1e6"]
-    mine = answer_of([*arguments, "--tables", tables, "--json"], capsys)
-    assert answer_of(["shard", tables, "--json"], capsys)["cost"] == pytest.approx(mine["cost"])
-    assert run(arguments) == 0
-    assert "operations and parameters" in capsys.readouterr().out
 
 
 def test_faults_are_one_line(capsys, tmp_path):
@@ -91,7 +82,7 @@ def test_faults_are_one_line(capsys, tmp_path):
     )
     plan = str(tmp_path / "plan.json")
     run(["shard", SMALL, "--executable", "-o", plan])
-    code, error = failure(["shard", "moe", "--execute", "--plan", plan, "--steps", "1"], capsys)
+    code, error = failure(["shard-run", "moe", "--plan", plan, "--steps", "1"], capsys)
     assert code in (1, 2)
     assert "plan" in error
-    assert failure(["shard", SMALL, "--execute", "--plan", plan, "--devices", "4"], capsys)[0] == 2
+    assert failure(["shard-run", SMALL, "--plan", plan, "--devices", "4"], capsys)[0] == 2

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gnnplace.cli.main import run
@@ -12,7 +10,6 @@ from tests.bench.small_problems import drawn, few
 @pytest.fixture
 def _small(monkeypatch):
     monkeypatch.setattr(orders, "study_problems", few)
-    monkeypatch.setattr(orders, "check_problems", lambda: few("seen")[:2])
     monkeypatch.setattr(
         orders,
         "training_problems",
@@ -27,9 +24,7 @@ def test_a_study_is_run_and_reported(tmp_path, capsys):
     assert run([*given, "--parts", "seen"]) == 0
     assert "seed 1: done, 2 of 2" in capsys.readouterr().err
     assert "| layered | 2 |" in (tmp_path / "orders.md").read_text()
-    assert "Recommended orders against auto" in (tmp_path / "orders.md").read_text()
     assert (tmp_path / "orders.svg").read_text().startswith("<svg")
-    assert json.loads((tmp_path / "orders.json").read_text())["format"] == "gnnplace-orders"
     rows = (tmp_path / "orders.jsonl").read_text()
     assert run([*base, "--report"]) == 0
     assert (tmp_path / "orders.jsonl").read_text() == rows

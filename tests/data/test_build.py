@@ -14,7 +14,7 @@ from gnnplace.data.captured_graph import read_captured
 from gnnplace.data.captured_models import CapturedModel
 from gnnplace.data.datasets import find_dataset
 from gnnplace.data.recipes import recipe
-from gnnplace.profiling import estimate_ops
+from gnnplace.profiling.roofline import estimate_ops
 
 torch.set_num_threads(1)
 HERE = Path(__file__).parent

@@ -7,9 +7,7 @@ import pytest
 from gnnplace.data.captured_graph import (
     CapturedGraph,
     op_names,
-    quotient,
     read_captured,
-    united,
     write_captured,
 )
 from gnnplace.errors import FormatError, InputError
@@ -88,21 +86,3 @@ def test_coarsening_keeps_sums_reachability_and_phases(seed):
     assert nx.is_directed_acyclic_graph(coarse.graph.to_networkx())
     assert set(coarse.phase.tolist()) == {0, 1, 2}
     assert fine.coarsened(60) is fine
-
-
-def test_the_quotient_has_a_tensor_for_each_that_leaves_its_group():
-    tensors = [(0, 8.0, [1, 2, 3]), (1, 0.0, [3]), (0, 0.0, [2]), (1, 4.0, [2])]
-    graph = graph_of(4, tensors)
-    found = quotient(graph, np.array([0, 0, 1, 2], np.int32), 3)
-    listed = [
-        (int(found.producer[k]), found.size[k], found.consumers(k).tolist())
-        for k in range(found.num_tensors)
-    ]
-    # The orders 1 -> 3 and 0 -> 2 are made by the tensor of 8 bytes.
-    assert listed == [(0, 8.0, [1, 2]), (0, 4.0, [1])]
-
-
-def test_classes_that_meet_in_a_group_are_one():
-    unit = np.array([3, 1, 1, 2, -1, 4], np.int32)
-    group = np.array([0, 0, 1, 1, 2, 3], np.int32)
-    assert united(unit, group, 4).tolist() == [1, 1, -1, 4]

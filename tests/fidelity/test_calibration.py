@@ -25,7 +25,7 @@ from gnnplace.fidelity.candidates import candidates
 from gnnplace.graph import ComputationGraph
 from gnnplace.measurements.samples import Sample
 from gnnplace.placement import Placement
-from gnnplace.placers import placer
+from gnnplace.policy.roster import make_placer as placer
 from gnnplace.problem import build_problem
 from gnnplace.simulation import simulate
 

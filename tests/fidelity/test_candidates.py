@@ -6,7 +6,7 @@ import numpy as np
 
 from gnnplace.errors import InputError
 from gnnplace.fidelity.candidates import candidates
-from gnnplace.placers import placer
+from gnnplace.policy.roster import make_placer as placer
 from gnnplace.simulation import simulate
 from tests.fidelity.test_calibration import problem
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gnnplace import cli
+from gnnplace.cli import main as cli
 
 HYBRID = ["hybrid", "mlp?batch=8", "--execute", "--steps", "2", "--placer", "contiguous"]
 

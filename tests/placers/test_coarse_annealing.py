@@ -5,9 +5,10 @@ import time
 import numpy as np
 
 from gnnplace.microbatching import with_microbatches
-from gnnplace.placers import SearchSpace, contract, placer
+from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.coarse_annealing import GROUPS, has_time, projected
 from gnnplace.placers.constructions import best_construction
+from gnnplace.policy.roster import make_placer as placer
 from gnnplace.search.clock import NO_BUDGET
 from gnnplace.search.coarse_problem import coarse_problem
 

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 
 from gnnplace.errors import FormatError, InfeasibleError, InputError
 from gnnplace.microbatching import with_microbatches
-from gnnplace.placers import PLACERS, contract
-from gnnplace.policy.best import make_placer, placer_names
+from gnnplace.placers import contract
+from gnnplace.placers.registry import PLACERS
+from gnnplace.policy.roster import make_placer, placer_names
 from gnnplace.train.policy_module import save_whole
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
@@ -43,7 +44,7 @@ def test_every_order_decodes():
     from gnnplace.graph.orders import ORDERS
 
     for order in ORDERS:
-        result = make_placer("learned", order).place(contract.branches())
+        result = make_placer("learned", order=order).place(contract.branches())
         assert result.simulation.feasible
         assert result.note.startswith(order)
 
@@ -59,7 +60,7 @@ def test_names():
 def test_the_untrained_control_is_the_policy_that_training_begins_with():
     import torch
 
-    from gnnplace.policy import PlacementPolicy
+    from gnnplace.policy.network.model import PlacementPolicy
 
     before = torch.random.get_rng_state()
     control = make_placer("learned-untrained").policy

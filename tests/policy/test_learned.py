@@ -12,9 +12,11 @@ from gnnplace.data import random_families
 from gnnplace.errors import InfeasibleError
 from gnnplace.graph import ComputationGraph
 from gnnplace.placement import faults
-from gnnplace.placers import SearchSpace, Single, contract
-from gnnplace.policy import LearnedPlacer, Rollouts
+from gnnplace.placers import SearchSpace, contract
+from gnnplace.placers.single import Single
 from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.problem import build_problem
 from gnnplace.simulation import simulate
 from tests.policy.problems import permuted_devices, permuted_ops, trained_like

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from gnnplace import api, cli
+from gnnplace import api
+from gnnplace.cli import main as cli
+from gnnplace.errors import InputError
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import write_problem
-from gnnplace.report.intervals import compare_intervals, interval_keys, interval_row, interval_table
+from gnnplace.report.intervals import interval_keys, interval_row, interval_table
 from gnnplace.throughput import ThroughputResult
 
 
 @pytest.fixture(scope="module")
 def results() -> list[object]:
-    return list(compare_intervals(training_chain(), ["single", "heft"], budget=0.3))
+    return list(api.compare_intervals(training_chain(), ["single", "heft"], budget=0.3))
 
 
 def test_throughput_is_compared_with_what_others_come_to(results: list[object]) -> None:
@@ -30,7 +32,7 @@ def test_throughput_is_compared_with_what_others_come_to(results: list[object]) 
 
 def test_rows_and_table(results: list[object]) -> None:
     """Errors stand in their rows."""
-    given = [*results, ("broken", api.InputError("no"))]
+    given = [*results, ("broken", InputError("no"))]
     assert interval_row(given[-1]) == {"placer": "broken", "error": "no"}  # type: ignore[arg-type]
     assert interval_row(given[0])["interval"] > 0  # type: ignore[arg-type]
     assert interval_table(given, "x").row_count == 5  # type: ignore[arg-type]
@@ -56,7 +58,7 @@ def test_place_writes_step_time_and_interval(tmp_path: Path) -> None:
     [
         (["--placer", "heft"], "best, exact, contiguous"),
         (["--microbatches", "auto"], "give a number"),
-        (["--order", "topological"], "no order"),
+        (["--order", "topological"], "no option 'order'"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InfeasibleError
-from gnnplace.placers import SearchSpace, placer
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.roster import make_placer as placer
 from gnnplace.problem import Problem
 from tests.random_problems import random_problem, seeds
 

@@ -19,7 +19,8 @@ from gnnplace.problem import Problem
 from gnnplace.simulation import simulate
 from gnnplace.throughput import Throughput, ThroughputResult
 from gnnplace.throughput.ideals import make_blocks
-from gnnplace.throughput.placer import depth_first, throughput_placer
+from gnnplace.throughput.placer import depth_first
+from gnnplace.throughput.registry import make_throughput_placer as throughput_placer
 from tests.throughput.throughput_problems import (
     brute_force,
     chain,

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import InfeasibleError
-from gnnplace.placers.annealing import anneal
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.exact.incumbent import Incumbent, watcher
@@ -42,6 +41,7 @@ from gnnplace.placers.exact.input import (
 from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.exact.tree import Tree
 from gnnplace.problem import Problem
+from gnnplace.search.annealing import anneal
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import lower_bound
 

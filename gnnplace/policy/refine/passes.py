@@ -14,7 +14,6 @@ from itertools import product
 
 import numpy as np
 
-from gnnplace.placers.annealing import neighbourhood
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.refine.refining import one_pass
 from gnnplace.policy.refine.refining_state import (
@@ -24,6 +23,7 @@ from gnnplace.policy.refine.refining_state import (
     read_previous,
     refining_units,
 )
+from gnnplace.search.moves import neighbourhood
 
 STARTS = 3
 TIGHT_STARTS = 6  # where memory is tight: what comes of a start is harder to foresee there

@@ -24,7 +24,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnplace.placers.annealing import energy
 from gnnplace.policy.decode.kernels import MOST, log_above, score
 from gnnplace.policy.refine.refining_state import (
     Ground,
@@ -38,6 +37,7 @@ from gnnplace.policy.refine.refining_state import (
     settle,
     start_pass,
 )
+from gnnplace.search.moves import energy
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.justification import justify

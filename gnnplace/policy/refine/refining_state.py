@@ -11,9 +11,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnplace.placers.annealing import Neighbourhood
 from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.search.moves import Neighbourhood
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import run_kernel

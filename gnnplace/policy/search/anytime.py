@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnplace.placers.annealing import Neighbourhood, neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.refine.refining_state import Placed
 from gnnplace.policy.search.guided import Habit, State, back_to_best, search_kernel, start_state
+from gnnplace.search.moves import Neighbourhood, neighbourhood, seed_kernel
 
 COLDEST = 1e-4
 FIRST_MOVES = 10  # that tell how long a move takes

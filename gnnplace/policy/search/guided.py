@@ -25,7 +25,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnplace.placers.annealing import (
+from gnnplace.policy.network.move_net import MoveWeights, value_of_move
+from gnnplace.policy.search.moves import NUM_MOVE_FEATURES, describe
+from gnnplace.policy.search.schedule import empty_schedule, read_schedule
+from gnnplace.search.moves import (
     Neighbourhood,
     energy,
     move_units,
@@ -34,9 +37,6 @@ from gnnplace.placers.annealing import (
     undo_move,
     window_of,
 )
-from gnnplace.policy.network.move_net import MoveWeights, value_of_move
-from gnnplace.policy.search.moves import NUM_MOVE_FEATURES, describe
-from gnnplace.policy.search.schedule import empty_schedule, read_schedule
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.justification import distances

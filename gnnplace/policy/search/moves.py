@@ -11,8 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gnnplace.placers.annealing import Neighbourhood
 from gnnplace.policy.search.schedule import BINS, Schedule
+from gnnplace.search.moves import Neighbourhood
 from gnnplace.simulation.compiled import Compiled
 
 FloatArray = NDArray[np.float64]

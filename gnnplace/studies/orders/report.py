@@ -1,4 +1,4 @@
-"""The order study's report: tables in Markdown, a picture, the recommendation."""
+"""The order study's report: tables in Markdown, and a picture."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from gnnplace.bench.statistics import Interval
 from gnnplace.errors import InputError
-from gnnplace.studies.orders.decoding import LEARNED, STUDIED
-from gnnplace.studies.orders.problems import PARTS, SEEN, generations_of
+from gnnplace.studies.orders.decoding import STUDIED
+from gnnplace.studies.orders.problems import PARTS, generations_of
 from gnnplace.studies.orders.statistics import (
     Losses,
     Ranking,
@@ -25,15 +25,12 @@ from gnnplace.studies.orders.statistics import (
     shares_of_variance,
     worth,
 )
-from gnnplace.studies.orders.tree import Tree, fit
 
 FloatArray = NDArray[np.float64]
 ONE, BEST_SIZE = "one", "best_size"
 UNTRAINED = -1
 NOISE = "noise"
 REFERENCE = "upward-rank"  # what orders are told against: the one that the package tries first
-SHIPPED_COUNTS = (3, 6)  # orders of a recommendation's leaf
-EXPLAINED, RECOMMENDED = (2, 25), (2, 30)  # depth and least problems of a leaf
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,32 +104,11 @@ def _part(name: str, rows: Sequence[dict[str, Any]], generations: int) -> Part |
     return Part(name, orders, seeds, described[0]["problems"], trained, untrained)
 
 
-def recommendation(part: Part, count: int) -> Tree:
-    """The tree of ``count`` orders a leaf, for the package's own weights; see ``orders_tree``.
-
-    ``learned`` and ``random`` are left out: the package has no weights of the one and the other is
-    a control.
-    """
-    kept = [i for i, order in enumerate(part.orders) if order not in (LEARNED, "random")]
-    logs = np.log(part.untrained[BEST_SIZE][kept])
-    names = [part.orders[i] for i in kept]
-    losses = (logs - logs.min(axis=0)).T
-    depth, least = RECOMMENDED
-    return fit(part.features, losses, names, depth=depth, least=least, count=count)
-
-
-def explanation(part: Part) -> Tree:
-    """The tree that says which single order is best, fitted on a part."""
-    losses, (depth, least) = part.losses().values.mean(axis=1).T, EXPLAINED
-    return fit(part.features, losses, part.orders, depth=depth, least=least)
-
-
-def report(parts: Sequence[Part], checked: Sequence[dict[str, Any]]) -> str:
+def report(parts: Sequence[Part]) -> str:
     """All tables as Markdown.
 
     Args:
         parts: ``seen`` first.
-        checked: what ``orders_check.check`` found, newest last, with ``commit``.
     """
     lines = ["# Traversal orders: tables", ""]
     lines += [
@@ -142,9 +118,7 @@ def report(parts: Sequence[Part], checked: Sequence[dict[str, Any]]) -> str:
     lines += _by_order(parts)
     for part in parts:
         lines += _by_family(part)
-    lines += [*_by_cluster(parts), *_dependence(parts), *_explained(parts)]
-    for entry in checked:
-        lines += _checked(entry)
+    lines += [*_by_cluster(parts), *_dependence(parts)]
     return "\n".join(lines) + "\n"
 
 
@@ -270,46 +244,6 @@ def _reference(part: Part) -> int:
     return part.orders.index(REFERENCE) if REFERENCE in part.orders else _common(part)
 
 
-def _explained(parts: Sequence[Part]) -> list[str]:
-    first = parts[0]
-    if first.name != SEEN:
-        return []
-    tree = explanation(first)
-    lines = ["## Features: a tree fitted on the families seen", "", "```", *tree.lines(), "```", ""]
-    rows, common = [], _reference(first)
-    for part in parts:
-        losses = part.losses().values
-        if part.orders != first.orders:
-            continue
-        picked = [part.orders.index(tree.choose(features)[0]) for features in part.features]
-        mine = losses[picked, :, np.arange(len(picked))].T
-        gain = ratio_interval(mine - losses[common])
-        rows.append(
-            [part.name, str(len(picked)), text_of(gain) + (" " + NOISE if _none(gain) else "")]
-        )
-    heads = ("problems", "count", f"step time by the tree's order over {first.orders[common]}'s")
-    return [*lines, *_table(heads, rows)]
-
-
-def _none(interval: Interval) -> bool:
-    return interval.low <= 1.0 <= interval.high
-
-
-def _checked(entry: dict[str, Any]) -> list[str]:
-    lines = [f"## Recommended orders against auto ({entry['commit'][:9]})", ""]
-    for name, text in entry["trees"].items():
-        lines += [f"{name}:", "```", *text, "```", ""]
-    auto, rows = np.log(entry["auto"]["step_time"]), []
-    for name in entry["trees"]:
-        found = entry[name]
-        gain = ratio_interval((np.log(found["step_time"]) - auto)[None])
-        seconds = float(np.sum(found["seconds"]) / np.sum(entry["auto"]["seconds"]))
-        told = text_of(gain, ".4f") + (" " + NOISE if _none(gain) else "")
-        rows.append([name, str(len(auto)), told, f"{seconds:.2f}"])
-    heads = ("recommendation", "problems", "step time over auto's", "its seconds over auto's")
-    return [*lines, *_table(heads, rows)]
-
-
 def picture(parts: Sequence[Part]) -> str:
     """Families by orders as an SVG: how far each order is behind the family's best."""
     orders = tuple(o for o in STUDIED if any(o in part.orders for part in parts))
@@ -354,11 +288,6 @@ def _square(x: float, y: float, value: float, title: str) -> str:
     )
 
 
-def latest(rows: Sequence[dict[str, Any]], problem: str) -> list[dict[str, Any]]:
-    """The newest row of each commit that is about ``problem``, oldest first."""
-    return list({row["commit"]: row for row in rows if row["problem"] == problem}.values())
-
-
 def written(folder: Path) -> dict[str, Path]:
     """Files of a report."""
-    return {name: folder / f"orders.{name}" for name in ("md", "svg", "json")}
+    return {name: folder / f"orders.{name}" for name in ("md", "svg")}

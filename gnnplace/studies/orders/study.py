@@ -2,9 +2,9 @@
 
 Wang et al. (2022, arXiv 2201.09676) report that the traversal order matters to a learned placer and
 that the best one depends on the family of graphs. Here every order of ``STUDIED`` is trained by
-itself (``orders_evolution``) from the same weights, with the same problems and as many generations,
+itself (``evolution``) from the same weights, with the same problems and as many generations,
 with several seeds (of problems and draws), and then evaluated on problems of families that were
-seen in training and of others (``orders_problems``); also untrained, as seed -1.
+seen in training and of others (``problems``); also untrained, as seed -1.
 
 Rows, append-only JSON Lines, each with commit, versions, machine and seconds:
 
@@ -13,7 +13,6 @@ Rows, append-only JSON Lines, each with commit, versions, machine and seconds:
   ended with, trained on all families seen or on the family alone.
 * ``problem`` a part: seconds of each of its problems under an order with a seed's weights, of one
   decode (``one``) and of the best number of devices to aim at (``best_size``).
-* ``problem`` "check": the recommendation against ``auto`` (``orders_check``).
 
 ``budget`` is the number of generations. What is there is not run again.
 """
@@ -21,7 +20,7 @@ Rows, append-only JSON Lines, each with commit, versions, machine and seconds:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -32,10 +31,10 @@ from numpy.typing import NDArray
 
 from gnnplace.bench.rows import append, digest, identity, now, provenance, read_rows
 from gnnplace.errors import InputError, MismatchError
+from gnnplace.files import write_text
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
 from gnnplace.policy.network.features import FEATURE_VERSION
-from gnnplace.studies.orders.check import check, check_problems
 from gnnplace.studies.orders.decoding import STUDIED, OneOrder, start_weights
 from gnnplace.studies.orders.evolution import train_order
 from gnnplace.studies.orders.problems import (
@@ -49,11 +48,11 @@ from gnnplace.studies.orders.problems import (
     study_problems,
     training_problems,
 )
-from gnnplace.studies.orders.tree import Tree
+from gnnplace.studies.orders.report import parts_of, picture, report, written
 
 FloatArray = NDArray[np.float64]
 Say = Callable[[str], None]
-TRAINING, CHECK = "training", "check"
+TRAINING = "training"
 UNTRAINED = -1
 FILE = "orders.jsonl"
 OWN_POOL = 0.3  # of as many problems is a training on one family
@@ -142,18 +141,6 @@ class Study:
                 f"gnnplace has {FEATURE_VERSION}; give another folder, or --report alone"
             )
 
-    def check(self, trees: Mapping[str, Tree]) -> None:
-        """Places fresh problems with the orders of trees and without, unless this was done."""
-        texts = {name: tree.lines() for name, tree in trees.items()}
-        here = provenance()["commit"]
-        done = [(r["commit"], r["trees"]) for r in self.rows if r["problem"] == CHECK]
-        if (here, texts) in done:
-            return
-        self.say("recommendation: placing fresh problems with and without it")
-        begin = time.thread_time()
-        found = check(check_problems(), trees) | {"trees": texts}
-        self._add(CHECK, "learned", 0, 0, found | {"seconds": time.thread_time() - begin})
-
     def find(self, problem: str, placer: str, seed: int, budget: float) -> dict[str, Any] | None:
         """The row of a cell, if it is there."""
         wanted = (problem, placer, seed, budget)
@@ -229,6 +216,43 @@ class Study:
         begin = time.thread_time()
         entries = [described(entry, self.policy) for entry in self._study_problems(part)]
         self._add(part, "", 0, 0, {"problems": entries, "seconds": time.thread_time() - begin})
+
+
+def study_orders(
+    folder: str | Path,
+    *,
+    orders: str = "",
+    seeds: int = 3,
+    generations: int = 90,
+    parts: Sequence[str] = (SEEN, HELD_OUT),
+    run: bool = True,
+    progress: Say = lambda line: None,
+) -> None:
+    """Runs what is missing of the study, and writes its tables and its picture.
+
+    Args:
+        folder: of rows and reports; rows that are there are not run again.
+        orders: traversal orders, separated by commas; all by default.
+        seeds: trainings of each order.
+        generations: of each training.
+        parts: problems to evaluate on.
+        run: whether anything is run; otherwise what is there is reported.
+        progress: called with a line of progress.
+
+    Raises:
+        InputError: an unknown order or part, or nothing to report.
+        MismatchError: rows are of a policy with other features.
+    """
+    plan = Plan(orders_of(orders), tuple(range(seeds)), generations, tuple(parts))
+    work = Study(Path(folder), progress)
+    if run:
+        work.run(plan)
+    complete = parts_of(work.rows, plan.generations)
+    files = written(work.folder)
+    write_text(files["md"], report(complete))
+    write_text(files["svg"], picture(complete))
+    for path in files.values():
+        progress(f"{path}: written")
 
 
 def described(entry: StudyProblem, policy: Any) -> dict[str, Any]:

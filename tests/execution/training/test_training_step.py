@@ -24,7 +24,7 @@ from gnnplace.errors import (
 from gnnplace.execution.structure import with_optimizer
 from gnnplace.execution.training.training_step import TrainingStep
 from gnnplace.placement import write_placement
-from gnnplace.profiling import profile
+from gnnplace.profiling.profiler import profile
 from gnnplace.tracing import capture, cut
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.zoo import Workload

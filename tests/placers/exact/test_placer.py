@@ -13,7 +13,7 @@ from gnnplace import api
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placement import faults
-from gnnplace.placers import PLACERS, contract, placer
+from gnnplace.placers import contract
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.exact.input import (
     Scale,
@@ -24,6 +24,8 @@ from gnnplace.placers.exact.input import (
     serial_time,
 )
 from gnnplace.placers.exact.placer import Exact, annealing_runs
+from gnnplace.placers.registry import PLACERS
+from gnnplace.policy.roster import make_placer as placer
 from gnnplace.problem import Problem
 from gnnplace.search.space import SearchSpace
 from tests.random_problems import random_problem, seeds

@@ -6,7 +6,6 @@ import torch
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.annealing import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network.move_net import SAMPLED
 from gnnplace.policy.search.guided import (
@@ -17,6 +16,7 @@ from gnnplace.policy.search.guided import (
     try_moves,
 )
 from gnnplace.policy.search.moves import NUM_MOVE_FEATURES
+from gnnplace.search.moves import neighbourhood, seed_kernel
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
 

@@ -5,10 +5,8 @@ import pytest
 
 from gnnplace.errors import InputError
 from gnnplace.studies.orders.report import (
-    latest,
     parts_of,
     picture,
-    recommendation,
     report,
 )
 
@@ -45,21 +43,13 @@ def rows_of(part="seen", seeds=(0, 1, 2), count=40, orders=ORDERS, budget=5):
 
 def test_tables_say_which_order_is_best_where():
     parts = parts_of(rows_of(), 5)
-    text = report(parts, [])
+    text = report(parts)
     assert "| f | 40 | topological | 100% |" in text
     assert "| g | 40 | upward-rank | 100% |" in text
-    assert "x <= " in text
     assert "package's weights: 0.5" in text
     [worth] = [line for line in text.splitlines() if line.startswith("| seen |") and "%" in line]
     gain = float(worth.split("|")[6].split("[")[0])
     assert gain == pytest.approx(-4.77, abs=0.5)  # log 1.1 on every other problem
-
-
-def test_a_recommendation_is_for_the_packages_weights_and_leaves_controls_out():
-    tree = recommendation(parts_of(rows_of(), 5)[0], 1)
-    assert tree.feature == "x"
-    assert tree.choose({"x": 0.0}) == ("topological",)
-    assert tree.choose({"x": 1.0}) == ("upward-rank",)
 
 
 def test_only_complete_seeds_count():
@@ -74,22 +64,6 @@ def test_only_complete_seeds_count():
         parts_of([], 5)
 
 
-def test_a_check_is_told_with_its_interval():
-    entry = {
-        "problem": "check",
-        "commit": "0123456789abcdef",
-        "trees": {"six": ["upward-rank (3 problems)"]},
-        "auto": {"step_time": [1.0, 2.0, 3.0], "seconds": [0.1, 0.1, 0.1]},
-        "six": {"step_time": [0.9, 1.8, 2.7], "seconds": [0.05, 0.05, 0.05]},
-    }
-    rows = rows_of()
-    text = report(parts_of(rows, 5), [entry])
-    assert "against auto (012345678)" in text
-    assert "| six | 3 | 0.9000 [0.9000, 0.9000] | 0.50 |" in text
-    newer = {**entry, "when": "later"}
-    assert latest([*rows, entry, newer], "check") == [newer]
-
-
 def test_the_picture_has_a_square_for_every_family_and_order():
     text = picture(parts_of(rows_of(), 5))
     assert text.startswith("<svg")
@@ -101,6 +75,6 @@ def test_a_part_may_have_fewer_orders():
     rows = [*rows_of(), *rows_of("own", orders=ORDERS[:2], budget=2)]
     parts = parts_of(rows, 5)
     assert [part.orders for part in parts] == [ORDERS, ORDERS[:2]]
-    text = report(parts, [])
+    text = report(parts)
     assert "## Families: own" in text
     assert picture(parts).count("<rect") == 1 + 2 * len(ORDERS) + 2 * 2

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from gnnplace.errors import InputError, MismatchError
@@ -12,7 +11,6 @@ from gnnplace.studies.orders import study as orders
 from gnnplace.studies.orders.decoding import OneOrder, start_weights
 from gnnplace.studies.orders.problems import families
 from gnnplace.studies.orders.study import FILE, UNTRAINED, Plan, Study
-from gnnplace.studies.orders.tree import Tree
 from tests.bench.small_problems import drawn, few
 
 PLAN = Plan(("upward-rank", "learned"), (0, 1), 2, ("seen",), 8)
@@ -22,7 +20,6 @@ PLAN = Plan(("upward-rank", "learned"), (0, 1), 2, ("seen",), 8)
 def _small(monkeypatch):
     monkeypatch.setattr(orders, "study_problems", few)
     monkeypatch.setattr(orders, "training_problems", lambda seed, count, family: drawn(seed, count))
-    monkeypatch.setattr(orders, "check_problems", lambda: few("seen"))
 
 
 def test_every_cell_is_one_row_and_is_not_run_again(tmp_path):
@@ -72,21 +69,6 @@ def test_weights_of_other_features_are_refused(tmp_path):
     more = Plan(PLAN.orders, PLAN.seeds, PLAN.generations, ("seen", "held-out"), PLAN.pool)
     with pytest.raises(MismatchError, match="weights of feature_version 9"):
         Study(tmp_path, lambda line: None).run(more)
-
-
-def test_a_recommendation_is_checked_once(tmp_path):
-    study, lines = Study(tmp_path, lambda line: None), []
-    trees = {"one order": Tree(("upward-rank",), 1)}
-    study.check(trees)
-    study.check(trees)
-    rows = [row for row in study.rows if row["problem"] == "check"]
-    assert len(rows) == 1
-    assert len(rows[0]["one order"]["step_time"]) == len(rows[0]["auto"]["step_time"]) == 4
-    assert np.isfinite(rows[0]["auto"]["step_time"]).all()
-    assert rows[0]["trees"] == {"one order": ["upward-rank (1 problems)"]}
-    study.check({"one order": Tree(("topological",), 1)})
-    assert len([row for row in study.rows if row["problem"] == "check"]) == 2
-    assert lines == []
 
 
 def test_mistakes_are_named(tmp_path):
