@@ -12,8 +12,8 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.learned import load_policy
-from gnnplace.policy.network import decoder
 from gnnplace.policy.network.features import STATIC, static_features
+from tests.policy.network import torch_walk
 
 torch.set_num_threads(1)
 
@@ -74,7 +74,7 @@ def test_decoder_against_torch(benchmark, policy):
     found, expected = against(
         benchmark,
         lambda: made.walk(aim, margin=0.0).unit_device,
-        lambda: decoder.decode(policy.decoder, walk, *arguments),
+        lambda: torch_walk.decode(policy.decoder, walk, *arguments),
     )
     assert len(found) == len(expected)
     assert (found >= 0).all()

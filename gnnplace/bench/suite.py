@@ -266,13 +266,3 @@ def cells(suite: SuiteFile) -> list[Cell]:
     once = [(name, suite.seeds[0], 0.0) for name in suite.constructions]
     crossed = list(product(suite.placers, suite.seeds, suite.budgets))
     return [Cell(problem, *what) for problem in suite.problems for what in (*once, *crossed)]
-
-
-def load_problems(path: str | Path) -> list[tuple[ProblemEntry, Problem]]:
-    """All problems of a suite file, with their entries.
-
-    Raises:
-        FormatError: a malformed suite or problem file.
-    """
-    folder = Path(path).parent
-    return [(entry, entry.load(folder)) for entry in read_suite(path).problems]

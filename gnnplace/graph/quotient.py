@@ -55,7 +55,7 @@ def quotient(
 def _firsts(
     tensor: NDArray[np.int64], source: IntArray, target: IntArray, bare: BoolArray, count: int
 ) -> NDArray[np.int64]:
-    """Consumptions to keep: the first of each tensor in each other group; orders that are needed."""
+    """Consumptions to keep: the first of a tensor in each other group, and orders needed."""
     leaving = np.flatnonzero(source != target)
     pair = tensor[leaving] * count + target[leaving]
     leaving = leaving[np.sort(np.unique(pair, return_index=True)[1])]

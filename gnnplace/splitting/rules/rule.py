@@ -15,6 +15,7 @@ computes all of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -117,7 +118,7 @@ class Draft:
         for label, size in zip(axes, shape, strict=True):
             if label is not None:
                 base, groups = base_label(label), int(label.partition("|")[2] or 1)
-                self.extents[base] = _common(self.extents.get(base, 0), size // groups)
+                self.extents[base] = math.gcd(self.extents.get(base, 0), size // groups)
 
     def rule(
         self, kind: str, *results: Axes, flops: float = 0.0, run: Runner | None = None
@@ -137,12 +138,6 @@ class Draft:
             flops,
             run,
         )
-
-
-def _common(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a
 
 
 def _only(axes: Axes, extents: Mapping[str, int]) -> Axes:

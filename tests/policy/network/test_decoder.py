@@ -9,9 +9,9 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode import kernels
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network import decoder
 from gnnplace.policy.network.features import DYNAMIC
 from gnnplace.policy.network.model import PlacementPolicy
+from tests.policy.network import torch_walk
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
 
@@ -48,7 +48,7 @@ def test_torch_and_numba_score_and_decide_alike(seed):
     )
     chosen = scores[torch.arange(len(seen.chosen)), torch.from_numpy(seen.chosen).long()]
     assert torch.allclose(chosen, scores.max(dim=1).values, atol=1e-4, rtol=1e-4)
-    by_torch = decoder.decode(
+    by_torch = torch_walk.decode(
         POLICY.decoder,
         walk,
         torch.from_numpy(context),

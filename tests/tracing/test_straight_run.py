@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from gnnplace.errors import InputError
-from gnnplace.tracing import capture, load, run_program
-from gnnplace.tracing.runner import clone_initial
+from gnnplace.tracing import capture, load
+from gnnplace.tracing.program import clone_initial
 from tests.tracing import models
+from tests.tracing.straight_run import run_program
 
 
 def test_initial_tensors_stay_and_copies_keep_strides() -> None:

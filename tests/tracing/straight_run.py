@@ -1,4 +1,4 @@
-"""The reference: run a program straight, in one process on one device."""
+"""A program run straight, in this process: what captured steps are compared with eager ones by."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from gnnplace.errors import InputError
 from gnnplace.tracing.operations import set_step
-from gnnplace.tracing.program import Program, map_refs
+from gnnplace.tracing.program import Program, clone_initial, map_refs
 
 
 @dataclass(frozen=True)
@@ -33,20 +32,6 @@ class StepResult:
     def loss(self) -> torch.Tensor:
         """Mean of the losses of the micro-batches."""
         return torch.stack(self.losses).mean()
-
-
-def clone_initial(program: Program) -> dict[str, torch.Tensor]:
-    """Copies of the initial tensors with their strides, free to be changed.
-
-    Raises:
-        InputError: the program was captured without tensors.
-    """
-    if not program.initial and program.inputs:
-        raise InputError(f"{program.name}: captured without tensors (fake); it cannot be run")
-    return {
-        name: torch.empty_strided(t.size(), t.stride(), dtype=t.dtype).copy_(t)
-        for name, t in program.initial.items()
-    }
 
 
 def run_program(
