@@ -15,10 +15,8 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial
 
 from gnnplace.errors import InputError
-from gnnplace.train.sweep.search_space import first_values, read_space
-from gnnplace.train.sweep.study_storage import open_study
-from gnnplace.train.sweep.sweep import NumberedSampler, Worker, pruner
-from gnnplace.train.sweep.sweep_table import write_results
+from gnnplace.train.sweep.driver import SQLITE, open_study, sweep, write_results
+from gnnplace.train.sweep.space import first_values, read_space
 from gnnplace.train.sweep.trial import SweepCLI, run_trial
 from gnnplace.train.training_cli import TrainingCLI
 
@@ -34,7 +32,7 @@ def quiet() -> None:
 COMMANDS = ("fit", "validate", "test", "predict", "sweep")
 
 
-def sweep(args: list[str]) -> None:
+def run_sweep(args: list[str]) -> None:
     """Runs trials of a recipe until the study has its number of them.
 
     Args:
@@ -55,8 +53,8 @@ def sweep(args: list[str]) -> None:
     # A wrong key or value shows before the study is made.
     SweepCLI([*args, *(f"--{key}={value}" for key, value in first_values(space).items())])
     folder = Path(options.folder or f"runs/sweeps/{options.study}")
-    url = options.storage or f"journal:///{folder / 'trials.journal'}"
-    study = open_study(url, options.study, NumberedSampler(options.study_seed), pruner())
+    url = options.storage or f"{SQLITE}{folder / 'trials.db'}"
+    study = open_study(url, options.study, options.study_seed)
 
     def objective(trial: Trial) -> float:
         return run_trial(args, trial, folder / f"trial-{trial.number}", options.monitor)
@@ -66,7 +64,7 @@ def sweep(args: list[str]) -> None:
         sys.stdout.flush()
         write_results(study, folder)
 
-    Worker(study, options.trials, space, objective, report).run()
+    sweep(study, options.trials, space, objective, report)
     report(f"every trial: {folder / 'trials.csv'}; overlay for recipes: {folder / 'best.yaml'}")
 
 
@@ -92,7 +90,7 @@ def main(args: list[str]) -> None:
     sys.argv[1:] = ["train", *args]
     try:
         if args[:1] == ["sweep"]:
-            sweep(args[1:])
+            run_sweep(args[1:])
         else:
             TrainingCLI(args)
     except SIGTERMException:

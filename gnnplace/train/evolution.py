@@ -4,9 +4,9 @@ Formulation: x, the weights ``skip`` of the refiner or of the decoder, each in u
 feature's spread among candidates, is the mean of a normal distribution. A generation draws a
 population from it, places a batch of new problems with each member as ``LearnedPlacer`` would do,
 and takes as fitness the mean log step time over that of the start (refiner) or of the mean itself
-(decoder). Mean, covariance and step size follow the better half (Hansen, 2016, arXiv 1604.00772:
-weighted recombination, rank-one and rank-mu updates, cumulative step-size adaptation, with its
-default constants).
+(decoder). Mean, covariance and step size follow the better members: CMA-ES (Hansen, 2016, arXiv
+1604.00772) from the package ``cmaes``. Its state is kept in checkpoints, and each generation
+reseeds it, so that a run resumes exactly and every process draws the same members.
 
 Why: a decision by itself is worth next to nothing or very much, by what others make of it; learning
 from single decisions was tried and moved the step time by little (docs/learned.md). Here what
@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from cmaes import CMA
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -37,6 +38,7 @@ FloatArray = NDArray[np.float64]
 MOST = 0.2  # greatest change that counts, in log step time
 LEAST_SPREAD = 0.02  # of a feature
 SPREAD_OF = 16  # problems that spreads are taken from
+STATE = "evolution"  # of a checkpoint
 
 
 class Evolution(PolicyModule):
@@ -53,9 +55,6 @@ class Evolution(PolicyModule):
     """
 
     spread: Tensor
-    covariance: Tensor
-    paths: Tensor
-    sigma: Tensor
 
     def __init__(
         self,
@@ -71,9 +70,8 @@ class Evolution(PolicyModule):
         self.evolved(self.policy).skip.requires_grad_(True)
         size = len(self.evolved(self.policy).skip)
         self.register_buffer("spread", torch.zeros(size, dtype=torch.float64))
-        self.register_buffer("covariance", torch.eye(size, dtype=torch.float64))
-        self.register_buffer("paths", torch.zeros(2, size, dtype=torch.float64))
-        self.register_buffer("sigma", torch.tensor(step_size, dtype=torch.float64))
+        self.step_size = step_size
+        self.search: CMA | None = None
 
     def evolved(self, policy: PlacementPolicy) -> Decoder:
         """The part of a policy that evolves."""
@@ -103,13 +101,36 @@ class Evolution(PolicyModule):
         if not self.spread.any():
             self._measure_spread(samples)
         spread, skip = self.spread.numpy(), self.evolved(self.policy).skip
-        mean = skip.detach().double().numpy() * spread
-        members = self._members(np.random.default_rng([29, self.global_step]), len(mean))
-        fitness = self._fitness(samples, np.vstack([mean, mean + float(self.sigma) * members]))
+        search = self._searching(skip.detach().double().numpy() * spread)
+        search.reseed_rng(int(np.random.SeedSequence([29, self.global_step]).generate_state(1)[0]))
+        members = [search.ask() for _ in range(self.population)]
+        fitness = self._fitness(samples, np.stack([search.mean, *members]))
         self.log("train/gain", -100.0 * fitness[0], prog_bar=True, batch_size=len(batch))
-        goal = self._next_mean(mean, members[np.argsort(fitness[1:], kind="stable")])
-        self.log("train/step_size", float(self.sigma), batch_size=len(batch))
-        return 0.5 * ((skip - torch.from_numpy(goal / spread).float()) ** 2).sum()
+        search.tell(list(zip(members, fitness[1:].tolist(), strict=True)))
+        return 0.5 * ((skip - torch.from_numpy(search.mean / spread).float()) ** 2).sum()
+
+    def _searching(self, mean: FloatArray) -> CMA:
+        """The search, begun at ``mean``."""
+        if self.search is None:
+            self.search = CMA(mean, self.step_size, population_size=self.population, seed=0)
+        return self.search
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the search, as numbers and tensors alone."""
+        if self.search is not None:
+            state = self.search.__getstate__()
+            checkpoint[STATE] = {key: _plain(value) for key, value in state.items()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on where the search was."""
+        if STATE in checkpoint:
+            self.search = CMA.__new__(CMA)
+            self.search.__setstate__(
+                {
+                    key: value.numpy() if isinstance(value, Tensor) else value
+                    for key, value in checkpoint[STATE].items()
+                }
+            )
 
     def _measure_spread(self, samples: list[Sample]) -> None:
         """Standard deviation of each feature among the candidates of a decision."""
@@ -131,12 +152,6 @@ class Evolution(PolicyModule):
         mean = (seen.features * allowed).sum(axis=1, keepdims=True)
         mean = mean / allowed.sum(axis=1, keepdims=True).clip(min=1)
         return np.asarray((seen.features - mean)[seen.allowed], dtype=np.float64)
-
-    def _members(self, rng: np.random.Generator, size: int) -> FloatArray:
-        """Draws of the covariance, in units of the step size. [population, F]"""
-        values, vectors = np.linalg.eigh(self.covariance.numpy())
-        scaled = vectors * np.sqrt(values.clip(1e-12))
-        return np.asarray(rng.normal(size=(self.population, size)) @ scaled.T)
 
     def _fitness(self, samples: list[Sample], candidates: FloatArray) -> FloatArray:
         """Mean log score of each candidate, over the processes too: less is better."""
@@ -161,33 +176,9 @@ class Evolution(PolicyModule):
             scores[k] = rollouts.greedy()[0].score
         return np.log(scores / scores[0])
 
-    def _next_mean(self, mean: FloatArray, ranked: FloatArray) -> FloatArray:
-        """The new mean; covariance, paths and step size change with it (Hansen, 2016, eq. 24-47).
 
-        Args:
-            mean: of this generation. [F]
-            ranked: its members' steps, the best first. [population, F]
-        """
-        n, parents = len(mean), self.population // 2
-        weight = np.log(parents + 0.5) - np.log(np.arange(1, parents + 1))
-        weight /= weight.sum()
-        mass = 1.0 / (weight**2).sum()
-        c_path, c_sigma = 4.0 / (n + 4.0), (mass + 2.0) / (n + mass + 5.0)
-        c_one = 2.0 / ((n + 1.3) ** 2 + mass)
-        c_many = min(1.0 - c_one, 2.0 * (mass - 2.0 + 1.0 / mass) / ((n + 2.0) ** 2 + mass))
-        damping = 1.0 + 2.0 * max(0.0, np.sqrt((mass - 1.0) / (n + 1.0)) - 1.0) + c_sigma
-        covariance, step = self.covariance.numpy(), weight @ ranked[:parents]
-        values, vectors = np.linalg.eigh(covariance)
-        whitened = vectors @ ((vectors.T @ step) / np.sqrt(values.clip(1e-12)))
-        long, size = self.paths.numpy()
-        size = (1.0 - c_sigma) * size + np.sqrt(c_sigma * (2.0 - c_sigma) * mass) * whitened
-        long = (1.0 - c_path) * long + np.sqrt(c_path * (2.0 - c_path) * mass) * step
-        spread_of_parents = (ranked[:parents].T * weight) @ ranked[:parents]
-        covariance = (1.0 - c_one - c_many) * covariance
-        covariance += c_one * np.outer(long, long) + c_many * spread_of_parents
-        goal = mean + float(self.sigma) * step
-        expected = np.sqrt(n) * (1.0 - 1.0 / (4.0 * n) + 1.0 / (21.0 * n**2))
-        self.sigma *= float(np.exp(c_sigma / damping * (np.linalg.norm(size) / expected - 1.0)))
-        self.covariance.copy_(torch.from_numpy(covariance))
-        self.paths.copy_(torch.from_numpy(np.stack([long, size])))
-        return np.asarray(goal)
+def _plain(value: Any) -> Any:
+    """A value that loads without unpickling objects."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    return value.item() if isinstance(value, np.generic) else value

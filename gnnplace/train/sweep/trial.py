@@ -27,7 +27,7 @@ def add_sweep_options(parser: LightningArgumentParser) -> None:
     group.add_argument(
         "--storage",
         default=None,
-        help="journal:///PATH, sqlite:///PATH, postgresql://...; a journal in the folder",
+        help="sqlite:///PATH or a database's URL; SQLite in the folder by default",
     )
     group.add_argument("--folder", default=None, help="of results; runs/sweeps/STUDY")
     group.add_argument("--space", default=None, help="YAML file of what varies")

@@ -8,20 +8,9 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
 from gnnplace.studies.orders import evolution
 from gnnplace.studies.orders.decoding import OneOrder, start_weights
-from gnnplace.studies.orders.evolution import Distribution, fitness, train_order
+from gnnplace.studies.orders.evolution import fitness, train_order
 
 POLICY = load_policy()
-
-
-def test_a_distribution_finds_the_least_of_an_ellipsoid():
-    rng, scale = np.random.default_rng(0), np.logspace(0, 2, 20)
-    search = Distribution(np.ones(20), sigma=0.3)
-    for _ in range(300):
-        steps = search.ask(rng, 16)
-        values = (scale * (search.mean + search.sigma * steps) ** 2).sum(axis=1)
-        search.tell(steps[np.argsort(values)])
-    assert (scale * search.mean**2).sum() < 1e-3 * scale.sum()
-    assert search.variance[-1] < search.variance[0]  # the steep side gets the smaller steps
 
 
 def test_fitness_is_of_the_median_and_no_problem_decides_alone():
