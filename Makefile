@@ -33,4 +33,4 @@ docs: .venv/installed-docs
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv site
