@@ -27,16 +27,16 @@ from gnnplace.bench.rows import append, now, provenance
 from gnnplace.bench.statistics import geometric_interval
 from gnnplace.graph.orders import ORDERS as ALL_ORDERS
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.aims import ORDERS
-from gnnplace.policy.decoder import PRIOR as DECODER_PRIOR
-from gnnplace.policy.features import DYNAMIC
+from gnnplace.policy.decode.aims import ORDERS
+from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer, load_policy
-from gnnplace.policy.model import PlacementPolicy
-from gnnplace.policy.move_net import MoveNet
-from gnnplace.policy.passes import Passes
-from gnnplace.policy.refining import PRIOR as REFINER_PRIOR
-from gnnplace.policy.refining import REFINING
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.network.decoder import PRIOR as DECODER_PRIOR
+from gnnplace.policy.network.features import DYNAMIC
+from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.network.move_net import MoveNet
+from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
+from gnnplace.policy.refine.refining import REFINING
 from gnnplace.train import AimChoice, Evolution, ProblemDataModule
 
 GENERATIONS, AIM_STEPS = 5, 30

@@ -1,12 +1,12 @@
 """Ways to split networks, compared in one cost model: rows, and a table of them.
 
 For every network, number of devices and machine: data parallelism, the experts' schemes, greedy,
-FlexFlow's random search with a time budget of its own, a learned chooser, the exact search, and the
-same tables as an integer programme. Rows are appended to ``results/sharding.jsonl`` and say commit,
+FlexFlow's random search with a time budget of its own, the exact search, and the same tables as an
+integer programme. Rows are appended to ``results/sharding.jsonl`` and say commit,
 versions, machine, seed and seconds; what is there is not run again. A way that beats the exact
 search would be a fault of it: the script stops.
 
-    python benchmarks/sharding.py [--networks alexnet,gpt] [--devices 4,8] [--only greedy] [--table]
+    python -m benchmarks.sharding [--networks alexnet,gpt] [--devices 4,8] [--only greedy] [--table]
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.integer_programme import solve_programme
 from gnnplace.bench.rows import append, identity, now, provenance, read_rows
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.sharding import ShardingProblem, ShardingResult, best_strategy, read_sharding, warm
-from gnnplace.sharding.chooser import choose, shipped_weights
 from gnnplace.sharding.configurations import configurations
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, layouts, sharding_problem
-from gnnplace.sharding.integer_programme import solve_programme
 from gnnplace.sharding.markov_chain import random_search
-from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.strategy import Setting
 
@@ -52,7 +51,6 @@ PROGRAMMES = ("alexnet", "inception_v3", "rnnlm", "transformer", "moe")
 LARGE = (("inception_v3", 128), ("transformer", 256), ("gpt3_100", 64), ("gpt3_100", 256))
 BEST, DATA, PROGRAMME = "exact search", "data parallelism", "integer programme"
 RANDOM = "random search"
-LEARNED, UNTRAINED = "learned chooser", "the same, untrained"
 Found = ShardingResult | tuple[int, ...] | None
 Solve = Callable[[Setting, ShardingProblem], Found]
 
@@ -84,8 +82,6 @@ WAYS: dict[str, Solve] = {
     RANDOM: lambda setting, problem: random_search(
         problem, setting.data_parallel(), seed=0, proposals=10**12, seconds=BUDGET
     ),
-    LEARNED: lambda setting, problem: choose(problem),
-    UNTRAINED: lambda setting, problem: choose(problem, untrained()),
     PROGRAMME: lambda setting, problem: solve_programme(problem, LIMIT),
 }
 
@@ -95,11 +91,6 @@ FILE_WAYS: dict[str, Callable[[ShardingProblem], Found]] = {
     "greedy": greedy,
     PROGRAMME: lambda problem: solve_programme(problem, LIMIT),
 }
-
-
-def untrained() -> dict[str, np.ndarray]:
-    """A chooser that takes messages as they are."""
-    return {name: 0.0 * value for name, value in shipped_weights().items()}
 
 
 def main() -> None:
@@ -224,7 +215,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     last = rows[-1]
     parts = [
         "# Ways to split networks, in one cost model",
-        f"`python benchmarks/sharding.py`; {last['machine']['processor']}, one core; commits and "
+        f"`python -m benchmarks.sharding`; {last['machine']['processor']}, one core; commits and "
         "versions of every row in `sharding.jsonl`. Costs are predicted by the cost model of "
         "`docs/sharding.md`; nothing here is measured on devices. The exact search is never beaten "
         "(the script stops if it is).",

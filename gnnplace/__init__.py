@@ -9,18 +9,38 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gnnplace.api import CaptureOptions as CaptureOptions
+    from gnnplace.api import build_data as build_data
+    from gnnplace.api import calibrate as calibrate
     from gnnplace.api import capture as capture
+    from gnnplace.api import check_fidelity as check_fidelity
+    from gnnplace.api import choose_microbatches as choose_microbatches
     from gnnplace.api import compare as compare
+    from gnnplace.api import compare_intervals as compare_intervals
     from gnnplace.api import convert as convert
+    from gnnplace.api import environment as environment
     from gnnplace.api import execute as execute
+    from gnnplace.api import execute_hybrid as execute_hybrid
+    from gnnplace.api import make_placer as make_placer
     from gnnplace.api import place as place
+    from gnnplace.api import placer_names as placer_names
+    from gnnplace.api import plan_shard as plan_shard
     from gnnplace.api import profile as profile
+    from gnnplace.api import run_shard as run_shard
+    from gnnplace.api import run_suite as run_suite
     from gnnplace.api import shard as shard
+    from gnnplace.api import shard_counts as shard_counts
+    from gnnplace.api import shard_frontier as shard_frontier
+    from gnnplace.api import shard_network as shard_network
+    from gnnplace.api import shard_tables as shard_tables
     from gnnplace.api import simulate as simulate
+    from gnnplace.api import study_hybrid as study_hybrid
+    from gnnplace.api import study_orders as study_orders
+    from gnnplace.api import summarise as summarise
+    from gnnplace.api import verify_data as verify_data
+    from gnnplace.api import walk_road as walk_road
+    from gnnplace.api import write_report as write_report
     from gnnplace.execution import TrainingStep as TrainingStep
     from gnnplace.execution import compile as compile
-    from gnnplace.execution.shard_plan import ShardPlan as ShardPlan
-    from gnnplace.execution.shard_plan import read_shard_plan as read_shard_plan
     from gnnplace.microbatching import with_microbatches as with_microbatches
     from gnnplace.placement import Placement as Placement
     from gnnplace.placement import read_placement as read_placement
@@ -28,26 +48,51 @@ if TYPE_CHECKING:
     from gnnplace.problem import Problem as Problem
     from gnnplace.problem import read_problem as read_problem
     from gnnplace.problem import write_problem as write_problem
-    from gnnplace.sharding.captured_costs import MeshMachine as MeshMachine
+    from gnnplace.splitting.run.plan import ShardPlan as ShardPlan
+    from gnnplace.splitting.run.plan import read_shard_plan as read_shard_plan
+    from gnnplace.splitting.tables.costs import MeshMachine as MeshMachine
 
+VERBS = (
+    "CaptureOptions",
+    "build_data",
+    "calibrate",
+    "capture",
+    "check_fidelity",
+    "choose_microbatches",
+    "compare",
+    "compare_intervals",
+    "convert",
+    "environment",
+    "execute",
+    "execute_hybrid",
+    "make_placer",
+    "place",
+    "placer_names",
+    "plan_shard",
+    "profile",
+    "run_shard",
+    "run_suite",
+    "shard",
+    "shard_counts",
+    "shard_frontier",
+    "shard_network",
+    "shard_tables",
+    "simulate",
+    "study_hybrid",
+    "study_orders",
+    "summarise",
+    "verify_data",
+    "walk_road",
+    "write_report",
+)
 HOMES = {
-    "gnnplace.api": (
-        "CaptureOptions",
-        "capture",
-        "compare",
-        "convert",
-        "execute",
-        "place",
-        "profile",
-        "shard",
-        "simulate",
-    ),
+    "gnnplace.api": VERBS,
     "gnnplace.execution": ("TrainingStep", "compile"),
     "gnnplace.microbatching": ("with_microbatches",),
     "gnnplace.placement": ("Placement", "read_placement", "write_placement"),
-    "gnnplace.execution.shard_plan": ("ShardPlan", "read_shard_plan"),
-    "gnnplace.sharding.captured_costs": ("MeshMachine",),
     "gnnplace.problem": ("Problem", "read_problem", "write_problem"),
+    "gnnplace.splitting.run.plan": ("ShardPlan", "read_shard_plan"),
+    "gnnplace.splitting.tables.costs": ("MeshMachine",),
 }
 HOME = {name: module for module, names in HOMES.items() for name in names}
 

@@ -1,6 +1,6 @@
 """``python -m gnnplace``: the command line, as ``gnnplace``."""
 
-from gnnplace.cli import main
+from gnnplace.cli.main import main
 
 if __name__ == "__main__":
     main()

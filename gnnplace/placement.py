@@ -16,6 +16,7 @@ from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem
 
+OPTIONS_KEY = "x-capture"  # of a placement file: how the model was captured
 IntArray = NDArray[np.int32]
 
 

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "placer_name" in metafunc.fixturenames:
-        from gnnplace.placers import PLACERS
+        from gnnplace.placers.registry import PLACERS
 
         chosen = [name for name in metafunc.config.getoption("--placers").split(",") if name]
         metafunc.parametrize("placer_name", chosen or list(PLACERS))

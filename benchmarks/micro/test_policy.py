@@ -9,11 +9,11 @@ from torch_geometric.nn import GCNConv
 
 from benchmarks.micro.references import against, problem, upward_rank
 from gnnplace.placers import SearchSpace
-from gnnplace.policy import decoder
-from gnnplace.policy.features import STATIC, static_features
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.learned import load_policy
-from gnnplace.policy.rollouts import Rollouts
-from gnnplace.policy.walk import WalkGraph
+from gnnplace.policy.network.features import STATIC, static_features
+from tests.policy.network import torch_walk
 
 torch.set_num_threads(1)
 
@@ -74,7 +74,7 @@ def test_decoder_against_torch(benchmark, policy):
     found, expected = against(
         benchmark,
         lambda: made.walk(aim, margin=0.0).unit_device,
-        lambda: decoder.decode(policy.decoder, walk, *arguments),
+        lambda: torch_walk.decode(policy.decoder, walk, *arguments),
     )
     assert len(found) == len(expected)
     assert (found >= 0).all()

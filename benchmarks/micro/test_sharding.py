@@ -8,7 +8,7 @@ import pytest
 from benchmarks.micro.references import against, eliminate
 from gnnplace.sharding import best_strategy, warm
 from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.networks.registry import build_network
 
 
 @pytest.mark.parametrize(("network", "devices"), [("alexnet", 8), ("inception_v3", 8)])

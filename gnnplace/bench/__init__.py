@@ -3,5 +3,4 @@
 from gnnplace.bench.runner import Override as Override
 from gnnplace.bench.runner import Where as Where
 from gnnplace.bench.runner import run_suite as run_suite
-from gnnplace.bench.suite import load_problems as load_problems
 from gnnplace.bench.summary import summarise as summarise

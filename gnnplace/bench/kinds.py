@@ -24,22 +24,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnnplace import api
 from gnnplace.bench.best_known import RUN_SUFFIX
 from gnnplace.bench.rows import digest
 from gnnplace.bench.suite import EXECUTE, SHARD, Cell, ProblemEntry
-from gnnplace.best import placer_names
 from gnnplace.errors import ExecutionError
+from gnnplace.execution.running import execute_placement
 from gnnplace.placement import write_placement
 from gnnplace.placers import Result
+from gnnplace.policy.placing import place
+from gnnplace.policy.placing import warm as warm_placers
+from gnnplace.policy.roster import placer_names
 from gnnplace.problem import Problem, write_problem
+from gnnplace.profiling.problems import profile_model
 from gnnplace.sharding import ShardingProblem, best_strategy, warm
 from gnnplace.sharding.configurations import Space
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.markov_chain import random_search
-from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.strategy import Setting
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
 
 if TYPE_CHECKING:
     from gnnplace.execution import Execution
@@ -82,9 +87,9 @@ def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
         return Split(setting, tables)
     if kind != EXECUTE:
         return entry.load(folder)
-    options = api.CaptureOptions(groups=entry.groups, microbatches=entry.microbatches)
-    program = api.capture(str(entry.model), options=options)
-    return Executable(program, api.profile(program, entry.cluster or "auto", options=options))
+    options = CaptureOptions(groups=entry.groups, microbatches=entry.microbatches)
+    program = capture_model(str(entry.model), options=options)
+    return Executable(program, profile_model(program, entry.cluster or "auto", options=options))
 
 
 def described(entry: ProblemEntry, loaded: Loaded) -> Data:
@@ -135,7 +140,7 @@ def outcome(cell: Cell, loaded: Loaded, mode: str, keep: str = "") -> Data:
     if isinstance(loaded, Split):
         return _sharded(cell, loaded) | {"seconds": time.perf_counter() - begin}
     problem = loaded.problem if isinstance(loaded, Executable) else loaded
-    result = api.place(anew(problem), placer=cell.placer, budget=cell.budget, seed=cell.seed)
+    result = place(anew(problem), placer=cell.placer, budget=cell.budget, seed=cell.seed)
     found = _placed(result) | {"seconds": time.perf_counter() - begin}
     if keep:
         found |= _kept(Path(keep), cell, problem, result)
@@ -191,7 +196,9 @@ def _run(loaded: Executable, result: Result, mode: str) -> Execution:
     Raises:
         ExecutionError: it failed, or computed something else than one process.
     """
-    run = api.execute(loaded.program, loaded.problem, result.placement, steps=STEPS, mode=mode)
+    run = execute_placement(
+        loaded.program, loaded.problem, result.placement, steps=STEPS, mode=mode
+    )
     if not run.verification.passed:
         raise ExecutionError(f"the run computed something else: {run.verification.summary()}")
     return run.execution
@@ -233,11 +240,11 @@ def known_names(kind: str) -> tuple[str, ...]:
 def warm_up(kind: str, names: list[str]) -> None:
     """Compiles what cells run, so that no cell's seconds contain it.
 
-    Whatever a placer raises meanwhile its cells will raise again, and tell.
+    Errors are ignored here: the cell itself raises them again and records them.
     """
     if kind == SHARD:
         warm()
         return
     for name in names:
         with suppress(Exception):
-            api.warm([name])
+            warm_placers([name])

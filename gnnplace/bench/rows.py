@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import psutil
 
+from gnnplace.cluster.machine import processor_name
 from gnnplace.errors import FormatError, InputError
 from gnnplace.problem import Problem
-from gnnplace.processor import processor_name
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")

@@ -31,16 +31,17 @@ from typing import Annotated, Any, Final, Literal
 import yaml
 from pydantic import Field, model_validator
 
-from gnnplace import api
+from gnnplace.data.captured import CapturedStore, captured_problem, shipped_store
+from gnnplace.data.datasets import dataset_problem, find_dataset
+from gnnplace.data.random_clusters import CLUSTERS
+from gnnplace.data.random_families import MOST_OPS, random_problem
+from gnnplace.data.recipes import RECIPES, STORE
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_text
+from gnnplace.formats import convert
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, read_problem
-from gnnplace.zoo.captured import CapturedStore, captured_problem, shipped_store
-from gnnplace.zoo.datasets import dataset_problem, find_dataset
-from gnnplace.zoo.random_clusters import CLUSTERS
-from gnnplace.zoo.random_families import MOST_OPS, random_problem
-from gnnplace.zoo.recipes import RECIPES, STORE
+from gnnplace.profiling.targets import resolve_cluster
 
 FAMILY_OF = {m.name: m.family for recipe in (STORE, *RECIPES.values()) for m in recipe.models}
 NonNegative = Annotated[float, Field(ge=0)]
@@ -57,7 +58,7 @@ class ProblemEntry(Schema):
     Attributes:
         family: a random family.
         captured: a graph of the shipped store.
-        dataset: a dataset by its name, as ``gnnplace.zoo.datasets.find_dataset`` looks for it.
+        dataset: a dataset by its name, as ``gnnplace.data.datasets.find_dataset`` looks for it.
         graph: of the dataset.
         model: a model to capture and profile.
         profile: a file of ``format``.
@@ -143,14 +144,21 @@ class ProblemEntry(Schema):
         if self.network is not None:
             raise InputError(f"network {self.network!r}: only suites of kind shard have networks")
         if self.model is not None:
-            options = api.CaptureOptions(groups=self.groups, microbatches=self.microbatches)
-            return api.profile(self.model, self.cluster or "auto", options=options)
+            return self._profiled(self.model)
         if self.captured is not None:
             return self._captured(self.captured)
         if self.dataset is not None:
             return self._of_dataset(find_dataset(self.dataset, folder))
         problem = self._uncut(folder)
         return problem if self.microbatches == 1 else with_microbatches(problem, self.microbatches)
+
+    def _profiled(self, model: str) -> Problem:
+        # Imported late: suites of problems alone need no torch.
+        from gnnplace.profiling.problems import profile_model
+        from gnnplace.tracing.options import CaptureOptions
+
+        options = CaptureOptions(groups=self.groups, microbatches=self.microbatches)
+        return profile_model(model, self.cluster or "auto", options=options)
 
     def _captured(self, name: str) -> Problem:
         return captured_problem(
@@ -167,7 +175,7 @@ class ProblemEntry(Schema):
     def _of_dataset(self, store: CapturedStore) -> Problem:
         return dataset_problem(
             store.graph(str(self.graph)),
-            api.resolve_cluster(str(self.cluster)),
+            resolve_cluster(str(self.cluster)),
             microbatches=self.microbatches,
             groups=None if self.whole else self.groups,
             memory=self.memory,
@@ -186,8 +194,8 @@ class ProblemEntry(Schema):
                 heterogeneity=self.heterogeneity,
             )
         if self.profile is not None:
-            cluster = api.resolve_cluster(self.cluster) if self.cluster else None
-            return api.convert(folder / self.profile, self.format, cluster)
+            cluster = resolve_cluster(self.cluster) if self.cluster else None
+            return convert(folder / self.profile, self.format, cluster)
         return read_problem(folder / str(self.file))
 
 
@@ -258,13 +266,3 @@ def cells(suite: SuiteFile) -> list[Cell]:
     once = [(name, suite.seeds[0], 0.0) for name in suite.constructions]
     crossed = list(product(suite.placers, suite.seeds, suite.budgets))
     return [Cell(problem, *what) for problem in suite.problems for what in (*once, *crossed)]
-
-
-def load_problems(path: str | Path) -> list[tuple[ProblemEntry, Problem]]:
-    """All problems of a suite file, with their entries.
-
-    Raises:
-        FormatError: a malformed suite or problem file.
-    """
-    folder = Path(path).parent
-    return [(entry, entry.load(folder)) for entry in read_suite(path).problems]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnnplace.execution.plan import ExecutionPlan, Segment
-from gnnplace.tracing.program import ProgramOp, Ref, iter_refs, map_refs
+from gnnplace.tracing.calls import CallWriter
+from gnnplace.tracing.program import ProgramOp
 
 FILENAME = "<gnnplace device program>"
-PLAIN = (int, str, bool, type(None))
 TICKS = 2
 """Clocks of a tick: wall and this thread's CPU time, both in nanoseconds."""
 StepFunction = Callable[[int, memoryview, int], None]
@@ -70,8 +70,8 @@ class _Writer:
         self.segments = plan.segments[device]
         self.lines: list[str] = ["def step(turn, ticks, base):"]
         self.names: dict[str, str] = {}
-        self.constants: dict[str, Any] = {}
-        self.out = DeviceProgram("", self.constants, {}, {}, 0)
+        self.calls = CallWriter(self._name)
+        self.out = DeviceProgram("", self.calls.constants, {}, {}, 0)
         self.last_use = self._last_uses()
 
     def write(self) -> DeviceProgram:
@@ -115,15 +115,9 @@ class _Writer:
         self.out.segment_ticks.append((start, finish, end))
 
     def _op(self, op: ProgramOp) -> None:
-        arguments = [self._text(a) for a in op.args]
-        arguments += [f"{key}={self._text(a)}" for key, a in op.kwargs.items()]
-        call = f"{self._constant(op.target)}({', '.join(arguments)})"
-        targets = ["_" if r is None else self._name(r) for r in op.results]
-        left = ", ".join(targets)
         self.out.lines[len(self.lines) + 1] = op.name
-        self._add(f"{left} = {call}" if targets else call)
-        if "_" in targets:
-            self._add("_ = None")
+        for line in self.calls.lines(op):
+            self._add(line)
         for result in op.results:
             if result in self.saved:
                 self._add(f"save({result!r}, {self._name(result)})")
@@ -147,22 +141,3 @@ class _Writer:
         if value in self.plan.program.inputs:
             return self.out.inputs.setdefault(value, f"i{len(self.out.inputs)}")
         return self.names.setdefault(value, f"v{len(self.names)}")
-
-    def _text(self, value: Any) -> str:
-        if isinstance(value, Ref):
-            return self._name(value.name)
-        if type(value) in PLAIN:
-            return repr(value)
-        if isinstance(value, list) and next(iter_refs(value), None) is not None:
-            return "[" + ", ".join(self._text(item) for item in value) + "]"
-        if isinstance(value, tuple) and next(iter_refs(value), None) is not None:
-            return "(" + "".join(f"{self._text(item)}, " for item in value) + ")"
-        if isinstance(value, dict) and next(iter_refs(value), None) is not None:
-            items = (f"{key!r}: {self._text(item)}" for key, item in value.items())
-            return "{" + ", ".join(items) + "}"
-        return self._constant(map_refs(value, lambda ref: ref))  # plain lists, as ATen wants them
-
-    def _constant(self, value: Any) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants[name] = value
-        return name

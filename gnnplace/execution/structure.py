@@ -17,14 +17,14 @@ import torch
 from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
-from gnnplace.placement import Placement, placed_microbatches, placement_from_data
+from gnnplace.placement import OPTIONS_KEY, Placement, placed_microbatches, placement_from_data
 from gnnplace.problem import Problem
-from gnnplace.profiling import detect, profile
+from gnnplace.profiling.detection import detect
+from gnnplace.profiling.profiler import profile
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import UPDATE, Program, ProgramInput, Ref, ValueInfo
 
-OPTIONS_KEY = "x-capture"
 """Where a placement file says how the model was captured."""
 SCALAR = ValueInfo((), (), torch.float32, 4)
 PLENTY = 1e15

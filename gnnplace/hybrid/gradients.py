@@ -55,11 +55,6 @@ class PlacedStep:
     estimated: bool
     placer: str
 
-    @property
-    def gradient_bytes(self) -> float:
-        """Bytes of all gradients."""
-        return float(sum(rows[:, 1].sum() for rows in self.gradients))
-
 
 @dataclass(frozen=True)
 class StepParts:

@@ -47,7 +47,7 @@ class RunRecord:
         predicted: Simulated seconds of a step, None if it was not simulated.
         mode: "measured" (wall clock) or "emulated" (virtual clock).
         transport: How tensors travelled.
-        machine: See `gnnplace.measurements.environment.machine`.
+        machine: See `gnnplace.cluster.machine.machine`.
         versions: Of the packages that matter.
         source: What made the run: "execute", "demo", "fidelity", …
         id: Of the run.

@@ -1,4 +1,4 @@
-"""The contract of every placer: ``Placer``, what it works with (``Context``), what comes out."""
+"""The contract of every placer: ``Placer``, and what it hands back (``Found``, ``Result``)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.placement import Placement, faults
-from gnnplace.placers.clock import NO_BUDGET
-from gnnplace.placers.repair import repair
-from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
+from gnnplace.search.clock import NO_BUDGET
+from gnnplace.search.found import Found as Found
+from gnnplace.search.repair import repair
+from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import Simulation, finished_placement, lower_bound
 
 IntArray = NDArray[np.int32]
@@ -57,23 +58,6 @@ class Result:
             f"{self.lower_bound:.6g} s (gap {self.gap:.1%}), found in {self.seconds:.3g} s"
             + (f" ({self.note})" if self.note else "")
         )
-
-
-@dataclass(frozen=True)
-class Found:
-    """What ``Placer.search`` hands back.
-
-    Attributes:
-        device: device of each op. [n]
-        order: all ops; a device runs its ops in this order. [n]
-        note: a remark in a few words.
-        bound: seconds that the search proved no placement to be below, if it proves anything.
-    """
-
-    device: IntArray
-    order: IntArray
-    note: str = ""
-    bound: float = 0.0
 
 
 class Placer(ABC):

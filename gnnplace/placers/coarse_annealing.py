@@ -16,13 +16,13 @@ import time
 
 import numpy as np
 
-from gnnplace.placers.annealing import Annealing, anneal
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.clock import NO_BUDGET, share_of
-from gnnplace.placers.coarse_problem import CoarseProblem, coarse_problem
-from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.repair import repair
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.placers.constructions import annealed_construction, best_construction
+from gnnplace.search.annealing import anneal
+from gnnplace.search.clock import NO_BUDGET, share_of
+from gnnplace.search.coarse_problem import CoarseProblem, coarse_problem
+from gnnplace.search.repair import repair
+from gnnplace.search.space import SearchSpace
 
 GROUPS = 200
 CONSTRUCTION_SHARE = 1 / 6
@@ -40,10 +40,10 @@ class CoarseAnnealing(Placer):
         count = int(GROUPS * space.problem.microbatches**0.5)
         coarse = coarse_problem(space.problem, count) if has_time(space, deadline) else None
         if coarse is None:
-            return Annealing().search(space, rng, deadline)
+            return annealed_construction(space, rng, deadline)
         fine = best_construction(space, rng, share_of(deadline, CONSTRUCTION_SHARE))
         half = share_of(deadline, COARSE_SHARE)
-        found = Annealing().search(SearchSpace(coarse.problem), rng, half)
+        found = annealed_construction(SearchSpace(coarse.problem), rng, half)
         start = projected(space, coarse, found, share_of(deadline, COARSE_SHARE))
         note = f"{coarse.problem.num_ops} groups: {found.note}"
         if space.score(fine.device, fine.order) < space.score(start.device, start.order):

@@ -18,7 +18,6 @@ import numpy as np
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.clock import NO_BUDGET, expired, share_of
 from gnnplace.placers.contiguous import Contiguous
 from gnnplace.placers.etf import Etf
 from gnnplace.placers.expert import Expert
@@ -26,39 +25,43 @@ from gnnplace.placers.heft import Heft, HeftContention
 from gnnplace.placers.interleaved import Interleaved
 from gnnplace.placers.m_topo import MTopo
 from gnnplace.placers.min_cut import MinCut
-from gnnplace.placers.repair import repair
 from gnnplace.placers.round_robin import RoundRobin
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.placers.row import Row, Speed
 from gnnplace.placers.single import Single
+from gnnplace.search.annealing import anneal
+from gnnplace.search.clock import NO_BUDGET, expired, share_of
+from gnnplace.search.repair import repair
+from gnnplace.search.space import SearchSpace
 
+BEFORE_ANNEALING = 1 / 3  # of the time, where annealing follows
 BEFORE_REPAIR = 1 / 2  # of the time, where memory matters
 REPAIR_SHARE = 1 / 2  # of what is left, each
-WHOLE: tuple[Callable[[], Placer], ...] = (
-    Single,
-    RoundRobin,
-    Contiguous,
-    Interleaved,
-    Expert,
-    Heft,
-    HeftContention,
-    Etf,
-    MTopo,
-    MinCut,
+CONSTRUCTIONS = (
+    # Milliseconds on 1,000 ops and 8 devices: cheaper ones run first where time is short.
+    Row("single", Single, Speed.CONSTRUCTION, 1, executed=True),
+    Row("round-robin", RoundRobin, Speed.CONSTRUCTION, 8),
+    Row(
+        "contiguous",
+        Contiguous,
+        Speed.CONSTRUCTION,
+        2,
+        quick=partial(Contiguous, moves=False),
+        executed=True,
+    ),
+    Row("interleaved", Interleaved, Speed.CONSTRUCTION, 5, quick=partial(Interleaved, moves=False)),
+    Row("expert", Expert, Speed.CONSTRUCTION, 10, executed=True),
+    Row("heft", Heft, Speed.CONSTRUCTION, 6),
+    Row("heft-contention", HeftContention, Speed.CONSTRUCTION, 3, executed=True),
+    Row("etf", Etf, Speed.CONSTRUCTION, 7),
+    Row("m-topo", MTopo, Speed.CONSTRUCTION, 9),
+    Row("min-cut", MinCut, Speed.CONSTRUCTION, 4),
 )
-CHEAPEST_FIRST: tuple[Callable[[], Placer], ...] = (
-    Single,
-    partial(Contiguous, moves=False),
-    HeftContention,
-    MinCut,
-    partial(Interleaved, moves=False),
-    Heft,
-    Etf,
-    RoundRobin,
-    MTopo,
-    Expert,
-    Contiguous,
-    Interleaved,
-)
+
+
+def cheapest_first() -> list[Callable[[], Placer]]:
+    """Constructions by their cost, in quick variants; whole variants of these at the end."""
+    rows = sorted(CONSTRUCTIONS, key=lambda row: row.cost)
+    return [*(row.quick or row.make for row in rows), *(row.make for row in rows if row.quick)]
 
 
 def best_construction(
@@ -75,20 +78,30 @@ def best_construction(
     """
     if deadline > NO_BUDGET:
         return _best_in_time(space, rng, deadline)
-    found = [run_member(make(), space, rng) for make in WHOLE]
+    found = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
     return min((f for f in found if f is not None), key=lambda f: space.score(f.device, f.order))
+
+
+def annealed_construction(
+    space: SearchSpace, rng: np.random.Generator, deadline: float = NO_BUDGET
+) -> Found:
+    """The best construction, found in a part of the time and annealed in the rest."""
+    start = best_construction(space, rng, share_of(deadline, BEFORE_ANNEALING))
+    found = anneal(space, start, rng, deadline)
+    return Found(found.device, found.order, f"{start.note}, then {found.note}")
 
 
 def _best_in_time(space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
     found: list[Found] = []
     missed: list[str] = []
     until = share_of(deadline, BEFORE_REPAIR) if space.memory_matters else deadline
-    for i, make in enumerate(CHEAPEST_FIRST):
+    members = cheapest_first()
+    for i, make in enumerate(members):
         member = make()
         if found and expired(until):
             missed.append(member.name)
             continue
-        one = _searched(member, space, rng, share_of(until, 1 / (len(CHEAPEST_FIRST) - i)))
+        one = _searched(member, space, rng, share_of(until, 1 / (len(members) - i)))
         found += [one] if one is not None else []
     best = _best_repaired(space, found, deadline)
     return Found(best.device, best.order, best.note + _left_out(missed))

@@ -16,9 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.chunks import chunk_of_unit, device_ranking, even_cuts
-from gnnplace.placers.clock import NO_BUDGET, expired
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.chunks import (
+    chunk_of_unit,
+    device_counts,
+    device_ranking,
+    even_cuts,
+    max_tries,
+    move_cut,
+)
+from gnnplace.search.clock import NO_BUDGET, expired
+from gnnplace.search.space import SearchSpace
 
 IntArray = NDArray[np.int32]
 KEPT = 3
@@ -56,11 +63,6 @@ class Contiguous(Placer):
         ]
         score, k, device, order = min(improved, key=lambda entry: entry[:2])
         return Found(device, order, f"{k} chunks")
-
-
-def device_counts(most: int) -> list[int]:
-    """Numbers of devices to try: all up to 8, then powers of two and the most."""
-    return sorted({k for k in range(1, most + 1) if k <= 8 or k & (k - 1) == 0} | {most})
 
 
 def evaluate_cuts(
@@ -103,15 +105,3 @@ def improve_cuts(
         if score >= before * (1 - 1e-4):
             break
     return score, len(cuts) + 1, device, order
-
-
-def max_tries(space: SearchSpace) -> int:
-    """How many cut moves to try: about half a second of simulations, whatever the size."""
-    return int(np.clip(200_000 // space.problem.num_ops, 8, 200))
-
-
-def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | None:
-    """The cuts with cut ``i`` moved by ``delta`` units; None if it would pass another or stay."""
-    moved = cuts.copy()
-    moved[i] = np.clip(cuts[i] + delta, 0, num_units)
-    return moved if (np.diff(moved) >= 0).all() and moved[i] != cuts[i] else None

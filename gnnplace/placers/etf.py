@@ -18,9 +18,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.heft import rank_order, with_own_order
-from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
+from gnnplace.search.orders import rank_order, with_own_order
+from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.heaps import heap_pop, heap_push
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.chunks import device_ranking
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.chunks import device_ranking
+from gnnplace.search.space import SearchSpace
 
 IntArray = NDArray[np.int32]
 SIDES = (("encoder",), ("decoder",))

@@ -21,9 +21,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.orders import rank_order, with_own_order
+from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import mean_upward_rank
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -140,12 +140,6 @@ def heft_kernel(
     return device, start
 
 
-def rank_order(space: SearchSpace) -> IntArray:
-    """Ops by descending upward rank; topological position breaks ties. [n]"""
-    rank = mean_upward_rank(space.problem)
-    return np.lexsort((space.problem.graph.position, -rank)).astype(np.int32)
-
-
 class Heft(Placer):
     """HEFT with insertion, as published."""
 
@@ -166,10 +160,3 @@ class HeftContention(Heft):
 
     name = "heft-contention"
     contention = True
-
-
-def with_own_order(space: SearchSpace, device: IntArray, start: FloatArray) -> Found:
-    """The devices with the better of the scheduler's own order and list-scheduled ones."""
-    own = np.lexsort((space.problem.graph.position, start)).astype(np.int32)
-    score, order = space.sequence(device)
-    return Found(device, own if space.score(device, own) < score else order)

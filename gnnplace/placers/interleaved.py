@@ -13,11 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.chunks import chunk_of_unit, device_ranking, even_cuts
-from gnnplace.placers.clock import expired
-from gnnplace.placers.contiguous import device_counts, max_tries, move_cut
-from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import BACKWARD, Problem
+from gnnplace.search.chunks import (
+    chunk_of_unit,
+    device_counts,
+    device_ranking,
+    even_cuts,
+    max_tries,
+    move_cut,
+)
+from gnnplace.search.clock import expired
+from gnnplace.search.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

@@ -22,10 +22,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.heft import with_own_order
-from gnnplace.placers.repair import unit_bytes
-from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
+from gnnplace.search.orders import with_own_order
+from gnnplace.search.repair import unit_bytes
+from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled, least_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
 

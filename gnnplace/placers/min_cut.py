@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.chunks import device_ranking
-from gnnplace.placers.clock import expired
-from gnnplace.placers.contiguous import device_counts
-from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
+from gnnplace.search.chunks import device_counts, device_ranking
+from gnnplace.search.clock import expired
+from gnnplace.search.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

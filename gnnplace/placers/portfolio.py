@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnplace.placers.annealing import CONSTRUCTION_SHARE, anneal
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.clock import NO_BUDGET, expired, share_of
-from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.placers.constructions import BEFORE_ANNEALING, best_construction
+from gnnplace.search.annealing import anneal
+from gnnplace.search.clock import NO_BUDGET, expired, share_of
+from gnnplace.search.space import SearchSpace
 
 
 class Portfolio(Placer):
@@ -22,7 +22,7 @@ class Portfolio(Placer):
     name = "portfolio"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        best = best_construction(space, rng, share_of(deadline, CONSTRUCTION_SHARE))
+        best = best_construction(space, rng, share_of(deadline, BEFORE_ANNEALING))
         if deadline <= NO_BUDGET or expired(deadline):
             return best
         improved = anneal(space, best, rng, deadline)

@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.space import SearchSpace
 
 
 class Random(Placer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.space import SearchSpace
 
 
 class RoundRobin(Placer):

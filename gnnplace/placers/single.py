@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.clock import expired
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.search.clock import expired
+from gnnplace.search.space import SearchSpace
 
 
 class Single(Placer):

@@ -13,12 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from gnnplace.placers import Found, Placer, SearchSpace
-from gnnplace.policy.anytime import Anytime
-from gnnplace.policy.model import CHECKPOINT, PlacementPolicy, read_policy
-from gnnplace.policy.passes import Passes
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
+from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.search.anytime import Anytime
 
 FINISHING = (5e-4, 1e-6)  # seconds, and seconds an op, that checking a placement takes afterwards
 DECODING = 0.3  # share of the budget after which no further aim is decoded
@@ -67,3 +68,17 @@ class LearnedPlacer(Placer):
         finishing = FINISHING[0] + FINISHING[1] * space.problem.num_ops
         state, what = Anytime(rollouts, rng, passes).search(best, deadline - finishing)
         return Found(state.best_device, state.best_order, f"{note}, then {what}")
+
+
+def untrained(orders: tuple[str, ...] | None = None) -> LearnedPlacer:
+    """``learned`` with the parameters that training begins with: what training is measured by."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        policy = PlacementPolicy().eval()
+    return Untrained(policy, orders)
+
+
+class Untrained(LearnedPlacer):
+    """The learned placer's control."""
+
+    name = "learned-untrained"

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from gnnplace.cluster.machine import processor_name
 from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import read_json, write_json
-from gnnplace.processor import processor_name
 from gnnplace.tracing.program import Program
 
 VERSION = 1  # of what is measured and how; a change makes old entries unread

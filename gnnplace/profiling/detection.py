@@ -14,6 +14,7 @@ import torch
 from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.profiling import cache as disk
+from gnnplace.profiling.targets import SPEC
 from gnnplace.runtime import measure_links
 from gnnplace.runtime.workers import available_cores
 
@@ -37,18 +38,13 @@ def detect(spec: str, *, cached: bool = True) -> Cluster:
     Raises:
         InputError: no such spec, or more GPUs than there are.
     """
-    match = re.fullmatch(r"(auto|cpu|cuda)(?::(\d+))?", spec)
-    if match is None or (match[1] == "auto" and match[2]):
+    match = SPEC.fullmatch(spec)
+    if match is None:
         raise InputError(f"cluster {spec!r}: use auto, cpu:N, cuda:N, a preset or a YAML file")
-    name, count = match[1], int(match[2]) if match[2] else 0
+    name, count = match[1] or match[2], int(match[3]) if match[3] else 0
     if name == "auto":
         name = "cuda" if gpu_names() else "cpu"
-    return _cuda(count, spec, cached) if name == "cuda" else _cpu(count, match[2], spec, cached)
-
-
-def is_spec(text: str) -> bool:
-    """Whether `detect` is what understands the text."""
-    return re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", text) is not None
+    return _cuda(count, spec, cached) if name == "cuda" else _cpu(count, match[3], spec, cached)
 
 
 def _cpu(count: int, given: str | None, spec: str, cached: bool) -> Cluster:

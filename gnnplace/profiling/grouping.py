@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
+from gnnplace.graph.quotient import quotient, united
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.structure import ProgramGraph
 
@@ -47,13 +48,12 @@ def group_graph(
     """
     count = int(group.max()) + 1
     heads = _heads(group, cost, count)
+    order_only = np.array([not name for name in fine.values], dtype=np.bool_)
     members: list[list[str]] = [[] for _ in range(count)]
     for i, op in enumerate(program.ops):
         members[group[i]].append(op.name)
     return GroupedGraph(
-        graph=ComputationGraph.from_tensors(
-            [program.ops[i].name for i in heads], _tensors(fine, group)
-        ),
+        graph=quotient(fine.graph, group, [program.ops[i].name for i in heads], order_only),
         phase=fine.phase[heads],
         colocate=_classes(fine.colocate, group, count),
         module=tuple(fine.module[i] for i in heads),
@@ -70,40 +70,11 @@ def _heads(group: NDArray[np.int32], cost: NDArray[np.float64], count: int) -> l
     return heads
 
 
-def _tensors(fine: ProgramGraph, group: NDArray[np.int32]) -> list[tuple[int, float, list[int]]]:
-    graph = fine.graph
-    linked: set[tuple[int, int]] = set()
-    tensors: list[tuple[int, float, list[int]]] = []
-    for k in range(graph.num_tensors):
-        source = int(group[graph.producer[k]])
-        targets = dict.fromkeys(int(group[c]) for c in graph.consumers(k))
-        real = bool(fine.values[k])
-        leaving = [g for g in targets if g != source and (real or (source, g) not in linked)]
-        if leaving:
-            linked.update((source, g) for g in leaving)
-            tensors.append((source, float(graph.size[k]), leaving))
-    return tensors
-
-
 def _classes(
     colocate: tuple[str | None, ...], group: NDArray[np.int32], count: int
 ) -> tuple[str | None, ...]:
     """Class of each group: classes that meet in a group are united under the first name."""
-    same: dict[str, str] = {}
-    own: list[str | None] = [None] * count
-    for name, g in zip(colocate, group.tolist(), strict=True):
-        if name is None:
-            continue
-        same.setdefault(name, name)
-        first = own[g]
-        if first is None:
-            own[g] = name
-        else:
-            same[_root(same, name)] = _root(same, first)
-    return tuple(None if name is None else _root(same, name) for name in own)
-
-
-def _root(same: dict[str, str], name: str) -> str:
-    while same[name] != name:
-        name = same[name]
-    return name
+    names = list(dict.fromkeys(name for name in colocate if name is not None))
+    index = {name: i for i, name in enumerate(names)}
+    label = np.array([-1 if name is None else index[name] for name in colocate], dtype=np.int32)
+    return tuple(None if k < 0 else names[k] for k in united(label, group, count).tolist())

@@ -18,8 +18,7 @@ from gnnplace.errors import InputError
 from gnnplace.profiling.straight import straight_line
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.tracing.operations import set_step
-from gnnplace.tracing.program import Program
-from gnnplace.tracing.runner import clone_initial
+from gnnplace.tracing.program import Program, clone_initial
 
 WARM_UP = 2
 MOST, LEAST = 15, 3

@@ -20,8 +20,8 @@ from gnnplace.files import write_text
 from gnnplace.graph.ranks import levels
 from gnnplace.problem import PHASES, Problem
 from gnnplace.report.rows import Row
-from gnnplace.report.tables import seconds_text
 from gnnplace.report.timeline import Timeline
+from gnnplace.report.units import seconds_text
 
 MOST_NODES = 4_000
 MOST_EDGES = 12_000

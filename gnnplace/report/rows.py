@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import Result
+from gnnplace.report.units import seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.execution.result import Execution
@@ -93,3 +94,19 @@ def _verdict(verification: Verification | None) -> str:
     if verification.bitwise:
         return "bitwise equal"
     return "within tolerance" if verification.passed else "DIFFERS"
+
+
+def summary_lines(rows: Sequence[Row]) -> list[str]:
+    """Lower bound, and what the best placement leaves open."""
+    placed = [row for row in rows if row.predicted is not None]
+    if not placed:
+        return ["no placer found a feasible placement"]
+    best = min(placed, key=lambda row: row.predicted or 0.0)
+    lines = [
+        f"lower bound {seconds_text(best.lower_bound)} (predicted, from the same op times): no "
+        f"placement can be below it; the best here, {best.placer}, is within {best.gap or 0.0:.1%}"
+    ]
+    single = next((row for row in placed if row.placer == "single"), None)
+    if single and single.predicted and best.predicted and best.predicted > 0.97 * single.predicted:
+        lines.append("one device is best here: splitting gains less than 3 % (predicted)")
+    return lines

@@ -4,18 +4,15 @@ from gnnplace.tracing.capturing import capture
 from gnnplace.tracing.loading import cut, load
 from gnnplace.tracing.microbatching import microbatched
 from gnnplace.tracing.program import Program, ProgramInput, ProgramOp, Ref, ValueInfo
-from gnnplace.tracing.runner import StepResult, run_program
 
 __all__ = [
     "Program",
     "ProgramInput",
     "ProgramOp",
     "Ref",
-    "StepResult",
     "ValueInfo",
     "capture",
     "cut",
     "load",
     "microbatched",
-    "run_program",
 ]

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from gnnplace.errors import InputError
+
 FORWARD = "forward"
 BACKWARD = "backward"
 UPDATE = "update"
@@ -178,3 +180,17 @@ def value_info(tensor: torch.Tensor) -> ValueInfo:
         tensor.dtype,
         int(tensor.numel()) * tensor.element_size(),
     )
+
+
+def clone_initial(program: Program) -> dict[str, torch.Tensor]:
+    """Copies of the initial tensors with their strides, free to be changed.
+
+    Raises:
+        InputError: the program was captured without tensors.
+    """
+    if not program.initial and program.inputs:
+        raise InputError(f"{program.name}: captured without tensors (fake); it cannot be run")
+    return {
+        name: torch.empty_strided(t.size(), t.stride(), dtype=t.dtype).copy_(t)
+        for name, t in program.initial.items()
+    }

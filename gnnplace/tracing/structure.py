@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import DisjointSet
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import PHASES, UPDATE
@@ -116,28 +117,16 @@ def _state_keys(program: Program) -> Mapping[str, str]:
 
 
 def _classes(program: Program) -> tuple[str | None, ...]:
-    parent = list(range(len(program.ops)))
+    same = DisjointSet(range(len(program.ops)))
     label: dict[int, str] = {}
     for name, members in touched(program).items():
         for op in members:
-            _unite(parent, members[0], op)
+            same.merge(members[0], op)
         label.setdefault(members[0], name)
     names: dict[int, str] = {}
     for op in sorted(label):
-        names.setdefault(_find(parent, op), label[op].partition(".")[2])
-    return tuple(names.get(_find(parent, i)) for i in range(len(program.ops)))
-
-
-def _find(parent: list[int], item: int) -> int:
-    while parent[item] != item:
-        parent[item] = parent[parent[item]]
-        item = parent[item]
-    return item
-
-
-def _unite(parent: list[int], a: int, b: int) -> None:
-    a, b = _find(parent, a), _find(parent, b)
-    parent[max(a, b)] = min(a, b)
+        names.setdefault(same[op], label[op].partition(".")[2])
+    return tuple(names.get(same[i]) for i in range(len(program.ops)))
 
 
 def _state(program: Program) -> NDArray[np.float64]:

@@ -1,13 +1,9 @@
 """The train room: how the policy learns. Importing it imports Lightning."""
 
 from gnnplace.train.aim_choice import AimChoice as AimChoice
-from gnnplace.train.cost_to_go import CostToGo as CostToGo
 from gnnplace.train.data import ProblemDataModule as ProblemDataModule
 from gnnplace.train.evolution import Evolution as Evolution
-from gnnplace.train.flips import Flips as Flips
-from gnnplace.train.imitation import Imitation as Imitation
 from gnnplace.train.measured import MeasuredTuning as MeasuredTuning
 from gnnplace.train.measured import Rounds as Rounds
 from gnnplace.train.move_values import MoveValues as MoveValues
-from gnnplace.train.refinement import Refinement as Refinement
 from gnnplace.train.reinforce import Reinforce as Reinforce

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnplace.policy.aim_net import aim_features
-from gnnplace.policy.features import global_features
+from gnnplace.policy.network.aim_net import aim_features
+from gnnplace.policy.network.features import global_features
 from gnnplace.train.data import Sample
 from gnnplace.train.policy_module import BETTER, PolicyModule, check_least
 

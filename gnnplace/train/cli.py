@@ -15,12 +15,12 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial
 
 from gnnplace.errors import InputError
-from gnnplace.train.search_space import first_values, read_space
-from gnnplace.train.study_storage import open_study
-from gnnplace.train.sweep import NumberedSampler, Worker, pruner
-from gnnplace.train.sweep_table import write_results
+from gnnplace.train.sweep.search_space import first_values, read_space
+from gnnplace.train.sweep.study_storage import open_study
+from gnnplace.train.sweep.sweep import NumberedSampler, Worker, pruner
+from gnnplace.train.sweep.sweep_table import write_results
+from gnnplace.train.sweep.trial import SweepCLI, run_trial
 from gnnplace.train.training_cli import TrainingCLI
-from gnnplace.train.trial import SweepCLI, run_trial
 
 
 def quiet() -> None:
@@ -73,7 +73,7 @@ def sweep(args: list[str]) -> None:
 def main(args: list[str]) -> None:
     """Runs the training command line.
 
-    ``--model`` is the training algorithm (``Imitation`` or ``CostToGo``), ``--data`` the problems
+    ``--model`` is the training algorithm (a class of ``gnnplace.train``), ``--data`` the problems
     (``ProblemDataModule``); ``--config`` a recipe of ``trainers/``.
 
     Args:

@@ -9,14 +9,13 @@ import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
+from gnnplace.data import random_families
+from gnnplace.data.captured import TEST, TRAIN, VALIDATION, captured_problem, shipped_store
 from gnnplace.errors import GnnplaceError, InfeasibleError
-from gnnplace.placers import Portfolio, SearchSpace
-from gnnplace.policy.model import PlacementPolicy
+from gnnplace.placers import SearchSpace
+from gnnplace.placers.portfolio import Portfolio
 from gnnplace.problem import Problem
-from gnnplace.train.labels import Label, build_labels, read_labels
 from gnnplace.train.loading import EpochSampler, HeldOutSampler, ResumableLoader
-from gnnplace.zoo import random_families
-from gnnplace.zoo.captured import TEST, TRAIN, VALIDATION, captured_problem, shipped_store
 
 TRAIN_SEEDS, VALIDATION_SEEDS, TEST_SEEDS = 1_000_000, 0, 500_000
 TELLING = 1  # of the random numbers that tell captured and large problems from the others
@@ -32,13 +31,11 @@ class Sample:
         space: the problem with its simulator.
         index: number of the problem; seeds what a learner draws on it.
         reference: seconds of the best heuristic construction; nan where it is not needed.
-        label: a good placement to imitate, if there is one.
     """
 
     space: SearchSpace
     index: int
     reference: float = float("nan")
-    label: Label | None = None
 
 
 @dataclass(frozen=True)
@@ -133,22 +130,6 @@ def reference_seconds(space: SearchSpace) -> float:
         return float("nan")
 
 
-class LabelledProblems(Dataset[Sample]):
-    """The first problems of ``problems``, with labels, over and over.
-
-    Args:
-        problems: where they come from.
-        labels: by the number of the problem, from 0.
-    """
-
-    def __init__(self, problems: Problems, labels: dict[int, Label]) -> None:
-        self.problems, self.labels = problems, labels
-
-    def __getitem__(self, index: int) -> Sample:
-        number = index % len(self.labels)
-        return Sample(self.problems[number].space, index, label=self.labels[number])
-
-
 def as_list(samples: list[Sample]) -> list[Sample]:
     """A batch is a list of samples."""
     return samples
@@ -174,8 +155,6 @@ class ProblemDataModule(LightningDataModule):
         large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
         large_ops: least and most ops of large problems.
         batch_size: problems a step.
-        labels: number of training problems with labels to imitate; 0 for new problems all along.
-        label_folder: where labels are kept, made on first use.
         seed: of the training problems; validation and test problems are always the same.
     """
 
@@ -196,13 +175,10 @@ class ProblemDataModule(LightningDataModule):
         large: float = 0.0,
         large_ops: tuple[int, int] = (1_000, 5_000),
         batch_size: int = 8,
-        labels: int = 0,
-        label_folder: str = "runs/labels",
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.batch_size, self.problems = batch_size, problems
-        self.labels, self.label_folder = labels, label_folder
         self.counts = {"validation": validation_problems, "test": test_problems}
         begin = TRAIN_SEEDS * (seed + 1)
         draws = Draws(
@@ -228,25 +204,10 @@ class ProblemDataModule(LightningDataModule):
             "test": Problems(test, reference=True),
         }
 
-    def prepare_data(self) -> None:
-        """Makes the labels that are missing, with an untrained policy."""
-        if self.labels:
-            torch.manual_seed(0)
-            build_labels(
-                self.label_folder,
-                self.labels,
-                lambda index: self.train[index].space,
-                PlacementPolicy().eval(),
-            )
-
     def train_dataloader(self) -> DataLoader[Sample]:
-        """New problems each epoch, or problems with labels in turn."""
-        problems: Dataset[Sample] = self.train
-        if self.labels:
-            known = read_labels(self.label_folder)
-            problems = LabelledProblems(self.train, {i: known[i] for i in range(self.labels)})
+        """New problems each epoch."""
         return ResumableLoader(
-            problems,
+            self.train,
             batch_size=self.batch_size,
             sampler=EpochSampler(self.problems, *self.process),
             collate_fn=as_list,

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
-from gnnplace.policy.aims import Aim
-from gnnplace.policy.rollouts import Decisions, Rollouts
-from gnnplace.policy.walk import WalkGraph
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Decisions, Rollouts
+from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.train.data import Sample
 from gnnplace.train.policy_module import PolicyModule
 
@@ -103,27 +102,3 @@ def take(decisions: Decisions, which: NDArray[Any]) -> Decisions:
         decisions.unit[which],
         decisions.chosen[which],
     )
-
-
-def alike(decisions: Decisions) -> NDArray[np.int64]:
-    """For each candidate the first device that looks the same; -1 where not allowed. [S, D]"""
-    result = np.full(decisions.allowed.shape, -1, dtype=np.int64)
-    for s, (features, allowed) in enumerate(
-        zip(decisions.features, decisions.allowed, strict=True)
-    ):
-        devices = np.flatnonzero(allowed)
-        same = (features[devices][:, None] == features[devices][None]).all(axis=2)
-        result[s, devices] = devices[same.argmax(axis=1)]
-    return result
-
-
-def expected_regret(scores: Tensor, regret: Tensor, sharpness: float) -> Tensor:
-    """Expected regret in percent of a choice by the softmax of ``sharpness`` times the scores. [S]
-
-    Args:
-        scores: of the candidates, -inf where not allowed. [S, D]
-        regret: of the candidates, nan where not tried: those are left out. [S, D]
-        sharpness: scores are multiplied by this.
-    """
-    sharp = (sharpness * scores).masked_fill(~torch.isfinite(regret), -torch.inf)
-    return 100.0 * (functional.softmax(sharp, dim=1) * regret.nan_to_num(0.0)).sum(dim=1)

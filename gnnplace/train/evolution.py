@@ -9,8 +9,8 @@ weighted recombination, rank-one and rank-mu updates, cumulative step-size adapt
 default constants).
 
 Why: a decision by itself is worth next to nothing or very much, by what others make of it; learning
-from single decisions (``Flips``, ``CostToGo``, ``Refinement``) moved the step time by little. Here
-what is minimised is the step time itself, of few but telling parameters; nothing can diverge that
+from single decisions was tried and moved the step time by little (docs/learned.md). Here what
+is minimised is the step time itself, of few but telling parameters; nothing can diverge that
 the next generation does not see. The network's hidden layers stay as they are.
 Cost of a generation: (population + 1) * batch placements; every generation has new problems.
 """
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnnplace.errors import InputError
-from gnnplace.policy.decoder import Decoder
-from gnnplace.policy.model import PlacementPolicy
-from gnnplace.policy.passes import Passes
+from gnnplace.policy.network.decoder import Decoder
+from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.refine.passes import Passes
 from gnnplace.train.data import Sample
 from gnnplace.train.placements import a_decode
 from gnnplace.train.policy_module import PolicyModule, check_least
-from gnnplace.train.refinement import try_decisions
+from gnnplace.train.watching import watch_pass
 
 FloatArray = NDArray[np.float64]
 MOST = 0.2  # greatest change that counts, in log step time
@@ -121,7 +121,7 @@ class Evolution(PolicyModule):
         """Features of candidates less their decision's mean. [candidates, F]"""
         rollouts, rng = self.rollouts(sample), self.rng(sample)
         if self.part == "refiner":
-            seen: Any = try_decisions(rollouts, rng, 1_000_000, 0.0, labels=False)
+            seen: Any = watch_pass(rollouts, rng)
         else:
             decoded = a_decode(rollouts, rng)
             seen = rollouts.watch(decoded.aim, decoded.unit_device)

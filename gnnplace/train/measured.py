@@ -39,14 +39,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from gnnplace.fidelity.posterior import NOISE, Posterior, distance
 from gnnplace.files import write_text
 from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placement import Placement, placement_from_data, placement_to_data
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.model import PlacementPolicy
-from gnnplace.policy.passes import Passes
-from gnnplace.policy.rollouts import Decoded, Rollouts
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts
+from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.refine.passes import Passes
 from gnnplace.simulation import finished_placement
 from gnnplace.train.data import Sample, as_list
 from gnnplace.train.evolution import Evolution

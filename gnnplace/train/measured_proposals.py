@@ -15,16 +15,16 @@ import numpy as np
 
 from gnnplace.placement import Placement
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.annealing import neighbourhood, seed_kernel
-from gnnplace.policy.guided import Habit, State, search_kernel, start_state
-from gnnplace.policy.model import PlacementPolicy
-from gnnplace.policy.passes import Passes
-from gnnplace.policy.rollouts import Decoded, Rollouts
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts
+from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.search.guided import Habit, State, search_kernel, start_state
 from gnnplace.problem import Problem
+from gnnplace.search.moves import neighbourhood, seed_kernel
 from gnnplace.simulation import Simulator, finished_placement
 
 HABITS = (Habit(8, 0.6, 0.1, 0.1), Habit(8, 0.5, 0.2, 0.1), Habit(8, 0.3, 0.3, 0.0))
-"""As `gnnplace.policy.anytime` has them: cold with new orders, warm, hot in a fixed order."""
+"""Those of `gnnplace.policy.search.anytime`: cold with new orders, warm, hot in a fixed order."""
 HOTTEST, COLDEST = (0.003, 0.01, 0.03), 1e-4
 """Temperatures at a search's start, by habit, and at its end; of the step time."""
 STAGES = 8  # of cooling

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from gnnplace.placers.annealing import neighbourhood
-from gnnplace.policy.guided import try_moves
-from gnnplace.policy.move_net import SAMPLED
-from gnnplace.policy.moves import NUM_MOVE_FEATURES
-from gnnplace.policy.rollouts import Rollouts
-from gnnplace.policy.walk import WalkGraph
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.network.move_net import SAMPLED
+from gnnplace.policy.search.guided import try_moves
+from gnnplace.policy.search.moves import NUM_MOVE_FEATURES
+from gnnplace.search.moves import neighbourhood
 from gnnplace.train.data import Sample
 from gnnplace.train.placements import a_placement
 from gnnplace.train.policy_module import PolicyModule

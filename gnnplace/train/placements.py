@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnplace.placers.annealing import neighbourhood, seed_kernel
-from gnnplace.policy.guided import Habit, State, search_kernel, start_state
-from gnnplace.policy.rollouts import Decoded, Rollouts
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts
+from gnnplace.policy.search.guided import Habit, State, search_kernel, start_state
+from gnnplace.search.moves import neighbourhood, seed_kernel
 
 STARTS = 4  # best decodes that one is drawn from
 HABIT = Habit(candidates=8, proposed=0.5, shifts=0.1, loose=0.05)

@@ -22,10 +22,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.policy.aims import ORDERS
-from gnnplace.policy.model import CHECKPOINT, PlacementPolicy, read_policy
-from gnnplace.policy.passes import Passes
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.aims import ORDERS
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
+from gnnplace.policy.refine.passes import Passes
 from gnnplace.train.data import Sample
 
 SKIP = 10.0  # the weights of the prior are that much larger than those of the network

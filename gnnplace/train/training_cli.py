@@ -21,9 +21,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.train import CostToGo as CostToGo
-from gnnplace.train import Flips as Flips
-from gnnplace.train import Imitation as Imitation
 from gnnplace.train import MoveValues as MoveValues
 from gnnplace.train import ProblemDataModule as ProblemDataModule
 from gnnplace.train import Reinforce as Reinforce

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gnnplace.bench.orders_problems import StudyProblem, families
+from gnnplace.data.random_families import random_problem
 from gnnplace.problem import Problem
-from gnnplace.zoo.random_families import random_problem
+from gnnplace.studies.orders.problems import StudyProblem, families
 
 
 def few(part: str) -> list[StudyProblem]:

@@ -10,11 +10,11 @@ from gnnplace.bench import run_suite
 from gnnplace.bench.best_known import merged, was_run
 from gnnplace.bench.rows import read_rows
 from gnnplace.bench.suite import ProblemEntry
-from gnnplace.cli import run
+from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.networks.registry import build_network
 
 SHARD = """
 name: split

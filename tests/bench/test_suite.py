@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from gnnplace.bench.kinds import known_names
-from gnnplace.bench.suite import ProblemEntry, cells, load_problems, read_suite
+from gnnplace.bench.suite import ProblemEntry, cells, read_suite
 from gnnplace.cluster import preset_names
-from gnnplace.sharding.networks import NETWORKS
-from gnnplace.zoo.captured import shipped_store
-from gnnplace.zoo.datasets import find_dataset
-from gnnplace.zoo.random_families import TEST, TRAIN
+from gnnplace.data.captured import shipped_store
+from gnnplace.data.datasets import find_dataset
+from gnnplace.data.random_families import TEST, TRAIN
+from gnnplace.sharding.networks.registry import NETWORKS
 
 SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
 SUITE = """
@@ -32,8 +32,14 @@ def path(tmp_path):
     return tmp_path / "tiny.yaml"
 
 
+def loaded(path):
+    """Problems of a suite with their entries."""
+    suite, folder = read_suite(path), path.parent
+    return [(entry, entry.load(folder)) for entry in suite.problems]
+
+
 def test_problems_are_as_they_are_described(path):
-    (one, mlp), (_, bert), (_, grid) = load_problems(path)
+    (one, mlp), (_, bert), (_, grid) = loaded(path)
     assert one.key == (
         "captured=mlp-small seed=5 cluster=own microbatches=4 groups=60 memory=tight"
     )
@@ -46,7 +52,7 @@ def test_problems_are_as_they_are_described(path):
 
 
 def test_keys_tell_problems_apart_and_not_what_they_are_compared_with(path):
-    entries = [entry for entry, _ in load_problems(path)]
+    entries = [entry for entry, _ in loaded(path)]
     assert len({entry.key for entry in entries}) == 3
     seen = ProblemEntry(family="grid", seen=True)
     assert seen.key == ProblemEntry(family="grid").key

@@ -20,7 +20,7 @@ from gnnplace.bench.cells import Task, run_task, tasks_of
 from gnnplace.bench.rows import read_rows, sole_writer
 from gnnplace.bench.suite import cells, read_suite
 from gnnplace.bench.workers import Worker, in_processes
-from gnnplace.cli import run
+from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.placement import read_placement
 from gnnplace.placers import contract

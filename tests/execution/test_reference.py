@@ -9,8 +9,8 @@ import torch
 
 from gnnplace.errors import ExecutionError
 from gnnplace.execution import reference_step
-from gnnplace.tracing.runner import run_program
 from tests.execution.programs import two_towers
+from tests.tracing.straight_run import run_program
 
 
 def test_it_equals_the_programs_own_runner_and_leaves_the_program_alone():

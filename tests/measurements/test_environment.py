@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from gnnplace.measurements.environment import machine, versions
+from gnnplace.cluster.machine import machine, versions
 
 
 def test_they_say_what_times_depend_on():

@@ -8,13 +8,14 @@ import itertools
 import numpy as np
 import pytest
 
-from gnnplace.placers import contract, placer
-from gnnplace.placers.chunks import chunk_of_unit, even_cuts
+from gnnplace.placers import contract
 from gnnplace.placers.m_sct import favourite_children
 from gnnplace.placers.min_cut import parts
-from gnnplace.placers.repair import pack, repair
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.policy.roster import make_placer as placer
 from gnnplace.problem import build_problem
+from gnnplace.search.chunks import chunk_of_unit, even_cuts
+from gnnplace.search.repair import pack, repair
+from gnnplace.search.space import SearchSpace
 
 
 def brute_force(problem) -> float:

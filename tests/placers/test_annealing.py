@@ -8,12 +8,12 @@ from hypothesis import given, settings
 
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placement import sequence_from_order
-from gnnplace.placers import Found, SearchSpace, contract, placer
-from gnnplace.placers.annealing import (
-    COLDEST,
-    HOTTEST,
-    anneal,
-    hottest,
+from gnnplace.placers import Found, SearchSpace, contract
+from gnnplace.placers.constructions import best_construction
+from gnnplace.policy.roster import make_placer as placer
+from gnnplace.search.annealing import COLDEST, HOTTEST, anneal, hottest
+from gnnplace.search.clock import NO_BUDGET
+from gnnplace.search.moves import (
     move_units,
     neighbourhood,
     passes_none,
@@ -22,8 +22,6 @@ from gnnplace.placers.annealing import (
     undo_move,
     window_of,
 )
-from gnnplace.placers.clock import NO_BUDGET
-from gnnplace.placers.constructions import best_construction
 from tests.random_problems import random_problem, seeds
 
 

@@ -5,11 +5,12 @@ import time
 import numpy as np
 
 from gnnplace.microbatching import with_microbatches
-from gnnplace.placers import SearchSpace, contract, placer
-from gnnplace.placers.clock import NO_BUDGET
+from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.coarse_annealing import GROUPS, has_time, projected
-from gnnplace.placers.coarse_problem import coarse_problem
 from gnnplace.placers.constructions import best_construction
+from gnnplace.policy.roster import make_placer as placer
+from gnnplace.search.clock import NO_BUDGET
+from gnnplace.search.coarse_problem import coarse_problem
 
 
 def test_large_problems_are_grouped_and_come_out_whole():

@@ -9,14 +9,15 @@ import pytest
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InfeasibleError
 from gnnplace.microbatching import with_microbatches
-from gnnplace.placers import SearchSpace, contract, placer
-from gnnplace.placers.clock import NO_BUDGET
+from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.constructions import (
-    CHEAPEST_FIRST,
-    WHOLE,
+    CONSTRUCTIONS,
     best_construction,
+    cheapest_first,
     run_member,
 )
+from gnnplace.policy.roster import make_placer as placer
+from gnnplace.search.clock import NO_BUDGET
 
 
 def rng() -> np.random.Generator:
@@ -33,7 +34,7 @@ def test_the_best_of_all_members_wins_without_a_budget():
     for problem in contract.problems():
         space = SearchSpace(problem)
         best = best_construction(space, rng())
-        found = [run_member(make(), space, rng()) for make in WHOLE]
+        found = [run_member(row.make(), space, rng()) for row in CONSTRUCTIONS]
         scores = [space.score(f.device, f.order) for f in found if f is not None]
         assert space.score(best.device, best.order) == min(scores)
         assert "no time" not in best.note
@@ -84,8 +85,8 @@ def test_chunks_stop_moving_cuts_at_the_deadline(large, kind):
 
 
 def test_both_lists_have_the_same_members():
-    assert {make().name for make in WHOLE} == {make().name for make in CHEAPEST_FIRST}
-    assert CHEAPEST_FIRST[0]().name == "single"
+    assert {row.name for row in CONSTRUCTIONS} == {make().name for make in cheapest_first()}
+    assert cheapest_first()[0]().name == "single"
 
 
 @pytest.mark.parametrize("name", ["portfolio", "annealing"])

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.placers import PLACERS, contract, placer
-from gnnplace.placers.search_space import SearchSpace
+from gnnplace.placers import contract
+from gnnplace.placers.registry import PLACERS
+from gnnplace.policy.roster import make_placer as placer
+from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import simulate
 from tests.random_problems import random_problem, seeds
 

@@ -5,8 +5,8 @@ import numpy as np
 from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers.heft import earliest_gap, heft_kernel, rank_order
-from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import build_problem
+from gnnplace.search.space import SearchSpace
 from tests.graph.test_ranks import COSTS, EDGES
 
 

@@ -9,7 +9,7 @@ import torch
 
 from gnnplace.cluster import Cluster
 from gnnplace.graph import ComputationGraph
-from gnnplace.policy.model import PlacementPolicy
+from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.problem import Problem
 
 

@@ -133,7 +133,7 @@ def test_kinds_of_products(name: str, kind: str) -> None:
 def test_what_is_no_spec_is_refused(spec: str) -> None:
     with pytest.raises(InputError, match="use auto, cpu:N, cuda:N"):
         detection.detect(spec)
-    assert not detection.is_spec(spec)
+    assert detection.SPEC.fullmatch(spec) is None
 
 
 def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,4 +145,4 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_specs() -> None:
-    assert all(detection.is_spec(text) for text in ("auto", "cpu:4", "cuda", "cuda:1"))
+    assert all(detection.SPEC.fullmatch(text) for text in ("auto", "cpu:4", "cuda", "cuda:1"))

@@ -12,8 +12,8 @@ import torch
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.profiling.measurement import measure_ops
 from gnnplace.tracing.program import Program
-from gnnplace.tracing.runner import run_program
 from tests.profiling.programs import small
+from tests.tracing.straight_run import run_program
 
 
 def step_seconds(program: Program) -> float:

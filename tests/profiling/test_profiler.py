@@ -9,7 +9,8 @@ import pytest
 
 from gnnplace.errors import InputError
 from gnnplace.problem import UPDATE
-from gnnplace.profiling import profile, profiler
+from gnnplace.profiling import profiler
+from gnnplace.profiling.profiler import profile
 from gnnplace.tracing import Program, microbatched
 from tests.profiling.programs import cluster, small
 

@@ -6,8 +6,9 @@ import torch
 
 from gnnplace.profiling.straight import straight_line
 from gnnplace.tracing.operations import set_step
-from gnnplace.tracing.runner import clone_initial, run_program
+from gnnplace.tracing.program import clone_initial
 from tests.profiling.programs import small
+from tests.tracing.straight_run import run_program
 
 
 def test_same_state_and_one_tick_an_op() -> None:

@@ -18,8 +18,8 @@ from gnnplace.sharding.layers import (
     lstm,
     pointwise,
 )
-from gnnplace.sharding.networks import build_network
-from gnnplace.sharding.transforming import Shape, mixture
+from gnnplace.sharding.networks.registry import build_network
+from gnnplace.sharding.networks.transforming import Shape, mixture
 
 UNIT = Machine(flops=1.0, bandwidth=1.0, element=1, state=4)
 DENSE = linear(8, Dimension("in", 4), Dimension("out", 16))

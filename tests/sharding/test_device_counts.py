@@ -5,7 +5,7 @@ import pytest
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.costs import sharding_problem
 from gnnplace.sharding.device_counts import device_profile, fewest_devices, powers_of_two
-from gnnplace.sharding.networks import build_network
+from gnnplace.sharding.networks.registry import build_network
 
 
 def test_counts():

@@ -20,8 +20,8 @@ from gnnplace.sharding import (
 from gnnplace.sharding import frontier_search as search
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.layers import Layer, Network
-from gnnplace.sharding.networks import build_network
-from gnnplace.sharding.transforming import Shape, mixture
+from gnnplace.sharding.networks.registry import build_network
+from gnnplace.sharding.networks.transforming import Shape, mixture
 from tests.sharding.problems import every_point, random_problem, random_problems
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from gnnplace.sharding import Edge, ShardingProblem, best_strategy, read_sharding, search
 from gnnplace.sharding.costs import sharding_problem
 from gnnplace.sharding.elimination import TooLargeError
-from gnnplace.sharding.networks import NETWORKS, build_network
+from gnnplace.sharding.networks.registry import NETWORKS, build_network
 from tests.sharding.problems import (
     clique,
     every_point,

@@ -14,11 +14,12 @@ from torch.nn import functional
 
 from gnnplace import zoo
 from gnnplace.errors import CaptureError, InputError
-from gnnplace.tracing import capture, load, run_program
+from gnnplace.tracing import capture, load
 from gnnplace.tracing.optimizers import sgd
 from gnnplace.tracing.step import StepModule
 from tests.tracing import models
 from tests.tracing.oracle import Eager, eager
+from tests.tracing.straight_run import run_program
 
 # Sizes that keep the suite fast; every architecture of the zoo is there.
 SIZES: dict[str, dict[str, int]] = {

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnplace.tracing import capture, run_program
+from gnnplace.tracing import capture
 from gnnplace.tracing.guard import custom_functions, unchanged
 from tests.tracing import models
 from tests.tracing.oracle import eager
+from tests.tracing.straight_run import run_program
 
 
 class Double(torch.autograd.Function):

@@ -12,11 +12,12 @@ from gnnplace.cluster import Cluster, Device
 from gnnplace.errors import InputError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import build_problem
-from gnnplace.tracing import capture, run_program
+from gnnplace.tracing import capture
 from gnnplace.tracing.microbatching import microbatched, with_inputs
 from gnnplace.tracing.structure import program_graph
 from tests.tracing import models
 from tests.tracing.oracle import eager
+from tests.tracing.straight_run import run_program
 
 SIZES: dict[str, dict[str, int]] = {
     "small_resnet": {"batch": 8},

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.tracing import capture, run_program
+from gnnplace.tracing import capture
 from tests.tracing.oracle import eager
+from tests.tracing.straight_run import run_program
 
 X = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
 

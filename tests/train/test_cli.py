@@ -8,7 +8,7 @@ import torch
 from jsonargparse import ArgumentError
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.policy.model import CHECKPOINT, read_policy
+from gnnplace.policy.network.model import CHECKPOINT, read_policy
 from gnnplace.train.cli import main
 
 torch.set_num_threads(1)
@@ -34,7 +34,7 @@ SMALL = [
 ]
 
 
-def run(command: str, folder: Path, *more: str, model: str = "CostToGo") -> None:
+def run(command: str, folder: Path, *more: str, model: str = "Reinforce") -> None:
     places = [f"--trainer.logger.save_dir={folder}", f"--trainer.default_root_dir={folder}"]
     main([command, f"--model={model}", *SMALL, *places, *more])
 
@@ -68,16 +68,6 @@ def test_fit_logs_the_validation_and_exports_the_policy(tmp_path):
     assert 0.5 < float(ratios[0]) < 5
     assert read_policy(tmp_path / "policy").encoder.layers
     assert not list(tmp_path.glob(".*"))
-
-
-def test_imitation_makes_its_labels_once_and_learns_from_them(tmp_path):
-    labels = ["--data.labels=4", f"--data.label_folder={tmp_path / 'labels'}"]
-    run("fit", tmp_path / "a", "--trainer.max_epochs=1", *labels, model="Imitation")
-    made = (tmp_path / "labels" / "0.npz").stat().st_mtime_ns
-    run("fit", tmp_path / "b", "--trainer.max_epochs=1", *labels, model="Imitation")
-    assert (tmp_path / "labels" / "0.npz").stat().st_mtime_ns == made
-    a, b = (parameters(last_checkpoint(tmp_path / part)) for part in "ab")
-    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("command", ["validate", "test"])

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from gnnplace.data.captured import shipped_store
+from gnnplace.data.random_families import TEST, random_problem
 from gnnplace.problem import problem_to_data
 from gnnplace.train.data import ProblemDataModule
-from gnnplace.zoo.captured import shipped_store
-from gnnplace.zoo.random_families import TEST, random_problem
 
 SMALL = {"devices": (2, 3), "microbatches": (1, 2)}
 

@@ -17,15 +17,15 @@ import pytest
 import torch
 from lightning import Trainer
 
+from gnnplace.data import random_families
 from gnnplace.errors import InputError
 from gnnplace.measurements import MeasurementStore
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.placement import placement_from_data, write_placement
-from gnnplace.policy.model import read_policy
+from gnnplace.policy.network.model import read_policy
 from gnnplace.simulation import Simulator
 from gnnplace.train.measured import ALIKE, MeasuredTuning, Rounds
 from gnnplace.train.measured_proposals import Effort, key_of, proposals
-from gnnplace.zoo import random_families
 from tests.train.test_algorithms import SIZES
 
 torch.set_num_threads(1)

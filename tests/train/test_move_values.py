@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.train import MoveValues
 from gnnplace.train.move_values import FULL_GAIN, hits, try_random_moves
 from tests.train.test_algorithms import SIZES, sample

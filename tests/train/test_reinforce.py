@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.rollouts import Rollouts
+from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.train import Reinforce
 from gnnplace.train.data import Sample
 from gnnplace.train.reinforce import advantages
-from gnnplace.zoo.random_families import random_problem
 
 torch.set_num_threads(1)
 SIZES = {"hidden": 8, "layers": 1, "decoder_hidden": 8}

@@ -1,0 +1,97 @@
+"""``gnnplace bench``: runs benchmark suites and sums up what runs found."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.bench import Override, Where
+from gnnplace.cli.console import console, names_in, say
+from gnnplace.cli.options import add_output
+from gnnplace.errors import InputError
+
+SUMMARY = "Runs a suite, resumable, one JSON line a cell; or sums such lines up."
+Number = TypeVar("Number", int, float)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("suite", help="A suite file; or the word summary, with files of lines.")
+    parser.add_argument("files", nargs="*", help="For summary: files of lines to sum up.")
+    add_output(parser, "The folder of results, or of tables and plots.", required=False)
+    instead = "separated by commas, instead of the suite's own."
+    parser.add_argument("--placers", default="", help=f"Placers, {instead}")
+    parser.add_argument("--budgets", default="", help=f"Budgets in seconds, {instead}")
+    parser.add_argument("--seeds", default="", help=f"Seeds, {instead}")
+    parser.add_argument(
+        "--part", default="", help="K/N runs the K-th of N parts of the problems alone."
+    )
+    parser.add_argument(
+        "--processes", type=int, default=0, help="The number of worker processes; 0 for none."
+    )
+    parser.add_argument(
+        "--dask", default="", help="The address of a Dask scheduler whose workers run the cells."
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="Keep problems and placements beside the rows."
+    )
+    parser.add_argument(
+        "--best-known", default=None, help="For summary: a file of best known step times."
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="For summary: write that file anew with the rows."
+    )
+    parser.add_argument(
+        "--rival", default="annealing", help="For summary: who wins and losses are counted against."
+    )
+    parser.add_argument(
+        "--only", default="", help="For summary: only problems whose key contains this text."
+    )
+
+
+def run(args: Namespace) -> int:
+    """Runs a benchmark suite, or sums up what runs found."""
+    if args.suite == "summary":
+        return api.summarise(
+            args.files,
+            console(),
+            best_known=args.best_known,
+            record=args.record,
+            rival=args.rival,
+            only=args.only,
+            folder=args.output,
+        )
+    if args.files or args.output is None:
+        raise InputError("bench: give one suite and -o FOLDER, or: gnnplace bench summary FILE...")
+    override = Override(
+        tuple(names_in(args.placers)),
+        numbers(args.budgets, float, "--budgets"),
+        numbers(args.seeds, int, "--seeds"),
+        part_of(args.part),
+    )
+    where = Where(args.processes, args.dask, args.keep)
+    return api.run_suite(args.suite, args.output, console(), say, override, where)
+
+
+def numbers(text: str, kind: type[Number], what: str) -> tuple[Number, ...]:
+    """Comma-separated numbers.
+
+    Raises:
+        InputError: one of them is none.
+    """
+    try:
+        return tuple(kind(part) for part in text.split(",") if part)
+    except ValueError:
+        raise InputError(f"{what} {text!r}: give numbers with commas between them") from None
+
+
+def part_of(text: str) -> tuple[int, int] | None:
+    """``K/N`` as two numbers; None for nothing."""
+    if not text:
+        return None
+    found = numbers(text.replace("/", ","), int, "--part")
+    if len(found) != 2:
+        raise InputError(f"--part {text!r}: give K/N, such as 1/2")
+    return found[0], found[1]

@@ -1,0 +1,39 @@
+"""``gnnplace capture``: a model's training step, or its inference, as a graph."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import check_output, console
+from gnnplace.cli.options import add_capture_options, add_output, capture_options
+from gnnplace.problem import write_problem
+from gnnplace.report.units import bytes_text
+
+SUMMARY = "Writes a model's step as a graph: a problem with estimated times on one CPU."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
+    add_output(parser, "The file to write, such as graph.json.")
+    parser.add_argument(
+        "--fake",
+        action="store_true",
+        help="Never allocate the model's tensors; the graph cannot be executed then.",
+    )
+    add_capture_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Captures and writes."""
+    check_output(args.output)
+    options = capture_options(args)
+    program = api.capture(args.model, options=options, fake=args.fake)
+    problem = api.estimated_problem(program, options)
+    write_problem(args.output, problem)
+    console().print(
+        f"{program.name}: {len(program.ops)} ops captured, {problem.num_ops} after grouping, "
+        f"{bytes_text(problem.state.sum())} of state; written to {args.output}"
+    )
+    return 0

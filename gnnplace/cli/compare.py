@@ -1,0 +1,78 @@
+"""``gnnplace compare``: every placer side by side on one problem."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import console, names_in, print_json, say
+from gnnplace.cli.options import (
+    add_capture_options,
+    add_json,
+    add_objective,
+    add_search_options,
+    capture_options,
+)
+from gnnplace.cli.place import read_problem_of
+from gnnplace.errors import InputError
+from gnnplace.problem import Problem
+from gnnplace.report.intervals import interval_row, interval_table
+from gnnplace.report.rows import make_row, summary_lines, with_best_bound
+from gnnplace.report.tables import comparison_table
+
+SUMMARY = "Places one problem with every placer, side by side, beside a lower bound."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("what", help="A problem file or a model.")
+    parser.add_argument(
+        "--cluster", default=None, help="cpu:N, cuda:N, auto, a preset's name or a YAML file."
+    )
+    parser.add_argument(
+        "--placers",
+        default="",
+        help=f"The placers, separated by commas; all by default: {', '.join(api.placer_names())}.",
+    )
+    add_objective(parser)
+    add_json(parser)
+    add_search_options(parser)
+    add_capture_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Compares placers."""
+    api.check_budget(args.budget)
+    names = names_in(args.placers)
+    for name in names:
+        api.make_placer(name)  # a wrong name shows before the work
+    if args.objective not in (api.TIME, api.THROUGHPUT):
+        raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
+    problem = read_problem_of(args, capture_options(args))
+    api.warm(names or None)
+    title = f"{problem.name} on {problem.num_devices} devices"
+    if args.objective == api.THROUGHPUT:
+        return _compare_intervals(problem, names, args, title)
+    results = api.compare(problem, names or None, budget=args.budget, seed=args.seed, progress=say)
+    rows = with_best_bound([make_row(result) for result in results])
+    if args.json:
+        print_json({"problem": problem.name, "rows": [row.data() for row in rows]})
+        return 0
+    out = console()
+    out.print(comparison_table(rows, title))
+    for line in summary_lines(rows):
+        out.print(line, soft_wrap=True)
+    return 0
+
+
+def _compare_intervals(problem: Problem, names: list[str], args: Namespace, title: str) -> int:
+    api.warm(["best"], api.THROUGHPUT)
+    results = api.compare_intervals(
+        problem, names or None, budget=args.budget, seed=args.seed, progress=say
+    )
+    if args.json:
+        rows = [interval_row(result) for result in results]
+        print_json({"problem": problem.name, "rows": rows})
+    else:
+        console().print(interval_table(results, title))
+    return 0

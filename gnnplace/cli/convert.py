@@ -1,0 +1,38 @@
+"""``gnnplace convert``: public profiles as problems."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import check_output, console
+from gnnplace.cli.options import add_output
+from gnnplace.formats import READERS
+from gnnplace.problem import write_problem
+
+SUMMARY = "Reads a public profile and writes it as a problem."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("file", help="The profile to read.")
+    parser.add_argument(
+        "--from", dest="format", required=True, help=f"Its format: {', '.join(READERS)}."
+    )
+    parser.add_argument(
+        "--cluster", default=None, help="A preset's name or a YAML file; not every format has one."
+    )
+    add_output(parser, "The file to write, such as problem.json.")
+
+
+def run(args: Namespace) -> int:
+    """Reads and writes."""
+    check_output(args.output)
+    cluster = api.resolve_cluster(args.cluster) if args.cluster else None
+    problem = api.convert(args.file, args.format, cluster)
+    write_problem(args.output, problem)
+    console().print(
+        f"{problem.name}: {problem.num_ops} ops, {problem.graph.num_tensors} tensors, "
+        f"{problem.num_devices} devices; written to {args.output}"
+    )
+    return 0

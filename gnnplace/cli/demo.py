@@ -1,0 +1,113 @@
+"""``gnnplace demo``: the whole road on one model, in under two minutes on two CPU cores."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import console, open_store, output_folder, say
+from gnnplace.cli.options import (
+    AUTO,
+    add_capture_options,
+    add_run_options,
+    add_search_options,
+    capture_options,
+)
+from gnnplace.report.rows import summary_lines
+from gnnplace.report.tables import comparison_table
+from gnnplace.report.units import eager_line, seconds_text
+
+if TYPE_CHECKING:
+    from gnnplace.studies.road import Road
+
+SUMMARY = "Captures, profiles, places, executes, verifies and reports one model."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "--model", default="two_tower", help="The model: a zoo name, hf:CONFIG or module:callable."
+    )
+    parser.add_argument(
+        "--cluster", default="cpu:2", help="Devices of this machine: cpu:N, cuda:N or auto."
+    )
+    parser.add_argument(
+        "--output", default="demo-output", help="The folder of the report and the trace."
+    )
+    add_search_options(parser)
+    add_capture_options(parser, auto=True)
+    add_run_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Walks the road, prints one table, writes the report.
+
+    Returns:
+        0, or 1 if an execution computed something else than one device.
+    """
+    from gnnplace.studies.road import Walking
+
+    begin, folder = time.perf_counter(), output_folder(args.output)
+    api.check_budget(args.budget)
+    walking = Walking(
+        model=args.model,
+        cluster=args.cluster,
+        capture=capture_options(args),
+        auto=args.microbatches == AUTO,
+        budget=args.budget,
+        seed=args.seed,
+        steps=args.steps,
+        mode=args.mode,
+        transport=args.transport,
+        timeout=args.timeout,
+    )
+    road = api.walk_road(walking, store=open_store(args.store), progress=say)
+    _print(road)
+    road.write(folder)
+    took = time.perf_counter() - begin
+    out = console()
+    out.print(f"wrote {folder}/report.html and {folder}/trace.json (open it in ui.perfetto.dev)")
+    out.print(f"done in {took:.0f} s")
+    return 0 if road.passed else 1
+
+
+def _print(road: Road) -> None:
+    from gnnplace.report.sizes import sizes_table
+
+    out, problem = console(), road.problem
+    if road.chosen is not None:
+        out.print(sizes_table(road.sizes, road.chosen))
+    title = (
+        f"{problem.name}: {len(road.program.ops)} captured ops, {problem.num_ops} after "
+        f"grouping, on {road.walking.cluster}"
+    )
+    out.print(comparison_table(road.rows, title))
+    eager = [eager_line(road.eager)] if road.eager else []
+    for line in [*summary_lines(road.rows), *_verdict(road), *_whole(road), *eager]:
+        out.print(line, soft_wrap=True)
+
+
+def _verdict(road: Road) -> list[str]:
+    """Says so if splitting turned out to be slower than one device, whatever was predicted."""
+    times = {name: run.execution.step_time for name, run in road.runs.items()}
+    if "best" not in times or times["best"] <= times.get("single", float("inf")):
+        return []
+    share = times["best"] / times["single"] - 1
+    return [
+        f"one device is best here, as run: the split that was predicted best is {share:.0%} slower"
+    ]
+
+
+def _whole(road: Road) -> list[str]:
+    """One device with the whole batch: what micro-batches have to beat."""
+    if road.whole is None:
+        return []
+    seconds = road.whole.execution.step_time
+    line = f"one device, whole batch: {seconds_text(seconds)}"
+    if "best" in road.runs:
+        gain = seconds / road.runs["best"].execution.step_time
+        line += f"; best with {road.problem.microbatches} micro-batches is {gain:.2f}x as fast"
+    return [f"{line} ({road.whole.verification.summary()})"]

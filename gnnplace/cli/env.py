@@ -1,0 +1,31 @@
+"""``gnnplace env``: versions, machine, and where caches are and how large: for a bug report."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.table import Table
+
+from gnnplace import api
+from gnnplace.cli.console import console, print_json
+from gnnplace.cli.options import add_json
+
+SUMMARY = "Shows versions, this machine, and where caches are and how large."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Prints the environment."""
+    found = api.environment()
+    if args.json:
+        print_json(found)
+        return 0
+    table = Table("what", "value", show_header=False)
+    for part, values in found.items():
+        for name, value in values.items():
+            table.add_row(f"{part}: {name}", str(value))
+    console().print(table)
+    return 0

@@ -1,0 +1,200 @@
+"""``gnnplace execute``: runs a placement, checks it, measures it; on several hosts, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import console, open_store, print_json, say, say_kept
+from gnnplace.cli.options import (
+    CAPTURE,
+    add_capture_options,
+    add_json,
+    add_run_options,
+)
+from gnnplace.errors import ExecutionError, MismatchError
+from gnnplace.files import read_json
+from gnnplace.placement import OPTIONS_KEY
+from gnnplace.report.timeline import from_execution, from_simulation
+from gnnplace.report.trace import write_trace
+from gnnplace.report.units import bytes_text, eager_line, seconds_text
+
+if TYPE_CHECKING:
+    from gnnplace.runtime.hosts import Hosts
+
+SUMMARY = "Runs a placement on workers, checks it against one device, and measures it."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", help="The model that was placed.")
+    parser.add_argument("placement", help="The placement file.")
+    parser.add_argument(
+        "--cluster",
+        default=None,
+        help="The cluster the placement was made for; by default its devices' names say it.",
+    )
+    add_json(parser)
+    parser.add_argument(
+        "--trace", default=None, help="A trace.json to write; it opens in Perfetto."
+    )
+    parser.add_argument(
+        "--no-eager", action="store_true", help="Do not time eager PyTorch beside the run."
+    )
+    add_capture_options(parser)
+    add_run_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Runs a placement on workers, verifies and measures it; under `torchrun` on several hosts."""
+    hosts = _hosts()
+    if hosts is not None:
+        signal.signal(signal.SIGTERM, _stop)
+        if not hosts.first:
+            return _help(args, hosts)
+    data, store = read_json(args.placement), open_store(args.store)
+    options = _placed_options(args, data)
+    program = api.capture(args.model, options=options)
+    cluster = api.resolve_cluster(args.cluster or _cluster_of(data))
+    problem = api.profile(program, cluster, options=options, progress=say)
+    placement, problem = api.read_placement_for(args.placement, problem)
+    done = api.execute(
+        program,
+        problem,
+        placement,
+        options=options,
+        steps=args.steps,
+        mode="measured" if hosts and args.mode == "auto" else args.mode,
+        transport=args.transport,
+        timeout=args.timeout,
+        store=store,
+        label=args.model,
+        hosts=hosts,
+    )
+    say_kept(done.fault)
+    predicted = api.simulate(problem, placement)
+    if args.trace:
+        timelines = [
+            from_simulation(problem, predicted, placement.placer or "placement"),
+            from_execution(problem, done.execution, placement.placer or "placement"),
+        ]
+        write_trace(args.trace, timelines)
+    eager = {} if _without_eager(args, options) else api.eager_times(args.model, options)
+    names = [device.name for device in problem.cluster.devices]
+    memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
+    _print_run(args, done, predicted.step_time, eager, memory)
+    return 0 if done.verification.passed else 1
+
+
+def _hosts() -> Hosts | None:
+    """Several hosts, if `torchrun` started this process; torch is needed for these alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return None
+    from gnnplace.runtime.hosts import from_environment
+
+    return from_environment()
+
+
+def _stop(number: int, frame: object) -> None:
+    """Ends a run that is told to: workers are reaped and the store is told why."""
+    raise ExecutionError("stopped by SIGTERM, as when another host has failed")
+
+
+def _help(args: Namespace, hosts: Hosts) -> int:
+    """Runs this host's share of a placement; the first host verifies and reports.
+
+    Nothing is measured beforehand: only the structure of the problem matters here.
+    """
+    from gnnplace.execution.structure import read_plan
+
+    data = read_json(args.placement)
+    options = _placed_options(args, data)
+    program = api.capture(args.model, options=options)
+    plan = read_plan(args.placement, None, microbatches=options.microbatches, groups=options.groups)
+    problem, placement = plan.placed(program, None)
+    api.execute(
+        program,
+        problem,
+        placement,
+        options=options,
+        steps=args.steps,
+        mode="measured" if args.mode == "auto" else args.mode,
+        transport=args.transport,
+        timeout=args.timeout,
+        hosts=hosts,
+    )
+    return 0
+
+
+def _without_eager(args: Namespace, options: api.CaptureOptions) -> bool:
+    """Eager steps are timed beside the run where they do the same work: float32 training."""
+    return args.no_eager or options.forward_only or options.dtype != "float32"
+
+
+def _print_run(
+    args: Namespace,
+    run: api.Executed,
+    predicted: float,
+    eager: dict[int, float],
+    memory: dict[str, float],
+) -> None:
+    execution = run.execution
+    if args.json:
+        answer = {
+            "mode": execution.mode,
+            "step_time": execution.step_time,
+            "wall_step_time": execution.wall_step_time,
+            "virtual_step_time": execution.virtual_step_time,
+            "predicted_step_time": predicted,
+            "verified": run.verification.passed,
+            "bitwise": run.verification.bitwise,
+            "peak_memory": execution.peak_memory,
+            "predicted_peak_memory": memory,
+            "loss": execution.first.loss if execution.first else None,
+            "eager_step_time": {str(cores): seconds for cores, seconds in eager.items()},
+        }
+        print_json(answer)
+        return
+    out = console()
+    out.print(
+        f"{execution.mode} step time: {seconds_text(execution.step_time)} "
+        f"(predicted {seconds_text(predicted)}; median of {len(execution.steps)} steps, "
+        f"{execution.num_interrupted} interrupted; wall {seconds_text(execution.wall_step_time)}, "
+        f"virtual {seconds_text(execution.virtual_step_time)})",
+        soft_wrap=True,
+    )
+    out.print(run.verification.summary(), soft_wrap=True)
+    for name, peak in execution.peak_memory.items():
+        told = f"{bytes_text(peak)} at most (predicted {bytes_text(memory[name])})"
+        out.print(f"memory of {name}: {told}", soft_wrap=True)
+    if eager:
+        out.print(eager_line(eager), soft_wrap=True)
+
+
+def _placed_options(args: Namespace, data: Any) -> api.CaptureOptions:
+    """The options that the placement was made with; a placement from elsewhere has none."""
+    stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    given = {key: getattr(args, key) for key in CAPTURE}
+    if isinstance(stored, dict):
+        given.update({key: stored[key] for key in CAPTURE if key in stored})
+    given["microbatches"] = max(given["microbatches"], api.placed_microbatches(data))
+    return api.CaptureOptions(**given)
+
+
+def _cluster_of(data: Any) -> str:
+    """``cpu:N`` or ``cuda:N`` for a placement whose devices are called so."""
+    sequence = data.get("sequence") if isinstance(data, dict) else None
+    devices = data.get("device") if isinstance(data, dict) else None
+    names = list(sequence) if isinstance(sequence, dict) else []
+    names = names or sorted(set(devices.values())) if isinstance(devices, dict) else names
+    kinds = {str(name).partition(":")[0] for name in names}
+    if len(kinds) != 1 or not kinds <= {"cpu", "cuda"}:
+        raise MismatchError(
+            "placement: its devices are not those of this machine (cpu:N or cuda:N); give the "
+            "cluster it was made for with --cluster and --mode emulated"
+        )
+    return f"{kinds.pop()}:{len(names)}"

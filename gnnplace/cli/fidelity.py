@@ -1,0 +1,94 @@
+"""``gnnplace fidelity``: predicted against measured step times, on placements that differ."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json, say
+from gnnplace.cli.options import (
+    add_capture_options,
+    add_json,
+    add_run_options,
+    add_search_options,
+    capture_options,
+)
+
+SUMMARY = "Measures placements that differ, and how well they were predicted."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
+    parser.add_argument(
+        "--cluster", required=True, help="Devices of this machine: cpu:N, cuda:N or auto."
+    )
+    parser.add_argument(
+        "--placements", type=int, default=30, help="The number of placements to measure."
+    )
+    parser.add_argument(
+        "--placers",
+        default="",
+        help="Placers whose placements are among them, separated by commas; all by default.",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=6, help="The number of times each placement is measured."
+    )
+    parser.add_argument(
+        "--clock",
+        default="auto",
+        help="The clock to compare by: auto, wall or virtual.",
+    )
+    parser.add_argument(
+        "--stored", action="store_true", help="Calibrate on earlier runs in the store as well."
+    )
+    add_json(parser)
+    parser.add_argument(
+        "-o", "--output", default="fidelity-output", help="The folder of figures, page and files."
+    )
+    add_search_options(parser)
+    add_capture_options(parser)
+    add_run_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Measures, compares, calibrates, prints, writes."""
+    from gnnplace.report.fidelity import study_data, study_lines, study_table, write_study
+    from gnnplace.studies.fidelity import FidelityOptions
+
+    options = FidelityOptions(
+        placements=args.placements,
+        placers=names_in(args.placers),
+        rounds=args.rounds,
+        clock=args.clock,
+        stored=args.stored,
+        budget=args.budget,
+        seed=args.seed,
+        steps=args.steps,
+        mode=args.mode,
+        transport=args.transport,
+        timeout=args.timeout,
+    )
+    folder, store = output_folder(args.output), open_store(args.store)
+    study = api.check_fidelity(
+        args.model,
+        args.cluster,
+        capture=capture_options(args),
+        options=options,
+        store=store,
+        progress=say,
+    )
+    if args.json:
+        print_json(study_data(study))
+    else:
+        out = console()
+        out.print(study_table(study))
+        for line in study_lines(study):
+            out.print(line, soft_wrap=True)
+        out.print(
+            f"written to {args.output}: fidelity.html, fidelity.json, calibration.json, "
+            "problem.json and cluster.yaml (calibrated, for place)",
+            soft_wrap=True,
+        )
+    write_study(study, folder)
+    return 0 if study.before is not None else 1

@@ -1,0 +1,188 @@
+"""``gnnplace hybrid``: how to use N devices, data-parallel groups of model-parallel devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.options import (
+    add_capture_options,
+    add_json,
+    add_output,
+    add_run_options,
+    add_search_options,
+    capture_options,
+)
+from gnnplace.errors import InputError
+
+if TYPE_CHECKING:
+    from gnnplace.hybrid.place import Search
+
+SUMMARY = "Shows how to use N devices: data-parallel groups of model-parallel devices."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("what", help="A model or a problem file.")
+    parser.add_argument(
+        "--cluster",
+        default=None,
+        help="cpu:N, cuda:N, auto, a preset's name or a YAML file; a problem file has its own.",
+    )
+    parser.add_argument(
+        "--devices",
+        type=int,
+        default=None,
+        help="The number of devices, N; more than the cluster has are copies of it.",
+    )
+    parser.add_argument(
+        "--most", type=int, default=8, help="The most devices that a group may have."
+    )
+    parser.add_argument("--placer", default="best", help="The placer of a group's step.")
+    _training_arguments(parser)
+    parser.add_argument(
+        "--execute", action="store_true", help="Run one hybrid step of MODEL for real."
+    )
+    parser.add_argument(
+        "--replicas", type=int, default=2, help="With --execute: the data-parallel groups."
+    )
+    parser.add_argument(
+        "--group-devices", type=int, default=1, help="With --execute: the devices of a group."
+    )
+    add_json(parser)
+    add_output(parser, "A plot of time against devices, .svg or .html.", required=False)
+    add_search_options(parser)
+    add_capture_options(parser, many=True)
+    add_run_options(parser, store=False)
+
+
+def _training_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch", type=int, default=None, help="The examples of a step, for a problem file."
+    )
+    parser.add_argument("--examples", type=int, default=None, help="The examples of an epoch.")
+    parser.add_argument(
+        "--epochs-table", default=None, help="A CSV or YAML file of epochs by global batch."
+    )
+    parser.add_argument(
+        "--least-epochs", type=float, default=None, help="The epochs needed at small batches."
+    )
+    parser.add_argument(
+        "--critical-batch",
+        type=float,
+        default=None,
+        help="The global batch that takes twice the least epochs.",
+    )
+    parser.add_argument(
+        "--network-latency",
+        type=float,
+        default=10e-6,
+        help="The seconds of a message between copies of the cluster.",
+    )
+    parser.add_argument(
+        "--network-bandwidth",
+        type=float,
+        default=10e9,
+        help="The bytes per second between copies of the cluster.",
+    )
+    parser.add_argument(
+        "--no-overlap", action="store_true", help="Reduce gradients after the backward pass."
+    )
+
+
+def run(args: Namespace) -> int:
+    """Prints every split of N devices, the cross-over and the recommendation."""
+    return _execute(args) if args.execute else _study(args)
+
+
+def _study(args: Namespace) -> int:
+    from gnnplace.hybrid.study import HybridOptions
+    from gnnplace.report.hybrid import hybrid_table, study_data, study_lines
+    from gnnplace.report.hybrid_plot import check_drawable, hybrid_svg, write_hybrid
+
+    check_output(args.output)
+    if args.output is not None:
+        check_drawable(args.output)
+    options = HybridOptions(
+        devices=args.devices,
+        most=args.most,
+        batch=args.batch,
+        examples=args.examples,
+        epochs_table=args.epochs_table,
+        least_epochs=args.least_epochs,
+        critical_batch=args.critical_batch,
+        network_latency=args.network_latency,
+        network_bandwidth=args.network_bandwidth,
+        overlap=not args.no_overlap,
+    )
+    study = api.study_hybrid(
+        args.what, args.cluster, options=options, search=_search(args), progress=say
+    )
+    if args.output is not None:
+        title = f"{args.what} on up to {study.devices} devices: time to converge"
+        note = f"step {study.origin['step']}; epochs {study.origin['epochs']}"
+        write_hybrid(args.output, hybrid_svg(study.rows, title=title, note=note), title)
+    if args.json:
+        print_json(study_data(study))
+        return 0
+    out = console()
+    title = f"{args.what} on up to {study.devices} devices"
+    out.print(hybrid_table(study.rows, title, study.advice))
+    for line in study_lines(study):
+        out.print(line, soft_wrap=True)
+    return 0
+
+
+def _execute(args: Namespace) -> int:
+    """Runs groups x devices and DDP on as many shares; 1 if numbers are wrong."""
+    from gnnplace.hybrid.run import Running
+    from gnnplace.report.hybrid import run_data, run_lines, run_table
+
+    if args.cluster is None:
+        raise InputError("hybrid --execute: --cluster is needed, such as cpu:4")
+    counts = microbatch_counts(args.microbatches or "1")
+    if len(counts) > 1:
+        raise InputError(f"--microbatches {args.microbatches!r}: --execute runs one number of them")
+    running = Running(
+        groups=args.replicas,
+        devices=args.group_devices,
+        microbatches=counts[0],
+        steps=args.steps,
+        mode=args.mode,
+        transport=args.transport,
+        timeout=args.timeout,
+    )
+    done = api.execute_hybrid(
+        args.what, args.cluster, running=running, search=_search(args), progress=say
+    )
+    if args.json:
+        print_json(run_data(done))
+    else:
+        out = console()
+        out.print(run_table(done, args.what))
+        for line in run_lines(done):
+            out.print(line)
+    return 0 if done.verification.passed else 1
+
+
+def _search(args: Namespace) -> Search:
+    from gnnplace.hybrid.place import Search
+
+    capture = capture_options(args, microbatches=1)
+    counts = microbatch_counts(args.microbatches or "1,4")
+    return Search(args.placer, args.budget, args.seed, counts, capture)
+
+
+def microbatch_counts(text: str) -> list[int]:
+    """Numbers of micro-batches from a comma-separated list.
+
+    Raises:
+        InputError: not positive numbers.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"--microbatches {text!r}: must be positive numbers, comma-separated")
+    return sorted({int(part) for part in parts})

@@ -1,0 +1,132 @@
+"""The command line: finds the command, parses, runs. Exit 0 done, 2 bad input, 3 infeasible.
+
+A command is a module of this folder with ``SUMMARY``, ``add_arguments(parser)`` and ``run(args)``,
+which returns the exit code. Its name here is the module's, with dashes.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Protocol, cast
+
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+
+from gnnplace.cli.console import QUIET
+from gnnplace.errors import GnnplaceError, InputError
+
+COMMANDS = {
+    "demo": "the main job on a built-in model",
+    "capture": "MODEL -o graph.json: a model's training step as a graph",
+    "profile": "MODEL --cluster C -o problem.json: op times on a cluster",
+    "place": "PROBLEM|MODEL [--cluster C] -o placement.json",
+    "simulate": "PROBLEM PLACEMENT: predicted step time and memory",
+    "execute": "MODEL PLACEMENT: runs it, checks it, measures it",
+    "compare": "MODEL|PROBLEM [--cluster C]: every placer side by side",
+    "report": "PROBLEM PLACEMENT... -o report.html: one page",
+    "convert": "FILE --from FORMAT -o problem.json: public profiles",
+    "shard": "NETWORK|MODEL|TABLES: the best way to split every layer",
+    "shard-run": "MODEL: runs a split model, checked and timed beside DDP",
+    "shard-counts": "NETWORK|MODEL: the best split for 1, 2, 4 ... devices",
+    "hybrid": "MODEL|PROBLEM --cluster C: data-parallel groups, how many",
+    "fidelity": "MODEL --cluster C: predicted against measured; calibration",
+    "measurements": "list|export|prune|calibrate: every step that was measured",
+    "bench": "SUITE.yaml -o results/ | summary FILE...: benchmark suites",
+    "data": "build|verify FOLDER: models as graphs to learn from",
+    "study": "orders -o FOLDER: traversal orders by family",
+    "train": "fit|validate|test|predict|sweep --config trainers/NAME.yaml",
+    "env": "versions, this machine, caches",
+}
+USAGE = f"""gnnplace: finds which device should run each operation of a PyTorch training step.
+
+{chr(10).join(f"  gnnplace {name:13} {what}" for name, what in COMMANDS.items())}
+
+gnnplace COMMAND --help says more; --quiet hides progress; gnnplace --version. MODEL is a zoo name,
+hf:CONFIG or module:callable; C is cpu:N, cuda:N, auto, a preset or a YAML file.
+"""
+
+
+class Command(Protocol):
+    """What a command's module has."""
+
+    SUMMARY: str
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declares the command's arguments."""
+
+    def run(self, args: Namespace) -> int:
+        """Does it; the exit code."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits.
+
+    Args:
+        arguments: those of the process by default.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # Torch and what comes with it are a million objects that stay. To look for garbage among them,
+    # again and again while they are imported and once more at the end, takes a third of the time.
+    gc.set_threshold(50_000, 20, 100)
+    code = run(given)
+    gc.freeze()
+    sys.exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command; returns its exit code. Errors of ours become one line on stderr."""
+    try:
+        return _run(arguments)
+    except GnnplaceError as error:
+        return _fail(str(error), error.exit_code)
+    except ArgumentError as error:
+        return _fail(str(error), 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted; nothing half-written is left", 130)
+    except BrokenPipeError:
+        return 141
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from gnnplace.cluster.machine import versions
+
+        sys.stdout.write(f"gnnplace {versions(['gnnplace'])['gnnplace']}\n")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}")
+    if "--quiet" in rest:
+        os.environ[QUIET] = "1"
+        rest = [argument for argument in rest if argument != "--quiet"]
+    if name == "train":
+        from gnnplace.cli.train import run as train
+
+        return train(rest)
+    chosen = command(name)
+    return chosen.run(parser_of(name, chosen).parse_args(rest))
+
+
+def command(name: str) -> Command:
+    """A command's module, imported here: a command waits for nothing that only others need."""
+    return cast("Command", import_module(f"gnnplace.cli.{name.replace('-', '_')}"))
+
+
+def parser_of(name: str, chosen: Command) -> ArgumentParser:
+    """What parses a command's arguments."""
+    parser = ArgumentParser(prog=f"gnnplace {name}", exit_on_error=False)
+    parser.description = chosen.SUMMARY
+    chosen.add_arguments(parser)
+    return parser
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(part.strip() for part in message.splitlines() if part.strip())
+    sys.stderr.write(f"gnnplace: {line}\n")
+    return code

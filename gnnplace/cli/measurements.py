@@ -1,0 +1,166 @@
+"""``gnnplace measurements list|export|prune|calibrate``: what the store of measured steps has."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.options import add_output, add_store
+from gnnplace.errors import InputError
+from gnnplace.fidelity.calibration import write_calibration
+from gnnplace.files import write_text
+from gnnplace.measurements import MeasurementStore, Selection, StoredRun, default_store
+from gnnplace.report.measurements import calibration_table, runs_table
+
+SUMMARY = "Lists, exports or forgets measured runs; or fits a calibration to them."
+ACTIONS = ("list", "export", "prune", "calibrate")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("action", help="list, export, prune or calibrate.")
+    add_store(parser)
+    parser.add_argument("--model", default=None, help="Only runs of this model.")
+    parser.add_argument(
+        "--fingerprint", default=None, help="Only runs whose problem's fingerprint begins so."
+    )
+    parser.add_argument("--mode", default=None, help="Only runs that were measured, or emulated.")
+    parser.add_argument("--run", default=None, help="Only runs whose name begins with this text.")
+    parser.add_argument("--before", default=None, help="Only runs begun before this date (UTC).")
+    parser.add_argument(
+        "--failed", action="store_true", help="Only runs that failed or never ended."
+    )
+    parser.add_argument(
+        "--limit", type=int, default=None, help="For list and export: the newest N runs."
+    )
+    parser.add_argument(
+        "--keep", type=int, default=0, help="For prune: the newest N runs are kept."
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="For list: print one JSON object a line."
+    )
+    parser.add_argument(
+        "--clock", default="auto", help="For calibrate: the clock to fit to, auto, wall or virtual."
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="For calibrate: the seed of the cross-validation."
+    )
+    add_output(
+        parser,
+        "For export and calibrate: the file to write.",
+        required=False,
+    )
+
+
+def run(args: Namespace) -> int:
+    """Lists, exports, prunes or calibrates."""
+    if args.action not in ACTIONS:
+        raise InputError(
+            f"measurements: action {args.action!r} is unknown; actions: {', '.join(ACTIONS)}"
+        )
+    selection, store = selection_of(args), MeasurementStore(args.store or default_store())
+    if args.action == "prune":
+        return _prune(store, selection, args)
+    if args.action == "calibrate":
+        return _calibrate(store, selection, args)
+    runs = store.runs(selection, args.limit)
+    if args.action == "export":
+        return _export(store, runs, args.output)
+    return _list(store, runs, as_json=args.json)
+
+
+def selection_of(args: Namespace) -> Selection:
+    """The runs that the arguments narrow down to.
+
+    Raises:
+        InputError: a date that is none, or a limit below one.
+    """
+    if args.limit is not None and args.limit < 1:
+        raise InputError(f"--limit {args.limit}: must be a positive number")
+    if args.keep < 0:
+        raise InputError(f"--keep {args.keep}: must not be negative")
+    return Selection(
+        model=args.model,
+        fingerprint=args.fingerprint,
+        mode=args.mode,
+        run=args.run,
+        before=_instant(args.before),
+        failed=args.failed,
+    )
+
+
+def _instant(text: str | None) -> str | None:
+    """A date or an instant as it stands in the store; without a zone it is UTC."""
+    if text is None:
+        return None
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(
+            f"--before {text!r}: not a date; give 2026-11-21 or 2026-11-21T12:00"
+        ) from None
+    zoned = given if given.tzinfo else given.replace(tzinfo=UTC)
+    return zoned.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _list(store: MeasurementStore, runs: list[StoredRun], *, as_json: bool) -> int:
+    if as_json:
+        for run in runs:
+            print_json(asdict(run) | {"step_time": run.step_time})
+        return 0
+    console().print(runs_table(runs, f"{len(runs)} runs in {store.url}, the newest first"))
+    return 0
+
+
+def _export(store: MeasurementStore, runs: list[StoredRun], output: str | None) -> int:
+    """One JSON line a run, oldest first, with its problem, its placement and all its steps."""
+    if output is None:
+        for line in _lines(store, runs):
+            sys.stdout.write(line)
+        return 0
+    check_output(output)
+    write_text(output, "".join(_lines(store, runs)))
+    console().print(f"{len(runs)} runs written to {output}")
+    return 0
+
+
+def _lines(store: MeasurementStore, runs: list[StoredRun]) -> Iterator[str]:
+    for run in reversed(runs):
+        data: dict[str, Any] = asdict(run) | {
+            "problem": store.problem(run.problem),
+            "placement": store.placement(run.id),
+            "steps": [asdict(step) for step in store.steps(run.id)],
+        }
+        yield json.dumps(data) + "\n"
+
+
+def _prune(store: MeasurementStore, selection: Selection, args: Namespace) -> int:
+    if selection == Selection() and not args.keep:
+        raise InputError(
+            "measurements prune: say what to forget: --before DATE, --model NAME, --failed, "
+            "--run ID, --fingerprint F, --mode MODE, or --keep N of the newest"
+        )
+    count = store.prune(selection, keep=args.keep)
+    console().print(f"{count} runs forgotten, {len(store.runs())} left in {store.url}")
+    return 0
+
+
+def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -> int:
+    """Fits one calibration to all runs on this machine, shown on what is held out."""
+    output = args.output or "calibration.json"
+    check_output(output)
+    found = api.calibrate(store, selection, clock=args.clock, seed=args.seed, progress=say)
+    out = console()
+    out.print(calibration_table(found))
+    out.print(f"calibration: {found.calibration}", soft_wrap=True)
+    write_calibration(output, found.calibration, found.overlap)
+    out.print(f"written to {output}: for profile and place --calibration")
+    return 0

@@ -1,0 +1,164 @@
+"""Options that several commands share, each with its sentence of help."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.splitting.answers import BANDWIDTH, FLOPS, SplitOptions
+
+AUTO = "auto"
+CAPTURE = ("optimizer", "dtype", "forward_only", "groups", "microbatches")
+
+
+def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: bool = False) -> None:
+    """How a model is captured.
+
+    Args:
+        parser: of a command.
+        auto: ``--microbatches`` may be ``auto``.
+        many: ``--microbatches`` is a list to try.
+    """
+    parser.add_argument(
+        "--optimizer", default="sgd", help="The optimizer of the step: sgd or adamw."
+    )
+    parser.add_argument(
+        "--dtype", default="float32", help="The type of parameters: float32 or bfloat16."
+    )
+    parser.add_argument(
+        "--forward-only", action="store_true", help="Capture inference instead of a training step."
+    )
+    parser.add_argument(
+        "--groups", type=int, default=200, help="The number of ops to group the graph to."
+    )
+    if many:
+        told = "Numbers of micro-batches to try, separated by commas; 1,4 by default."
+        parser.add_argument("--microbatches", default=None, help=told)
+        return
+    kind: Any = int | Literal["auto"] if auto else int
+    told = "The number of shares that the batch is cut into"
+    told += "; auto tries several and keeps the best." if auto else "."
+    parser.add_argument("--microbatches", type=kind, default=1, help=told)
+
+
+def capture_options(args: Namespace, **changed: Any) -> api.CaptureOptions:
+    """The capture options among a command's arguments; with ``auto`` of the whole batch."""
+    given = {key: getattr(args, key) for key in CAPTURE} | changed
+    given["microbatches"] = 1 if given["microbatches"] == AUTO else given["microbatches"]
+    return api.CaptureOptions(**given)
+
+
+def add_search_options(parser: ArgumentParser) -> None:
+    """Budget and seed of a search."""
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=api.DEFAULT_BUDGET,
+        help="The seconds that each placer may search; 0 takes its first choice.",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="The seed of all randomness.")
+
+
+def add_placer_options(parser: ArgumentParser) -> None:
+    """The placer and the options that placers have."""
+    parser.add_argument(
+        "--placer", default="best", help=f"The placer: {', '.join(api.placer_names())}."
+    )
+    for name, option in api.placer_options().items():
+        having = [row.name for row in api.ROSTER.values() if name in row.options]
+        told = f"{option.help} For {', '.join(having)}."
+        parser.add_argument(f"--{name}", type=option.kind, default=None, help=told)
+
+
+def placer_options(args: Namespace) -> dict[str, Any]:
+    """The placer options among a command's arguments; None where one is not given."""
+    return {name: getattr(args, name) for name in api.placer_options()}
+
+
+def add_objective(parser: ArgumentParser) -> None:
+    """What is minimised."""
+    parser.add_argument(
+        "--objective",
+        default=api.TIME,
+        help="What to minimise: time (of one step) or throughput (the interval between steps).",
+    )
+
+
+def add_run_options(parser: ArgumentParser, *, store: bool = True) -> None:
+    """How a placement is executed."""
+    parser.add_argument("--steps", type=int, default=10, help="The number of steps to time.")
+    parser.add_argument(
+        "--mode",
+        default=AUTO,
+        help="measured (a core or GPU each), emulated (virtual clock) or auto.",
+    )
+    parser.add_argument(
+        "--transport", default="shm", help="How workers exchange tensors: shm or gloo."
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        help="The seconds without progress after which a run is given up.",
+    )
+    if store:
+        add_store(parser)
+
+
+def add_store(parser: ArgumentParser) -> None:
+    """Where measured steps are kept."""
+    parser.add_argument(
+        "--store",
+        default=None,
+        help="The store of measurements: an SQLite file, an SQLAlchemy URL or none; by default "
+        "$GNNPLACE_STORE, else a file in the user's data folder.",
+    )
+
+
+def add_calibration(parser: ArgumentParser) -> None:
+    """A calibration to apply to problems."""
+    parser.add_argument(
+        "--calibration",
+        default=None,
+        help="A calibration.json, as fidelity or measurements calibrate writes it.",
+    )
+
+
+def add_output(parser: ArgumentParser, what: str, *, required: bool = True) -> None:
+    """Where the result is written."""
+    parser.add_argument("-o", "--output", required=required, default=None, help=what)
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """One JSON object instead of tables."""
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+
+
+def add_split_options(parser: ArgumentParser) -> None:
+    """Devices, speeds, allowed splits, memory."""
+    parser.add_argument(
+        "--devices",
+        type=int,
+        default=None,
+        help="The number of devices: 8 by default, 2 for what is executable.",
+    )
+    parser.add_argument(
+        "--exactly", action="store_true", help="Every layer of a network uses all devices."
+    )
+    parser.add_argument(
+        "--powers-of-two", action="store_true", help="A network is split by powers of two alone."
+    )
+    parser.add_argument("--flops", type=float, default=FLOPS, help="The FLOP/s of a device.")
+    parser.add_argument(
+        "--bandwidth", type=float, default=BANDWIDTH, help="The bytes per second of a link."
+    )
+    parser.add_argument(
+        "--memory-limit", type=float, default=None, help="The bytes that a device has."
+    )
+
+
+def split_options(args: Namespace) -> SplitOptions:
+    """The options of a split among a command's arguments."""
+    return SplitOptions(args.devices, args.flops, args.bandwidth, args.exactly, args.powers_of_two)

@@ -1,0 +1,111 @@
+"""``gnnplace place``: a device for every op and a sequence for every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import check_output, console, correction, say
+from gnnplace.cli.options import (
+    AUTO,
+    CAPTURE,
+    add_calibration,
+    add_capture_options,
+    add_objective,
+    add_output,
+    add_placer_options,
+    add_search_options,
+    capture_options,
+    placer_options,
+)
+from gnnplace.errors import InputError
+from gnnplace.files import write_json
+from gnnplace.placement import OPTIONS_KEY, placement_to_data
+from gnnplace.placers import Result
+from gnnplace.problem import Problem
+from gnnplace.report.intervals import interval_keys
+
+if TYPE_CHECKING:
+    from gnnplace.sizes import Size
+
+SUMMARY = "Finds a device for every op and a sequence for every device."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("what", help="A problem file or a model.")
+    parser.add_argument(
+        "--cluster", default=None, help="cpu:N, cuda:N, auto, a preset's name or a YAML file."
+    )
+    add_placer_options(parser)
+    add_objective(parser)
+    add_output(parser, "The file to write, such as placement.json.")
+    add_search_options(parser)
+    add_capture_options(parser, auto=True)
+    add_calibration(parser)
+
+
+def run(args: Namespace) -> int:
+    """Places a problem or a model and writes the placement."""
+    check_output(args.output)
+    api.check_budget(args.budget)
+    given = placer_options(args)
+    api.placer_for(args.objective, args.placer, **given)  # a wrong option shows before the work
+    correct = correction(args.calibration)
+    place = partial(
+        api.place,
+        placer=args.placer,
+        budget=args.budget,
+        seed=args.seed,
+        objective=args.objective,
+        **given,
+    )
+    options, problem, result = _placed(args, place, correct)
+    data = placement_to_data(result.placement, problem) | interval_keys(result)
+    data[OPTIONS_KEY] = {key: getattr(options, key) for key in CAPTURE}
+    write_json(args.output, data)
+    console().print(f"{result}; written to {args.output}", soft_wrap=True)
+    return 0
+
+
+Place = Callable[[Problem], Result]
+
+
+def _placed(
+    args: Namespace, place: Place, correct: Callable[[Problem], Problem]
+) -> tuple[api.CaptureOptions, Problem, Result]:
+    if args.microbatches == AUTO:
+        chosen = _chosen_size(args, place, correct)
+        assert chosen.result is not None
+        return chosen.options, chosen.problem, chosen.result
+    options = capture_options(args)
+    problem = correct(read_problem_of(args, options))
+    api.warm([args.placer], args.objective)
+    return options, problem, place(problem)
+
+
+def read_problem_of(args: Namespace, options: api.CaptureOptions) -> Problem:
+    """The problem of a file, or of a model; torch is needed for a model alone."""
+    if api.is_problem_file(args.what):
+        return api.read_on_cluster(args.what, args.cluster, options.microbatches)
+    return api.read_or_profile(args.what, args.cluster, options, say)
+
+
+def _chosen_size(args: Namespace, place: Place, correct: Callable[[Problem], Problem]) -> Size:
+    """The best number of micro-batches and its placement; prints what each came to."""
+    if args.objective == api.THROUGHPUT:
+        raise InputError(
+            "--microbatches auto finds the shortest step; with --objective throughput give a number"
+        )
+    from gnnplace.report.sizes import sizes_table
+
+    api.warm([args.placer])
+    sizes, chosen = api.choose_microbatches(
+        args.what, args.cluster, capture_options(args), place, say, correct
+    )
+    console().print(sizes_table(sizes, chosen))
+    return chosen

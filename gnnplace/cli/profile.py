@@ -1,0 +1,47 @@
+"""``gnnplace profile``: a model's op times on a cluster, as the problem of placing it."""
+
+from __future__ import annotations
+
+import numpy as np
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import check_output, console, correction, say
+from gnnplace.cli.options import (
+    add_calibration,
+    add_capture_options,
+    add_output,
+    capture_options,
+)
+from gnnplace.problem import write_problem
+from gnnplace.report.units import seconds_text
+
+SUMMARY = "Measures a model's ops and writes the problem of placing it."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
+    parser.add_argument(
+        "--cluster", required=True, help="cpu:N, cuda:N, auto, a preset's name or a YAML file."
+    )
+    add_output(parser, "The file to write, such as problem.json.")
+    add_capture_options(parser)
+    add_calibration(parser)
+
+
+def run(args: Namespace) -> int:
+    """Profiles and writes."""
+    check_output(args.output)
+    correct = correction(args.calibration)
+    profiled = api.profile(args.model, args.cluster, options=capture_options(args), progress=say)
+    problem = correct(profiled)
+    write_problem(args.output, problem)
+    share = float(problem.estimated.mean())
+    origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"
+    single = np.where(np.isfinite(problem.times), problem.times, 0).sum(axis=0).min()
+    console().print(
+        f"{problem.name}: {problem.num_ops} ops, {seconds_text(float(single))} of work on one "
+        f"device ({origin} times), {problem.num_devices} devices; written to {args.output}"
+    )
+    return 0

@@ -1,0 +1,132 @@
+"""``gnnplace shard``: the best way to split every layer over the devices."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace.cli import shard_counts, shard_run
+from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.options import add_json, add_output, add_split_options, split_options
+from gnnplace.errors import InputError
+from gnnplace.report.frontier import check_drawable
+from gnnplace.report.sharding import (
+    draw_frontier,
+    frontier_lines,
+    planned_data,
+    planned_lines,
+    split_data,
+    split_lines,
+)
+from gnnplace.sharding.files import write_sharding
+from gnnplace.splitting.answers import (
+    Tables,
+    plan_shard,
+    shard_frontier,
+    shard_network,
+    shard_tables,
+)
+
+SUMMARY = "Finds the best way to split every layer over the devices."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("what", help="A network, a model, or NAME.json beside NAME.npz.")
+    add_split_options(parser)
+    parser.add_argument(
+        "--executable", action="store_true", help="Split MODEL in ways that DTensor can run."
+    )
+    parser.add_argument("--tables", default=None, help="Write the cost tables to NAME.json.")
+    parser.add_argument(
+        "--pareto", action="store_true", help="Find every trade of time for memory."
+    )
+    parser.add_argument(
+        "--epsilon", type=float, default=0.0, help="The relative error that --pareto may make."
+    )
+    add_json(parser)
+    add_output(
+        parser,
+        "A picture of the --pareto frontier (.svg, .html), or the --executable plan.",
+        required=False,
+    )
+    _old_arguments(parser)
+
+
+def _old_arguments(parser: ArgumentParser) -> None:
+    """What was part of this command until version 0.2."""
+    parser.add_argument("--execute", action="store_true", help="Use gnnplace shard-run instead.")
+    parser.add_argument("--profile", action="store_true", help="Use gnnplace shard-counts instead.")
+    parser.add_argument("--plan", default=None, help="Use gnnplace shard-run --plan instead.")
+    parser.add_argument("--steps", type=int, default=10, help="Use gnnplace shard-run instead.")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, help="Use gnnplace shard-run instead."
+    )
+
+
+def run(args: Namespace) -> int:
+    """Prints the best strategy of a sharding problem, or all that no other beats."""
+    if args.execute:
+        say("shard --execute is now gnnplace shard-run; the old form goes in the next version")
+        return shard_run.run(args)
+    if args.plan is not None:
+        raise InputError("--plan: only shard-run runs a plan")
+    _check(args)
+    if args.profile:
+        say("shard --profile is now gnnplace shard-counts; the old form goes in the next version")
+        return shard_counts.run(args)
+    if args.executable:
+        return _executable(args)
+    tables = shard_tables(args.what, split_options(args))
+    if args.tables is not None:
+        write_sharding(args.tables, tables.problem)
+    return _frontier(tables, args) if args.pareto else _best(tables, args)
+
+
+def _check(args: Namespace) -> None:
+    """Refuses options that would have no effect."""
+    if args.epsilon and not args.pareto:
+        raise InputError("--epsilon: only --pareto has an error to allow")
+    if args.output is not None and not (args.pareto or args.executable):
+        raise InputError("--output: only the frontier of --pareto is drawn")
+    if args.pareto and args.profile:
+        raise InputError("--pareto, --profile: one of them at a time")
+
+
+def _best(tables: Tables, args: Namespace) -> int:
+    result = shard_network(tables, memory_limit=args.memory_limit)
+    if args.json:
+        print_json(split_data(tables.problem, result))
+    else:
+        print_lines(*split_lines(tables.problem, tables.setting, result))
+    return 0
+
+
+def _frontier(tables: Tables, args: Namespace) -> int:
+    if args.output is not None:
+        check_drawable(args.output)
+        if not tables.problem.has_memory:
+            raise InputError("--output: a problem without memory tables has no frontier to draw")
+    answer = shard_frontier(tables, epsilon=args.epsilon, memory_limit=args.memory_limit)
+    if args.output is not None:
+        network = tables.setting is not None
+        draw_frontier(tables.problem, answer, args.output, network=network)
+    if args.json:
+        print_json([split_data(tables.problem, point) for point in answer.points])
+    else:
+        print_lines(*frontier_lines(tables.problem, answer))
+    return 0
+
+
+def _executable(args: Namespace) -> int:
+    """Plans, saves and prints a strategy that DTensor can run."""
+    check_output(args.output)
+    made = plan_shard(args.what, split_options(args), memory_limit=args.memory_limit)
+    if args.tables is not None:
+        write_sharding(args.tables, made.problem)
+    if args.output is not None:
+        made.plan.save(args.output)
+    if args.json:
+        print_json(planned_data(made))
+    else:
+        print_lines(*planned_lines(made))
+    return 0

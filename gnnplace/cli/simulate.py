@@ -1,0 +1,45 @@
+"""``gnnplace simulate``: predicted step time, peak memory and busy share of every device."""
+
+from __future__ import annotations
+
+import numpy as np
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import console, print_json
+from gnnplace.cli.options import add_json
+from gnnplace.problem import read_problem
+from gnnplace.report.tables import simulation_table
+from gnnplace.report.units import seconds_text
+
+SUMMARY = "Predicts step time and memory of a placement; infeasible is an answer."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("problem", help="The problem file.")
+    parser.add_argument("placement", help="The placement file.")
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Predicts a placement's step."""
+    placement, problem = api.read_placement_for(args.placement, read_problem(args.problem))
+    simulation = api.simulate(problem, placement)
+    finite = np.isfinite(simulation.step_time)
+    if args.json:
+        names = [device.name for device in problem.cluster.devices]
+        print_json(
+            {
+                "step_time": simulation.step_time if finite else None,
+                "peak_memory": dict(zip(names, simulation.peak_memory.tolist(), strict=True)),
+                "feasible": simulation.feasible,
+            }
+        )
+        return 0
+    out = console()
+    out.print(simulation_table(problem, simulation))
+    out.print(f"predicted step time: {seconds_text(simulation.step_time) if finite else 'none'}")
+    for fault in simulation.faults:
+        out.print(f"infeasible: {fault}", soft_wrap=True)
+    return 0

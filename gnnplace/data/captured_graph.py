@@ -1,0 +1,161 @@
+"""``CapturedGraph``: a model's training step as a graph with costs on several kinds, and its file.
+
+Costs are kept in two parts, so that a share of the batch can be priced: what an op takes at least
+(launches) and what it takes beyond that for the whole batch (work). Both are estimates from the
+kinds' published peaks, never measured: the same file comes out on every machine. Views and copies
+into buffers are already part of the op that they must not be parted from. Names are dropped.
+
+A file is an ``.npz`` without pickled objects. Indices are kept as differences, which compress well.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import write_arrays
+from gnnplace.graph import ComputationGraph
+from gnnplace.graph.coarsening import coarsen
+from gnnplace.graph.quotient import quotient, united
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+FORMAT, VERSION = "gnnplace-captured", 1
+INDICES = ("producer", "consumer", "consumer_offset", "unit")
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedGraph:
+    """A captured training step.
+
+    Attributes:
+        origin: what it was captured from: at least ``name``, ``family``, ``part``, ``spec``,
+            ``optimizer`` and ``versions``.
+        graph: ops and tensors; bytes are those of the whole batch.
+        kinds: device kinds that costs are known for.
+        work: seconds of each op on each kind for the whole batch, without launches.
+            [num_kinds, num_ops]
+        launch: seconds that launching it takes, whatever the batch. [num_kinds, num_ops]
+        state: bytes that stay for the whole step. [num_ops]
+        phase: FORWARD, BACKWARD or UPDATE, as in a problem. [num_ops]
+        unit: class of ops that share a device, -1 if none. [num_ops]
+    """
+
+    origin: dict[str, Any]
+    graph: ComputationGraph
+    kinds: tuple[str, ...]
+    work: FloatArray
+    launch: FloatArray
+    state: FloatArray
+    phase: NDArray[np.int8]
+    unit: IntArray
+
+    @property
+    def name(self) -> str:
+        """Name of the graph."""
+        return str(self.origin["name"])
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops n."""
+        return self.graph.num_ops
+
+    @cached_property
+    def colocate(self) -> tuple[str | None, ...]:
+        """Class of each op as in a problem, or None. [num_ops]"""
+        return tuple(None if unit < 0 else f"unit{unit}" for unit in self.unit.tolist())
+
+    def coarsened(self, target: int) -> CapturedGraph:
+        """The graph with about ``target`` groups as its ops; itself where it has no more ops.
+
+        Groups depend on structure and the costs on the first kind alone.
+        """
+        if target >= self.num_ops:
+            return self
+        cost = self.work[0] + self.launch[0]
+        group = coarsen(self.graph, cost, target=target, unit=self.colocate, phase=self.phase)
+        count = int(group.max()) + 1
+        first = np.full(count, self.num_ops)
+        np.minimum.at(first, group, np.arange(self.num_ops))
+        return CapturedGraph(
+            self.origin,
+            quotient(self.graph, group, op_names(count)),
+            self.kinds,
+            _summed(self.work, group, count),
+            _summed(self.launch, group, count),
+            np.bincount(group, self.state, count).astype(np.float64),
+            self.phase[first],
+            united(self.unit, group, count),
+        )
+
+
+def _summed(costs: FloatArray, group: IntArray, count: int) -> FloatArray:
+    return np.stack([np.bincount(group, row, count) for row in costs])
+
+
+def op_names(count: int) -> list[str]:
+    """Names of ops whose own are unknown."""
+    return [f"op{i}" for i in range(count)]
+
+
+def write_captured(path: str | Path, captured: CapturedGraph) -> None:
+    """Writes a graph's file: to a temporary file beside ``path`` that is renamed over it.
+
+    Raises:
+        InputError: the folder does not exist or cannot be written to.
+    """
+    graph = captured.graph
+    header = {"format": FORMAT, "version": VERSION, "kinds": captured.kinds, **captured.origin}
+    arrays: dict[str, Any] = {
+        "producer": graph.producer,
+        "consumer": graph.consumer,
+        "consumer_offset": graph.consumer_offset,
+        "unit": captured.unit,
+    }
+    arrays = {key: np.diff(value, prepend=0).astype(np.int32) for key, value in arrays.items()}
+    arrays["header"] = np.array(json.dumps(header, sort_keys=True))
+    arrays["phase"], arrays["size"] = captured.phase, graph.size
+    for key in ("work", "launch", "state"):
+        arrays[key] = getattr(captured, key).astype(np.float32)
+    write_arrays(path, arrays)
+
+
+def read_captured(path: str | Path) -> CapturedGraph:
+    """Reads a graph's file.
+
+    Raises:
+        FormatError: the file is missing, is not one of ours, or of another version.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+        header = json.loads(str(arrays["header"]))
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        raise FormatError(f"{path}: not a captured graph: {error}") from None
+    if (header.pop("format", None), header.pop("version", None)) != (FORMAT, VERSION):
+        raise FormatError(f"{path}: not a {FORMAT} file of version {VERSION}; build the store anew")
+    try:
+        return _assemble(header, arrays)
+    except (KeyError, InputError) as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def _assemble(header: dict[str, Any], arrays: dict[str, Any]) -> CapturedGraph:
+    whole = {key: np.cumsum(arrays[key]).astype(np.int32) for key in INDICES}
+    names = op_names(len(arrays["phase"]))
+    size = arrays["size"].astype(np.float64)
+    graph = ComputationGraph(
+        tuple(names), whole["producer"], size, whole["consumer_offset"], whole["consumer"]
+    )
+    costs = {key: arrays[key].astype(np.float64) for key in ("work", "launch", "state")}
+    kinds = tuple(header.pop("kinds"))
+    return CapturedGraph(header, graph, kinds, phase=arrays["phase"], unit=whole["unit"], **costs)

@@ -1,0 +1,108 @@
+"""A placement of a captured model run, checked against one process and kept in the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnplace.execution.eager import eager_step_times
+from gnnplace.execution.executor import execute
+from gnnplace.execution.recording import recording
+from gnnplace.execution.result import Execution
+from gnnplace.execution.setting import execution_mode
+from gnnplace.execution.verification import Verification, verify
+from gnnplace.measurements import MeasurementStore
+from gnnplace.placement import Placement
+from gnnplace.problem import Problem
+from gnnplace.runtime.hosts import Hosts
+from gnnplace.tracing.microbatching import microbatched
+from gnnplace.tracing.models import capture_model, workload_of
+from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing.program import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Executed:
+    """A placement that was run, and whether it computed what one device computes.
+
+    Attributes:
+        execution: What the run took.
+        verification: What it computed, against one process.
+        run: Its name in the store of measurements; None if it was not kept.
+        fault: Why the store took no more of it; empty if it took all.
+    """
+
+    execution: Execution
+    verification: Verification
+    run: str | None = None
+    fault: str = ""
+
+
+def execute_placement(
+    model: str | Program,
+    problem: Problem,
+    placement: Placement,
+    *,
+    options: CaptureOptions | None = None,
+    steps: int = 10,
+    mode: str = "auto",
+    transport: str = "shm",
+    timeout: float = 120.0,
+    store: MeasurementStore | None = None,
+    source: str = "execute",
+    label: str | None = None,
+    hosts: Hosts | None = None,
+) -> Executed:
+    """Runs a placement for real and checks it against one process.
+
+    Args:
+        model: The captured model at 1/M of the batch, or its name.
+        problem: What the placement is of.
+        placement: Devices and sequences.
+        options: As the model was captured.
+        steps: Steps to time.
+        mode: ``measured`` (a core a device), ``emulated`` (virtual clock), or ``auto``: measured
+            where there are enough cores.
+        transport: ``shm`` or ``gloo``.
+        timeout: Seconds without progress after which the run is given up.
+        store: Where to keep every measured step, and why the run failed if it fails.
+        source: What makes the run, for the store.
+        label: What the store calls the model; its name by default.
+        hosts: Several hosts that do the same; the first one verifies, keeps and reports.
+
+    Raises:
+        ExecutionError: a worker died, hung or failed.
+    """
+    options = options or CaptureOptions()
+    program = capture_model(model, options=options) if isinstance(model, str) else model
+    if problem.microbatches > 1 and program.microbatches == 1:
+        program = microbatched(program, problem.microbatches)
+    mode = execution_mode(placement, problem) if mode == "auto" else mode
+    name = label or (model if isinstance(model, str) else program.name)
+    about = {"mode": mode, "transport": transport, "source": source}
+    with recording(store, name, problem, placement, **about) as recorder:
+        run = execute(
+            program,
+            problem,
+            placement,
+            steps=steps,
+            mode=mode,
+            transport=transport,
+            timeout=timeout,
+            observer=recorder.steps if recorder else None,
+            hosts=hosts,
+        )
+        if hosts is not None and not hosts.first:
+            return Executed(run, Verification(0, ()))
+        verification = verify(program, run)
+    if recorder is None:
+        return Executed(run, verification)
+    recorder.finish(verification)
+    return Executed(run, verification, recorder.run, recorder.fault)
+
+
+def eager_times(model: str, options: CaptureOptions | None = None) -> dict[int, float]:
+    """Measured seconds of an eager PyTorch step on the whole batch, by number of CPU cores."""
+    options, workload = options or CaptureOptions(), workload_of(model)
+    return eager_step_times(
+        workload.model, workload.inputs, loss=workload.loss, optimizer=options.optimizer
+    )

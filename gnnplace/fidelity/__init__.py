@@ -1,0 +1,1 @@
+"""How well steps are predicted: agreement, calibration, residuals; arithmetic on samples."""

@@ -1,0 +1,190 @@
+"""What the constraint model of ``exact`` is built from.
+
+Whole numbers for times (``make_scale``), tensors that travel together (``bundles``), and devices
+that can be swapped (``equal_devices``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.problem import Problem
+from gnnplace.search.space import SearchSpace
+
+IntArray = NDArray[np.int32]
+RESOLUTION = 1e8  # Units in the horizon where times have no common unit.
+ROUNDING = 1e-9  # Of a duration: quotients a hair below a whole number count as it.
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Seconds as whole units.
+
+    Attributes:
+        unit: seconds of one unit.
+        horizon: seconds that no schedule of interest exceeds.
+        exact: whether all durations are whole units.
+    """
+
+    unit: float
+    horizon: float
+    exact: bool = False
+
+    def down(self, seconds: Any) -> Any:
+        """Seconds as whole units, rounded down; arrays too."""
+        units = np.floor(np.asarray(seconds, dtype=np.float64) / self.unit * (1 + ROUNDING))
+        return units.astype(np.int64)
+
+    def bound(self, units: float) -> float:
+        """Seconds that are certain if ``units`` are a lower bound of the model."""
+        return max(0.0, units * self.unit * (1 - 2 * ROUNDING))
+
+
+def make_scale(problem: Problem, horizon: float) -> Scale:
+    """A common unit of all durations where there is a decimal one, else a fine one."""
+    cluster = problem.cluster
+    linked = cluster.channel >= 0
+    rate = np.unique(cluster.bandwidth[linked])
+    parts = [problem.times, cluster.latency[linked], cluster.send_overhead]
+    parts += [cluster.receive_overhead, problem.graph.size[:, None] / rate]
+    durations = np.unique(np.concatenate([part[np.isfinite(part)].ravel() for part in parts]))
+    for unit in (1.0, 0.5, 0.1, 0.05, 0.01, 0.001):
+        count = durations / unit
+        if horizon / unit < RESOLUTION and np.allclose(count, np.rint(count), 1e-12, 1e-9):
+            return Scale(unit, horizon, True)
+    return Scale(max(horizon, 1e-300) / RESOLUTION, horizon)
+
+
+def serial_time(problem: Problem) -> float:
+    """Seconds that one op or transfer at a time take at most: no schedule needs more."""
+    cluster = problem.cluster
+    linked = cluster.channel >= 0
+    times = np.where(np.isfinite(problem.times), problem.times, 0.0).max(axis=1).sum()
+    if not linked.any():
+        return float(times)
+    fixed = (cluster.latency + cluster.send_overhead + cluster.receive_overhead)[linked].max()
+    sending = fixed * problem.graph.num_tensors + (problem.graph.size.sum()) / (
+        cluster.bandwidth[linked].min()
+    )
+    return float(times + (problem.num_devices - 1) * sending)
+
+
+def equal_devices(problem: Problem) -> list[list[int]]:
+    """Classes of devices any two of which can be swapped without changing the problem."""
+    classes: list[list[int]] = []
+    for d in range(problem.num_devices):
+        for members in classes:
+            if _swappable(problem, members[0], d):
+                members.append(d)
+                break
+        else:
+            classes.append([d])
+    return classes
+
+
+def _swappable(problem: Problem, a: int, b: int) -> bool:
+    cluster, swap = problem.cluster, np.arange(problem.num_devices)
+    swap[[a, b]] = b, a
+    allowed = np.where(problem.allowed, problem.times, np.inf)
+    matrices = (
+        cluster.latency, cluster.bandwidth, cluster.sender_busy,
+        cluster.send_overhead, cluster.receive_overhead,
+    )  # fmt: skip
+    if cluster.memory[a] != cluster.memory[b] or not (allowed[:, a] == allowed[:, b]).all():
+        return False
+    if any(not np.array_equal(m, m[swap][:, swap]) for m in matrices):
+        return False
+    pairs = np.stack([cluster.channel.ravel(), cluster.channel[swap][:, swap].ravel()])
+    renamed = len(np.unique(pairs, axis=1).T)
+    return renamed == len(np.unique(pairs[0])) == len(np.unique(pairs[1]))
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Tensors of one op that are read by the same ops of other units.
+
+    Attributes:
+        producer: op that makes them.
+        tensors: as listed.
+        readers: ops of other units that consume every one of them.
+    """
+
+    producer: int
+    tensors: tuple[int, ...]
+    readers: tuple[int, ...]
+
+
+def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
+    """Everything that may be sent; tensors that always travel together are one bundle.
+
+    Args:
+        problem: the problem.
+        runs: join only tensors with no others of their producer listed between them.
+    """
+    graph, unit_of = problem.graph, problem.unit_of.tolist()
+    merge = bundling(problem)
+    last: dict[int, tuple[int, ...]] = {}
+    groups: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
+    for tensor, producer in enumerate(graph.producer.tolist()):
+        consumers = graph.consumers(tensor)
+        away = tuple(sorted(int(c) for c in consumers if unit_of[int(c)] != unit_of[producer]))
+        if not away:
+            continue
+        changed = runs and last.get(producer) != away
+        last[producer] = away
+        key = (producer, away, -1 if merge else tensor)
+        if changed and key in groups:
+            former = groups.pop(key)
+            groups[producer, away, -2 - former[0]] = former
+        groups.setdefault(key, []).append(tensor)
+    ordered = sorted(groups.items(), key=lambda item: item[1][0])
+    return [Bundle(producer, tuple(group), away) for (producer, away, _), group in ordered]
+
+
+def bundling(problem: Problem) -> bool:
+    """Whether the sends of an op can change places on every channel without delaying the last.
+
+    They follow each other there without a gap, so tensors with the same readers may be taken as
+    one: on two devices, where no sender makes copies itself, and where all do so on channels of
+    their own.
+    """
+    cluster = problem.cluster
+    linked = cluster.channel >= 0
+    busy = cluster.sender_busy[linked]
+    sources = np.nonzero(linked)[0]
+    pairs = {(int(c), int(d)) for c, d in zip(cluster.channel[linked], sources, strict=True)}
+    own = len(pairs) == len({channel for channel, _ in pairs})
+    return problem.num_devices <= 2 or not busy.any() or (bool(busy.all()) and own)
+
+
+def use_order(space: SearchSpace) -> IntArray:
+    """Units by falling mean work: the order in which equal devices come into use. [U]"""
+    return np.argsort(-space.mean_work, kind="stable").astype(np.int32)
+
+
+def labels_by_use(space: SearchSpace, device: IntArray) -> IntArray:
+    """New labels of equal devices, so that they are first used in the order listed. [D]"""
+    label = np.arange(space.problem.num_devices, dtype=np.int32)
+    first = space.unit_ops[1][space.unit_ops[0][:-1]]
+    used = list(dict.fromkeys(device[first[use_order(space)]].tolist()))
+    for members in equal_devices(space.problem):
+        appeared = [d for d in used if d in members]
+        rest = [d for d in members if d not in appeared]
+        label[appeared + rest] = members
+    return label
+
+
+def swaps(problem: Problem) -> list[IntArray]:
+    """The identity and every swap of two equal devices, as new labels of devices. Each [D]"""
+    result = [np.arange(problem.num_devices, dtype=np.int32)]
+    for members in equal_devices(problem):
+        for a, b in combinations(members, 2):
+            swap = result[0].copy()
+            swap[[a, b]] = b, a
+            result.append(swap)
+    return result

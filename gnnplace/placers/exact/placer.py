@@ -1,0 +1,236 @@
+"""``exact``: places by constraint programming, with a proven bound (CP-SAT of ortools).
+
+After DLPlacer (Pal et al., 2019), with a constraint programme in place of their integer programme:
+the model with its constraints and what it relaxes is in ``exact_model``. The search:
+
+1. The best of the portfolio's constructions, improved by annealing (several times from there, where
+   there is time), is where the solver starts and what it must beat (``_incumbent``).
+2. Problems that are small enough are solved whole (``_solve_whole``): every solution's devices and
+   starts become sequences, which the simulator judges (``Incumbent.offer``); the solver's bound
+   holds for every placement. Where the least step of the model cannot be reached first come, first
+   served, a gap remains and is reported.
+3. Next the problem is split by units' devices, best bound first (``exact_tree``).
+4. In turn with that come large neighbourhoods (Shaw, 1998): all but a few units stay where they
+   are, their ops keep their order, and the small model is solved (``_solve_part``), in turn with
+   short annealing. Larger problems get steps 1 and 4 alone, and the general lower bound.
+
+The value is always the simulator's, and "optimal" is said only where the bound meets it within one
+part in a million. With budget 0 a fixed amount of the solver's deterministic time.
+Complexity: exponential; model size O(n D + T D^2).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InfeasibleError
+from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.constructions import best_construction
+from gnnplace.placers.exact.incumbent import Incumbent, watcher
+from gnnplace.placers.exact.input import (
+    bundles,
+    labels_by_use,
+    make_scale,
+    serial_time,
+    swaps,
+)
+from gnnplace.placers.exact.model import ScheduleModel
+from gnnplace.placers.exact.tree import Tree
+from gnnplace.problem import Problem
+from gnnplace.search.annealing import anneal
+from gnnplace.search.space import SearchSpace
+from gnnplace.simulation import lower_bound
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+MOST_OPS = 5_000
+WHOLE_SIZE, WHOLE_OPS = 4_000, 80  # Intervals and ops of a model that is solved whole.
+WHOLE_SIZE_WITHOUT_BUDGET = 400
+DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: budget 0.
+# Of the budget: where the model is solved whole, in parts, and where even parts are large.
+ANNEALING_SHARE = 0.05, 0.7, 0.95
+RUN_SECONDS, RUN_OPS = 12.0, 300  # Of one annealing, longer above so many ops.
+PART_OPS = 500  # Ops above which parts take too long.
+WHOLE_SHARE = 0.3  # Of the budget, for the whole model; the rest is for the tree and for parts.
+TURN_SHARE = 0.15  # Of that rest, for each turn of them.
+PART_SECONDS = 2.0
+FEWEST_UNITS, MOST_UNITS = 3, 60
+
+
+class Exact(Placer):
+    """Constraint programming with a proven bound; optimal on small problems.
+
+    Args:
+        workers: threads of the solver.
+    """
+
+    name = "exact"
+
+    def __init__(self, workers: int = 1) -> None:
+        self.workers = workers
+
+    def supports(self, problem: Problem) -> str | None:
+        if problem.num_ops > MOST_OPS:
+            return f"{problem.num_ops} ops are more than {MOST_OPS}; coarsen the graph"
+        return None
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        begin = time.perf_counter()
+        timed = deadline > begin
+        most = WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET
+        whole = space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= most
+        size = 0 if whole else 1 if space.problem.num_ops <= PART_OPS else 2
+        best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[size])
+        if whole and not best.proven:
+            self._solve_whole(best, rng, begin + WHOLE_SHARE * (deadline - begin))
+        if timed and best.feasible and not best.proven:
+            self._search_on(best, whole, rng, deadline)
+        return found_by(best)
+
+    def _search_on(
+        self, best: Incumbent, whole: bool, rng: np.random.Generator, deadline: float
+    ) -> None:
+        """Improving and, where the model is small enough, proving, in turn."""
+        tree = Tree(best, lambda seconds, level: self._solver(rng, seconds, level))
+        turn = TURN_SHARE * (deadline - time.perf_counter())
+        while not best.proven and time.perf_counter() < deadline - 0.02:
+            if whole and not tree.done:
+                tree.explore(min(deadline, time.perf_counter() + turn))
+            self._improve(best, rng, min(deadline, time.perf_counter() + turn))
+
+    def _incumbent(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float, share: float
+    ) -> Incumbent:
+        nothing = np.zeros(space.problem.num_ops, dtype=np.int32)
+        best = Incumbent(space, nothing, nothing, bound=lower_bound(space.problem))
+        start = best_construction(space, rng)
+        best.take(start.device, start.order)
+        now = time.perf_counter()
+        seconds = share * (deadline - now)
+        runs = annealing_runs(space.problem.num_ops, seconds)
+        for part in range(1, runs + 1):
+            if seconds > 0 and not best.proven:
+                improved = anneal(space, start, rng, now + seconds * part / runs)
+                best.take(improved.device, improved.order)
+        return best
+
+    def _solve_whole(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
+        space, problem = best.space, best.space.problem
+        scale = make_scale(problem, best.score if best.feasible else serial_time(problem))
+        options = [np.flatnonzero(row).tolist() for row in problem.unit_allowed]
+        model = ScheduleModel(space, scale, options, symmetry=True)
+        if best.feasible:
+            simulation = space.simulator.run(best.device, best.order)
+            model.hint(simulation, labels_by_use(space, best.device))
+        left = deadline - time.perf_counter()
+        for level in (0, 1) if left > 0 else (1,):
+            solver = self._solver(rng, left / 2, level)
+            status = solver.status_name(solver.solve(model.model, watcher(model, best)))
+            if status == "INFEASIBLE" and not best.feasible:
+                raise InfeasibleError("placer 'exact': no placement fits, proven")
+            if status != "INFEASIBLE":
+                best.bound = max(best.bound, scale.bound(solver.best_objective_bound))
+            if best.proven or status in ("OPTIMAL", "INFEASIBLE"):
+                return
+
+    def _solver(self, rng: np.random.Generator, seconds: float, level: int = 1) -> Any:
+        """A solver with so many seconds (0 or less: of its own clock) and linear relaxation."""
+        from ortools.sat.python import cp_model
+
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = self.workers
+        solver.parameters.random_seed = int(rng.integers(2**30))
+        solver.parameters.linearization_level = level
+        if seconds > 0:
+            solver.parameters.max_time_in_seconds = seconds
+        else:
+            solver.parameters.max_deterministic_time = DETERMINISTIC_TIME
+        return solver
+
+    def _improve(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
+        """Large neighbourhoods and short annealing, in turn, until the deadline."""
+        count, num_units = 8.0, best.space.problem.num_units
+        while not best.proven and time.perf_counter() < deadline - 0.02:
+            until = min(deadline, time.perf_counter() + PART_SECONDS)
+            units = part_of(best.space, rng, int(count))
+            solved = self._solve_part(best, units, rng, until)
+            count = float(np.clip(count * (1.2 if solved else 0.8), FEWEST_UNITS, MOST_UNITS))
+            count = min(count, num_units)
+            start = Found(best.device, best.order)
+            until = min(deadline, time.perf_counter() + PART_SECONDS / 4)
+            if time.perf_counter() < until:
+                improved = anneal(best.space, start, rng, until)
+                best.take(improved.device, improved.order)
+
+    def _solve_part(
+        self, best: Incumbent, units: IntArray, rng: np.random.Generator, deadline: float
+    ) -> bool:
+        """Places and orders the ops of ``units`` anew; whether the part was solved to the end."""
+        space, problem = best.space, best.space.problem
+        free = np.zeros(problem.num_units, dtype=bool)
+        free[units] = True
+        first = space.unit_ops[1][space.unit_ops[0][:-1]]
+        options = [
+            np.flatnonzero(problem.unit_allowed[u]).tolist() if free[u] else [int(d)]
+            for u, d in enumerate(best.device[first])
+        ]
+        scale = make_scale(problem, best.score)
+        model = ScheduleModel(space, scale, options, kept_order(best, ~free[problem.unit_of]))
+        same = np.arange(problem.num_devices, dtype=np.int32)
+        model.hint(space.simulator.run(best.device, best.order), same)
+        solver = self._solver(rng, max(0.001, deadline - time.perf_counter()))
+        status = solver.solve(model.model, watcher(model, best))
+        return solver.status_name(status) in ("OPTIMAL", "INFEASIBLE")
+
+
+def annealing_runs(num_ops: int, seconds: float) -> int:
+    """Into how many runs to cut so much annealing: beyond a while another start gains more."""
+    return max(1, int(seconds / (RUN_SECONDS * max(1.0, num_ops / RUN_OPS))))
+
+
+def model_size(problem: Problem) -> int:
+    """Intervals of the whole model, about."""
+    devices = problem.num_devices
+    return problem.num_ops * devices + len(bundles(problem)) * devices * (devices - 1)
+
+
+def found_by(best: Incumbent) -> Found:
+    """What is handed back: the best of all namings of equal devices, and what is proven of it."""
+    if best.feasible:
+        for label in swaps(best.space.problem):
+            best.take(label[best.device], best.order)
+    gap = best.score / best.bound - 1 if best.bound > 0 else 0.0
+    note = "optimal" if best.proven else f"gap {gap:.2%}"
+    return Found(best.device, best.order, note, best.bound)
+
+
+def kept_order(best: Incumbent, kept: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Pairs of ops that follow each other on a device, of the ops that are ``kept``."""
+    last: dict[int, int] = {}
+    pairs = []
+    for op in best.order.tolist():
+        if kept[op]:
+            d = int(best.device[op])
+            if d in last:
+                pairs.append((last[d], op))
+            last[d] = op
+    return pairs
+
+
+def part_of(space: SearchSpace, rng: np.random.Generator, count: int) -> IntArray:
+    """Units that belong together: next to each other in coordinates, or in the graph."""
+    num_units = space.problem.num_units
+    count = min(count, num_units)
+    if rng.random() < 0.5:
+        first = int(rng.integers(num_units - count + 1))
+        return space.unit_order[first : first + count]
+    offset, neighbour = space.unit_edges
+    part = [int(rng.integers(num_units))]
+    for unit in part:
+        around = rng.permutation(neighbour[offset[unit] : offset[unit + 1]])
+        part += [int(u) for u in around if u not in part][: max(0, count - len(part))]
+    return np.array(part, dtype=np.int32)

@@ -1,0 +1,140 @@
+"""Branch and bound over devices on top of the constraint model of ``exact``.
+
+Formulation: a node fixes the devices of the first units, in the order of ``use_order``; its model
+has these devices, must beat the best placement known, and is given a short time. What the solver
+proves of it is its bound. A node that is neither solved nor refuted is split by the next unit's
+device (equal devices that are not in use yet count once); one with nothing left to split is tried
+again with twice the time. The node of the least bound is next (best first; Land and Doig, 1960), so
+the least bound of all nodes, open and closed, holds for every placement.
+
+A node whose model's optimum the simulator does not reach is tried again with channels that serve
+first come, first served, and then split.
+
+Micro-batched models have few units and many ops: fixing devices leaves pure scheduling problems,
+which the solver refutes in milliseconds where the whole model takes minutes.
+Complexity: exponential; one model of O(n D + T D^2) a node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from gnnplace.placers.exact.incumbent import PROVEN, Incumbent, watcher
+from gnnplace.placers.exact.input import equal_devices, labels_by_use, make_scale, use_order
+from gnnplace.placers.exact.model import ScheduleModel
+
+NODE_SECONDS = 0.25
+Prefix = tuple[int, ...]
+MakeSolver = Callable[[float, int], Any]
+
+
+@dataclass(order=True)
+class Node:
+    """Devices of the first units, what is proven of them, and how long to try them.
+
+    Attributes:
+        bound: seconds that no placement with these devices is below.
+        number: of the node, for ties.
+        prefix: devices of the first units in the order of ``use_order``.
+        seconds: to solve it in.
+        queues: whether the model's channels serve first come, first served.
+    """
+
+    bound: float
+    number: int
+    prefix: Prefix = field(compare=False)
+    seconds: float = field(compare=False)
+    queues: bool = field(compare=False, default=False)
+
+
+class Tree:
+    """The nodes still open, and the least bound of those closed.
+
+    Args:
+        best: the best placement; improved, and its bound raised, on the way.
+        make_solver: a solver from seconds and a level of linearization.
+    """
+
+    def __init__(self, best: Incumbent, make_solver: MakeSolver) -> None:
+        self.best, self.make_solver = best, make_solver
+        self.order = use_order(best.space).tolist()
+        self.classes = equal_devices(best.space.problem)
+        self.allowed = best.space.problem.unit_allowed
+        self.closed = np.inf
+        self.count = 0
+        self.open: list[Node] = []
+        self._push(best.bound, (), NODE_SECONDS)
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no placement is below."""
+        return min(self.closed, self.open[0].bound) if self.open else self.closed
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to look at."""
+        return not self.open
+
+    def explore(self, until: float) -> None:
+        """Visits nodes until ``time.perf_counter()`` says ``until``, or nothing is open."""
+        while self.open and not self.best.proven and time.perf_counter() < until:
+            node = heappop(self.open)
+            if node.bound >= self.best.score * (1 - PROVEN / 2):
+                self.closed = min(self.closed, node.bound)
+            else:
+                self._visit(node, until)
+            self.best.bound = max(self.best.bound, self.bound)
+
+    def _push(self, bound: float, prefix: Prefix, seconds: float, queues: bool = False) -> None:
+        self.count += 1
+        heappush(self.open, Node(bound, self.count, prefix, seconds, queues))
+
+    def _visit(self, node: Node, until: float) -> None:
+        best, space = self.best, self.best.space
+        goal = best.score * (1 - PROVEN / 2)
+        scale = make_scale(space.problem, goal)
+        options = self._options(node.prefix)
+        model = ScheduleModel(space, scale, options, symmetry=True, queues=node.queues)
+        simulation = space.simulator.run(best.device, best.order)
+        model.hint(simulation, labels_by_use(space, best.device))
+        seconds = min(node.seconds, until - time.perf_counter())
+        solver = self.make_solver(max(seconds, 0.001), self.count % 3)
+        status = solver.status_name(solver.solve(model.model, watcher(model, best)))
+        if status == "INFEASIBLE":
+            self.closed = min(self.closed, max(node.bound, scale.bound(model.limit + 1)))
+            return
+        bound = max(node.bound, scale.bound(solver.best_objective_bound))
+        if status == "OPTIMAL" and node.queues and len(node.prefix) == len(self.order):
+            self.closed = min(self.closed, bound)
+        else:
+            self._split(node, bound, status == "OPTIMAL")
+
+    def _split(self, node: Node, bound: float, solved: bool) -> None:
+        if solved and not node.queues:
+            self._push(bound, node.prefix, node.seconds, True)
+        elif len(node.prefix) == len(self.order):
+            self._push(bound, node.prefix, 2 * node.seconds, node.queues)
+        else:
+            for device in self._choices(node.prefix):
+                self._push(bound, (*node.prefix, device), node.seconds, node.queues)
+
+    def _options(self, prefix: Prefix) -> list[list[int]]:
+        options = [np.flatnonzero(row).tolist() for row in self.allowed]
+        for unit, device in zip(self.order, prefix, strict=False):
+            options[unit] = [device]
+        return options
+
+    def _choices(self, prefix: Prefix) -> list[int]:
+        """Devices for the next unit; of equal devices not in use yet the first."""
+        result = []
+        for members in self.classes:
+            fresh = [d for d in members if d not in prefix][:1]
+            used = [d for d in members if d in prefix]
+            result += [d for d in used + fresh if self.allowed[self.order[len(prefix)], d]]
+        return result

@@ -1,0 +1,299 @@
+"""The decoder in numba: features of candidates, scores, decisions.
+
+``observe`` fills the features of every candidate device for one decision, ``decide`` and ``book``
+(``decoder_state``) change the state; the torch decoder calls the same three, so only the scoring
+exists twice.
+The features are listed in ``features.DYNAMIC``, in the order in which ``observe`` writes them.
+
+Complexity of a decode: O(D * (m + inputs + flows + decisions * (F H + H^2))).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.policy.decode.decoder_state import (
+    Goal,
+    State,
+    Weights,
+    book,
+    candidates,
+    decide,
+    start_state,
+)
+from gnnplace.policy.decode.ready_queue import FIXED, next_op, release, start_queue
+from gnnplace.policy.decode.walk import Walk
+from gnnplace.simulation.indices import ONE, Index
+
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+
+NUM_DYNAMIC = 35
+MOST = 4.0  # ratios to the ideal share of a device are cut off here
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def log_above(value: float) -> float:
+    """``log(1 + value)`` in single precision, as features are: a third of the time of ``log1p``."""
+    return np.log(np.float32(1.0 + value))
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: SingleArray) -> None:
+    """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F]."""
+    limit, rounds = goal.limit, goal.rounds
+    num_devices, i = len(s.free), Index(i)
+    u = Index(w.unit[i])
+    scale, ideal = w.scale, w.work / limit
+    run = (s.sums[1] + w.unit_work[u]) / (ideal / rounds)
+    scratch = np.zeros((6, num_devices))
+    ready, wait, move, here, near, flow = scratch
+    inputs = 0
+    for k in range(Index(w.before_offset[i]), Index(w.before_offset[i + ONE])):
+        j, tensor = Index(w.before[k]), Index(w.before_tensor[k])
+        if s.finish[j] < 0.0:
+            continue
+        inputs += 1
+        e = Index(s.device[Index(w.unit[j])])
+        for d in range(num_devices):
+            if not allowed[d]:
+                continue
+            at = s.finish[j]
+            if e == Index(d):
+                here[d] += 1.0
+            elif s.arrival[tensor, d] >= 0.0:
+                here[d] += 1.0
+                at = max(at, s.arrival[tensor, d])
+            elif w.channel[e, d] >= 0:
+                begin = max(s.channel_free[Index(w.channel[e, d])], at)
+                seconds = w.before_size[k] * w.per_byte[e, d]
+                wait[d] = max(wait[d], begin - at)
+                move[d] += seconds + w.latency[e, d]
+                at = begin + seconds + w.latency[e, d]
+            ready[d] = max(ready[d], at)
+    near_all = 0.0
+    for k in range(Index(w.flow_offset[u]), Index(w.flow_offset[u + ONE])):
+        if s.device[Index(w.flow_unit[k])] < 0:
+            continue
+        e = Index(s.device[Index(w.flow_unit[k])])
+        into, out_of = max(w.flow_in[k], 0.0), max(w.flow_out[k], 0.0)
+        near[e] += into + out_of
+        near_all += into + out_of
+        for d in range(num_devices):
+            if allowed[d] and Index(d) != e:
+                flow[d] += into * w.per_byte[e, d] + out_of * w.per_byte[d, e]
+                if w.flow_in[k] >= 0.0:
+                    flow[d] += w.latency[e, d]
+                if w.flow_out[k] >= 0.0:
+                    flow[d] += w.latency[d, e]
+    least_start, least_finish, least_ready = np.inf, np.inf, np.inf
+    least_time, least_load, most_load, least_device = np.inf, np.inf, 0.0, np.inf
+    for d in range(num_devices):
+        most_load = max(most_load, s.load[d])
+        if allowed[d]:
+            begin = max(s.free[d], ready[d])
+            least_start = min(least_start, begin)
+            least_finish = min(least_finish, begin + w.time[i, d])
+            least_ready = min(least_ready, ready[d])
+            least_time = min(least_time, w.unit_time[u, d])
+            least_load = min(least_load, s.load[d])
+            least_device = min(least_device, w.device_time[d])
+    current = s.now[1]
+    over = max(0.0, run - 1.0) if goal.chunks else 0.0
+    progress = s.sums[0] / w.work
+    for d in range(num_devices):
+        f = out[d]
+        if not allowed[d]:
+            f[:] = 0.0
+            continue
+        begin = max(s.free[d], ready[d])
+        end = begin + w.time[i, d]
+        load = s.load[d] + w.unit_time[u, d]
+        f[0] = log_above((end - least_finish) / scale)
+        f[1] = log_above((begin - least_start) / scale)
+        f[2] = log_above((ready[d] - least_ready) / scale)
+        f[3] = log_above((begin - s.free[d]) / scale)
+        f[4] = log_above(wait[d] / scale)
+        f[5] = log_above(move[d] / scale)
+        f[6] = log_above(flow[d] / scale)
+        f[7] = min(MOST, flow[d] / ideal)
+        f[8] = min(MOST, (end - least_finish) / ideal)
+        f[9] = near[d] / near_all if near_all > 0.0 else 0.0
+        f[10] = here[d] / inputs if inputs > 0 else 0.0
+        f[11] = min(MOST, load / ideal)
+        f[12] = min(MOST, max(0.0, load / ideal - 1.0))
+        f[13] = min(MOST, max(0.0, (load - most_load) / ideal))
+        f[14] = min(MOST, (s.load[d] - least_load) / ideal)
+        f[15] = min(MOST, (s.state[d] + w.unit_state[u]) / w.memory[d])
+        f[16] = min(MOST, f[15] + (s.peak[d] + w.unit_peak[u]) / w.memory[d])
+        f[17] = np.log(w.unit_time[u, d] / least_time) if least_time > 0.0 else 0.0
+        f[18] = np.log(w.device_time[d] / least_device) if least_device > 0.0 else 0.0
+        f[19] = 0.0 if s.used[d] else 1.0
+        f[20] = 1.0 if d == current else 0.0
+        f[21] = min(MOST, run) if d == current else 0.0
+        f[22] = min(MOST, (end + w.after[i]) / w.bound)
+        f[23] = 0.0
+        f[24] = 0.0
+        if current >= 0 and d != current and w.channel[current, d] >= 0:
+            busy = s.channel_free[w.channel[current, d]] - least_start
+            f[23] = log_above(max(0.0, busy) / scale)
+            far = w.latency[current, d] + w.mean_bytes * w.per_byte[current, d]
+            f[24] = log_above(far / scale)
+        elif current < 0:
+            f[24] = log_above(w.far[d] / scale)
+        f[25] = 1.0 / limit
+        f[26] = limit / num_devices
+        f[27] = progress
+        f[28] = min(1.0, s.now[0] / limit)
+        f[29] = min(MOST, run)
+        f[30] = min(MOST, over) if d == current else 0.0
+        f[31] = 1.0 / rounds
+        f[32] = 1.0 if goal.chunks and current >= 0 and d != current else 0.0
+        f[33] = goal.chunks
+        f[34] = 1.0 if goal.chunks and goal.plan[u] == d else 0.0
+        if goal.chunks:
+            f[0] = 0.0
+        if goal.lean > 0:
+            f[12] = 0.0
+        if goal.lean > 1:
+            f[0] = f[1]
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", fastmath={"contract", "reassoc"})
+def score(
+    p: Weights,
+    context: SingleArray,
+    features: SingleArray,
+    allowed: BoolArray,
+    hidden: SingleArray,
+    out: SingleArray,
+) -> None:
+    """Score of each candidate, -inf for others.
+
+    Matrix products go to BLAS, four times as fast as loops here on eight devices. With H = 0 (see
+    ``Decoder.weights``) scores are weighted sums of features.
+
+    Args:
+        p: the decoder's parameters.
+        context: what the encoder says of the op. [H]
+        features: of each candidate. [D, F]
+        allowed: the candidates, at least one. [D]
+        hidden: scratch. [2 D + 2, H]
+        out: out: scores. [D]
+    """
+    num_devices, num_features = features.shape
+    size, zero = len(p.bias), np.float32(0.0)
+    if size == 0:
+        for d in range(num_devices):
+            total = zero if allowed[d] else -np.float32(np.inf)
+            if allowed[d]:
+                for f in range(num_features):
+                    total += features[d, f] * p.skip[f]
+            out[d] = total
+        return
+    count = allowed.sum()
+    some = 2 * count <= num_devices  # Few enough for a copy of their rows to pay.
+    rows = features[np.flatnonzero(allowed)] if some else features
+    num_rows = len(rows)
+    first, second = hidden[:num_rows], hidden[num_rows : 2 * num_rows]
+    mean, common = hidden[2 * num_rows], hidden[2 * num_rows + 1]
+    np.dot(rows, p.first, first)
+    mean[:] = zero
+    for i in range(num_rows):
+        if some or allowed[i]:
+            for h in range(size):
+                first[i, h] = max(first[i, h] + context[h], zero)
+                mean[h] += first[i, h]
+    for h in range(size):
+        mean[h] /= np.float32(count)
+    np.dot(mean, p.pooled, common)
+    np.dot(first, p.second, second)
+    i = 0
+    for d in range(num_devices):
+        if not allowed[d]:
+            out[d] = -np.inf
+            i += 0 if some else 1
+            continue
+        total = zero
+        for h in range(size):
+            total += max(second[i, h] + common[h] + p.bias[h], zero) * p.last[h]
+        for f in range(num_features):
+            total += features[d, f] * p.skip[f]
+        out[d] = total
+        i += 1
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def decode(
+    w: Walk,
+    p: Weights,
+    context: SingleArray,
+    order: IntArray,
+    goal: Goal,
+    margin: float,
+    noise: SingleArray,
+    forced: IntArray,
+    features: SingleArray,
+    masks: BoolArray,
+    step: IntArray,
+) -> tuple[State, int]:
+    """Decides a device for every unit.
+
+    Args:
+        w: the problem.
+        p: the decoder's parameters.
+        context: what the encoder says of each visited op. [m, H]
+        order: visited ops in the order of the walk. [m]
+        goal: what to aim at.
+        margin: on the bytes at the peak, for the memory mask.
+        noise: added to the scores of each unit's candidates. [U, D], or no rows
+        forced: device of each unit, -1 for the decoder's choice. [U]
+        features: out: features of each decision. [U, D, F], or no rows if not wanted
+        masks: out: candidates of each decision. [U, D], as ``features``
+        step: out: visited op of each decision. [U], as ``features``
+
+    Returns:
+        The final state, and the number of decisions.
+    """
+    num_devices = w.time.shape[1]
+    s = start_state(w)
+    now = np.zeros((num_devices, NUM_DYNAMIC), np.float32)
+    allowed = np.zeros(num_devices, np.bool_)
+    hidden = np.zeros((2 * num_devices + 2, len(p.bias)), np.float32)
+    scores = np.zeros(num_devices, np.float32)
+    record, noisy = len(features) > 0, len(noise) > 0
+    count, m = 0, len(w.unit)
+    by_time = goal.rule != FIXED
+    queue = start_queue(w, order, by_time)
+    for k in range(m):
+        i = next_op(w, s, queue, order, goal.rule) if by_time else order[k]
+        u = w.unit[i]
+        if s.device[u] < 0:
+            choice, number = forced[u], 1
+            if record or choice < 0:
+                number = candidates(w, s, u, goal.limit, margin, allowed)
+            if record or number > 1:
+                observe(w, s, i, goal, allowed, now)
+            if record:
+                features[count] = now
+                masks[count] = allowed
+                step[count] = i
+            if choice < 0:
+                choice = int(np.argmax(allowed))
+                if number > 1:
+                    score(p, context[i], now, allowed, hidden, scores)
+                    best = -np.inf
+                    for d in range(num_devices):
+                        value = scores[d] + noise[u, d] if noisy else scores[d]
+                        if allowed[d] and value > best:
+                            best, choice = value, d
+            decide(w, s, u, choice)
+            count += 1
+        book(w, s, i)
+        if by_time:
+            release(queue, i, s.finish[i])
+    return s, count

@@ -1,0 +1,122 @@
+"""Which op a walk visits next, where it goes with time and not in a fixed order.
+
+* ``IN_TIME``: the op whose inputs are finished first.
+* ``EARLY``: the op that could start first on any device, as ETF chooses (Hwang et al., 1989).
+  Starts only ever become later, so the heap keeps bounds: the first op's is computed anew, and it
+  goes back if it is no longer the first.
+
+Among equals the earlier one in the order of the aim. Complexity: O(log m) an op, and O(D inputs)
+each time that a start is computed anew.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.policy.decode.walk import Walk
+
+if TYPE_CHECKING:
+    from gnnplace.policy.decode.decoder_state import State
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+FIXED, IN_TIME, EARLY = 0, 1, 2
+
+
+class Queue(NamedTuple):
+    """Ops that may be next.
+
+    Attributes:
+        heap: seconds when the inputs are finished, or a bound of the earliest start; rank.
+        rank: place of each op in the order. [m]
+        offset: where each op's consumptions start. [m + 1]
+        after: ops that consume.
+        missing: inputs that are not booked yet. [m]
+        ready: latest finish of inputs. [m]
+    """
+
+    heap: list[tuple[float, np.int64]]
+    rank: NDArray[np.int64]
+    offset: IntArray
+    after: IntArray
+    missing: IntArray
+    ready: FloatArray
+
+
+@njit(cache=True, boundscheck=False)
+def start_queue(w: Walk, order: IntArray, wanted: bool) -> Queue:
+    """The queue of a walk that goes with time; an empty one if it is not ``wanted``."""
+    m = len(w.unit) if wanted else 0
+    offset = np.zeros(m + 1, np.int32)
+    missing, ready, rank = np.zeros(m, np.int32), np.zeros(m), np.zeros(m, np.int64)
+    heap = [(0.0, np.int64(0)) for _ in range(0)]
+    if not wanted:
+        return Queue(heap, rank, offset, np.zeros(0, np.int32), missing, ready)
+    for k in range(m):
+        rank[order[k]] = k
+    for j in w.before:
+        offset[j + 1] += 1
+    for i in range(m):
+        offset[i + 1] += offset[i]
+    at, after = offset[:-1].copy(), np.empty(len(w.before), np.int32)
+    for i in range(m):
+        missing[i] = w.before_offset[i + 1] - w.before_offset[i]
+        if missing[i] == 0:
+            heappush(heap, (0.0, rank[i]))
+        for k in range(w.before_offset[i], w.before_offset[i + 1]):
+            after[at[w.before[k]]] = i
+            at[w.before[k]] += 1
+    return Queue(heap, rank, offset, after, missing, ready)
+
+
+@njit(cache=True, boundscheck=False)
+def release(queue: Queue, i: int, finish: float) -> None:
+    """Takes note that op ``i`` finishes then; ops without missing inputs join the heap."""
+    for k in range(queue.offset[i], queue.offset[i + 1]):
+        other = queue.after[k]
+        queue.ready[other] = max(queue.ready[other], finish)
+        queue.missing[other] -= 1
+        if queue.missing[other] == 0:
+            heappush(queue.heap, (queue.ready[other], queue.rank[other]))
+
+
+@njit(cache=True, boundscheck=False)
+def earliest_start(w: Walk, s: State, i: int) -> float:
+    """Seconds at which op ``i`` could start on the device where that is first."""
+    u, best = w.unit[i], np.inf
+    for d in range(len(s.free)):
+        if s.device[u] >= 0 and s.device[u] != d:
+            continue
+        if not np.isfinite(w.unit_time[u, d]) or s.free[d] >= best:
+            continue
+        ready = s.free[d]
+        for k in range(w.before_offset[i], w.before_offset[i + 1]):
+            j, tensor = w.before[k], w.before_tensor[k]
+            e, at = s.device[w.unit[j]], s.finish[j]
+            if e != d:
+                if s.arrival[tensor, d] >= 0.0:
+                    at = max(at, s.arrival[tensor, d])
+                elif w.channel[e, d] >= 0:
+                    at = max(s.channel_free[w.channel[e, d]], at)
+                    at += w.before_size[k] * w.per_byte[e, d] + w.latency[e, d]
+            ready = max(ready, at)
+        best = min(best, ready)
+    return best if best < np.inf else 0.0
+
+
+@njit(cache=True, boundscheck=False)
+def next_op(w: Walk, s: State, queue: Queue, order: IntArray, rule: int) -> int:
+    """Takes the next op by ``rule``, IN_TIME or EARLY."""
+    while True:
+        bound, rank = heappop(queue.heap)
+        if rule == IN_TIME or len(queue.heap) == 0:
+            return order[rank]
+        start = earliest_start(w, s, order[rank])
+        if start <= bound or (start, rank) <= queue.heap[0]:
+            return order[rank]
+        heappush(queue.heap, (start, rank))

@@ -1,0 +1,311 @@
+"""Decoding a problem with a policy: one decode, its sequence, the first choice, samples.
+
+One placement decodes under the most promising aims (``aims``, ``aim_net``) and keeps the best by
+simulation. Samples, for learning, add Gumbel noise to the scores, which draws from the softmax.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
+from gnnplace.placers import SearchSpace
+from gnnplace.placers.interleaved import round_priority
+from gnnplace.policy.decode import kernels, ready_queue
+from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, RULES, Aim, possible_aims
+from gnnplace.policy.decode.decoder_state import Goal, State
+from gnnplace.policy.decode.plans import chunk_plan
+from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
+from gnnplace.policy.network.features import DYNAMIC, global_features
+from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.simulation.justification import justify
+from gnnplace.simulation.list_scheduling import list_schedule
+
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+
+MARGINS = (1.1, 1.6, 2.4)  # on the bytes at the peak, where memory matters
+MOST_AIMS = 8  # of the first choice, by promise
+
+
+@dataclass(frozen=True, eq=False)
+class Walked:
+    """What one decode decides.
+
+    Attributes:
+        unit_device: device of each unit. [U]
+        order: all ops as the decoder booked them in time; None where it did not visit them all,
+            or not along the edges. [n]
+    """
+
+    unit_device: IntArray
+    order: IntArray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """A placement by the policy.
+
+    Attributes:
+        score: predicted seconds, plus the penalty for memory above the limits.
+        unit_device: device of each unit. [U]
+        order: order of all ops. [n]
+        aim: what it was decoded under.
+        fits: whether no device's memory is exceeded.
+    """
+
+    score: float
+    unit_device: IntArray
+    order: IntArray
+    aim: Aim
+    fits: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What the decoder saw at each decision of one decode, for learning. S decisions.
+
+    Attributes:
+        features: of each candidate. [S, D, F]
+        allowed: the candidates. [S, D]
+        step: visited op of each decision. [S]
+        unit: unit of each decision. [S]
+        chosen: device of each decision. [S]
+    """
+
+    features: SingleArray
+    allowed: NDArray[np.bool_]
+    step: IntArray
+    unit: IntArray
+    chosen: IntArray
+
+
+def _array(tensor: Tensor) -> SingleArray:
+    return np.ascontiguousarray(tensor.numpy())
+
+
+class Rollouts:
+    """Decodes one problem with one policy.
+
+    Args:
+        space: the problem.
+        policy: the policy.
+        orders: traversal orders to decode under.
+    """
+
+    def __init__(
+        self, space: SearchSpace, policy: PlacementPolicy, orders: tuple[str, ...] = ORDERS
+    ) -> None:
+        self.space, self.policy, self.orders = space, policy, orders
+        self.graph = WalkGraph(space)
+        self.weights = policy.decoder.weights()
+        self.orders_made: dict[str, IntArray] = {}
+        self.plans: dict[tuple[int, int, float, bool], IntArray] = {}
+        self.margins = MARGINS if space.memory_matters else (0.0,)
+
+    @cached_property
+    def states(self) -> Tensor:
+        """The encoder's states of visited ops, made where somebody asks. [m, hidden]"""
+        return torch.from_numpy(self.policy.embed(self.graph))
+
+    @cached_property
+    def contexts(self) -> SingleArray:
+        """To the decoder of each visited op, by direction; H = 0 if linear. [2, m, H]"""
+        if self.policy.decoder.linear:
+            return np.zeros((2, len(self.graph.ops), 0), np.float32)
+        with torch.no_grad():
+            return _array(self.policy.decoder.contexts(self.states).transpose(0, 1))
+
+    @cached_property
+    def unit_contexts(self) -> SingleArray:
+        """What the encoder says of each unit to ``MoveNet``. [U, H]"""
+        with torch.no_grad():
+            return _array(self.policy.unit_contexts(self.graph, self.states))
+
+    @cached_property
+    def refining_contexts(self) -> SingleArray:
+        """To the refiner of each unit; H = 0 if it is linear. [U, H]"""
+        if self.policy.refiner.linear:
+            return np.zeros((self.space.problem.num_units, 0), np.float32)
+        with torch.no_grad():
+            return _array(self.policy.refining_contexts(self.graph, self.states))
+
+    @cached_property
+    def aims(self) -> list[Aim]:
+        """All aims, the most promising first."""
+        problem = self.space.problem
+        aims = possible_aims(problem, self.orders, tight=self.space.memory_matters)
+        known = global_features(self.graph)
+        return self.policy.aims.ranked(known, aims, problem.num_devices)
+
+    def goal(self, aim: Aim, margin: float = 0.0) -> Goal:
+        """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
+        chunks = aim.order == COORDINATE and aim.limit > 1
+        plan = self.plan(aim, margin, chunks=chunks)
+        rule = RULES.get(aim.order, ready_queue.FIXED)
+        return Goal(aim.limit, aim.rounds, int(chunks), plan, aim.lean, rule)
+
+    def plan(self, aim: Aim, margin: float, *, chunks: bool) -> IntArray:
+        """The chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
+        key = (
+            (aim.limit, aim.rounds, margin, aim.lean == ANY_LOAD) if chunks else (0, 0, 0.0, False)
+        )
+        if key not in self.plans:
+            nowhere = np.full(self.space.problem.num_units, -1, np.int32)
+            self.plans[key] = chunk_plan(self.graph, *key) if chunks else nowhere
+        return self.plans[key]
+
+    def order(self, name: str) -> IntArray:
+        """Visited ops in a traversal order, made once. [m]"""
+        if name not in self.orders_made:
+            self.orders_made[name] = self.graph.order("upward-rank" if name in RULES else name)
+        return self.orders_made[name]
+
+    def walk(
+        self,
+        aim: Aim,
+        *,
+        noise: SingleArray | None = None,
+        forced: IntArray | None = None,
+        margin: float | None = None,
+    ) -> Walked:
+        """One decode.
+
+        Args:
+            aim: what to aim at.
+            noise: added to the scores. [U, D]
+            forced: device of each unit, -1 where the policy decides. [U]
+            margin: on the bytes at the peak, for the memory mask; None for the first.
+        """
+        margin = self.margins[0] if margin is None else margin
+        state = self._decode(aim, noise, forced, margin, 0)[0]
+        return Walked(state.device, self._booked(aim, state.finish))
+
+    def _booked(self, aim: Aim, finish: FloatArray) -> IntArray | None:
+        """Ops in the order of their booked times, if that is an order of the whole graph. [n]"""
+        if len(finish) < self.space.problem.num_ops:
+            return None
+        if aim.order in BACKWARD_ORDERS:
+            finish = -finish
+        elif aim.order not in (*FORWARD_ORDERS, *RULES):
+            return None
+        return np.lexsort((self.graph.graph.position, finish)).astype(np.int32)
+
+    def watch(self, aim: Aim, forced: IntArray) -> Decisions:
+        """What the decoder sees while it follows (or, where -1, makes) the decisions ``forced``."""
+        state, seen, masks, step, count = self._decode(
+            aim, None, forced, self.margins[0], self.space.problem.num_units
+        )
+        unit = self.graph.unit[step[:count]]
+        return Decisions(seen[:count], masks[:count], step[:count], unit, state.device[unit])
+
+    def _decode(
+        self,
+        aim: Aim,
+        noise: SingleArray | None,
+        forced: IntArray | None,
+        margin: float,
+        rows: int,
+    ) -> tuple[State, SingleArray, NDArray[np.bool_], IntArray, int]:
+        walk = self.graph.walk(aim.order)
+        num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
+        seen = np.zeros((rows, num_devices, len(DYNAMIC)), np.float32)
+        masks, step = np.zeros((rows, num_devices), np.bool_), np.zeros(rows, np.int32)
+        state, count = kernels.decode(
+            walk,
+            self.weights,
+            self.contexts[int(walk is not self.graph.forward)],
+            self.order(aim.order),
+            self.goal(aim, margin),
+            margin,
+            np.zeros((0, num_devices), np.float32) if noise is None else noise,
+            np.full(num_units, -1, np.int32) if forced is None else forced,
+            seen,
+            masks,
+            step,
+        )
+        return state, seen, masks, step, count
+
+    def finish(self, aim: Aim, walked: Walked) -> Decoded:
+        """Simulates devices with the best order known for them.
+
+        One micro-batch: list scheduling by upward rank or the order of the decoder's own bookings,
+        then the better one justified. Several: micro-batches in turn, and where the aim has rounds
+        list scheduling by round, each also justified.
+        """
+        device = self.space.spread(walked.unit_device)
+        if self.space.problem.microbatches == 1:
+            by_rank = list_schedule(self.space.compiled, device, self.space.priorities[0])
+            plain = self._best_order(device, [by_rank, walked.order])
+            starts = [plain[1]]
+        else:
+            starts = [self.space.turn_order]
+            if aim.rounds > 1:
+                priority = self.round_priority(aim.rounds)
+                starts.append(list_schedule(self.space.compiled, device, priority))
+            plain = self._best_order(device, starts)
+        justified = [self._justified(device, order) for order in starts]
+        score, order = self._best_order(device, justified, plain)
+        return self.decoded(score, walked.unit_device, order, aim)
+
+    def decoded(self, score: float, unit_device: IntArray, order: IntArray, aim: Aim) -> Decoded:
+        """A placement of that score, and whether it fits."""
+        simulator, device = self.space.simulator, self.space.spread(unit_device)
+        fits = not self.space.memory_matters or simulator.excess(device, order)[1] == 0
+        return Decoded(score, unit_device, order, aim, bool(fits))
+
+    def _justified(self, device: IntArray, order: IntArray) -> IntArray:
+        return justify(self.space.compiled, self.space.reversed, device, order)
+
+    def _best_order(
+        self,
+        device: IntArray,
+        orders: Sequence[IntArray | None],
+        best: tuple[float, IntArray] | None = None,
+    ) -> tuple[float, IntArray]:
+        """The best of ``best`` and of ``orders``, scored."""
+        scored = [(self.space.score(device, order), order) for order in orders if order is not None]
+        return min([best, *scored] if best else scored, key=lambda entry: entry[0])
+
+    def round_priority(self, rounds: int) -> FloatArray:
+        """Priority of ops by the round that their place in the graph belongs to. [n]"""
+        of_unit = np.minimum((self.graph.place * rounds).astype(np.int32), rounds - 1)
+        return round_priority(self.space, of_unit[self.space.problem.unit_of])
+
+    def decode(self, aim: Aim, margin: float | None = None) -> Decoded:
+        """The policy's first choice under one aim, simulated."""
+        return self.finish(aim, self.walk(aim, margin=margin))
+
+    def noise(self, rng: np.random.Generator, temperature: float) -> SingleArray:
+        """Gumbel noise that makes the best score a draw from the softmax. [U, D]"""
+        shape = (self.space.problem.num_units, self.space.problem.num_devices)
+        return (temperature * rng.gumbel(size=shape)).astype(np.float32)
+
+    def greedy(self, deadline: float = np.inf, most: int = MOST_AIMS) -> list[Decoded]:
+        """First choices under the ``most`` most promising aims, the best first.
+
+        After ``deadline`` no further aim is tried.
+        """
+        found: list[Decoded] = []
+        for aim in self.aims[:most]:
+            if not found or time.perf_counter() < deadline:
+                found += self.widened(aim)
+        return sorted(found, key=lambda decoded: decoded.score)
+
+    def widened(self, aim: Aim) -> list[Decoded]:
+        """First choices under one aim with wider and wider margins, until one fits the memory."""
+        found: list[Decoded] = []
+        for margin in self.margins:
+            found.append(self.decode(aim, margin))
+            if found[-1].fits:
+                break
+        return found

@@ -1,0 +1,366 @@
+"""``Walk``: what the decoder walks, a problem as flat arrays in one of two directions.
+
+The decoder decides one device for each placement unit. It visits ops; where an op's unit has no
+device yet, that is a decision; the op is then booked on its device, so that the next decision sees
+the partial schedule. With micro-batches all copies of an op share a device, so only the ops of the
+first micro-batch are visited, and loads, memory and traffic of units count all copies.
+
+A walk backwards is the same on the reversed graph: producers and consumers change places, and so
+do the two ends of every link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.graph import ComputationGraph
+from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
+from gnnplace.graph.ranks import downward_rank, upward_rank
+from gnnplace.placers import SearchSpace
+from gnnplace.problem import FORWARD, Problem
+from gnnplace.search.space_kernels import follow_forward, sum_of_finite
+from gnnplace.simulation.compiled import mean_times
+from gnnplace.simulation.list_scheduling import mean_transfer_times
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+COORDINATE = "coordinate"
+NEAR_PEAK = 0.9  # of the most bytes alive
+
+
+class Walk(NamedTuple):
+    """Arrays of one problem in one direction; m visited ops, U units, D devices, T tensors.
+
+    Attributes:
+        unit: placement unit of each visited op. [m]
+        time: seconds on each device, inf where it cannot run. [m, D]
+        before_offset: where each op's inputs (in walking direction) start. [m + 1]
+        before: the visited op at the other end of each input.
+        before_tensor: tensor of each input, 0..T-1.
+        before_size: bytes of each input.
+        num_tensors: T.
+        after: longest path after each op in walking direction, in seconds. [m]
+        unit_time: seconds of all ops of a unit on each device, inf where not allowed. [U, D]
+        unit_work: seconds of all ops of a unit, mean over its devices. [U]
+        unit_state: bytes that stay. [U]
+        unit_bytes: bytes of all tensors that the unit's ops make. [U]
+        unit_peak: bytes of those that are alive when most are: see ``unit_peak``. [U]
+        flow_offset: where each unit's neighbours start. [U + 1]
+        flow_unit: neighbouring units.
+        flow_in: bytes from the neighbour, -1 without any tensor.
+        flow_out: bytes to the neighbour, -1 without any tensor.
+        device_time: seconds of all units on each device, for those it can run. [D]
+        memory: bytes, at least 1. [D]
+        latency: seconds from row to column. [D, D]
+        per_byte: seconds a byte. [D, D]
+        channel: channel of each pair, -1 without a link. [D, D]
+        num_channels: number of channels.
+        far: mean seconds of a mean tensor from each device to the others. [D]
+        scale: mean seconds of a visited op.
+        work: seconds of all units.
+        bound: longest path or work on all devices, whichever is more, in seconds.
+        mean_bytes: mean bytes of a tensor.
+    """
+
+    unit: IntArray
+    time: FloatArray
+    before_offset: IntArray
+    before: IntArray
+    before_tensor: IntArray
+    before_size: FloatArray
+    num_tensors: int
+    after: FloatArray
+    unit_time: FloatArray
+    unit_work: FloatArray
+    unit_state: FloatArray
+    unit_bytes: FloatArray
+    unit_peak: FloatArray
+    flow_offset: IntArray
+    flow_unit: IntArray
+    flow_in: FloatArray
+    flow_out: FloatArray
+    device_time: FloatArray
+    memory: FloatArray
+    latency: FloatArray
+    per_byte: FloatArray
+    channel: IntArray
+    num_channels: int
+    far: FloatArray
+    scale: float
+    work: float
+    bound: float
+    mean_bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class WalkGraph:
+    """The visited part of a problem and what both directions share. m visited ops."""
+
+    space: SearchSpace
+
+    @property
+    def problem(self) -> Problem:
+        """The whole problem."""
+        return self.space.problem
+
+    @cached_property
+    def ops(self) -> IntArray:
+        """Visited ops, as indices of the problem. [m]"""
+        problem = self.problem
+        first = problem.microbatch == 0
+        seen = np.zeros(problem.num_units, dtype=bool)
+        seen[problem.unit_of[first]] = True
+        return np.flatnonzero(first | ~seen[problem.unit_of]).astype(np.int32)
+
+    @cached_property
+    def graph(self) -> ComputationGraph:
+        """The graph of visited ops, with the tensors between them."""
+        whole = self.problem.graph
+        if len(self.ops) == whole.num_ops:
+            return whole
+        local = np.full(whole.num_ops, -1, dtype=np.int32)
+        local[self.ops] = np.arange(len(self.ops), dtype=np.int32)
+        kept = np.flatnonzero(local[whole.producer] >= 0)
+        tensor, consumer = whole.consumption_tensor, local[whole.consumer]
+        inside = (consumer >= 0) & (local[whole.producer][tensor] >= 0)
+        counts = np.bincount(tensor[inside], minlength=whole.num_tensors)[kept]
+        return ComputationGraph(
+            names=tuple(whole.names[i] for i in self.ops),
+            producer=local[whole.producer[kept]],
+            size=whole.size[kept],
+            consumer_offset=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+            consumer=consumer[inside].astype(np.int32),
+        )
+
+    @cached_property
+    def unit(self) -> IntArray:
+        """Placement unit of each visited op. [m]"""
+        return self.problem.unit_of[self.ops]
+
+    @cached_property
+    def cost(self) -> FloatArray:
+        """Mean seconds of each visited op over the devices that can run it. [m]"""
+        return mean_times(self.problem)[self.ops]
+
+    @cached_property
+    def edge_cost(self) -> FloatArray:
+        """Mean seconds of each edge's transfer over the cluster. [edges]"""
+        return mean_transfer_times(self.problem, self.graph.edges[2])
+
+    @cached_property
+    def up(self) -> FloatArray:
+        """Upward rank in seconds. [m]"""
+        return upward_rank(self.graph, self.cost, self.edge_cost)
+
+    @cached_property
+    def down(self) -> FloatArray:
+        """Downward rank in seconds. [m]"""
+        return downward_rank(self.graph, self.cost, self.edge_cost)
+
+    @cached_property
+    def forward(self) -> Walk:
+        """The walk from producers to consumers."""
+        return _build(self)
+
+    @cached_property
+    def backward(self) -> Walk:
+        """The walk from consumers to producers."""
+        return _reversed(self, self.forward)
+
+    def walk(self, order: str) -> Walk:
+        """The walk in the direction of the traversal order of that name."""
+        return self.backward if order in BACKWARD_ORDERS else self.forward
+
+    @cached_property
+    def unit_coordinate(self) -> FloatArray:
+        """Where each unit is along the graph: mean coordinate of its forward ops. [U]
+
+        A forward op's coordinate is its latest start in the forward pass, so that what has no
+        inputs (a weight turned round, a mask) is where it is used; an op that leads to no late end
+        of the forward pass, or is not of it, has the largest of its forward inputs', or the
+        smallest of its other inputs'. ``SearchSpace`` has positions instead, which change with the
+        listing.
+        """
+        g, forward = self.graph, self.problem.phase[self.ops] == FORWARD
+        arrays = (g.topological_order, g.successor_offset, g.successor)
+        latest = latest_starts(*arrays, forward, self.cost)
+        main = latest >= 0.0
+        latest[~main] = latest.max()  # where it stays for what has no inputs
+        inputs = (g.predecessor_offset, g.predecessor)
+        coordinate = follow_forward(g.topological_order, *inputs, main, latest)
+        mean = self._unit_mean(coordinate, np.where(main, 1.0, np.where(forward, 1e-6, 1e-12)))
+        return np.asarray(np.round(mean / (float(latest.max()) or 1.0), 9))  # true ties
+
+    def _unit_mean(self, values: FloatArray, weight: FloatArray) -> FloatArray:
+        """Weighted mean over the visited ops of each unit. [U]"""
+        count = self.problem.num_units
+        total = np.bincount(self.unit, weight * values, count)
+        return np.asarray(total / np.bincount(self.unit, weight, count))
+
+    @cached_property
+    def unit_order(self) -> IntArray:
+        """Units by coordinate, then by their first op in ``depth-first-rank``. [U]"""
+        order = self.order("depth-first-rank")
+        first = np.full(self.problem.num_units, len(order))
+        np.minimum.at(first, self.unit[order], np.arange(len(order)))
+        return np.lexsort((first, self.unit_coordinate)).astype(np.int32)
+
+    @cached_property
+    def place(self) -> FloatArray:
+        """Share of the work in units of lesser coordinate than each unit, half its own too. [U]"""
+        work = self.forward.unit_work
+        place = np.empty(len(work))
+        sorted_work = work[self.unit_order]
+        place[self.unit_order] = np.cumsum(sorted_work) - sorted_work / 2
+        return np.asarray(place / max(float(work.sum()), 1e-300))
+
+    def order(self, name: str, seed: int = 0) -> IntArray:
+        """Visited ops in a traversal order; ``coordinate`` visits a layer's ops together. [m]
+
+        Raises:
+            InputError: there is no such order.
+        """
+        if name == COORDINATE:
+            rank = np.empty(self.problem.num_units, dtype=np.int64)
+            rank[self.unit_order] = np.arange(len(rank))
+            return np.lexsort((self.graph.position, rank[self.unit])).astype(np.int32)
+        return traversal(name, self.graph, self.cost, self.edge_cost, seed)
+
+
+@njit(cache=True, boundscheck=False)
+def latest_starts(
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    forward: NDArray[np.bool_],
+    cost: FloatArray,
+) -> FloatArray:
+    """Latest start of each forward op in seconds; -1 if it leads to no late end, or is not one. [m]
+
+    An end is a forward op without forward successors; it is late in the second half of the longest
+    path. ``order`` is topological.
+    """
+    m = len(order)
+    before, after, ends = np.zeros(m), np.full(m, -1.0), np.ones(m, np.bool_)
+    longest = 0.0
+    for op in order:
+        if not forward[op]:
+            continue
+        done = before[op] + cost[op]
+        longest = max(longest, done)
+        for k in range(offset[op], offset[op + 1]):
+            if forward[successor[k]]:
+                ends[op] = False
+                before[successor[k]] = max(before[successor[k]], done)
+    for i in range(m - 1, -1, -1):
+        op = order[i]
+        if not forward[op]:
+            continue
+        if ends[op] and before[op] + cost[op] >= longest / 2:
+            after[op] = 0.0
+        for k in range(offset[op], offset[op + 1]):
+            other = successor[k]
+            if forward[other] and after[other] >= 0.0:
+                after[op] = max(after[op], after[other] + cost[other])
+    return np.where(after >= 0.0, longest - after - cost, -1.0).clip(-1.0)
+
+
+def _build(graph: WalkGraph) -> Walk:
+    problem, space, cluster = graph.problem, graph.space, graph.problem.cluster
+    work = max(float(space.mean_work.sum()), 1e-300)
+    every = len(graph.ops) == problem.num_ops
+    flow = space.unit_flows
+    with np.errstate(divide="ignore"):
+        per_byte = np.where(cluster.channel >= 0, 1.0 / cluster.bandwidth, 0.0)
+    mean_bytes = float(graph.graph.size.mean()) if graph.graph.num_tensors else 0.0
+    latency = np.where(cluster.channel >= 0, cluster.latency, 0.0)
+    return Walk(
+        unit=graph.unit,
+        time=problem.times if every else problem.times[graph.ops],
+        **_inputs(graph.graph, backwards=False),
+        after=graph.up - graph.cost,
+        unit_time=space.work,
+        unit_work=space.mean_work,
+        unit_state=problem.unit_state,
+        unit_bytes=_unit_bytes(problem),
+        unit_peak=unit_peak(graph),
+        flow_offset=flow[0],
+        flow_unit=flow[1],
+        flow_in=flow[2],
+        flow_out=flow[3],
+        device_time=sum_of_finite(space.work),
+        memory=np.maximum(cluster.memory, 1.0),
+        latency=latency,
+        per_byte=per_byte,
+        channel=cluster.channel,
+        num_channels=cluster.num_channels,
+        far=np.round((latency + mean_bytes * per_byte).mean(axis=1), 12),
+        scale=float(graph.cost.mean()) or 1.0,
+        work=work,
+        bound=max(float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300),
+        mean_bytes=mean_bytes,
+    )
+
+
+def _reversed(graph: WalkGraph, walk: Walk) -> Walk:
+    return walk._replace(
+        **_inputs(graph.graph, backwards=True),
+        after=graph.down,
+        flow_in=walk.flow_out,
+        flow_out=walk.flow_in,
+        latency=np.ascontiguousarray(walk.latency.T),
+        per_byte=np.ascontiguousarray(walk.per_byte.T),
+        channel=np.ascontiguousarray(walk.channel.T),
+    )
+
+
+def _inputs(graph: ComputationGraph, *, backwards: bool) -> dict[str, Any]:
+    tensor = graph.consumption_tensor
+    ends = (graph.producer[tensor], graph.consumer)
+    other, mine = ends[::-1] if backwards else ends
+    by_op = np.argsort(mine, kind="stable")
+    counts = np.bincount(mine, minlength=graph.num_ops)
+    return {
+        "before_offset": np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+        "before": other[by_op].astype(np.int32),
+        "before_tensor": tensor[by_op].astype(np.int32),
+        "before_size": graph.size[tensor[by_op]],
+        "num_tensors": graph.num_tensors,
+    }
+
+
+def unit_peak(graph: WalkGraph) -> FloatArray:
+    """Bytes of each unit's tensors that are alive when most are, were there one device. [U]
+
+    One device takes ops by phase, and in a phase by upward rank. A tensor of an earlier phase than
+    its last consumer's is there once for each micro-batch, since they are all in flight. Bytes are
+    means over the time at which at least ``NEAR_PEAK`` of the most is alive. Zeros where memory
+    does not matter.
+    """
+    problem, g = graph.problem, graph.graph
+    if not graph.space.memory_matters or g.num_tensors == 0:
+        return np.zeros(problem.num_units)
+    phase = problem.phase[graph.ops]
+    at = np.empty(g.num_ops, np.int64)
+    at[np.lexsort((-graph.up, phase))] = np.arange(g.num_ops)
+    first, last = at[g.producer], at[g.producer]
+    last_phase = phase[g.producer].copy()
+    np.maximum.at(last, g.consumption_tensor, at[g.consumer])
+    np.maximum.at(last_phase, g.consumption_tensor, phase[g.consumer])
+    held = np.where(last_phase > phase[g.producer], problem.microbatches, 1) * g.size
+    changes = np.bincount(first, held, g.num_ops + 1) - np.bincount(last + 1, held, g.num_ops + 1)
+    alive = np.cumsum(changes)[:-1]
+    near = np.concatenate(([0], np.cumsum(alive >= NEAR_PEAK * alive.max())))
+    share = (near[last + 1] - near[first]) / near[-1]
+    return np.asarray(np.bincount(graph.unit[g.producer], held * share, problem.num_units))
+
+
+def _unit_bytes(problem: Problem) -> FloatArray:
+    units = problem.unit_of[problem.graph.producer]
+    return np.bincount(units, problem.graph.size, problem.num_units).astype(np.float64)

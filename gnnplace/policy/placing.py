@@ -1,0 +1,116 @@
+"""Placing a problem with a placer by name, and comparing many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.microbatching import with_microbatches
+from gnnplace.placers.base import Placer, Result
+from gnnplace.placers.contract import training_chain
+from gnnplace.policy.roster import make_placer, shown_placers
+from gnnplace.problem import Problem
+from gnnplace.search.space import SearchSpace
+from gnnplace.throughput.registry import make_throughput_placer
+
+Progress = Callable[[str], None]
+Failure = tuple[str, GnnplaceError]
+DEFAULT_BUDGET = 2.0
+TIME, THROUGHPUT = "time", "throughput"
+WARMING = 0.02  # seconds of budget that reach a placer's search as well
+
+
+def placer_for(objective: str, name: str, **options: Any) -> Placer:
+    """A placer by its name, for an objective; see ``place``.
+
+    Raises:
+        InputError: an unknown objective, placer or option.
+        UnsupportedError: the placer does not minimise this objective.
+    """
+    if objective == THROUGHPUT:
+        return make_throughput_placer(name, **options)
+    if objective == TIME:
+        return make_placer(name, **options)
+    raise InputError(f"objective {objective!r}: must be 'time' or 'throughput'")
+
+
+def check_budget(budget: float) -> None:
+    """Refuses a budget that no search can keep.
+
+    Raises:
+        InputError: it is negative or not a number.
+    """
+    if not budget >= 0:
+        raise InputError(f"budget {budget}: must not be negative")
+
+
+def place(
+    problem: Problem,
+    *,
+    placer: str = "best",
+    budget: float = DEFAULT_BUDGET,
+    seed: int = 0,
+    objective: str = TIME,
+    space: SearchSpace | None = None,
+    **options: Any,
+) -> Result:
+    """Finds devices and sequences for a problem.
+
+    Args:
+        problem: what to place; cut it with ``with_microbatches`` for pipelines.
+        placer: one of ``placer_names()``; options may stand behind it (``exact?workers=2``).
+        budget: seconds to search, from here on.
+        seed: of all randomness.
+        objective: ``time``: seconds of one step; ``throughput``: seconds between two pipelined
+            steps (the result is a ``ThroughputResult``).
+        space: the problem's search space, if there is one already.
+        options: options of the placer: ``workers`` of ``exact``, ``order`` and ``checkpoint`` of
+            ``learned`` and ``best``. None stands for an option that is not given.
+
+    Raises:
+        InputError: an unknown placer, objective or option, or a negative budget.
+        UnsupportedError, InfeasibleError: see ``Placer.place``.
+    """
+    check_budget(budget)
+    made = placer_for(objective, placer, **options)
+    return made.place(problem, budget=budget, seed=seed, space=space)
+
+
+def warm(names: Iterable[str] | None = None, objective: str = TIME) -> None:
+    """Compiles, or loads from disk, the kernels of placers, so that no budget has to pay for it."""
+    for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
+        for name in names or shown_placers():
+            for budget in (0.0, WARMING):
+                with suppress(GnnplaceError):
+                    place(problem, placer=name, budget=budget, objective=objective)
+
+
+def compare(
+    problem: Problem,
+    names: Iterable[str] | None = None,
+    *,
+    budget: float = DEFAULT_BUDGET,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[Result | Failure]:
+    """Results of many placers on one problem; a placer that cannot stands with its error.
+
+    Args:
+        problem: what to place.
+        names: of placers; all that are shown by default.
+        budget: seconds for each placer.
+        seed: of all randomness.
+        progress: called with a line before each placer.
+    """
+    space = SearchSpace(problem)
+    results: list[Result | Failure] = []
+    for name in names or shown_placers():
+        if progress is not None:
+            progress(f"placing with {name}")
+        try:
+            results.append(place(problem, placer=name, budget=budget, seed=seed, space=space))
+        except GnnplaceError as error:
+            results.append((name, error))
+    return results

@@ -1,0 +1,1 @@
+"""Refinement: passes over a finished placement that decide every unit again."""

@@ -1,0 +1,108 @@
+"""Passes of refinement over decoded placements: the second half of what the policy does first.
+
+The best few decodes go through a round of passes each, the best of them through more. In a round
+bold passes come first: a bold pass moves only what promises much, a meek one whatever promises
+anything. Passes forwards and backwards take turns; one that does not make the step faster is
+forgotten. Rounds end when one changes nothing.
+Complexity: two dozen passes, each near-linear in the graph.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+
+import numpy as np
+
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts
+from gnnplace.policy.refine.refining import one_pass
+from gnnplace.policy.refine.refining_state import (
+    Ground,
+    Placed,
+    Previous,
+    read_previous,
+    refining_units,
+)
+from gnnplace.search.moves import neighbourhood
+
+STARTS = 3
+TIGHT_STARTS = 6  # where memory is tight: what comes of a start is harder to foresee there
+STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better
+ROUNDS = 3
+
+
+def starts(ranked: list[Decoded], most: int) -> list[Decoded]:
+    """The best ``most`` that differ; where some do not fit the memory, the best of those too."""
+    each = list({decoded.score: decoded for decoded in ranked}.values())
+    fitting = [decoded for decoded in each if decoded.fits]
+    others = [decoded for decoded in each if not decoded.fits]
+    few = min(len(fitting), most - bool(others))
+    return fitting[:few] + others[: most - few]
+
+
+class Passes:
+    """Refines placements of one problem.
+
+    Args:
+        rollouts: the problem and the policy.
+    """
+
+    def __init__(self, rollouts: Rollouts) -> None:
+        self.rollouts, self.space = rollouts, rollouts.space
+        self.ground = Ground(
+            self.space.compiled,
+            self.space.reversed,
+            neighbourhood(self.space),
+            refining_units(rollouts.graph),
+            rollouts.policy.refiner.weights(),
+            rollouts.refining_contexts,
+        )
+        self.open = np.full(self.space.problem.num_units, -1, np.int32)
+        self.first_op = self.space.unit_ops[1][self.space.unit_ops[0][:-1]]
+
+    def best(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
+        """A round of passes over each of a few placements, more over the best of them.
+
+        None begins after the deadline.
+        """
+        found = ranked[:1]
+        for decoded in starts(ranked, TIGHT_STARTS if self.space.memory_matters else STARTS):
+            if time.perf_counter() < deadline:
+                found.append(self.refined(decoded, deadline, 1))
+        best = min(found, key=lambda decoded: decoded.score)
+        if time.perf_counter() >= deadline:
+            return best
+        return self.refined(best, deadline, ROUNDS - 1)
+
+    def refined(self, decoded: Decoded, deadline: float = np.inf, rounds: int = ROUNDS) -> Decoded:
+        """A placement after rounds of passes, at least as good."""
+        device = self.space.spread(decoded.unit_device)
+        placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
+        placed = self.improved(placed, deadline, rounds)
+        score, units = float(placed.score[0]), placed.device[self.first_op]
+        return self.rollouts.decoded(score, units, placed.order, decoded.aim)
+
+    def improved(self, placed: Placed, deadline: float = np.inf, rounds: int = ROUNDS) -> Placed:
+        """The same of a placement that need not be a decode; one that cannot run stays as it is."""
+        if not np.isfinite(placed.score[0]):
+            return placed
+        read: dict[int, Previous] = {}  # what is known of ``placed``, by direction
+        for _ in range(rounds):
+            before = float(placed.score[0])
+            for stay, back in product(STAYS, (0, 1)):
+                if time.perf_counter() >= deadline:
+                    return placed
+                if back not in read:
+                    read[back] = read_previous(self.ground, placed, back)
+                tried = self.tried(placed, read[back], stay)
+                if tried is not placed:
+                    placed, read = tried, {}
+            if placed.score[0] >= before:
+                break
+        return placed
+
+    def tried(self, placed: Placed, previous: Previous, stay: float) -> Placed:
+        """The placement after a pass if that is better, else as it is."""
+        trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
+        one_pass(self.ground, previous, trial, stay, 0.0, self.open)
+        return trial if trial.score[0] < placed.score[0] else placed

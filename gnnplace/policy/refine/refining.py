@@ -1,0 +1,336 @@
+"""Refinement: a second walk over a finished placement, each unit's device decided anew.
+
+Formulation: the decoder walks the ops of a *previous* placement by their start times. What comes
+before an op is decided and booked anew; what comes after it is taken to stay where it was. So a
+candidate device is seen between two schedules that know their queues: the partial one (when could
+the op start there?) and the previous one (how far is it from there to the end, by its consumers and
+by what that device does next?). Their sum is the length of the path through the op, on that device;
+HEFT and its successors (PEFT, Arabnejad and Barbosa, 2014) estimate the second part from mean
+costs. A pass backwards is the same on the reversed problem.
+
+A unit leaves its previous device only for a score that is ``stay`` better. Scores are in percent of
+the step time: they begin as a weighted sum (path, load, transfers, memory), to which a network adds
+what it has learned (``train.refinement``).
+
+After a pass the new devices get three orders: as they were booked, by list scheduling with the
+previous distances to the end, and the better one justified; the best by simulation counts, and
+the placement is kept if it is better than the previous one.
+Complexity of a pass: O(D (n + inputs + flows)) and a handful of list schedules and simulations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.policy.decode.kernels import MOST, log_above, score
+from gnnplace.policy.refine.refining_state import (
+    Ground,
+    Partial,
+    Placed,
+    Previous,
+    Units,
+    book,
+    by_start,
+    next_distance,
+    settle,
+    start_pass,
+)
+from gnnplace.search.moves import energy
+from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.indices import ONE, Index
+from gnnplace.simulation.justification import justify
+from gnnplace.simulation.list_scheduling import list_schedule
+
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+
+REFINING = (
+    "previous device",
+    "path through the op there, above nearly the step time",
+    "path through the op there",
+    "path by its consumers alone",
+    "start above the best",
+    "finish above the best",
+    "idle gap",
+    "wait for links",
+    "transfers of the op, of the step time",
+    "transfers of the op, above the previous device's",
+    "transfers of the unit, of the step time",
+    "transfers of the unit, above the previous device's",
+    "share of neighbours' bytes there",
+    "share of neighbours' bytes there that this pass moved there",
+    "load after, of the step time",
+    "load after, of the ideal share",
+    "raise of the greatest load",
+    "log slowness for this unit",
+    "memory after",
+    "memory after, above the limit",
+    "critical",
+    "path on the previous device",
+    "work of the unit, of the ideal share",
+    "device is unused",
+    "share of the ops walked",
+    "share of the units decided that moved",
+    "backwards",
+    "log micro-batches",
+    "devices",
+)
+NUM_REFINING = len(REFINING)
+PRIOR = {  # in percent of the step time, but for memory
+    "path through the op there, above nearly the step time": -100.0,
+    "path through the op there": -30.0,
+    "transfers of the op, of the step time": -30.0,
+    "load after, of the step time": -30.0,
+    "memory after, above the limit": -1000.0,
+}
+NEARLY = 0.98  # of the step time: what is below is not critical
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def observe(
+    c: Compiled,
+    units: Units,
+    previous: Previous,
+    s: Partial,
+    op: int,
+    allowed: BoolArray,
+    out: SingleArray,
+) -> int:
+    """Candidates and their features for the unit of ``op``; how many there are. ``out``: [D, F]"""
+    num_devices, i = len(s.free), Index(op)
+    u = Index(c.unit_of[i])
+    old = previous.device[u]
+    here = Index(old)
+    total, back = previous.seconds, previous.back
+    scratch = np.zeros((9, num_devices))
+    ready, wait, move, tail, flow, near, moved, path, rest = scratch
+    producer = units.reversed_producer if back else units.producer
+    for d in range(num_devices):
+        allowed[d] = units.allowed[u, d]
+    bytes_all = 0.0
+    for k in range(Index(units.offset[u]), Index(units.offset[u + ONE])):
+        v = Index(units.neighbour[k])
+        known = s.device[v] >= 0
+        e = Index(s.device[v] if known else previous.device[v])
+        into, out_of = units.forth[back, k], units.forth[1 - back, k]
+        both = max(into, 0.0) + max(out_of, 0.0)
+        bytes_all += both
+        near[e] += both
+        if known and s.device[v] != previous.device[v]:
+            moved[e] += both
+        for d in range(num_devices):
+            if not allowed[d] or Index(d) == e:
+                continue
+            if into >= 0.0:
+                flow[d] += into * c.per_byte[e, d] + c.latency[e, d]
+            if out_of >= 0.0:
+                flow[d] += out_of * c.per_byte[d, e] + c.latency[d, e]
+            if d != old and (
+                (into >= 0.0 and c.channel[e, d] < 0) or (out_of >= 0.0 and c.channel[d, e] < 0)
+            ):
+                allowed[d] = False
+    count = 0
+    for d in range(num_devices):
+        count += allowed[d]
+    if count < 2:
+        return count
+    for k in range(Index(c.input_offset[i]), Index(c.input_offset[i + ONE])):
+        tensor = Index(c.input_tensor[k])
+        j = Index(producer[tensor])
+        e = Index(s.device[Index(c.unit_of[j])])
+        for d in range(num_devices):
+            if not allowed[d]:
+                continue
+            at = s.finish[j]
+            if e != Index(d):
+                if s.arrival[tensor, d] >= 0.0:
+                    at = max(at, s.arrival[tensor, d])
+                elif c.channel[e, d] >= 0:
+                    begin = max(s.channel_free[Index(c.channel[e, d])], at)
+                    seconds = c.size[tensor] * c.per_byte[e, d]
+                    wait[d] = max(wait[d], begin - at)
+                    move[d] += seconds
+                    at = begin + seconds + c.latency[e, d]
+            ready[d] = max(ready[d], at)
+    for k in range(Index(c.flow_offset[i]), Index(c.flow_offset[i + ONE])):
+        j = Index(c.flow_op[k])
+        v = Index(c.unit_of[j])
+        at_v = s.device[v] if s.device[v] >= 0 else previous.device[v]
+        for d in range(num_devices):
+            if not allowed[d]:
+                continue
+            e = Index(d) if v == u else Index(at_v)
+            seconds = 0.0
+            if e != Index(d):
+                seconds = c.flow_size[k] * c.per_byte[d, e]
+                move[d] += seconds
+                seconds += c.latency[d, e]
+            tail[d] = max(tail[d], previous.distance[j] + seconds)
+    most_load, least_start, least_finish, least_time = 0.0, np.inf, np.inf, np.inf
+    ideal = 0.0
+    for d in range(num_devices):
+        most_load = max(most_load, s.load[d])
+        ideal += s.load[d] / num_devices
+        if allowed[d]:
+            begin = max(s.free[d], ready[d])
+            end = begin + c.times[i, d]
+            least_start = min(least_start, begin)
+            least_finish = min(least_finish, end)
+            least_time = min(least_time, units.time[u, d])
+            rest[d] = end + tail[d]
+            path[d] = end + max(tail[d], next_distance(c, s, previous, d, u))
+    ideal = max(ideal, 1e-300)
+    walked, share = s.counts[0] / len(s.finish), s.counts[2] / max(1, s.counts[1])
+    tight = previous.peak.any()
+    for d in range(num_devices):
+        f = out[d]
+        if not allowed[d]:
+            f[:] = 0.0
+            continue
+        begin = max(s.free[d], ready[d])
+        load, peak = s.load[d], s.peak[d] / c.memory[d]
+        if d != old:
+            load += units.time[u, d]
+            peak += units.held[u] / c.memory[d] if tight else 0.0
+        f[0] = 1.0 if d == old else 0.0
+        f[1] = min(MOST, max(0.0, path[d] / total - NEARLY))
+        f[2] = min(MOST, path[d] / total - 1.0)
+        f[3] = min(MOST, rest[d] / total - 1.0)
+        f[4] = log_above((begin - least_start) / units.scale)
+        f[5] = log_above((begin + c.times[i, d] - least_finish) / units.scale)
+        f[6] = log_above((begin - s.free[d]) / units.scale)
+        f[7] = log_above(wait[d] / units.scale)
+        f[8] = min(MOST, move[d] / total)
+        f[9] = max(-MOST, min(MOST, (move[d] - move[here]) / total))
+        f[10] = min(MOST, flow[d] / total)
+        f[11] = max(-MOST, min(MOST, (flow[d] - flow[here]) / total))
+        f[12] = near[d] / bytes_all if bytes_all > 0.0 else 0.0
+        f[13] = moved[d] / bytes_all if bytes_all > 0.0 else 0.0
+        f[14] = min(MOST, load / total)
+        f[15] = min(MOST, load / ideal)
+        f[16] = min(MOST, max(0.0, load - most_load) / total)
+        f[17] = np.log(units.time[u, d] / least_time) if least_time > 0.0 else 0.0
+        f[18] = min(MOST, peak)
+        f[19] = min(MOST, max(0.0, peak - 1.0))
+        f[20] = previous.critical[u]
+        f[21] = min(MOST, path[here] / total - 1.0)
+        f[22] = min(MOST, units.work[u] / ideal)
+        f[23] = 1.0 if s.load[d] <= 0.0 else 0.0
+        f[24] = walked
+        f[25] = share
+        f[26] = float(back)
+        f[27] = log_above(units.microbatches - 1.0)
+        f[28] = num_devices / 8.0
+    return count
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def walk_again(
+    c: Compiled,
+    g: Ground,
+    previous: Previous,
+    stay: float,
+    noise: float,
+    forced: IntArray,
+    features: SingleArray,
+    masks: BoolArray,
+    decided: IntArray,
+) -> tuple[Partial, int]:
+    """Walks a placement and decides each unit's device anew.
+
+    Args:
+        c: the problem in the pass's direction.
+        g: what passes share.
+        previous: the placement.
+        stay: percent that a device must be better than the previous one.
+        noise: scale of Gumbel noise on the scores, in percent.
+        forced: device of each unit, -1 where the refiner decides. [U]
+        features: out: features of each decision. [U, D, F], or no rows if not wanted
+        masks: out: candidates of each decision. [U, D], as ``features``
+        decided: out: unit of each decision. [U], as ``features``
+
+    Returns:
+        The schedule, and the number of decisions that had a choice.
+    """
+    num_devices, units = c.times.shape[1], g.units
+    s = start_pass(c, units, previous)
+    producer = units.reversed_producer if previous.back else units.producer
+    now = np.zeros((num_devices, NUM_REFINING), np.float32)
+    allowed = np.zeros(num_devices, np.bool_)
+    hidden = np.zeros((2 * num_devices + 2, len(g.weights.bias)), np.float32)
+    scores = np.zeros(num_devices, np.float32)
+    count = 0
+    for op in previous.order:
+        u = c.unit_of[op]
+        if s.device[u] < 0:
+            choice = old = previous.device[u]
+            if forced[u] >= 0:
+                choice = forced[u]
+            elif observe(c, units, previous, s, op, allowed, now) > 1:
+                if len(features) > 0:
+                    features[count] = now
+                    masks[count] = allowed
+                    decided[count] = u
+                count += 1
+                score(g.weights, g.context[u], now, allowed, hidden, scores)
+                best = scores[old] + stay
+                for d in range(num_devices):
+                    if allowed[d] and d != old:
+                        value = scores[d]
+                        if noise > 0.0:
+                            value -= noise * np.log(-np.log(np.random.random() + 1e-12) + 1e-12)
+                        if value > best:
+                            best, choice = value, d
+            settle(units, previous, s, u, choice)
+        book(c, producer, s, op)
+    return s, count
+
+
+@njit(cache=True, boundscheck=False)
+def improve_order(g: Ground, s: Partial, previous: Previous, trial: Placed) -> None:
+    """Gives the devices of a finished pass their best order, and scores them."""
+    for op in range(len(trial.device)):
+        trial.device[op] = s.device[g.c.unit_of[op]]
+    priority = s.finish if previous.back else previous.distance
+    order = list_schedule(g.c, trial.device, priority)
+    best = energy(g.c, g.h, trial.device, order, np.inf)
+    if not previous.back:
+        booked = by_start(previous.order, s.start)
+        other = energy(g.c, g.h, trial.device, booked, best)
+        if other < best:
+            best, order = other, booked
+    justified = justify(g.c, g.r, trial.device, order)
+    other = energy(g.c, g.h, trial.device, justified, best)
+    if other < best:
+        best, order = other, justified
+    trial.order[:] = order
+    trial.score[0] = best
+
+
+@njit(cache=True, boundscheck=False)
+def one_pass(
+    g: Ground, previous: Previous, trial: Placed, stay: float, noise: float, forced: IntArray
+) -> int:
+    """One pass; what came out is in ``trial``, as it was if no unit moved. How many units moved.
+
+    Args:
+        g: what passes share.
+        previous: the placement, read in the direction of the pass.
+        trial: out: the placement after the pass.
+        stay: percent that a device must be better than the previous one.
+        noise: scale of Gumbel noise on the scores, in percent.
+        forced: device of each unit, -1 where the refiner decides. [U]
+    """
+    none, no = np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.bool_)
+    nothing = np.empty(0, np.int32)
+    if previous.back:
+        s = walk_again(g.r, g, previous, stay, noise, forced, none, no, nothing)[0]
+    else:
+        s = walk_again(g.c, g, previous, stay, noise, forced, none, no, nothing)[0]
+    if s.counts[2] > 0:
+        improve_order(g, s, previous, trial)
+    return int(s.counts[2])

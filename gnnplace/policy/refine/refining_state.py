@@ -1,0 +1,299 @@
+"""What refinement walks with: units, the previous placement, the schedule of a pass so far.
+
+``refining`` says what a pass is. Complexity of a booking: O(inputs); of the rest O(n + units).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.policy.decode.decoder_state import Weights
+from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.search.moves import Neighbourhood
+from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.indices import ONE, Index
+from gnnplace.simulation.kernels import run_kernel
+from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.memory import peak_memory
+
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+SOFT = 0.02  # slack, of the step time, in which criticality falls by e
+
+
+class Units(NamedTuple):
+    """What a pass looks up of units; U units, D devices.
+
+    Attributes:
+        allowed: devices of each unit. [U, D]
+        time: seconds of all its ops on each device, inf where not allowed. [U, D]
+        work: the same, mean over its devices. [U]
+        held: bytes of its state and of its tensors at the peak (``walk.unit_peak``). [U]
+        offset: where each unit's neighbours start. [U + 1]
+        neighbour: neighbouring units.
+        forth: bytes to and fro, -1 where none go that way. [2, E]
+        producer: of each tensor, and of each of the reversed problem. [T], [edges]
+        reversed_producer: see there.
+        microbatches: number of them.
+        scale: mean seconds of an op.
+    """
+
+    allowed: BoolArray
+    time: FloatArray
+    work: FloatArray
+    held: FloatArray
+    offset: IntArray
+    neighbour: IntArray
+    forth: FloatArray
+    producer: IntArray
+    reversed_producer: IntArray
+    microbatches: int
+    scale: float
+
+
+class Ground(NamedTuple):
+    """What all passes over a problem share.
+
+    Attributes:
+        c: the problem.
+        r: the reversed problem.
+        h: limits and penalty.
+        units: what is looked up of units.
+        weights: the parameters of the scores.
+        context: what the encoder says of each unit. [U, H]
+    """
+
+    c: Compiled
+    r: Compiled
+    h: Neighbourhood
+    units: Units
+    weights: Weights
+    context: SingleArray
+
+
+class Placed(NamedTuple):
+    """A placement that passes refine; arrays change in place.
+
+    Attributes:
+        device: of each op. [n]
+        order: of all ops. [n]
+        score: predicted seconds with penalty. [1]
+    """
+
+    device: IntArray
+    order: IntArray
+    score: FloatArray
+
+
+class Previous(NamedTuple):
+    """What a pass knows of the previous placement, in its direction.
+
+    Attributes:
+        device: of each unit. [U]
+        order: all ops by start. [n]
+        distance: seconds from each op's start to the end. [n]
+        critical: of each unit, 0..1. [U]
+        seconds: step time.
+        peak: bytes on each device; 0 where memory does not matter. [D]
+        back: 1 for the reversed problem.
+    """
+
+    device: IntArray
+    order: IntArray
+    distance: FloatArray
+    critical: FloatArray
+    seconds: float
+    peak: FloatArray
+    back: int
+
+
+class Partial(NamedTuple):
+    """The schedule of a pass so far.
+
+    Attributes:
+        device: of each unit, -1 undecided. [U]
+        start: seconds at which each op starts. [n]
+        finish: seconds at which it finishes, -1 not walked. [n]
+        arrival: seconds at which a tensor is on a device, -1 not sent there. [T, D]
+        free: seconds at which each device is free. [D]
+        channel_free: seconds at which each channel is free. [C]
+        load: seconds of work on each device, decided and previous. [D]
+        peak: bytes on each device, decided and previous. [D]
+        next_offset: where each device's previous sequence starts in ``sequence``. [D + 1]
+        next: the first op of it that is still to come. [D]
+        sequence: previous sequences of the devices. [n]
+        counts: ops walked, units decided, units moved. [3]
+    """
+
+    device: IntArray
+    start: FloatArray
+    finish: FloatArray
+    arrival: FloatArray
+    free: FloatArray
+    channel_free: FloatArray
+    load: FloatArray
+    peak: FloatArray
+    next_offset: IntArray
+    next: IntArray
+    sequence: IntArray
+    counts: IntArray
+
+
+@njit(cache=True, boundscheck=False)
+def times_of(c: Compiled, device: IntArray, order: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Start and finish of each op in seconds. [n], [n]"""
+    n = len(device)
+    start, finish = np.zeros(n), np.zeros(n)
+    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
+    run_kernel(c, device, order, np.inf, np.zeros(n), start, finish, nothing, nowhere)
+    return start, finish
+
+
+@njit(cache=True, boundscheck=False)
+def by_start(order: IntArray, start: FloatArray) -> IntArray:
+    """Ops by start, those of one instant as in ``order``. [n]"""
+    return order[np.argsort(start[order], kind="mergesort")]
+
+
+@njit(cache=True, boundscheck=False)
+def read_previous(g: Ground, placed: Placed, back: int) -> Previous:
+    """What a pass in one direction knows of a placement."""
+    c, r, h = g.c, g.r, g.h
+    device, num_units = placed.device, len(h.allowed)
+    start, finish = times_of(c, device, placed.order)
+    backwards = list_schedule(r, device, finish)
+    start_back, finish_back = times_of(r, device, backwards)
+    order, distance, before = by_start(placed.order, start), finish_back, start
+    if back:
+        order, distance, before = by_start(backwards, start_back), finish, start_back
+    longest = (before + distance).max()
+    seconds = max(longest, 1e-300)
+    unit_device, critical = np.zeros(num_units, np.int32), np.zeros(num_units)
+    for op in range(len(device)):
+        u = c.unit_of[op]
+        unit_device[u] = device[op]
+        slack = max(0.0, longest - before[op] - distance[op]) / seconds
+        critical[u] = max(critical[u], np.exp(-slack / SOFT))
+    peak = np.zeros(len(c.memory))
+    if h.memory_matters:
+        peak = peak_memory(c, device, placed.order)
+    return Previous(unit_device, order, distance, critical, seconds, peak, back)
+
+
+@njit(cache=True, boundscheck=False)
+def start_pass(c: Compiled, units: Units, previous: Previous) -> Partial:
+    """The schedule before the first decision."""
+    n, num_devices = c.times.shape
+    load = np.zeros(num_devices)
+    for u in range(len(previous.device)):
+        load[previous.device[u]] += units.time[u, previous.device[u]]
+    offset = np.zeros(num_devices + 1, np.int32)
+    for op in range(n):
+        offset[previous.device[c.unit_of[op]] + 1] += 1
+    for d in range(num_devices):
+        offset[d + 1] += offset[d]
+    at, sequence = offset[:-1].copy(), np.empty(n, np.int32)
+    for op in previous.order:
+        d = previous.device[c.unit_of[op]]
+        sequence[at[d]] = op
+        at[d] += 1
+    return Partial(
+        np.full(len(previous.device), -1, np.int32),
+        np.zeros(n),
+        np.full(n, -1.0),
+        np.full((len(c.size), num_devices), -1.0),
+        np.zeros(num_devices),
+        np.zeros(c.num_channels),
+        load,
+        previous.peak.copy(),
+        offset,
+        offset[:-1].copy(),
+        sequence,
+        np.zeros(3, np.int32),
+    )
+
+
+@njit(cache=True, boundscheck=False)
+def next_distance(c: Compiled, s: Partial, previous: Previous, d: int, u: int) -> float:
+    """Seconds to the end from the start of what device ``d`` does next but for unit ``u``."""
+    high = s.next_offset[d + 1]
+    k = s.next[d]
+    while k < high:
+        op = s.sequence[k]
+        at = s.device[c.unit_of[op]]
+        if s.finish[op] < 0.0 and (at < 0 or at == d):
+            break
+        k += 1
+    s.next[d] = k
+    while k < high:
+        op = s.sequence[k]
+        at = s.device[c.unit_of[op]]
+        if c.unit_of[op] != u and s.finish[op] < 0.0 and (at < 0 or at == d):
+            return previous.distance[op]
+        k += 1
+    return 0.0
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def settle(units: Units, previous: Previous, s: Partial, u: int, d: int) -> None:
+    """Puts unit ``u`` on device ``d``."""
+    s.device[u] = d
+    s.counts[1] += 1
+    old = previous.device[u]
+    if d == old:
+        return
+    s.counts[2] += 1
+    s.load[old] -= units.time[u, old]
+    s.load[d] += units.time[u, d]
+    s.peak[old] -= units.held[u]
+    s.peak[d] += units.held[u]
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def book(c: Compiled, producer: IntArray, s: Partial, op: int) -> None:
+    """Appends ``op`` to the schedule of its device, its inputs to the links' queues."""
+    i = Index(op)
+    d = Index(s.device[Index(c.unit_of[i])])
+    ready = 0.0
+    for k in range(Index(c.input_offset[i]), Index(c.input_offset[i + ONE])):
+        tensor = Index(c.input_tensor[k])
+        j = Index(producer[tensor])
+        at = s.finish[j]
+        e = Index(s.device[Index(c.unit_of[j])])
+        if e != d:
+            if s.arrival[tensor, d] < 0.0 and c.channel[e, d] >= 0:
+                channel = Index(c.channel[e, d])
+                end = max(s.channel_free[channel], at) + c.size[tensor] * c.per_byte[e, d]
+                s.channel_free[channel] = end
+                s.arrival[tensor, d] = end + c.latency[e, d]
+            at = max(at, s.arrival[tensor, d])
+        ready = max(ready, at)
+    s.start[i] = max(s.free[d], ready)
+    s.finish[i] = s.start[i] + c.times[i, d]
+    s.free[d] = s.finish[i]
+    s.counts[0] += 1
+
+
+def refining_units(graph: WalkGraph) -> Units:
+    """What passes look up of a problem's units."""
+    space, walk = graph.space, graph.forward
+    problem, times = space.problem, space.compiled.times
+    return Units(
+        np.ascontiguousarray(problem.unit_allowed),
+        space.work,
+        space.mean_work,
+        walk.unit_state + walk.unit_peak,
+        walk.flow_offset,
+        walk.flow_unit,
+        np.stack([walk.flow_in, walk.flow_out]),
+        problem.graph.producer.astype(np.int32),
+        problem.graph.consumer.astype(np.int32),
+        problem.microbatches,
+        max(float(np.mean(times[np.isfinite(times)])), 1e-300),
+    )

@@ -1,0 +1,177 @@
+"""Moves of units to a device, as the policy sees them: features from the schedule as it is.
+
+A move is a set of units and a target. Everything is relative: to the step time, to a device's
+memory, to the number of devices; so one network serves graphs and clusters of any size.
+Complexity: O(ops of the units and their edges) a move.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.policy.search.schedule import BINS, Schedule
+from gnnplace.search.moves import Neighbourhood
+from gnnplace.simulation.compiled import Compiled
+
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+
+MOVE_FEATURES = (
+    "log units",
+    "work there now",
+    "work at the target",
+    "greatest load of their devices",
+    "load of the target",
+    "load of the target after",
+    "load of their devices after",
+    "greatest load of all",
+    "share of their work that is critical",
+    "most critical",
+    "change of transfers, signed log",
+    "the same on critical edges, signed log",
+    "share of the target that is idle when they run",
+    "share of the target that is critical when they run",
+    "share of edges that end at the target",
+    "share of edges that are local now",
+    "log slowness of the target",
+    "target is empty",
+    "log critical work",
+    "log work",
+    "load of the target above the step time",
+    "log devices",
+    "one over units",
+    "log transfers now",
+    "memory of the target after",
+    "memory of their devices",
+)
+NUM_MOVE_FEATURES = 26
+MANY = 100.0  # logarithms are of one plus hundredths of the step time
+assert len(MOVE_FEATURES) == NUM_MOVE_FEATURES
+
+
+@njit(cache=True, boundscheck=False)
+def signed_log(value: float) -> float:
+    """Sign times log of one plus the magnitude in hundredths."""
+    return np.sign(value) * np.log1p(MANY * abs(value))
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
+def describe(
+    c: Compiled,
+    h: Neighbourhood,
+    s: Schedule,
+    device: IntArray,
+    unit_device: IntArray,
+    units: IntArray,
+    target: int,
+    inside: BoolArray,
+    out: SingleArray,
+) -> int:
+    """Features of moving ``units`` to ``target``; how many units really move.
+
+    Args:
+        c: the problem.
+        h: units and their ops.
+        s: the schedule as it is.
+        device: device of each op. [n]
+        unit_device: device of each unit. [U]
+        units: units of the move.
+        target: where to.
+        inside: scratch, all False. [U]
+        out: the features, in the order of ``MOVE_FEATURES``. [26]
+    """
+    step_time = s.seconds[0]
+    for u in units:
+        inside[u] = h.allowed[u, target]
+    count, away, there, critical, most = 0, 0.0, 0.0, 0.0, 0.0
+    load, memory, into = 0.0, 0.0, 0.0
+    change, critical_change, now, edges, near, local = 0.0, 0.0, 0.0, 0, 0, 0
+    idle, taken = 0.0, 0.0
+    for u in units:
+        a = unit_device[u]
+        if a == target or not h.allowed[u, target]:
+            continue
+        count += 1
+        most = max(most, s.unit_weight[u])
+        load = max(load, s.load[a])
+        memory = max(memory, s.held[a] / c.memory[a])
+        for k in range(h.op_offset[u], h.op_offset[u + 1]):
+            op = h.ops[k]
+            seconds = c.times[op, target]
+            away += c.times[op, a]
+            there += seconds
+            critical += c.times[op, a] * s.weight[op]
+            into += c.state[op]
+            b = min(BINS - 1, int(0.5 * (s.start[op] + s.finish[op]) / step_time * BINS))
+            idle += seconds * (1.0 - s.busy[target, b])
+            taken += seconds * s.critical[target, b]
+            for i in range(c.flow_offset[op], c.flow_offset[op + 1]):
+                other = c.flow_op[i]
+                v = c.unit_of[other]
+                if v == u:
+                    continue
+                e = device[other]
+                goal = target if inside[v] else e
+                before, after = 0.0, 0.0
+                if e != a:
+                    before = c.latency[a, e] + c.flow_size[i] * c.per_byte[a, e]
+                if goal != target:
+                    after = c.latency[target, goal] + c.flow_size[i] * c.per_byte[target, goal]
+                    into += c.flow_size[i]
+                now += before
+                change += after - before
+                critical_change += min(s.weight[op], s.weight[other]) * (after - before)
+                edges += 1
+                near += goal == target
+                local += e == a
+            for j in range(c.input_offset[op], c.input_offset[op + 1]):
+                tensor = c.input_tensor[j]
+                other = h.producer[tensor]
+                v = c.unit_of[other]
+                if v == u or inside[v]:
+                    continue
+                e = device[other]
+                before, after = 0.0, 0.0
+                if e != a:
+                    before = c.latency[e, a] + c.size[tensor] * c.per_byte[e, a]
+                if e != target:
+                    after = c.latency[e, target] + c.size[tensor] * c.per_byte[e, target]
+                now += before
+                change += after - before
+                critical_change += min(s.weight[op], s.weight[other]) * (after - before)
+                edges += 1
+                near += e == target
+                local += e == a
+    for u in units:
+        inside[u] = False
+    out[0] = np.log(count + 1.0)
+    out[1] = min(2.0, away / step_time)
+    out[2] = min(2.0, there / step_time)
+    out[3] = load / step_time
+    out[4] = s.load[target] / step_time
+    out[5] = min(3.0, (s.load[target] + there) / step_time)
+    out[6] = (load - away) / step_time
+    out[7] = s.load.max() / step_time
+    out[8] = critical / away if away > 0.0 else 0.0
+    out[9] = most
+    out[10] = signed_log(change / step_time)
+    out[11] = signed_log(critical_change / step_time)
+    out[12] = idle / there if there > 0.0 else 0.0
+    out[13] = taken / there if there > 0.0 else 0.0
+    out[14] = near / edges if edges > 0 else 0.0
+    out[15] = local / edges if edges > 0 else 0.0
+    out[16] = np.log(there / away) if there > 0.0 and away > 0.0 else 0.0
+    out[17] = 1.0 if s.load[target] == 0.0 else 0.0
+    out[18] = np.log1p(MANY * critical / step_time)
+    out[19] = np.log1p(MANY * away / step_time)
+    out[20] = 10.0 * max(0.0, min(2.0, (s.load[target] + there) / step_time) - 1.0)
+    out[21] = np.log(len(s.load))
+    out[22] = 1.0 / (1.0 + count)
+    out[23] = np.log1p(MANY * now / step_time)
+    out[24] = min(2.0, (s.held[target] + into) / max(1.0, c.memory[target]))
+    out[25] = min(2.0, memory)
+    return count

@@ -1,0 +1,76 @@
+"""Problems from models: captured and profiled on a cluster, or estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gnnplace.cluster import Cluster, Device
+from gnnplace.problem import Problem
+from gnnplace.profiling.profiler import any_local, profile
+from gnnplace.profiling.targets import is_problem_file, read_on_cluster, resolve_cluster
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing.program import Program
+
+Progress = Callable[[str], None]
+HOST_MEMORY = 1e12  # Bytes: a captured graph is not yet meant for any machine.
+
+
+def profile_model(
+    model: str | Program,
+    cluster: str | Cluster = "auto",
+    *,
+    options: CaptureOptions | None = None,
+    progress: Progress | None = None,
+) -> Problem:
+    """A model on a cluster as a problem, with measured op times where the devices are here.
+
+    Args:
+        model: As ``capture_model`` takes it, or a program captured at 1/M of the batch.
+        cluster: As ``resolve_cluster`` takes it.
+        options: As for ``capture_model``.
+        progress: Called with a line when something begins that takes seconds.
+
+    Raises:
+        InputError: there is no such model or cluster.
+        CaptureError: the model cannot be captured.
+    """
+    options, cluster = options or CaptureOptions(), resolve_cluster(cluster)
+    if isinstance(model, str):
+        # Where nothing can be measured nothing needs to be allocated, however large the model.
+        model = capture_model(model, options=options, fake=not any_local(cluster))
+    return profile(
+        model,
+        cluster,
+        groups=options.groups,
+        microbatches=options.microbatches,
+        progress=progress,
+    )
+
+
+def read_or_profile(
+    what: str,
+    cluster: str | Cluster | None,
+    options: CaptureOptions,
+    progress: Progress | None = None,
+) -> Problem:
+    """The problem of a problem file or of a model on a cluster.
+
+    Raises:
+        InputError: neither a file nor a model.
+    """
+    if is_problem_file(what):
+        return read_on_cluster(what, cluster, options.microbatches)
+    return profile_model(what, cluster or "auto", options=options, progress=progress)
+
+
+def estimated_problem(program: Program, options: CaptureOptions) -> Problem:
+    """A captured model as a problem on one CPU, with estimated times; nothing is measured."""
+    host = Device(name="cpu:0", kind="cpu", memory=HOST_MEMORY)
+    return profile(
+        replace(program, initial={}),
+        Cluster((host,), (), "host"),
+        groups=options.groups,
+        microbatches=options.microbatches,
+    )

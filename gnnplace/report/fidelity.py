@@ -1,0 +1,175 @@
+"""A fidelity study as a table, lines, plain data, a page and files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from gnnplace.cluster import write_cluster
+from gnnplace.cluster.machine import machine
+from gnnplace.fidelity.agreement import Agreement, ceiling
+from gnnplace.fidelity.calibration import (
+    calibrated,
+    calibrated_cluster,
+    write_calibration,
+)
+from gnnplace.fidelity.residuals import link_residuals, op_residuals
+from gnnplace.fidelity.study import Row, Study
+from gnnplace.files import write_json, write_text
+from gnnplace.measurements.samples import Sample
+from gnnplace.problem import problem_to_data
+from gnnplace.report import fidelity_page as html
+from gnnplace.report import seconds_text
+
+SHOWN_OPS = 12
+HEAD = ("placement", "predicted", "calibrated", "measured", "error", "calibrated error")
+
+
+def study_table(study: Study) -> Table:
+    """One row a placement."""
+    shown = Table(*HEAD, title=study.title)
+    for row in study.rows:
+        shown.add_row(*_cells(row))
+    return shown
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if row.measured is None:
+        shown = "-" if row.predicted is None else seconds_text(row.predicted)
+        return (row.name, shown, "-", "-", row.error, "-")
+    return (
+        row.name,
+        *("-" if s is None else seconds_text(s) for s in (row.predicted, row.calibrated)),
+        seconds_text(row.measured),
+        *(
+            "-" if s is None else f"{s / row.measured - 1:+.1%}"
+            for s in (row.predicted, row.calibrated)
+        ),
+    )
+
+
+def study_lines(study: Study) -> list[str]:
+    """What the table comes to."""
+    failures = sum(row.measured is None for row in study.rows)
+    return [
+        *([_repeat_line(study.repeated)] if study.repeated is not None else []),
+        f"as profiled: {study.before or study.note}",
+        f"calibrated, cross-validated: {study.after or study.note}",
+        *([_typical_line(study)] if study.typical is not None else []),
+        f"calibration: {study.calibration if study.after else 'none'}",
+        *([f"{failures} placements failed; they are rows above"] if failures else []),
+        f"ops most off: {', '.join(_op_texts(study)[:5])}",
+    ]
+
+
+def _repeat_line(found: Agreement) -> str:
+    return (
+        f"measured is the shortest step of all rounds; two halves of the rounds agree with "
+        f"Spearman {found.spearman:.3f} and differ by {found.mape:.1%}"
+    )
+
+
+def _typical_line(study: Study) -> str:
+    line = f"with median steps, which include what disturbs the machine: {study.typical}"
+    if study.typical_repeated is None:
+        return line
+    found = study.typical_repeated.spearman
+    return (
+        f"{line}; their halves agree with Spearman {found:.3f}, so that no prediction could reach "
+        f"much more than {ceiling(found):.3f}"
+    )
+
+
+def _op_texts(study: Study) -> list[str]:
+    return [
+        f"{r.op} {seconds_text(r.predicted)} -> {seconds_text(r.measured)}"
+        for r in op_residuals(study.samples, study.steps)[:SHOWN_OPS]
+    ]
+
+
+def study_data(study: Study) -> dict[str, Any]:
+    """The study as plain data."""
+    return {
+        "model": study.model,
+        "cluster": study.cluster,
+        "microbatches": study.problem.microbatches,
+        "fingerprint": study.problem.fingerprint,
+        "machine": machine(),
+        "rows": [asdict(row) for row in study.rows],
+        "repeated": _finite(study.repeated),
+        "before": _finite(study.before),
+        "after": _finite(study.after),
+        "typical": _finite(study.typical),
+        "typical_repeated": _finite(study.typical_repeated),
+        "typical_ceiling": _ceiling(study.typical_repeated),
+        "calibration": asdict(study.calibration),
+        "ops": [asdict(r) for r in op_residuals(study.samples, study.steps)],
+        "links": [asdict(r) for r in link_residuals(_with_messages(study), study.steps)],
+    }
+
+
+def _ceiling(found: Agreement | None) -> float | None:
+    known = found is not None and np.isfinite(found.spearman)
+    return ceiling(found.spearman) if found is not None and known else None
+
+
+def _finite(found: Agreement | None) -> dict[str, Any]:
+    values = asdict(found) if found is not None else {}
+    return {key: value if np.isfinite(value) else None for key, value in values.items()}
+
+
+def _with_messages(study: Study) -> Sequence[Sample]:
+    """Runs whose messages were measured and not simulated."""
+    return study.samples if study.mode == "measured" else ()
+
+
+def write_study(study: Study, folder: Path) -> None:
+    """Figures, a page, the calibration, and a calibrated problem and cluster."""
+    c, problem = study.calibration, study.problem
+    write_json(folder / "fidelity.json", study_data(study))
+    write_text(folder / "fidelity.html", _page(study))
+    write_calibration(folder / "calibration.json", c, study.overlap)
+    better = calibrated(problem, c, study.overlap)
+    write_json(folder / "problem.json", problem_to_data(better) | {"x-calibration": asdict(c)})
+    write_cluster(folder / "cluster.yaml", calibrated_cluster(problem.cluster, c))
+
+
+def _page(study: Study) -> str:
+    points = []
+    for row in study.rows:
+        if row.measured is not None and row.predicted is not None:
+            points.append(html.Point(row.name, row.predicted, row.measured))
+            after = row.calibrated or row.predicted
+            points.append(html.Point(row.name, after, row.measured, "calibrated"))
+    ops = op_residuals(study.samples, study.steps)[:SHOWN_OPS]
+    links = link_residuals(_with_messages(study), study.steps)
+    parts = [
+        *map(html.paragraph, study_lines(study)[:5]),
+        html.paragraph("Grey: as profiled. Blue: calibrated on other placements."),
+        html.scatter(points, study.title),
+        html.heading("Placements"),
+        html.table(HEAD, [_cells(row) for row in study.rows]),
+        html.heading("Ops that are most off"),
+        html.table(
+            ("op", "module", "predicted", "measured"),
+            [(r.op, r.module or "-", *map(seconds_text, (r.predicted, r.measured))) for r in ops],
+        ),
+        html.heading("Messages, the sender's time"),
+        html.table(
+            ("link", "messages", "predicted", "measured"),
+            [
+                (
+                    f"{r.source} to {r.target}",
+                    str(r.messages),
+                    *map(seconds_text, (r.predicted, r.measured)),
+                )
+                for r in links
+            ],
+        ),
+    ]
+    return html.page(f"Fidelity: {study.title}", parts)

@@ -1,0 +1,160 @@
+"""A hybrid study, and a hybrid step that was run, as tables, lines and plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from gnnplace.hybrid.advice import Advice, best_data_parallel, gain_at_scale, hours, sentence
+from gnnplace.hybrid.published import SOURCE, published_gain
+from gnnplace.hybrid.run import HybridRun
+from gnnplace.hybrid.splits import Row
+from gnnplace.hybrid.study import HybridStudy
+from gnnplace.report.units import seconds_text
+
+
+def study_data(study: HybridStudy) -> dict[str, Any]:
+    """The study as plain data; seconds."""
+    published, best = published_gain(study.name), study.advice.best
+    return {
+        "model": study.what,
+        "devices": study.devices,
+        "origin": study.origin,
+        "rows": [row_data(row) for row in study.rows],
+        "crossover": study.advice.crossover,
+        "recommendation": sentence(study.advice, study.devices),
+        "best": None if best is None else row_data(best),
+        "gain_over_data_parallel": study.advice.gain,
+        "gain_at_scale": gain_at_scale(study.rows),
+        "published_gain_at_least": None if published is None else published.gain,
+    }
+
+
+def row_data(row: Row) -> dict[str, Any]:
+    """A row as plain data; seconds."""
+    parts = row.parts
+    return {
+        "devices": row.total_devices,
+        "groups": row.groups,
+        "group_devices": row.devices,
+        "microbatches": row.microbatches,
+        "step_alone": None if parts is None else parts.alone,
+        "all_reduce": None if parts is None else parts.all_reduce,
+        "exposed": None if parts is None else parts.exposed,
+        "step": None if parts is None else parts.total,
+        "global_batch": row.global_batch,
+        "steps_per_epoch": row.steps,
+        "epochs": row.epochs,
+        "seconds": row.seconds if math.isfinite(row.seconds) else None,
+        "note": row.note,
+    }
+
+
+def study_lines(study: HybridStudy) -> list[str]:
+    """What is below the table."""
+    most, cross = study.devices, study.advice.crossover
+    lines = [f"{what.replace('_', '-')}: {said}" for what, said in study.origin.items()]
+    if cross is None:
+        told = f"none up to {most} devices: data parallelism alone is fastest there"
+    else:
+        told = f"from {cross} devices on a hybrid ends sooner than DP"
+    return [
+        *lines,
+        f"cross-over: {told}",
+        *_published_lines(study),
+        sentence(study.advice, most),
+    ]
+
+
+def _published_lines(study: HybridStudy) -> list[str]:
+    published, gain = published_gain(study.name), gain_at_scale(study.rows)
+    alone, lines = best_data_parallel(study.rows), []
+    if gain is not None and alone is not None:
+        lines.append(
+            f"best hybrid over the best data parallelism alone ({alone.total_devices} devices, "
+            f"{hours(alone.seconds)}): {gain:+.1%} (predicted)"
+        )
+    if published is not None:
+        lines.append(f"published for {published.model}: at least {published.gain:+.1%} ({SOURCE})")
+    return lines
+
+
+def hybrid_table(rows: Sequence[Row], title: str, advice: Advice) -> Table:
+    """All splits; the recommended one is marked."""
+    heads = (
+        "devices", "groups x devices", "M", "step of a group", "all-reduce", "exposed", "step",
+        "global batch", "steps an epoch", "epochs", "time to converge", "",
+    )  # fmt: skip
+    table = Table(*heads, title=title)
+    for row in rows:
+        parts = row.parts
+        split = f"{row.groups} x {row.devices}"
+        if parts is None:
+            table.add_row(str(row.total_devices), split, *["-"] * 9, row.note)
+            continue
+        seconds = (parts.alone, parts.all_reduce, parts.exposed, parts.total)
+        table.add_row(
+            str(row.total_devices),
+            split,
+            str(row.microbatches),
+            *(seconds_text(value) for value in seconds),
+            str(row.global_batch),
+            str(row.steps),
+            "-" if row.epochs is None else f"{row.epochs:.4g}",
+            hours(row.seconds),
+            "best" if row is advice.best else row.note,
+        )
+    return table
+
+
+def run_data(run: HybridRun) -> dict[str, Any]:
+    """A run as plain data; seconds."""
+    execution, ddp = run.execution, run.ddp
+    return {
+        "groups": run.groups,
+        "group_devices": run.devices,
+        "mode": execution.mode,
+        "step_time": execution.step_time,
+        "virtual_step_time": execution.virtual_step_time,
+        "predicted": run.predicted,
+        "predicted_group_alone": run.alone,
+        "verified": run.verification.summary(),
+        "bitwise": run.verification.bitwise,
+        "ddp": {
+            "workers": ddp.workers,
+            "cores": ddp.cores,
+            "step_time": ddp.step_time,
+            "cpu_time": ddp.cpu_time,
+            "gradient_error": ddp.error,
+        },
+        "eager_one_core": run.eager[1],
+    }
+
+
+def run_table(run: HybridRun, title: str) -> Table:
+    """What one step took, whole batch, beside DDP and one device."""
+    execution, ddp = run.execution, run.ddp
+    table = Table("one step of the whole batch", "seconds", "what it is", title=title)
+    table.add_row("one device, eager", seconds_text(run.eager[1]), "measured, wall clock")
+    what = f"measured, wall clock, {ddp.workers} workers on {ddp.cores} cores"
+    table.add_row(f"DistributedDataParallel {ddp.workers} x 1", seconds_text(ddp.step_time), what)
+    what = "measured, CPU time of the busiest worker, without waiting"
+    table.add_row("", seconds_text(ddp.cpu_time), what)
+    clock = "measured, wall clock" if execution.mode == "measured" else "emulated, virtual clock"
+    name = f"hybrid {run.groups} x {run.devices}"
+    table.add_row(name, seconds_text(execution.step_time), clock)
+    table.add_row("", seconds_text(run.predicted), "predicted, with the exchange of gradients")
+    table.add_row("", seconds_text(run.alone), "predicted, one group alone")
+    return table
+
+
+def run_lines(run: HybridRun) -> list[str]:
+    """What is below the table: what was computed."""
+    return [
+        f"hybrid {run.groups} x {run.devices}: {run.verification.summary()}, which accumulates "
+        "over the same shares",
+        f"DDP: gradients within {run.ddp.error:.2g} of accumulating over the same shares",
+    ]

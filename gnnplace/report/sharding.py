@@ -1,0 +1,216 @@
+"""Splits of layers as lines and plain data: a search's answer, counts, plans, and runs."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from gnnplace.report.frontier import Trade, frontier_svg, write_frontier
+from gnnplace.sharding import Frontier, ShardingProblem, ShardingResult
+from gnnplace.sharding.device_counts import fewest_devices
+from gnnplace.sharding.markov_chain import random_search
+from gnnplace.sharding.rivals import expert, greedy
+from gnnplace.sharding.strategy import Parts, Setting
+
+if TYPE_CHECKING:
+    from gnnplace.splitting.run.plan import Planned, ShardPlan
+    from gnnplace.splitting.run.sharded import ShardRun
+
+PROPOSALS = 1_000_000  # of the random search: less than a second
+COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
+
+
+def split_data(problem: ShardingProblem, result: ShardingResult) -> dict[str, Any]:
+    """A split as plain data."""
+    return {
+        "cost": result.cost,
+        "memory": result.memory,
+        "configuration": dict(zip(problem.names, result.configuration, strict=True)),
+        "seconds": result.seconds,
+        "exact": result.exact,
+        **({} if result.exact or result.bound is None else {"bound": result.bound}),
+    }
+
+
+def split_lines(
+    problem: ShardingProblem, setting: Setting | None, result: ShardingResult
+) -> list[str]:
+    """A split in words; for a network also its cost in parts, beside what others would cost."""
+    return _network_lines(setting, problem, result) if setting else _table_lines(problem, result)
+
+
+def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingResult) -> list[str]:
+    width = max(len(layer.name) for layer in setting.network.layers)
+    words = zip(setting.network.layers, setting.words(result.configuration), strict=True)
+    best = setting.parts(result.configuration)
+    rows = {name: setting.parts(rival) for name, rival in _rivals(setting, problem).items()}
+    head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
+    return [
+        f"{head} in the cost model ({_proof(result)})",
+        *(f"  {layer.name:{width}}  {text}" for layer, text in words),
+        _heading(""),
+        _part_line("this strategy", best),
+        *(_part_line(name, parts) for name, parts in rows.items()),
+        f"{rows['data parallelism'].total / best.total:.3g} times as fast as data parallelism; "
+        f"searched for {result.seconds:.3f} s",
+    ]
+
+
+def _table_lines(problem: ShardingProblem, result: ShardingResult) -> list[str]:
+    width = max(len(name) for name in problem.names)
+    pairs = zip(problem.names, result.configuration, problem.cost, strict=True)
+    lines = [f"  {name:{width}}  configuration {k} of {len(cost)}" for name, k, cost in pairs]
+    memory = "" if result.memory is None else f", memory {result.memory:.6g} bytes"
+    head = f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}{memory}"
+    return [f"{head} ({_proof(result)})", *lines, f"searched for {result.seconds:.3f} s"]
+
+
+def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, ...]]:
+    start = setting.data_parallel()
+    return {
+        "data parallelism": start,
+        "expert": expert(setting, problem),
+        "greedy": greedy(problem),
+        "random search": random_search(problem, start, seed=0, proposals=PROPOSALS),
+    }
+
+
+def _proof(result: ShardingResult) -> str:
+    if result.exact:
+        return "proven best"
+    if result.gap is None:
+        return "not proven best"
+    return f"at most {100 * result.gap:.2g} % of it above the best; a proof would take more memory"
+
+
+def _heading(first: str) -> str:
+    return f"{first:16}  " + " ".join(f"{column:>10}" for column in COLUMNS) + "  memory"
+
+
+def _part_line(name: str, parts: Parts) -> str:
+    seconds = (parts.total, parts.compute, parts.reduction, parts.gradient, parts.resharding)
+    columns = " ".join(f"{1e3 * value:7.4g} ms" for value in seconds)
+    return f"{name:16}  {columns}  {parts.memory / 1e9:.4g} GB a device"
+
+
+def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
+    """All points of a frontier, the knee marked."""
+    lines = [_frontier_title(problem, answer), f"{'cost':>16}  {'memory (bytes)':>16}"]
+    for k, point in enumerate(answer.points):
+        memory = "unknown" if point.memory is None else f"{point.memory:.10g}"
+        knee = "  <- knee" if k == answer.knee else ""
+        lines.append(f"{point.cost:16.10g}  {memory:>16}{knee}")
+    return [*lines, f"searched for {answer.seconds:.3f} s"]
+
+
+def _frontier_title(problem: ShardingProblem, answer: Frontier) -> str:
+    proof = "exact" if answer.epsilon == 0 else f"within {answer.epsilon:.3g} of the least cost"
+    return f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
+
+
+def draw_frontier(problem: ShardingProblem, answer: Frontier, path: str, *, network: bool) -> None:
+    """Writes the picture; a network's in milliseconds and gigabytes, else as in the tables."""
+    scale, units = ((1e-9, 1e3), ("GB", "ms")) if network else ((1.0, 1.0), ("bytes", ""))
+    trades = []
+    for point in answer.points:
+        memory, time = scale[0] * (point.memory or 0.0), scale[1] * point.cost
+        told = f"{time:.4g} {units[1]}".rstrip() + f", {memory:.4g} {units[0]} a device"
+        trades.append(Trade(memory, time, told))
+    title = _frontier_title(problem, answer)
+    axes = (f"memory of a device ({units[0]})", f"cost of a step ({units[1] or 'as in the file'})")
+    note = f"predicted by the cost model; searched for {answer.seconds:.3g} s"
+    svg = frontier_svg(trades, answer.knee, title=title, note=note, axes=axes)
+    write_frontier(path, svg, title)
+
+
+def count_lines(found: dict[int, ShardingResult | None], *, limited: bool) -> list[str]:
+    """Time and memory for each number of devices."""
+    lines = []
+    for count, result in found.items():
+        text = "nothing fits"
+        if result is not None:
+            text = f"{1e3 * result.cost:10.4g} ms  {(result.memory or 0) / 1e9:.4g} GB a device"
+        lines.append(f"{count:6} devices  {text}")
+    fewest = fewest_devices(found)
+    if fewest is not None and limited:
+        lines.append(f"fewest devices that fit: {fewest}")
+    return lines
+
+
+def planned_lines(made: Planned) -> list[str]:
+    """A plan for people, and how it was found."""
+    proof = "proven best" if made.result.exact else "not proven best"
+    return [*plan_lines(made.plan), f"searched for {made.result.seconds:.3f} s, {proof}"]
+
+
+def plan_lines(plan: ShardPlan) -> list[str]:
+    """Layers in words, predicted cost in parts beside data parallelism."""
+    mesh = " x ".join(str(n) for n in plan.mesh)
+    best, parallel = plan.predicted, plan.data_parallel
+    return [
+        f"{plan.model} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a step",
+        *(f"  {line}" for line in plan.lines()),
+        _heading("predicted"),
+        _part_line("this strategy", best),
+        _part_line("data parallelism", parallel),
+        f"{parallel.total / best.total:.3g} times as fast as data parallelism, as predicted",
+    ]
+
+
+def planned_data(made: Planned) -> dict[str, Any]:
+    """A plan as plain data."""
+    return {
+        **split_data(made.problem, made.result),
+        "layers": {layer.name: layer.words for layer in made.plan.layers},
+        "predicted": vars(made.plan.predicted),
+        "data_parallel": vars(made.plan.data_parallel),
+    }
+
+
+def run_lines(done: ShardRun, devices: int, cores: int) -> list[str]:
+    """What was run, checked and measured."""
+    shared = f"; {devices} processes share {cores} cores" if devices > cores else ""
+    return [
+        *plan_lines(done.plan),
+        f"checked against one device in double precision: {done.verification.summary()}; in the "
+        f"model's own precision the worst is {done.single:.2g} relative",
+        f"measured over {len(done.steps['sharded'])} steps, forward and backward{shared}; CPU: of "
+        "the busiest process, without waiting:",
+        f"  {'':24} {'median':>12} {'least':>12} {'CPU':>12}  {'predicted':>12}",
+        *_measured(done, "this strategy", "sharded", done.plan.predicted.total),
+        *_measured(done, "data parallelism (DDP)", "ddp", done.plan.data_parallel.total),
+        *_measured(done, "one device", "one", None),
+        _verdict(done),
+    ]
+
+
+def _verdict(done: ShardRun) -> str:
+    """What to run, by the median of the measured steps."""
+    names = {"sharded": "this strategy", "ddp": "data parallelism (DDP)", "one": "one device"}
+    medians = {names[key]: median(times) for key, times in done.steps.items()}
+    best = min(medians, key=lambda name: medians[name])
+    others = [f"{medians[n] / medians[best]:.2f} x faster than {n}" for n in medians if n != best]
+    return f"fastest here, measured (median): {best}, {', '.join(others)}"
+
+
+def _measured(done: ShardRun, name: str, key: str, predicted: float | None) -> list[str]:
+    if key not in done.steps:
+        return [f"  {name:24} not run: the batch cannot be cut into equal parts"]
+    times = done.steps[key]
+    columns = [median(times), min(times), done.cpu[key], *([predicted] if predicted else [])]
+    return [f"  {name:24}" + " ".join(f"{1e3 * seconds:9.4g} ms" for seconds in columns)]
+
+
+def run_data(done: ShardRun) -> dict[str, Any]:
+    """A run as plain data."""
+    worst = done.verification.different[:1]
+    return {
+        "measured": {"sharded": done.sharded, "ddp": done.ddp, "one_device": done.one},
+        "measured_cpu": done.cpu,
+        "predicted": vars(done.plan.predicted) | {"total": done.plan.predicted.total},
+        "data_parallel": vars(done.plan.data_parallel) | {"total": done.plan.data_parallel.total},
+        "passed": done.verification.passed,
+        "worst": worst[0].relative if worst else 0.0,
+        "worst_single": done.single,
+        "layers": {layer.name: layer.words for layer in done.plan.layers},
+    }

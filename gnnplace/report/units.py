@@ -1,0 +1,30 @@
+"""Seconds and bytes in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def seconds_text(value: float | None) -> str:
+    """Seconds with a unit that suits, e.g. ``12.3 ms``."""
+    if value is None:
+        return "-"
+    if value == 0 or value != value or value == float("inf"):
+        return "0 s" if value == 0 else str(value)
+    scale, unit = next(((s, u) for s, u in UNITS if abs(value) >= s), UNITS[-1])
+    return f"{value / scale:.3g} {unit}"
+
+
+def bytes_text(value: float) -> str:
+    """Bytes with a unit that suits, e.g. ``1.5 MB``."""
+    scale, unit = next(((s, u) for s, u in BYTES if abs(value) >= s), BYTES[-1])
+    return f"{value / scale:.3g} {unit}"
+
+
+def eager_line(times: Mapping[int, float]) -> str:
+    """Eager PyTorch's step times, by number of cores, in one line."""
+    shown = [f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()]
+    return f"eager PyTorch, measured beside: {', '.join(shown)}"

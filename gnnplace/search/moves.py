@@ -1,0 +1,201 @@
+"""Moves of units and of the order, and the energy of what comes out: kernels that searches share.
+
+A state is a device for every unit and one order of all ops. The energy is the simulated step time,
+plus a penalty on bytes above the memory limits. Moves:
+
+* one unit to the device of a neighbour, or to any allowed device;
+* a patch: a unit and its neighbours in the graph to one device;
+* a range of units in coordinate order to the device before or after it (moves cuts and chunks);
+* an op to another place in the order between its inputs and its consumers (its window).
+
+Complexity: a move is O(ops moved), an energy is one simulation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.kernels import step_time_kernel
+from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.memory import excess_kernel
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+WINDOW = 60
+
+
+class Neighbourhood(NamedTuple):
+    """What moves look up: ops and neighbours of units, units by coordinate, allowed devices."""
+
+    op_offset: IntArray
+    ops: IntArray
+    edge_offset: IntArray
+    neighbour: IntArray
+    unit_order: IntArray
+    unit_rank: IntArray
+    allowed: NDArray[np.bool_]
+    producer: IntArray
+    penalty: float
+    memory_matters: bool
+
+
+@njit(cache=True)
+def seed_kernel(seed: int) -> None:
+    """Seeds the kernels' random numbers."""
+    np.random.seed(seed)
+
+
+@njit(cache=True, boundscheck=False)
+def energy(
+    c: Compiled, h: Neighbourhood, device: IntArray, order: IntArray, cutoff: float
+) -> float:
+    """Simulated seconds plus the penalty; inf above ``cutoff``."""
+    if not h.memory_matters:
+        return step_time_kernel(c, device, order, cutoff)
+    seconds, excess = excess_kernel(c, device, order, cutoff)
+    return seconds + h.penalty * excess / max(1.0, c.memory.sum())
+
+
+@njit(cache=True, boundscheck=False)
+def window_of(
+    c: Compiled, h: Neighbourhood, order: IntArray, position: IntArray, op: int
+) -> tuple[int, int]:
+    """First and last position that ``op`` may take between its inputs and its consumers."""
+    here = position[op]
+    low, high = max(0, here - WINDOW), min(len(order) - 1, here + WINDOW)
+    for j in range(c.input_offset[op], c.input_offset[op + 1]):
+        low = max(low, position[h.producer[c.input_tensor[j]]] + 1)
+    for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
+        tensor = c.op_tensor[j]
+        for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
+            high = min(high, position[c.consumer[k]] - 1)
+    return low, high
+
+
+@njit(cache=True, boundscheck=False)
+def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
+    """Moves the op at position ``origin`` to ``goal``, the ones between by one."""
+    op = order[origin]
+    step = 1 if goal > origin else -1
+    for k in range(origin, goal, step):
+        order[k] = order[k + step]
+        position[order[k]] = k
+    order[goal] = op
+    position[op] = goal
+
+
+@njit(cache=True, boundscheck=False)
+def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bool:
+    """Whether a shift leaves every device's own sequence as it is."""
+    d, step = device[order[origin]], 1 if goal > origin else -1
+    k = origin + step
+    while k != goal + step and device[order[k]] != d:
+        k += step
+    return k == goal + step
+
+
+@njit(cache=True, boundscheck=False)
+def renewed_order(c: Compiled, device: IntArray, order: IntArray) -> IntArray:
+    """The order that list scheduling makes where ``order`` says who goes first. [n]"""
+    priority = np.empty(len(order))
+    for k in range(len(order)):
+        priority[order[k]] = -k
+    return list_schedule(c, device, priority)
+
+
+@njit(cache=True, boundscheck=False)
+def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple[int, int]:
+    """Units of a random move and the device they go to: how many are ``touched``, the target."""
+    num_units, num_devices = h.allowed.shape
+    unit = np.random.randint(num_units)
+    kind = np.random.random()
+    target = np.random.randint(num_devices)
+    low, high = h.edge_offset[unit], h.edge_offset[unit + 1]
+    touched[0] = unit
+    if kind < 0.5:
+        if kind < 0.35 and high > low:
+            target = unit_device[h.neighbour[np.random.randint(low, high)]]
+        return 1, target
+    if kind < 0.7:
+        count = 1
+        for k in range(low, min(high, low + 12)):
+            touched[count] = h.neighbour[k]
+            count += 1
+        return count, target
+    first = h.unit_rank[unit]
+    longest = max(1, int(num_units * 2.0 ** (-1.0 - 6.0 * np.random.random())))
+    last = min(num_units, first + longest)
+    if kind < 0.9:
+        before = np.random.random() < 0.5
+        edge = max(0, first - 1) if before else min(num_units - 1, last)
+        target = unit_device[h.unit_order[edge]]
+    for k in range(first, last):
+        touched[k - first] = h.unit_order[k]
+    return last - first, target
+
+
+@njit(cache=True, boundscheck=False)
+def move_units(
+    h: Neighbourhood,
+    unit_device: IntArray,
+    device: IntArray,
+    units: IntArray,
+    target: int,
+    former: IntArray,
+) -> int:
+    """Moves ``units`` to ``target`` where they may be there; how many moved.
+
+    ``former`` receives the device that each of them had, for ``undo_move``.
+    """
+    changed = 0
+    for i in range(len(units)):
+        unit = units[i]
+        former[i] = unit_device[unit]
+        if unit_device[unit] != target and h.allowed[unit, target]:
+            changed += 1
+            unit_device[unit] = target
+            for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
+                device[h.ops[k]] = target
+    return changed
+
+
+@njit(cache=True, boundscheck=False)
+def undo_move(
+    h: Neighbourhood,
+    unit_device: IntArray,
+    device: IntArray,
+    units: IntArray,
+    former: IntArray,
+) -> None:
+    """Puts ``units`` back where ``move_units`` found them, the last one first."""
+    for i in range(len(units) - 1, -1, -1):
+        unit = units[i]
+        unit_device[unit] = former[i]
+        for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
+            device[h.ops[k]] = former[i]
+
+
+def neighbourhood(space: SearchSpace) -> Neighbourhood:
+    """The arrays that moves look up."""
+    edge_offset, neighbour = space.unit_edges
+    op_offset, ops = space.unit_ops
+    rank = np.empty_like(space.unit_order)
+    rank[space.unit_order] = np.arange(len(rank), dtype=np.int32)
+    return Neighbourhood(
+        op_offset,
+        ops,
+        edge_offset,
+        neighbour,
+        space.unit_order,
+        rank,
+        space.problem.unit_allowed,
+        space.problem.graph.producer,
+        space.penalty,
+        space.memory_matters,
+    )

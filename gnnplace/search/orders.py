@@ -1,0 +1,26 @@
+"""Orders of ops for list schedulers: by upward rank, and a scheduler's own or a better one."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.search.found import Found
+from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.list_scheduling import mean_upward_rank
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+
+def rank_order(space: SearchSpace) -> IntArray:
+    """Ops by descending upward rank; topological position breaks ties. [n]"""
+    rank = mean_upward_rank(space.problem)
+    return np.lexsort((space.problem.graph.position, -rank)).astype(np.int32)
+
+
+def with_own_order(space: SearchSpace, device: IntArray, start: FloatArray) -> Found:
+    """The devices with the better of the scheduler's own order and list-scheduled ones."""
+    own = np.lexsort((space.problem.graph.position, start)).astype(np.int32)
+    score, order = space.sequence(device)
+    return Found(device, own if space.score(device, own) < score else order)

@@ -1,0 +1,50 @@
+"""Layer graphs of networks that papers split, by name: built from published sizes, no weights.
+
+Batch norm, activations and biases are part of the layer they follow: their work is small beside
+it and they are split alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gnnplace.errors import InputError
+from gnnplace.sharding.layers import Network
+from gnnplace.sharding.networks.convolutional import alexnet, densenet121, resnet101, wide_resnet50
+from gnnplace.sharding.networks.inception import inception_v3
+from gnnplace.sharding.networks.recurrent import biglstm, gnmt, rnnlm
+from gnnplace.sharding.networks.transforming import (
+    gpt,
+    gpt3_100,
+    moe,
+    transformer,
+    transformer_encoder,
+)
+
+NETWORKS: Mapping[str, Callable[..., Network]] = {
+    "alexnet": alexnet,
+    "biglstm": biglstm,
+    "densenet121": densenet121,
+    "gnmt": gnmt,
+    "gpt": gpt,
+    "gpt3_100": gpt3_100,
+    "inception_v3": inception_v3,
+    "moe": moe,
+    "resnet101": resnet101,
+    "rnnlm": rnnlm,
+    "transformer": transformer,
+    "transformer_encoder": transformer_encoder,
+    "wide_resnet50": wide_resnet50,
+}
+
+
+def build_network(name: str) -> Network:
+    """The layer graph of that name.
+
+    Raises:
+        InputError: no such network.
+    """
+    if name not in NETWORKS:
+        known = ", ".join(NETWORKS)
+        raise InputError(f"network {name!r}: unknown; a file NAME.json, or one of {known}")
+    return NETWORKS[name]()

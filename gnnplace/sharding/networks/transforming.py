@@ -1,0 +1,211 @@
+"""Layer graphs of transformers: encoder, encoder and decoder, GPT, mixture of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnplace.sharding.layers import (
+    Dimension,
+    Layer,
+    Network,
+    Operation,
+    attention,
+    embedding,
+    linear,
+    pointwise,
+)
+from gnnplace.sharding.networks.recurrent import head
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a transformer.
+
+    Attributes:
+        hidden: features between the two products of a perceptron.
+        experts: perceptrons of a mixture.
+    """
+
+    batch: int
+    sequence: int
+    features: int
+    heads: int
+    hidden: int
+    experts: int = 0
+
+    @property
+    def per_head(self) -> int:
+        """Features of a head."""
+        return self.features // self.heads
+
+    def product(self, inner: Dimension, outer: Dimension) -> Operation:
+        """A matrix product at every position."""
+        return linear(self.batch, inner, outer, self.sequence)
+
+    def add(self) -> Operation:
+        """A residual addition."""
+        rows = (Dimension("batch", self.batch), Dimension("sequence", self.sequence))
+        return pointwise("add", (*rows, Dimension("features", self.features)), 2)
+
+
+def self_attention(name: str, source: str, shape: Shape) -> list[Layer]:
+    """Attention of a sequence to itself, with its residual."""
+    of_heads = Dimension("heads", shape.heads, 3 * shape.per_head)
+    length = shape.sequence
+    attend = attention(shape.batch, shape.heads, length, length, shape.per_head)
+    return [
+        Layer(f"{name}.qkv", shape.product(_inner(shape), of_heads), (source,)),
+        Layer(f"{name}.attention", attend, (f"{name}.qkv",)),
+        *_projected(name, source, shape),
+    ]
+
+
+def cross_attention(name: str, source: str, memory: str, shape: Shape) -> list[Layer]:
+    """Attention of a sequence to another one, with its residual."""
+    queries = Dimension("heads", shape.heads, shape.per_head)
+    pairs = Dimension("heads", shape.heads, 2 * shape.per_head)
+    length = shape.sequence
+    attend = attention(shape.batch, shape.heads, length, length, shape.per_head, cross=True)
+    return [
+        Layer(f"{name}.q", shape.product(_inner(shape), queries), (source,)),
+        Layer(f"{name}.kv", shape.product(_inner(shape), pairs), (memory,)),
+        Layer(f"{name}.attention", attend, (f"{name}.q", f"{name}.kv")),
+        *_projected(name, source, shape),
+    ]
+
+
+def _inner(shape: Shape) -> Dimension:
+    return Dimension("in", shape.features)
+
+
+def _projected(name: str, source: str, shape: Shape) -> list[Layer]:
+    gathered = Dimension("heads", shape.heads, shape.per_head)
+    product = shape.product(gathered, Dimension("features", shape.features))
+    return [
+        Layer(f"{name}.projection", product, (f"{name}.attention",)),
+        Layer(f"{name}.add", shape.add(), (source, f"{name}.projection")),
+    ]
+
+
+def perceptron(name: str, source: str, shape: Shape) -> list[Layer]:
+    """Two products with a residual."""
+    wide, narrow = Dimension("hidden", shape.hidden), Dimension("features", shape.features)
+    return [
+        Layer(f"{name}.mlp1", shape.product(_inner(shape), wide), (source,)),
+        Layer(f"{name}.mlp2", shape.product(wide, narrow), (f"{name}.mlp1",)),
+        Layer(f"{name}.add", shape.add(), (source, f"{name}.mlp2")),
+    ]
+
+
+CHOICES = 2  # Experts of each token (GShard, section 2.2).
+
+
+def mixture(name: str, source: str, shape: Shape) -> list[Layer]:
+    """A mixture of experts with a residual (GShard: Lepikhin et al., 2020, arXiv 2006.16668).
+
+    A gate chooses each token's experts; tokens are copied for each of them, go to where the
+    experts are (an all-to-all if these are split), and come back. A split of the sequence and one
+    of the experts never overlap, so they are different axes of the tensor between them.
+    """
+    gate = shape.product(_inner(shape), Dimension("out", shape.experts))
+    return [
+        Layer(f"{name}.gate", gate, (source,)),
+        Layer(f"{name}.dispatch", _dispatch(shape), (source, f"{name}.gate")),
+        Layer(f"{name}.expert1", _expert(shape, "in", "hidden"), (f"{name}.dispatch",)),
+        Layer(f"{name}.expert2", _expert(shape, "hidden", "features"), (f"{name}.expert1",)),
+        Layer(f"{name}.combine", _combine(shape), (f"{name}.expert2",)),
+        Layer(f"{name}.add", shape.add(), (source, f"{name}.combine")),
+    ]
+
+
+def _tokens(shape: Shape) -> tuple[Dimension, ...]:
+    return (
+        Dimension("batch", shape.batch),
+        Dimension("sequence", shape.sequence),
+        Dimension("features", shape.features),
+        Dimension("choices", CHOICES, split=False),
+    )
+
+
+def _dispatch(shape: Shape) -> Operation:
+    copied = ("batch", "sequence", "features", "choices")
+    flops = float(CHOICES * shape.batch * shape.sequence * shape.features)
+    inputs = (copied[:3], ("batch", "sequence", None))
+    return Operation("dispatch", _tokens(shape), flops, copied, inputs)
+
+
+def _combine(shape: Shape) -> Operation:
+    copied = ("batch", "sequence", "features", "choices")
+    flops = 2.0 * CHOICES * shape.batch * shape.sequence * shape.features
+    return Operation("combine", _tokens(shape), flops, copied[:3], (copied,))
+
+
+def _expert(shape: Shape, inner: str, outer: str) -> Operation:
+    """One product of all experts; each takes an equal share of each example's tokens."""
+    sizes = {"in": shape.features, "hidden": shape.hidden, "features": shape.features}
+    capacity = shape.sequence * CHOICES // shape.experts
+    dims = (
+        Dimension("batch", shape.batch),
+        Dimension("experts", shape.experts),
+        Dimension("capacity", capacity, split=False),
+        Dimension(inner, sizes[inner]),
+        Dimension(outer, sizes[outer]),
+    )
+    flops = 2.0 * shape.batch * shape.experts * capacity * sizes[inner] * sizes[outer]
+    read = ("batch", None, inner, "experts", "capacity")
+    made = ("batch", None, outer, "experts", "capacity")
+    return Operation("expert", dims, flops, made, (read,), (("experts", inner, outer),))
+
+
+def _stack(name: str, blocks: int, shape: Shape, vocabulary: int) -> Network:
+    """Blocks of self-attention and perceptron; every second perceptron a mixture if any is."""
+    words = embedding(shape.batch, shape.sequence, vocabulary, shape.features)
+    layers = [Layer("embedding", words, (None,))]
+    for k in range(blocks):
+        layers += self_attention(f"block{k}.self", layers[-1].name, shape)
+        part = mixture if shape.experts and k % 2 else perceptron
+        layers += part(f"block{k}.mlp", layers[-1].name, shape)
+    tail = head(layers[-1].name, shape.batch, shape.sequence, shape.features, vocabulary)
+    return Network(name, (*layers, *tail))
+
+
+def transformer(batch: int = 64) -> Network:
+    """The base model of Vaswani et al., 2017 (arXiv 1706.03762), table 3: 6 blocks on either side,
+    512 features, 8 heads, 37,000 tokens; sentences of 256 positions.
+    """
+    shape, vocabulary = Shape(batch, 256, 512, 8, 2048), 37_000
+    words = embedding(batch, shape.sequence, vocabulary, shape.features)
+    layers = [Layer("source", words, (None,))]
+    for k in range(6):
+        layers += self_attention(f"encoder{k}.self", layers[-1].name, shape)
+        layers += perceptron(f"encoder{k}.mlp", layers[-1].name, shape)
+    memory = layers[-1].name
+    layers.append(Layer("target", words, (None,)))
+    for k in range(6):
+        layers += self_attention(f"decoder{k}.self", layers[-1].name, shape)
+        layers += cross_attention(f"decoder{k}.cross", layers[-1].name, memory, shape)
+        layers += perceptron(f"decoder{k}.mlp", layers[-1].name, shape)
+    tail = head(layers[-1].name, batch, shape.sequence, shape.features, vocabulary)
+    return Network("transformer", (*layers, *tail))
+
+
+def transformer_encoder(batch: int = 64) -> Network:
+    """The encoder of ``transformer`` alone, with a classifier."""
+    return _stack("transformer_encoder", 6, Shape(batch, 256, 512, 8, 2048), 37_000)
+
+
+def gpt(batch: int = 32) -> Network:
+    """GPT-2 medium (Radford et al., 2019): 24 blocks of 1024 features and 16 heads."""
+    return _stack("gpt", 24, Shape(batch, 1024, 1024, 16, 4096), 50_257)
+
+
+def gpt3_100(batch: int = 64) -> Network:
+    """A hundred blocks of 12,288 features and 96 heads, near GPT-3 (Brown et al., 2020)."""
+    return _stack("gpt3_100", 100, Shape(batch, 2048, 12_288, 96, 49_152), 50_257)
+
+
+def moe(batch: int = 64) -> Network:
+    """GShard (Lepikhin et al., 2020, arXiv 2006.16668), section 4: 12 blocks of 1024 features, 16
+    heads, 8192 features inside, every second perceptron 128 experts, two of them a token.
+    """
+    return _stack("moe", 12, Shape(batch, 512, 1024, 16, 8192, 128), 64_000)

@@ -1,0 +1,217 @@
+"""Answers about splitting: of a network by name, a file of tables, or the layers of a model.
+
+Torch is imported for models alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnplace.errors import CaptureError, InputError
+from gnnplace.sharding import (
+    Frontier,
+    ShardingProblem,
+    ShardingResult,
+    best_strategy,
+    cheapest_within,
+    pareto_frontier,
+    read_sharding,
+    warm,
+    warm_frontier,
+)
+from gnnplace.sharding.configurations import Space
+from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.device_counts import device_profile, powers_of_two
+from gnnplace.sharding.layers import Network
+from gnnplace.sharding.networks.registry import NETWORKS, build_network
+from gnnplace.sharding.strategy import Setting
+from gnnplace.splitting.tables.costs import MeshMachine
+from gnnplace.splitting.tables.layout import default_mesh
+from gnnplace.splitting.tables.network import captured_network
+
+if TYPE_CHECKING:
+    from gnnplace.splitting.run.plan import Planned
+    from gnnplace.splitting.run.planning import LayerGraph
+    from gnnplace.zoo import Workload
+
+MOST_DEVICES = 1024
+DEVICES, EXECUTED_DEVICES = 8, 2  # where nothing says how many
+FLOPS, BANDWIDTH = 10e12, 16e9  # of the PaSE authors' cost model
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """What a split is searched for.
+
+    Attributes:
+        devices: to split over; None: 8. A file of tables has its own.
+        flops: FLOP/s of a device.
+        bandwidth: bytes a second of a link.
+        exactly: whether every layer uses all devices.
+        powers_of_two: whether splits are powers of two.
+    """
+
+    devices: int | None = None
+    flops: float = FLOPS
+    bandwidth: float = BANDWIDTH
+    exactly: bool = False
+    powers_of_two: bool = False
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The cost tables of a question, and the network they are of; a file's have none."""
+
+    problem: ShardingProblem
+    setting: Setting | None
+
+
+def shard_tables(what: str, options: SplitOptions | None = None) -> Tables:
+    """The cost tables of a network by name, of a model's layers, or of a file.
+
+    Args:
+        what: a network's name, a model, or ``NAME.json`` beside ``NAME.npz``.
+        options: devices, speeds, splits.
+
+    Raises:
+        InputError: a number of devices out of range, or options that a file has no use for.
+        FormatError: a malformed file.
+    """
+    options = options or SplitOptions()
+    if what.endswith(".json") or Path(what).is_file():
+        if options.devices is not None or options.exactly or options.powers_of_two:
+            told = "--devices, --exactly, --powers-of-two"
+            raise InputError(f"{told}: the sharding file has its own configurations")
+        return Tables(read_sharding(what), None)
+    setting = _setting(what, options)
+    tables = sharding_problem(
+        setting.network, setting.devices, setting.machine, space=setting.space
+    )
+    return Tables(tables, setting)
+
+
+def _setting(what: str, options: SplitOptions) -> Setting:
+    devices = DEVICES if options.devices is None else options.devices
+    if not 1 <= devices <= MOST_DEVICES:
+        raise InputError(f"--devices: {devices} is not between 1 and {MOST_DEVICES}")
+    machine = Machine(flops=options.flops, bandwidth=options.bandwidth)
+    return Setting(_network(what), devices, machine, Space(options.exactly, options.powers_of_two))
+
+
+def _network(what: str) -> Network:
+    """A built-in network, or the layers of a captured model."""
+    if what in NETWORKS or not is_model(what):
+        return build_network(what)
+    return captured_network(load_layers(what).operations)
+
+
+def is_model(what: str) -> bool:
+    """Whether it is a model's name: ``module:callable``, ``hf:CONFIG`` or a zoo name."""
+    if ":" in what:
+        return True
+    from gnnplace import zoo
+
+    return what.partition("?")[0] in zoo.names()
+
+
+def shard_network(tables: Tables, *, memory_limit: float | None = None) -> ShardingResult:
+    """The best split, proven best where it says so.
+
+    Args:
+        tables: of ``shard_tables``.
+        memory_limit: bytes that a device has.
+
+    Raises:
+        InfeasibleError: nothing fits the memory.
+    """
+    if memory_limit is None:
+        warm()
+        return best_strategy(tables.problem, bounded=True)
+    warm_frontier()
+    return cheapest_within(tables.problem, memory_limit)
+
+
+def shard_frontier(
+    tables: Tables, *, epsilon: float = 0.0, memory_limit: float | None = None
+) -> Frontier:
+    """Every split that no other beats in both time and memory.
+
+    Args:
+        tables: of ``shard_tables``.
+        epsilon: relative error in time that is allowed.
+        memory_limit: bytes that a device has.
+    """
+    warm_frontier()
+    return pareto_frontier(tables.problem, epsilon, memory_limit)
+
+
+def shard_counts(
+    what: str, options: SplitOptions | None = None, *, memory_limit: float | None = None
+) -> dict[int, ShardingResult | None]:
+    """The best split for 1, 2, 4 … devices; None where nothing fits.
+
+    Args:
+        what: a network's name or a model.
+        options: the largest number of devices, speeds, splits.
+        memory_limit: bytes that a device has.
+
+    Raises:
+        InputError: a file of tables, which is for one number of devices.
+    """
+    if what.endswith(".json") or Path(what).is_file():
+        raise InputError(f"{what}: a sharding file is for one number of devices; name a network")
+    setting = _setting(what, options or SplitOptions())
+    warm_frontier()
+    return device_profile(
+        setting.network,
+        powers_of_two(setting.devices),
+        setting.machine,
+        memory_limit=memory_limit,
+        space=setting.space,
+    )
+
+
+def plan_shard(
+    model: str, options: SplitOptions | None = None, *, memory_limit: float | None = None
+) -> Planned:
+    """The best split of a model's layers that DTensor can run.
+
+    Args:
+        model: a model by its name.
+        options: devices and speeds.
+        memory_limit: bytes that a device has.
+
+    Raises:
+        InputError, CaptureError: there is no such model, or it cannot be captured.
+        InfeasibleError: nothing fits the memory.
+    """
+    from gnnplace.splitting.run.planning import plan_for
+
+    options = options or SplitOptions()
+    machine = MeshMachine(flops=options.flops, bandwidth=options.bandwidth)
+    mesh = default_mesh(EXECUTED_DEVICES if options.devices is None else options.devices)
+    return plan_for(load_layers(model), mesh, machine, memory_limit=memory_limit)
+
+
+def load_layers(spec: str) -> LayerGraph:
+    """The layers of the model that a spec names; without its tensors where that can be.
+
+    Raises:
+        InputError, CaptureError: there is no such model, or it cannot be captured.
+    """
+    from gnnplace import tracing
+
+    try:
+        return _layers(tracing.load(spec, fake=True))
+    except (CaptureError, InputError):  # what it does may depend on its numbers
+        return _layers(tracing.load(spec))
+
+
+def _layers(workload: Workload) -> LayerGraph:
+    from gnnplace.splitting.run.planning import layer_graph
+    from gnnplace.tracing.step import default_loss
+
+    loss = workload.loss or default_loss
+    return layer_graph(workload.model, workload.inputs, loss, workload.name)

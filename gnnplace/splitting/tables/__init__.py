@@ -1,0 +1,1 @@
+"""Cost tables of a model's layers for the search over splits, without torch."""

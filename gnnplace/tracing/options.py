@@ -1,0 +1,32 @@
+"""``CaptureOptions``: how a model is captured and grouped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnplace.errors import InputError
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How a model is captured and grouped; a placement is valid for the same options alone.
+
+    Attributes:
+        optimizer: ``sgd`` or ``adamw``.
+        dtype: ``float32`` or ``bfloat16``.
+        forward_only: inference instead of a training step.
+        groups: ops of the problem to aim at.
+        microbatches: shares that the batch is cut into.
+    """
+
+    optimizer: str = "sgd"
+    dtype: str = "float32"
+    forward_only: bool = False
+    groups: int = 200
+    microbatches: int = 1
+
+    def __post_init__(self) -> None:
+        if self.groups < 1:
+            raise InputError(f"groups {self.groups}: must be a positive number")
+        if self.microbatches < 1:
+            raise InputError(f"microbatches {self.microbatches}: must be a positive number")

@@ -1,0 +1,1 @@
+"""Sweeps over recipes, by Optuna."""

@@ -1,0 +1,97 @@
+"""The whole road in a process of its own, on a small model and with real workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnnplace.runtime.workers import available_cores
+
+pytestmark = pytest.mark.timeout(280)
+
+
+def gnnplace(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-c", "from gnnplace.cli.main import main; main()", *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=270,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(len(available_cores()) < 2, reason="two workers need two cores")
+def test_demo_runs_verifies_and_reports(tmp_path):
+    done = gnnplace("demo", "--model", "mlp", "--budget", "0.1", "--steps", "3", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "bitwise equal" in done.stdout
+    assert "measured" in done.stdout
+    assert "predicted" in done.stdout
+    assert "placing with heft" in done.stderr
+    page = (tmp_path / "demo-output" / "report.html").read_text()
+    assert "mlp on 2 devices" in page
+    trace = json.loads((tmp_path / "demo-output" / "trace.json").read_text())
+    names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    assert {"predicted, best", "measured, best"} <= names
+
+
+@pytest.mark.skipif(len(available_cores()) < 2, reason="two workers need two cores")
+def test_a_users_own_model_profiled_placed_and_executed_with_micro_batches(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "def build(batch=8):\n"
+        "    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1),\n"
+        "                          nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))\n"
+        "    x, y = torch.randn(batch, 64), torch.randint(0, 10, (batch,))\n"
+        "    loss = lambda out: nn.functional.cross_entropy(out, y)\n"
+        "    return model, (x,), loss\n"
+    )
+    place = ["place", "mine:build", "--cluster", "cpu:2", "--microbatches", "2"]
+    placed = gnnplace(*place, "--placer", "contiguous", "-o", "p.json", folder=tmp_path)
+    assert placed.returncode == 0, placed.stderr
+    run = gnnplace(
+        "execute", "mine:build", "p.json", "--steps", "3", "--trace", "t.json", "--json",
+        folder=tmp_path,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    answer = json.loads(run.stdout)
+    assert answer["verified"] is True
+    assert answer["mode"] == "measured"
+    assert answer["step_time"] > 0
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    emulated = gnnplace(
+        "execute", "mine:build", "p.json", "--mode", "emulated", "--steps", "2", folder=tmp_path
+    )
+    assert emulated.returncode == 0, emulated.stderr
+    assert "emulated step time" in emulated.stdout
+
+
+def test_capture_says_what_it_found(tmp_path):
+    done = gnnplace("capture", "mlp", "-o", "graph.json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ops captured" in done.stdout
+    graph = json.loads((tmp_path / "graph.json").read_text())
+    assert all(op["estimated"] for op in graph["ops"])
+    (tmp_path / "broken.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x if x.sum() > 0 else -x\n"
+        "def build():\n"
+        "    return Net(), (torch.randn(3),)\n"
+    )
+    failed = gnnplace("capture", "broken:build", "-o", "g.json", folder=tmp_path)
+    assert failed.returncode == 2
+    assert "broken.py" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert len(failed.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "g.json").exists()

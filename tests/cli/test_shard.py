@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from gnnplace.cli.main import run
+from gnnplace.sharding import best_strategy, search
+from tests.sharding.problems import clique, every_point, random_problem, write_files
+
+
+@pytest.fixture
+def problem():
+    return random_problem(5, nodes=4, edges=6, memory=True)
+
+
+@pytest.fixture
+def path(tmp_path, problem):
+    return str(write_files(tmp_path, problem))
+
+
+def answer_of(arguments, capsys):
+    assert run(arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def failure(arguments, capsys):
+    code = run(arguments)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return code, error
+
+
+def test_the_best_strategy(problem, path, capsys):
+    answer = answer_of(["shard", path, "--json"], capsys)
+    assert set(answer) == {"cost", "memory", "configuration", "seconds", "exact"}
+    configuration = tuple(answer["configuration"][name] for name in problem.names)
+    assert answer["cost"] == problem.value(configuration)
+    assert answer["memory"] == problem.bytes(configuration)
+    assert answer["cost"] == pytest.approx(min(cost for cost, _ in every_point(problem)))
+    assert answer["exact"] is True
+    assert 0 < answer["seconds"] < 1
+
+
+def test_in_words(problem, path, capsys):
+    assert run(["shard", path]) == 0
+    text = capsys.readouterr().out
+    assert "proven best" in text
+    assert all(name in text for name in problem.names)
+
+
+def test_a_fault_is_one_line_and_exit_2(tmp_path, path, capsys):
+    np.savez(tmp_path / "random.npz", other=np.ones(2))  # No table is left.
+    code, error = failure(["shard", path, "--json"], capsys)
+    assert code == 2
+    assert "edges[0].cost: the npz has no array" in error
+    code, error = failure(["shard", str(tmp_path / "none.json")], capsys)
+    assert code == 2
+    assert "none.json" in error
+
+
+def test_the_frontier_is_a_list(problem, path, capsys):
+    answers = answer_of(["shard", path, "--pareto", "--json"], capsys)
+    costs, memories = [a["cost"] for a in answers], [a["memory"] for a in answers]
+    assert costs == sorted(costs)
+    assert memories == sorted(memories, reverse=True)
+    assert costs[0] == pytest.approx(min(cost for cost, _ in every_point(problem)))
+    assert memories[-1] == pytest.approx(min(memory for _, memory in every_point(problem)))
+    assert run(["shard", path, "--pareto", "--epsilon", "0.1"]) == 0
+    assert "strategies (within 0.1" in capsys.readouterr().out
+
+
+def test_the_best_within_a_limit(problem, path, capsys):
+    points = every_point(problem)
+    limit = sorted(memory for _, memory in points)[len(points) // 4]
+    answer = answer_of(["shard", path, "--memory-limit", str(limit), "--json"], capsys)
+    assert answer["memory"] <= limit
+    assert answer["cost"] == pytest.approx(min(t for t, m in points if m <= limit))
+    code, error = failure(["shard", path, "--memory-limit", "0"], capsys)
+    assert code == 3
+    assert "smallest takes" in error
+
+
+def test_an_error_without_a_frontier_is_refused(path, capsys):
+    code, error = failure(["shard", path, "--epsilon", "0.1"], capsys)
+    assert code == 2
+    assert "--pareto" in error
+
+
+def test_a_network_in_words(capsys):
+    assert run(["shard", "alexnet", "--devices", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "alexnet on 4 devices" in text
+    assert "conv2  batch over" in text
+    assert "data parallelism" in text
+    answer = answer_of(["shard", "alexnet", "--devices", "4", "--json"], capsys)
+    assert answer["memory"] > 0
+
+
+def test_networks_and_devices_are_checked(path, capsys):
+    assert "alexnet" in failure(["shard", "nothing"], capsys)[1]
+    assert "--devices" in failure(["shard", "alexnet", "--devices", "0"], capsys)[1]
+    assert "--devices" in failure(["shard", path, "--devices", "4"], capsys)[1]
+
+
+def test_a_profile_over_device_counts(path, capsys):
+    rows = answer_of(["shard-counts", "alexnet", "--devices", "4", "--json"], capsys)
+    assert [row["devices"] for row in rows] == [1, 2, 4]
+    assert rows[0]["cost"] > rows[1]["cost"] > rows[2]["cost"]
+    limited = ["shard-counts", "alexnet", "--devices", "4", "--memory-limit"]
+    assert run([*limited, str(rows[1]["memory"])]) == 0
+    assert "fewest devices that fit: 2" in capsys.readouterr().out
+    assert run([*limited, "1"]) == 3
+    assert "fewest" not in capsys.readouterr().out
+    assert "one number of devices" in failure(["shard-counts", path], capsys)[1]
+
+
+def test_the_old_flag_works_with_a_notice(capsys):
+    assert run(["shard", "alexnet", "--devices", "2", "--profile", "--json"]) == 0
+    told = capsys.readouterr()
+    assert [row["devices"] for row in json.loads(told.out)] == [1, 2]
+    assert "gnnplace shard-counts" in told.err
+
+
+def test_faster_links_cost_less(capsys):
+    network = ["shard", "transformer", "--devices", "4", "--json"]
+    slow = answer_of([*network, "--bandwidth", "1e9"], capsys)
+    fast = answer_of([*network, "--bandwidth", "1e11"], capsys)
+    assert fast["cost"] < slow["cost"]
+    assert "bandwidth" in failure([*network, "--bandwidth", "0"], capsys)[1]
+
+
+def test_the_frontier_is_drawn(problem, path, tmp_path, capsys):
+    for name in ("f.svg", "f.html"):
+        drawn = tmp_path / name
+        assert run(["shard", path, "--pareto", "-o", str(drawn)]) == 0
+        printed = capsys.readouterr().out
+        tree = ElementTree.fromstring(drawn.read_text().replace("<!doctype html>", "").replace(
+            '<meta charset="utf-8">', ""))  # fmt: skip
+        circles = [part for part in tree.iter() if part.tag.endswith("circle")]
+        knee = "knee" in printed
+        assert len(circles) == printed.count("\n") - 3 + knee
+        assert ("knee:" in drawn.read_text()) == knee
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--pareto", "-o", "f.png"], ".svg or .html"),
+        (["-o", "f.svg"], "--pareto"),
+        (["--pareto", "--profile"], "one of them"),
+        (["--pareto", "--epsilon", "-1"], "epsilon"),
+        (["--pareto", "--memory-limit", "-5"], "memory limit"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(path, options, told, capsys):
+    code, error = failure(["shard", path, *options], capsys)
+    assert code == 2
+    assert told in error
+
+
+def test_a_problem_without_memory_has_no_frontier_to_draw(tmp_path, capsys):
+    path = str(write_files(tmp_path, random_problem(5, nodes=4, edges=6)))
+    code, error = failure(["shard", path, "--pareto", "-o", str(tmp_path / "f.svg")], capsys)
+    assert code == 2
+    assert "memory" in error
+
+
+def test_beyond_the_memory_limit_the_answer_says_its_gap(tmp_path, monkeypatch, capsys):
+    path = str(write_files(tmp_path, clique(8, 6)))
+    monkeypatch.setattr(search, "LARGE", 0)
+    # No table may be kept: only bounds are left.
+    monkeypatch.setattr(best_strategy, "__defaults__", (1.0,))
+    answer = answer_of(["shard", path, "--json"], capsys)
+    assert answer["exact"] is False
+    assert answer["bound"] < answer["cost"]
+    assert run(["shard", path]) == 0
+    assert "of it above the best" in capsys.readouterr().out

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gnnplace.cli.main import run
+
+SMALL = "mlp?depth=1&width=64&batch=8"
+
+
+def answer_of(arguments, capsys):
+    assert run(arguments) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def failure(arguments, capsys):
+    code = run(arguments)
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    return code, error
+
+
+def test_an_executable_strategy_in_words(capsys, tmp_path):
+    arguments = ["shard", SMALL, "--executable", "--devices", "4", "--flops", "1e6"]
+    plan = str(tmp_path / "plan.json")
+    assert run([*arguments, "-o", plan]) == 0
+    text = capsys.readouterr().out
+    assert "on a mesh of 2 x 2 devices: predicted" in text
+    assert "over 4" in text
+    assert "data parallelism" in text
+    assert "proven best" in text
+    assert json.loads(Path(plan).read_text())["format"] == "gnnplace-shard-plan"
+
+
+def test_its_tables_are_a_sharding_problem(capsys, tmp_path):
+    tables = str(tmp_path / "tables.json")
+    arguments = ["shard", SMALL, "--executable", "--devices", "4", "--tables", tables, "--json"]
+    mine = answer_of(arguments, capsys)
+    theirs = answer_of(["shard", tables, "--json"], capsys)
+    assert theirs["cost"] == pytest.approx(mine["cost"])
+    assert mine["cost"] == pytest.approx(
+        sum(mine["predicted"][k] for k in ("compute", "reduction", "gradient", "resharding"))
+    )
+    assert set(mine["layers"]) >= {"blocks.0.up", "head"}
+
+
+def test_a_captured_model_without_executable(capsys):
+    assert run(["shard", SMALL, "--devices", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "blocks.0.up" in text
+    assert "expert" in text
+    answer = answer_of(["shard", SMALL, "--devices", "4", "--json"], capsys)
+    assert answer["exact"] is True
+
+
+def test_a_run_is_checked_and_measured(capsys, tmp_path):
+    plan = str(tmp_path / "plan.json")
+    assert run(["shard", SMALL, "--executable", "--bandwidth", "1e9", "-o", plan]) == 0
+    capsys.readouterr()
+    found = answer_of(["shard-run", SMALL, "--plan", plan, "--steps", "1", "--json"], capsys)
+    assert found["passed"] is True
+    assert found["measured"]["sharded"] > 0
+    assert run(["shard", SMALL, "--execute", "--steps", "1"]) == 0
+    told = capsys.readouterr()
+    text = told.out
+    assert "gnnplace shard-run" in told.err  # the old flag still works, and says what replaces it
+    assert "within tolerance" in text or "bitwise equal" in text
+    assert "data parallelism (DDP)" in text
+    assert "predicted" in text
+
+
+def test_faults_are_one_line(capsys, tmp_path):
+    assert "zoo name" in failure(["shard", "nothing", "--executable"], capsys)[1]
+    assert "--plan" in failure(["shard", SMALL, "--plan", "x.json"], capsys)[1]
+    assert "--plan" in failure(["shard", SMALL, "--executable", "--plan", "x.json"], capsys)[1]
+    assert (
+        "does not exist"
+        in failure(
+            ["shard", SMALL, "--executable", "-o", str(tmp_path / "no" / "plan.json")], capsys
+        )[1]
+    )
+    plan = str(tmp_path / "plan.json")
+    run(["shard", SMALL, "--executable", "-o", plan])
+    code, error = failure(["shard-run", "moe", "--plan", plan, "--steps", "1"], capsys)
+    assert code in (1, 2)
+    assert "plan" in error
+    assert failure(["shard-run", SMALL, "--plan", plan, "--devices", "4"], capsys)[0] == 2

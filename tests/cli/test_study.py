@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from gnnplace.cli.main import run
+from gnnplace.studies.orders import study as orders
+from tests.bench.small_problems import drawn, few
+
+
+@pytest.fixture
+def _small(monkeypatch):
+    monkeypatch.setattr(orders, "study_problems", few)
+    monkeypatch.setattr(
+        orders,
+        "training_problems",
+        lambda seed, count, family: drawn(seed, 8),
+    )
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_study_is_run_and_reported(tmp_path, capsys):
+    base = ["study", "orders", "-o", str(tmp_path), "--generations", "1"]
+    given = [*base, "--seeds", "2", "--orders", "topological,upward-rank,in-time"]
+    assert run([*given, "--parts", "seen"]) == 0
+    assert "seed 1: done, 2 of 2" in capsys.readouterr().err
+    assert "| layered | 2 |" in (tmp_path / "orders.md").read_text()
+    assert (tmp_path / "orders.svg").read_text().startswith("<svg")
+    rows = (tmp_path / "orders.jsonl").read_text()
+    assert run([*base, "--report"]) == 0
+    assert (tmp_path / "orders.jsonl").read_text() == rows
+
+
+def test_mistakes_are_one_line(tmp_path, capsys):
+    assert run(["study", "colours", "-o", str(tmp_path)]) == 2
+    assert run(["study", "orders", "-o", str(tmp_path), "--orders", "sideways"]) == 2
+    assert run(["study", "orders", "-o", str(tmp_path), "--report"]) == 2
+    assert capsys.readouterr().err.count("\n") == 3

@@ -1,0 +1,65 @@
+"""The decoder's walk in torch, one decision at a time: what its kernel is compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnnplace.policy.decode import decoder_state, kernels
+from gnnplace.policy.decode.decoder_state import Goal
+from gnnplace.policy.decode.ready_queue import FIXED, next_op, release, start_queue
+from gnnplace.policy.decode.walk import Walk
+from gnnplace.policy.network.decoder import Decoder
+from gnnplace.policy.network.features import DYNAMIC
+
+IntArray = NDArray[np.int32]
+
+
+def _first_best(scores: Tensor) -> int:
+    """The first candidate of the best score; equal candidates may differ by rounding in torch."""
+    best = float(scores.max())
+    return int((scores >= best - 1e-5 * (1.0 + abs(best))).int().argmax())
+
+
+def decode(
+    decoder: Decoder,
+    walk: Walk,
+    context: Tensor,
+    order: IntArray,
+    goal: Goal,
+    margin: float = 0.0,
+) -> IntArray:
+    """Device of each unit, the best-scored candidate each time. [U]
+
+    Args:
+        decoder: the scores.
+        walk: the problem.
+        context: of each visited op in the walk's direction. [m, H]
+        order: visited ops. [m]
+        goal: what to aim at.
+        margin: on the bytes at the peak, for the memory mask.
+    """
+    num_devices = walk.time.shape[1]
+    state = decoder_state.start_state(walk)
+    features = np.zeros((num_devices, len(DYNAMIC)), dtype=np.float32)
+    allowed = np.zeros(num_devices, dtype=np.bool_)
+    by_time = goal.rule != FIXED
+    queue = start_queue.py_func(walk, order, by_time)  # a list that numba would copy
+    for k in range(len(walk.unit)):
+        i = next_op.py_func(walk, state, queue, order, goal.rule) if by_time else order[k]
+        unit = walk.unit[i]
+        if state.device[unit] < 0:
+            decoder_state.candidates(walk, state, unit, goal.limit, margin, allowed)
+            kernels.observe(walk, state, i, goal, allowed, features)
+            scores = decoder(
+                context[i : i + 1],
+                torch.from_numpy(features[None]),
+                torch.from_numpy(allowed[None]),
+            )
+            decoder_state.decide(walk, state, unit, _first_best(scores[0]))
+        decoder_state.book(walk, state, i)
+        if by_time:
+            release.py_func(queue, i, state.finish[i])
+    return state.device
