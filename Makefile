@@ -1,8 +1,8 @@
-# Two commands do everything: `make demo` and `make test`. Both set up .venv on first use.
+# Two commands do everything: `make demo` and `make test`. Both set up .venv on first use; `make docs` builds the site.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check docs clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -18,6 +18,13 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("gnnplace needs Python 3.11 or later; found " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
@@ -26,4 +33,4 @@ check: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv site

@@ -1,0 +1,58 @@
+"""Lets the site show pages that stand outside ``docs/``, under links that work in both places.
+
+``benchmarks/``, ``datasets/``, ``CONTRIBUTING.md``, ``CHANGELOG.md`` and the cards of the package
+stand beside the code they speak of. Here they become pages at the same path below the site's root,
+and links between them and ``docs/`` are rewritten: in a checkout ``docs/`` is a folder more.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+OUTSIDE = (
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "benchmarks/*.md",
+    "benchmarks/results/*.md",
+    "benchmarks/results/*.svg",
+    "benchmarks/results/*/*.svg",
+    "datasets/README.md",
+    "datasets/*/README.md",
+    "gnnplace/**/README.md",
+)
+LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages and pictures from outside ``docs/``."""
+    for pattern in OUTSIDE:
+        for path in sorted(ROOT.glob(pattern)):
+            uri = path.relative_to(ROOT).as_posix()
+            if files.get_file_from_path(uri) is None:
+                files.append(File.generated(config, uri, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Rewrites links that cross the border of ``docs/``; a file that is no page is named."""
+    uri = page.file.src_uri
+    here = uri if (ROOT / uri).is_file() else f"docs/{uri}"
+
+    def rewritten(match: re.Match[str]) -> str:
+        text, target, anchor = match[1], match[2], match[3] or ""
+        if re.match(r"[a-z]+:", target):
+            return match[0]
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
+        wanted = there.removeprefix("docs/")
+        if files.get_file_from_path(wanted) is None:
+            return f"{text} (`{there}`)" if (ROOT / there).exists() else match[0]
+        relative = posixpath.relpath(wanted, posixpath.dirname(uri) or ".")
+        return f"[{text}]({relative}{anchor})"
+
+    return LINK.sub(rewritten, markdown)
