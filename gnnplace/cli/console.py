@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gnnplace.problem import Problem
 
 WIDE = 160  # columns, where the output is neither a terminal nor told ``COLUMNS``
-QUIET = "GNNPLACE_QUIET"
+_progress = {"shown": True}
 
 
 def console() -> Console:
@@ -27,9 +27,14 @@ def console() -> Console:
     return Console(width=wide, highlight=False)
 
 
+def show_progress(shown: bool) -> None:
+    """Whether ``say`` prints: not with ``--quiet``."""
+    _progress["shown"] = shown
+
+
 def say(line: str) -> None:
-    """Prints progress on stderr, so that stdout stays clean; nothing with ``--quiet``."""
-    if QUIET not in os.environ:
+    """Prints progress on stderr, so that stdout stays clean."""
+    if _progress["shown"]:
         sys.stderr.write(f"  {line}\n")
         sys.stderr.flush()
 

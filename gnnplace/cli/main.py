@@ -7,7 +7,6 @@ which returns the exit code. Its name here is the module's, with dashes.
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,7 +14,7 @@ from typing import Protocol, cast
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from gnnplace.cli.console import QUIET
+from gnnplace.cli.console import show_progress
 from gnnplace.errors import GnnplaceError, InputError
 
 COMMANDS = {
@@ -102,9 +101,8 @@ def _run(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}")
-    if "--quiet" in rest:
-        os.environ[QUIET] = "1"
-        rest = [argument for argument in rest if argument != "--quiet"]
+    show_progress("--quiet" not in rest)
+    rest = [argument for argument in rest if argument != "--quiet"]
     if name == "train":
         from gnnplace.cli.train import run as train
 

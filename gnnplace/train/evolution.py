@@ -38,7 +38,7 @@ FloatArray = NDArray[np.float64]
 MOST = 0.2  # greatest change that counts, in log step time
 LEAST_SPREAD = 0.02  # of a feature
 SPREAD_OF = 16  # problems that spreads are taken from
-STATE = "evolution"  # of a checkpoint
+STATE, RANDOM = "evolution", "_rng"  # of a checkpoint; of the search
 
 
 class Evolution(PolicyModule):
@@ -118,19 +118,18 @@ class Evolution(PolicyModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the search, as numbers and tensors alone."""
         if self.search is not None:
-            state = self.search.__getstate__()
-            checkpoint[STATE] = {key: _plain(value) for key, value in state.items()}
+            state = {key: _plain(value) for key, value in vars(self.search).items()}
+            del state[RANDOM]  # each generation seeds it anew
+            checkpoint[STATE] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Goes on where the search was."""
         if STATE in checkpoint:
-            self.search = CMA.__new__(CMA)
-            self.search.__setstate__(
-                {
-                    key: value.numpy() if isinstance(value, Tensor) else value
-                    for key, value in checkpoint[STATE].items()
-                }
-            )
+            kept = checkpoint[STATE]
+            mean = kept["_mean"].numpy()
+            self.search = CMA(mean, self.step_size, population_size=self.population, seed=0)
+            for key, value in kept.items():
+                setattr(self.search, key, value.numpy() if isinstance(value, Tensor) else value)
 
     def _measure_spread(self, samples: list[Sample]) -> None:
         """Standard deviation of each feature among the candidates of a decision."""

@@ -202,8 +202,7 @@ def test_the_environment_says_where_caches_are(capsys):
     assert run(["env"]) == 0
 
 
-def test_quiet_hides_progress_alone(problem_path, tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("GNNPLACE_QUIET", raising=False)
+def test_quiet_hides_progress_alone(problem_path, tmp_path, capsys):
     output = str(tmp_path / "p.json")
     assert run(["compare", problem_path, "--placers", "single", "--budget", "0"]) == 0
     assert "placing with single" in capsys.readouterr().err
