@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gnnplace.splitting.tables.layout import GROUPED, PARTIAL, REPLICATED, Layout
+from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED, Layout
 
 
 def is_plain(before: Layout, after: Layout) -> bool:
@@ -21,11 +21,11 @@ def is_plain(before: Layout, after: Layout) -> bool:
     owners: dict[int, set[int]] = {}
     for dim, places in enumerate(zip(before, after, strict=True)):
         for place in places:
-            if place >= GROUPED or (place == PARTIAL and places[1] == PARTIAL != places[0]):
+            if place.groups or (place == PARTIAL and places[1] == PARTIAL != places[0]):
                 return False
-            if place >= 0:
-                owners.setdefault(place, set()).add(dim)
-        if min(places) >= 0 and places[0] != places[1]:
+            if place.cuts:
+                owners.setdefault(place.axis, set()).add(dim)
+        if places[0].cuts and places[1].cuts and places[0] != places[1]:
             return False
     return all(len(dims) == 1 for dims in owners.values())
 
@@ -34,17 +34,17 @@ def changed(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
     """A device's part in another layout; what only gets smaller comes first."""
     steps = [(d, a, b) for d, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     for dim, a, b in steps:
-        if a == REPLICATED and b >= 0:
-            local = local.chunk(mesh.size(dim), b)[mesh.get_local_rank(dim)]
+        if a == REPLICATED and b.cuts:
+            local = local.chunk(mesh.size(dim), b.axis)[mesh.get_local_rank(dim)]
     for dim, a, b in steps:
-        if a == PARTIAL and b >= 0:
-            local = _scattered(local, mesh, dim, b)
+        if a == PARTIAL and b.cuts:
+            local = _scattered(local, mesh, dim, b.axis)
     sums = [dim for dim, a, b in steps if a == PARTIAL and b == REPLICATED]
     if sums:
         local = _summed(local, mesh, sums)
     for dim, a, b in steps:
-        if a >= 0 and b == REPLICATED:
-            local = _gathered(local, mesh, dim, a)
+        if a.cuts and b == REPLICATED:
+            local = _gathered(local, mesh, dim, a.axis)
     return local.contiguous()
 
 

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from gnnplace.splitting.layers.mesh import grouped_shard
 from gnnplace.splitting.run.collectives import changed, is_plain
-from gnnplace.splitting.tables.layout import GROUPED, PARTIAL, REPLICATED, Layout, settled
+from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED, Layout, Place, settled
 
 
 def placements(layout: Layout) -> tuple[Placement, ...]:
@@ -18,13 +18,12 @@ def placements(layout: Layout) -> tuple[Placement, ...]:
     return tuple(_placement(place) for place in layout)
 
 
-def _placement(place: int) -> Placement:
+def _placement(place: Place) -> Placement:
     if place == PARTIAL:
         return Partial()
     if place == REPLICATED:
         return Replicate()
-    groups, axis = divmod(place, GROUPED)
-    return grouped_shard(axis, groups) if groups else Shard(axis)
+    return grouped_shard(*place) if place.groups else Shard(place.axis)
 
 
 def redistributed(

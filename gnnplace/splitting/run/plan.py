@@ -33,11 +33,11 @@ from gnnplace.sharding.strategy import Parts
 from gnnplace.splitting.layers.calls import CallGraph
 from gnnplace.splitting.tables.costs import MeshMachine
 from gnnplace.splitting.tables.layout import (
-    GROUPED,
     PARAMETER,
     REPLICATED,
     Layout,
     Mesh,
+    Place,
     SplitGraph,
     SplitOp,
     read_layout,
@@ -254,17 +254,16 @@ def plan_to_data(plan: ShardPlan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _home_entry(place: int) -> int | list[int] | None:
-    if place < 0:
+def _home_entry(place: Place) -> int | list[int] | None:
+    if not place.cuts:
         return None
-    groups, axis = divmod(place, GROUPED)
-    return [axis, groups] if groups else axis
+    return list(place) if place.groups else place.axis
 
 
-def _home_place(entry: int | list[int] | None) -> int:
+def _home_place(entry: int | list[int] | None) -> Place:
     if entry is None:
         return REPLICATED
-    return entry if isinstance(entry, int) else entry[0] + GROUPED * entry[1]
+    return Place(entry) if isinstance(entry, int) else Place(*entry)
 
 
 def plan_from_data(data: Any, source: str) -> ShardPlan:

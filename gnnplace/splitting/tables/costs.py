@@ -22,6 +22,7 @@ from gnnplace.errors import InputError
 from gnnplace.splitting.tables.layout import (
     PARAMETER,
     PARTIAL,
+    REPLICATED,
     Configuration,
     Layout,
     Mesh,
@@ -95,21 +96,21 @@ def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMa
     local = size / parts_in(before, mesh)
     places = list(zip(before, after, mesh, strict=True))
     for a, b, n in places:  # what only gets smaller comes first
-        if a < 0 and a != PARTIAL and b >= 0:
+        if a == REPLICATED and b.cuts:
             local /= n
     reduction = resharding = 0.0
     for a, b, n in places:
         share = (n - 1) / n * local / machine.bandwidth
-        if a == PARTIAL and b >= 0 and n > 1:
+        if a == PARTIAL and b.cuts and n > 1:
             reduction += share + machine.latency
             local /= n
         elif a == PARTIAL and b != PARTIAL and n > 1:
             reduction += 2 * share + machine.latency
     for a, b, n in places:
-        if a >= 0 and b >= 0 and a != b and n > 1:
+        if a.cuts and b.cuts and a != b and n > 1:
             resharding += (n - 1) / n * local / machine.bandwidth + machine.latency
     for a, b, n in places:
-        if a >= 0 > b and n > 1:
+        if a.cuts and not b.cuts and n > 1:
             local *= n
             resharding += (n - 1) / n * local / machine.bandwidth + machine.latency
     return Moved(reduction, resharding)

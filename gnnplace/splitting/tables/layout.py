@@ -12,17 +12,34 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from gnnplace.errors import InputError
 
 Axes = tuple[str | None, ...]
 Mesh = tuple[int, ...]
 Configuration = tuple[str | None, ...]
-Layout = tuple[int, ...]
-"""For each dimension of the mesh the axis that it splits, or one of the two below."""
-REPLICATED, PARTIAL = -1, -2
-GROUPED = 100
-"""Times the number of groups, added to an axis that is split within each of its groups."""
+
+
+class Place(NamedTuple):
+    """What one dimension of the mesh does with a tensor.
+
+    Attributes:
+        axis: that it cuts; below 0 for ``REPLICATED`` and ``PARTIAL``, which cut none.
+        groups: of the axis, each of which is cut by itself; 0 where the axis is cut as a whole.
+    """
+
+    axis: int
+    groups: int = 0
+
+    @property
+    def cuts(self) -> bool:
+        """Whether devices hold different parts."""
+        return self.axis >= 0
+
+
+REPLICATED, PARTIAL = Place(-1), Place(-2)  # every device has all of it; each has a summand
+Layout = tuple[Place, ...]  # for each dimension of the mesh
 PARAMETER, CALL = "parameter", "call"
 
 
@@ -181,13 +198,12 @@ def gradient_layout(axes: Axes, configuration: Configuration) -> Layout:
     return made_layout(axes, configuration)
 
 
-def _axis(axes: Axes, label: str | None, missing: int) -> int:
+def _axis(axes: Axes, label: str | None, missing: Place) -> Place:
     if label is None:
         return REPLICATED
     for axis, found in enumerate(axes):
         if found is not None and base_label(found) == label:
-            groups = found.partition("|")[2]
-            return axis + GROUPED * int(groups or 0)
+            return Place(axis, int(found.partition("|")[2] or 0))
     return missing
 
 
@@ -198,7 +214,7 @@ def settled(layout: Layout) -> Layout:
 
 def parts_in(layout: Layout, mesh: Mesh) -> int:
     """Parts that a tensor in a layout is cut into."""
-    return math.prod(n for place, n in zip(layout, mesh, strict=True) if place >= 0)
+    return math.prod(n for place, n in zip(layout, mesh, strict=True) if place.cuts)
 
 
 def uses(graph: SplitGraph) -> dict[int, list[tuple[int, int]]]:

@@ -8,7 +8,7 @@ from torch.nn import functional
 from gnnplace.splitting.layers.calls import OutputModule, record_calls
 from gnnplace.splitting.layers.graph import split_graph
 from gnnplace.splitting.rules.registry import rules_of
-from gnnplace.splitting.tables.layout import GROUPED, mesh_configurations, read_layout
+from gnnplace.splitting.tables.layout import REPLICATED, Place, mesh_configurations, read_layout
 
 
 class Fused(nn.Module):
@@ -51,7 +51,7 @@ def test_its_features_are_heads():
     graph, rules = captured(Fused(), torch.randn(2, 6, 16))
     op = split_graph(graph, rules).ops[0]
     assert op.words(("out", "0"), (4, 2)) == "heads over 4, batch over 2"
-    assert read_layout(op.shape.reads[1], ("out", "0")) == (0 + 3 * GROUPED, -1)
+    assert read_layout(op.shape.reads[1], ("out", "0")) == (Place(0, 3), REPLICATED)
 
 
 def test_no_two_mesh_dimensions_cut_the_pieces():

@@ -7,7 +7,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from gnnplace.splitting.run.collectives import changed, is_plain
-from gnnplace.splitting.tables.layout import GROUPED, PARTIAL, REPLICATED
+from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED, Place
 from tests.splitting.mesh_processes import on_processes
 from tests.splitting.run.test_move import PLACES, part
 
@@ -15,14 +15,14 @@ from tests.splitting.run.test_move import PLACES, part
 @pytest.mark.parametrize(
     ("before", "after", "plain"),
     [
-        ((PARTIAL, 0), (REPLICATED, 0), True),
-        ((PARTIAL, REPLICATED), (0, 1), True),
-        ((0, 1), (REPLICATED, REPLICATED), True),
-        ((0, REPLICATED), (REPLICATED, 0), False),  # two dimensions, one axis
-        ((0, 0), (REPLICATED, 0), False),
-        ((0, 0), (0, 0), False),
-        ((0,), (1,), False),
-        ((3 * GROUPED,), (REPLICATED,), False),
+        ((PARTIAL, Place(0)), (REPLICATED, Place(0)), True),
+        ((PARTIAL, REPLICATED), (Place(0), Place(1)), True),
+        ((Place(0), Place(1)), (REPLICATED, REPLICATED), True),
+        ((Place(0), REPLICATED), (REPLICATED, Place(0)), False),  # two dimensions, one axis
+        ((Place(0), Place(0)), (REPLICATED, Place(0)), False),
+        ((Place(0), Place(0)), (Place(0), Place(0)), False),
+        ((Place(0),), (Place(1),), False),
+        ((Place(0, 3),), (REPLICATED,), False),
         ((REPLICATED,), (PARTIAL,), False),
     ],
 )

@@ -9,14 +9,14 @@ from torch.distributed.tensor import distribute_tensor
 from gnnplace.splitting.run import gradients as shard_gradients
 from gnnplace.splitting.run.gradients import Gradients
 from gnnplace.splitting.run.move import placements
-from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED
+from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED, Place
 from tests.splitting.mesh_processes import on_processes
 
 CASES = [  # home, read in, gradient made in
     ((REPLICATED,), (REPLICATED,), (PARTIAL,)),
-    ((0,), (0,), (0,)),
-    ((0,), (REPLICATED,), (PARTIAL,)),
-    ((REPLICATED,), (1,), (1,)),
+    ((Place(0),), (Place(0),), (Place(0),)),
+    ((Place(0),), (REPLICATED,), (PARTIAL,)),
+    ((REPLICATED,), (Place(1),), (Place(1),)),
 ]
 
 
@@ -54,10 +54,10 @@ def test_many_gradients_go_in_few_collectives(monkeypatch):
 def test_without_gradients_there_are_no_leaves():
     def work(rank):
         mesh = init_device_mesh("cpu", (1,))
-        parameter = nn.Parameter(distribute_tensor(torch.ones(2), mesh, placements((-1,))))
+        parameter = nn.Parameter(distribute_tensor(torch.ones(2), mesh, placements((REPLICATED,))))
         gradients = Gradients(mesh)
         with torch.no_grad():
-            tensor = gradients.leaf(parameter, (-1,), (-1,), (-1,))
+            tensor = gradients.leaf(parameter, *[(REPLICATED,)] * 3)
         return tensor.requires_grad, len(gradients.leaves)
 
     assert on_processes(1, work) == [(False, 0)]

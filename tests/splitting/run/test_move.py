@@ -6,10 +6,10 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from gnnplace.splitting.run.move import moved
-from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED, settled
+from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED, Place, settled
 from tests.splitting.mesh_processes import on_processes
 
-PLACES = (REPLICATED, PARTIAL, 0, 1)
+PLACES = (REPLICATED, PARTIAL, Place(0), Place(1))
 MESH = (2, 2)
 
 
@@ -18,8 +18,8 @@ def part(whole, layout, mesh):
     for dim, place in enumerate(layout):
         if place == PARTIAL:
             whole = whole * float(mesh.get_local_rank(dim) == 0)
-        elif place >= 0:
-            whole = whole.chunk(mesh.size(dim), place)[mesh.get_local_rank(dim)]
+        elif place.cuts:
+            whole = whole.chunk(mesh.size(dim), place.axis)[mesh.get_local_rank(dim)]
     return whole.detach().clone(memory_format=torch.contiguous_format)
 
 

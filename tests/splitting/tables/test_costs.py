@@ -15,7 +15,7 @@ from gnnplace.splitting.tables.costs import (
     parameter_gradient,
     passed,
 )
-from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED
+from gnnplace.splitting.tables.layout import PARTIAL, REPLICATED, Place
 from tests.splitting.captured_graphs import perceptron
 
 UNIT = MeshMachine(flops=1.0, bandwidth=1.0)
@@ -26,11 +26,11 @@ SIZE = 1000.0
     ("before", "after", "reduction", "resharding"),
     [
         ((REPLICATED,), (REPLICATED,), 0.0, 0.0),
-        ((REPLICATED,), (0,), 0.0, 0.0),  # a part of what is there
+        ((REPLICATED,), (Place(0),), 0.0, 0.0),  # a part of what is there
         ((PARTIAL,), (REPLICATED,), 1500.0, 0.0),  # 2 * 3/4 of it
-        ((PARTIAL,), (1,), 750.0, 0.0),
-        ((0,), (REPLICATED,), 0.0, 750.0),
-        ((0,), (1,), 0.0, 187.5),  # 3/4 of a quarter
+        ((PARTIAL,), (Place(1),), 750.0, 0.0),
+        ((Place(0),), (REPLICATED,), 0.0, 750.0),
+        ((Place(0),), (Place(1),), 0.0, 187.5),  # 3/4 of a quarter
     ],
 )
 def test_moves_over_four_devices(before, after, reduction, resharding):
@@ -40,15 +40,15 @@ def test_moves_over_four_devices(before, after, reduction, resharding):
 
 
 def test_two_mesh_dimensions_one_after_the_other():
-    moved = move(SIZE, (PARTIAL, REPLICATED), (REPLICATED, 0), (2, 2), UNIT)
+    moved = move(SIZE, (PARTIAL, REPLICATED), (REPLICATED, Place(0)), (2, 2), UNIT)
     assert moved.total == pytest.approx(500.0)  # halved first, then 2 * 1/2 of the half
-    gathered = move(SIZE, (0, 0), (REPLICATED, REPLICATED), (2, 2), UNIT)
+    gathered = move(SIZE, (Place(0), Place(0)), (REPLICATED, REPLICATED), (2, 2), UNIT)
     assert gathered.total == pytest.approx(250.0 + 500.0)
 
 
 def test_every_collective_has_its_latency():
     machine = MeshMachine(flops=1.0, bandwidth=1e12, latency=1.0)
-    both = move(SIZE, (PARTIAL, 0), (REPLICATED, REPLICATED), (2, 2), machine)
+    both = move(SIZE, (PARTIAL, Place(0)), (REPLICATED, REPLICATED), (2, 2), machine)
     assert both.total == pytest.approx(2.0)
     assert move(SIZE, (PARTIAL,), (REPLICATED,), (1,), machine).total == 0.0
 
@@ -56,10 +56,12 @@ def test_every_collective_has_its_latency():
 def test_a_value_goes_there_and_its_gradient_back():
     graph = perceptron()
     hidden = graph.values[2]  # 8 * 16 * 4 bytes
-    moved = passed(hidden, (0,), (REPLICATED,), (PARTIAL,), (2,), UNIT)
+    moved = passed(hidden, (Place(0),), (REPLICATED,), (PARTIAL,), (2,), UNIT)
     assert moved.resharding == pytest.approx(256.0)
     assert moved.reduction == pytest.approx(256.0)  # a sum into parts
-    assert passed(graph.values[0], (0,), (REPLICATED,), (PARTIAL,), (2,), UNIT).reduction == 0.0
+    assert (
+        passed(graph.values[0], (Place(0),), (REPLICATED,), (PARTIAL,), (2,), UNIT).reduction == 0.0
+    )
 
 
 def test_compute_is_three_times_the_forward_pass_over_the_parts():
@@ -77,7 +79,7 @@ def test_parameters():
     axes = ("out", "in")
     assert parameter_gradient(weight, axes, ("0",), (2,), UNIT) == pytest.approx(256.0)
     assert parameter_gradient(weight, axes, ("out",), (2,), UNIT) == 0.0
-    assert parameter_bytes(weight, (0,), (2,), UNIT) == pytest.approx(4 * 128.0)
+    assert parameter_bytes(weight, (Place(0),), (2,), UNIT) == pytest.approx(4 * 128.0)
 
 
 def test_results_that_are_kept():

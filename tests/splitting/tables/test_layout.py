@@ -6,6 +6,7 @@ from gnnplace.errors import InputError
 from gnnplace.splitting.tables.layout import (
     PARTIAL,
     REPLICATED,
+    Place,
     Shape,
     SplitOp,
     batch_configuration,
@@ -48,12 +49,12 @@ def test_configurations_have_equal_parts():
 def test_layouts_of_a_row_parallel_product():
     split = ("in", "b")
     x, weight = LINEAR.reads
-    assert read_layout(x, split) == (1, 0)
-    assert read_layout(weight, split) == (1, REPLICATED)
-    assert gradient_layout(weight, split) == (1, PARTIAL)
-    assert made_layout(LINEAR.results[0], split) == (PARTIAL, 0)
-    assert settled((PARTIAL, 0)) == (REPLICATED, 0)
-    assert parts_in((1, 0), (2, 3)) == 6
+    assert read_layout(x, split) == (Place(1), Place(0))
+    assert read_layout(weight, split) == (Place(1), REPLICATED)
+    assert gradient_layout(weight, split) == (Place(1), PARTIAL)
+    assert made_layout(LINEAR.results[0], split) == (PARTIAL, Place(0))
+    assert settled((PARTIAL, Place(0))) == (REPLICATED, Place(0))
+    assert parts_in((Place(1), Place(0)), (2, 3)) == 6
 
 
 def test_data_parallelism_splits_the_batch_or_nothing():

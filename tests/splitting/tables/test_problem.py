@@ -7,7 +7,7 @@ import pytest
 
 from gnnplace.sharding import best_strategy
 from gnnplace.splitting.tables.costs import MeshMachine
-from gnnplace.splitting.tables.layout import REPLICATED
+from gnnplace.splitting.tables.layout import REPLICATED, Place
 from gnnplace.splitting.tables.problem import (
     CapturedProblem,
     captured_data_parallel,
@@ -79,7 +79,7 @@ def test_what_readers_share_is_moved_once():
             captured.shared[value].index(whole) if node == captured.position[value] else 0
         )
     table = captured.shared[1]
-    chosen[captured.position[1]] = table.index(((0,), (0,)))
+    chosen[captured.position[1]] = table.index(((Place(0),), (Place(0),)))
     moved = captured_parts(captured, chosen)
     assert moved.resharding == pytest.approx(64.0)  # half of 8 * 4 * 4 bytes, once
 
