@@ -13,6 +13,7 @@ from gnnplace.splitting.run.plan import ShardPlan
 from gnnplace.splitting.run.planning import layer_graph, plan_for
 from gnnplace.splitting.run.sharded import run_sharded
 from gnnplace.splitting.tables.costs import MeshMachine
+from gnnplace.splitting.tables.layout import REPLICATED
 from gnnplace.zoo import Workload
 
 SPLITTING = MeshMachine(flops=1e6, bandwidth=1e6)
@@ -70,7 +71,7 @@ def test_a_wrong_gradient_is_seen(monkeypatch):
     monkeypatch.setattr(shard_gradients.Gradients, "_all_reduce", lambda *_: None)
     plan = planned("mlp?depth=1&width=64&batch=8", (2,))
     parallel = replace(plan, layers=tuple(_along_the_batch(x) for x in plan.layers))
-    whole = {n: replace(p, home=(-1,)) for n, p in plan.parameters.items()}
+    whole = {n: replace(p, home=(REPLICATED,)) for n, p in plan.parameters.items()}
     parallel = replace(parallel, parameters=whole)
     spec = "mlp?depth=1&width=64&batch=8"
     run = run_sharded(lambda: tracing.load(spec), 2, plan=parallel, steps=1, timeout=60)
