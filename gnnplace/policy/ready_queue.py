@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.policy.walk import Walk
+from gnnplace.simulation.transfer import fetch_begin, linked, receive_time
 
 if TYPE_CHECKING:
     from gnnplace.policy.decoder_state import State
@@ -94,18 +95,20 @@ def earliest_start(w: Walk, s: State, i: int) -> float:
             continue
         if not np.isfinite(w.unit_time[u, d]) or s.free[d] >= best:
             continue
-        ready = s.free[d]
+        ready, extra = s.free[d], 0.0
         for k in range(w.before_offset[i], w.before_offset[i + 1]):
             j, tensor = w.before[k], w.before_tensor[k]
             e, at = s.device[w.unit[j]], s.finish[j]
             if e != d:
                 if s.arrival[tensor, d] >= 0.0:
                     at = max(at, s.arrival[tensor, d])
-                elif w.channel[e, d] >= 0:
-                    at = max(s.channel_free[w.channel[e, d]], at)
-                    at += w.before_size[k] * w.per_byte[e, d] + w.latency[e, d]
+                elif linked(w.links, e, d):
+                    at = fetch_begin(w.links, s.channel_free, s.sent, j, e, d, at)
+                    at += w.before_size[k] * w.links.per_byte[e, d] + w.links.latency[e, d]
+                    if w.links.receives_cost:
+                        extra += receive_time(w.links, e, d, w.before_size[k])
             ready = max(ready, at)
-        best = min(best, ready)
+        best = min(best, ready + extra)
     return best if best < np.inf else 0.0
 
 
