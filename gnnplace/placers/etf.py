@@ -24,6 +24,7 @@ from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.heaps import heap_pop, heap_push
+from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import linked, pay, seconds_between
 
 FloatArray = NDArray[np.float64]
@@ -115,10 +116,10 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
             for target in range(num_devices):
                 at = finish[op]
                 if target != d:
-                    if not linked(links, d, target):
+                    if not linked(links, Index(d), Index(target)):
                         at = NEVER
                     else:
-                        at += seconds_between(links, d, target, c.flow_size[i])
+                        at += seconds_between(links, Index(d), Index(target), c.flow_size[i])
                 there[other, target] = max(there[other, target], at)
             missing[other] -= 1
             if missing[other] == 0:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.indices import Index
 from gnnplace.simulation.list_scheduling import mean_upward_rank
 from gnnplace.simulation.transfer import (
     fetch_begin,
@@ -40,7 +41,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
-@njit(cache=True, boundscheck=False)
+@njit(cache=True, boundscheck=False, _nrt=False)
 def earliest_gap(
     begins: FloatArray, ends: FloatArray, count: int, ready: float, cost: float
 ) -> tuple[float, int]:
@@ -63,7 +64,7 @@ def earliest_gap(
     return at, count
 
 
-@njit(cache=True, boundscheck=False)
+@njit(cache=True, boundscheck=False, _nrt=False)
 def take(
     begins: FloatArray, ends: FloatArray, count: int, slot: int, begin: float, end: float
 ) -> None:
@@ -81,7 +82,7 @@ def twice_as_wide(rows: FloatArray) -> FloatArray:
     return wider
 
 
-@njit(cache=True, boundscheck=False)
+@njit(cache=True, boundscheck=False, error_model="numpy")
 def heft_kernel(
     c: Compiled,
     by_rank: IntArray,
@@ -118,58 +119,60 @@ def heft_kernel(
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                 continue
-            ready, extra = 0.0, 0.0
+            ready, extra, target = 0.0, 0.0, Index(d)
             for j in range(c.input_offset[op], c.input_offset[op + 1]):
                 tensor = c.input_tensor[j]
-                p = producer[tensor]
-                source = device[p]
+                p = Index(producer[tensor])
+                source = Index(device[p])
                 there = finish[p]
-                if source != d:
-                    if not linked(links, source, d):
+                if source != target:
+                    if not linked(links, source, target):
                         there = np.inf
                     elif once and arrival[tensor, d] < np.inf:
                         there = arrival[tensor, d]
                     else:
                         if contention:
-                            there = fetch_begin(links, tried, sent, p, source, d, there)
-                        there += service_time(links, source, d, c.size[tensor])
+                            there = fetch_begin(links, tried, sent, p, source, target, there)
+                        there += service_time(links, source, target, c.size[tensor])
                         if contention:
-                            hold(links, tried, source, d, there)
-                        there += links.latency[source, d]
+                            hold(links, tried, source, target, there)
+                        there += links.latency[source, target]
                         if links.receives_cost:
-                            extra += receive_time(links, source, d, c.size[tensor])
+                            extra += receive_time(links, source, target, c.size[tensor])
                 ready = max(ready, there)
             if contention:
                 for j in range(c.input_offset[op], c.input_offset[op + 1]):
-                    source = device[producer[c.input_tensor[j]]]
-                    restore(links, tried, channel_free, source, d)
+                    source = Index(device[producer[c.input_tensor[j]]])
+                    restore(links, tried, channel_free, source, target)
             cost = extra + c.times[op, d]
             at, slot = earliest_gap(begins[d], ends[d], count[d], ready, cost)
             if at + cost < best or best_device < 0:
                 best, best_begin, best_slot = at + cost, at, slot
                 best_start, best_device = at + extra, d
-        d = best_device
+        d, target = best_device, Index(best_device)
         room = count.max() + 1 + (c.input_offset[op + 1] - c.input_offset[op])
         while room >= begins.shape[1]:
             begins, ends = twice_as_wide(begins), twice_as_wide(ends)
         if once:
             for j in range(c.input_offset[op], c.input_offset[op + 1]):
                 tensor = c.input_tensor[j]
-                p = producer[tensor]
-                source = device[p]
-                if source == d or not linked(links, source, d) or arrival[tensor, d] < np.inf:
+                p = Index(producer[tensor])
+                source = Index(device[p])
+                if source == target or arrival[tensor, d] < np.inf:
+                    continue
+                if not linked(links, source, target):
                     continue
                 end = finish[p]
                 if contention:
-                    end = fetch_begin(links, channel_free, sent, p, source, d, end)
-                end += service_time(links, source, d, c.size[tensor])
-                arrival[tensor, d] = end + links.latency[source, d]
+                    end = fetch_begin(links, channel_free, sent, p, source, target, end)
+                end += service_time(links, source, target, c.size[tensor])
+                arrival[tensor, d] = end + links.latency[source, target]
                 if contention:
-                    hold(links, channel_free, source, d, end)
-                    hold(links, tried, source, d, end)
+                    hold(links, channel_free, source, target, end)
+                    hold(links, tried, source, target, end)
                 if links.sends_cost:
-                    cost = links.send_overhead[source, d]
-                    if links.sender_busy[source, d]:
+                    cost = links.send_overhead[source, target]
+                    if links.sender_busy[source, target]:
                         cost += end - max(finish[p], sent[p])
                         sent[p] = end
                     row, rest = begins[source], ends[source]

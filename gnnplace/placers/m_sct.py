@@ -27,6 +27,7 @@ from gnnplace.placers.repair import unit_bytes
 from gnnplace.placers.search_space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, least_times
+from gnnplace.simulation.indices import Index
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
 from gnnplace.simulation.transfer import linked, pay, service_time
 
@@ -117,10 +118,11 @@ def favourite_kernel(
                 for target in range(num_devices):
                     at = finish[op]
                     if target != d:
-                        if not linked(links, d, target):
+                        if not linked(links, Index(d), Index(target)):
                             at = 1e12
                         else:
-                            service = service_time(links, d, target, c.size[tensor])
+                            size = c.size[tensor]
+                            service = service_time(links, Index(d), Index(target), size)
                             at += links.delay[d, target] + service
                     there[other, target] = max(there[other, target], at)
                 missing[other] -= 1

@@ -115,7 +115,7 @@ def start_state(w: Walk) -> State:
     )
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: BoolArray) -> int:
     """Devices unit ``u`` may be on: kinds and pins, links, state, memory, the number of devices.
 
@@ -139,9 +139,9 @@ def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: Bo
                     e = s.device[Index(w.flow_unit[k])]
                     if e >= 0 and e != d:
                         e = Index(e)
-                        if w.flow_in[k] >= 0.0 and not linked(w.links, e, d):
+                        if w.flow_in[k] >= 0.0 and not linked(w.links, e, Index(d)):
                             good = False
-                        if w.flow_out[k] >= 0.0 and not linked(w.links, d, e):
+                        if w.flow_out[k] >= 0.0 and not linked(w.links, Index(d), e):
                             good = False
             allowed[d] = good
             count += good
@@ -150,7 +150,7 @@ def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: Bo
     return 0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def decide(w: Walk, s: State, u: int, d: int) -> None:
     """Puts unit ``u`` on device ``d``."""
     s.device[u] = d
@@ -167,7 +167,7 @@ def decide(w: Walk, s: State, u: int, d: int) -> None:
     s.sums[1] += w.unit_work[u]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def book(w: Walk, s: State, i: int) -> None:
     """Appends visited op ``i`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(i)

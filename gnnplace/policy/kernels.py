@@ -70,20 +70,20 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         for d in range(num_devices):
             if not allowed[d]:
                 continue
-            at = s.finish[j]
-            if e == Index(d):
+            at, target = s.finish[j], Index(d)
+            if e == target:
                 here[d] += 1.0
             elif s.arrival[tensor, d] >= 0.0:
                 here[d] += 1.0
                 at = max(at, s.arrival[tensor, d])
-            elif linked(links, e, d):
-                begin = fetch_begin(links, s.channel_free, s.sent, j, e, d, at)
+            elif linked(links, e, target):
+                begin = fetch_begin(links, s.channel_free, s.sent, j, e, target, at)
                 size = w.before_size[k]
                 wait[d] = max(wait[d], begin - at)
-                move[d] += size * links.pace[e, d] + links.delay[e, d]
-                at = begin + size * links.per_byte[e, d] + links.latency[e, d]
+                move[d] += size * links.pace[e, target] + links.delay[e, target]
+                at = begin + size * links.per_byte[e, target] + links.latency[e, target]
                 if links.receives_cost:
-                    extra[d] += receive_time(links, e, d, size)
+                    extra[d] += receive_time(links, e, target, size)
             ready[d] = max(ready[d], at)
     near_all = 0.0
     for k in range(Index(w.flow_offset[u]), Index(w.flow_offset[u + ONE])):
@@ -148,10 +148,11 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         f[22] = min(MOST, (end + w.after[i]) / w.bound)
         f[23] = 0.0
         f[24] = 0.0
-        if current >= 0 and d != current and linked(links, current, d):
-            busy = free_at(links, s.channel_free, current, d) - least_start
+        source, target = Index(current), Index(d)
+        if current >= 0 and d != current and linked(links, source, target):
+            busy = free_at(links, s.channel_free, source, target) - least_start
             f[23] = log_above(max(0.0, busy) / scale)
-            f[24] = log_above(seconds_between(links, current, d, w.mean_bytes) / scale)
+            f[24] = log_above(seconds_between(links, source, target, w.mean_bytes) / scale)
         elif current < 0:
             f[24] = log_above(w.far[d] / scale)
         f[25] = 1.0 / limit

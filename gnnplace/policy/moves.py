@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gnnplace.placers.annealing import Neighbourhood
 from gnnplace.policy.schedule import BINS, Schedule
 from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import seconds_between
 
 FloatArray = NDArray[np.float64]
@@ -119,9 +120,9 @@ def describe(
                 goal = target if inside[v] else e
                 before, after = 0.0, 0.0
                 if e != a:
-                    before = seconds_between(links, a, e, c.flow_size[i])
+                    before = seconds_between(links, Index(a), Index(e), c.flow_size[i])
                 if goal != target:
-                    after = seconds_between(links, target, goal, c.flow_size[i])
+                    after = seconds_between(links, Index(target), Index(goal), c.flow_size[i])
                     into += c.flow_size[i]
                 now += before
                 change += after - before
@@ -138,9 +139,9 @@ def describe(
                 e = device[other]
                 before, after = 0.0, 0.0
                 if e != a:
-                    before = seconds_between(links, e, a, c.size[tensor])
+                    before = seconds_between(links, Index(e), Index(a), c.size[tensor])
                 if e != target:
-                    after = seconds_between(links, e, target, c.size[tensor])
+                    after = seconds_between(links, Index(e), Index(target), c.size[tensor])
                 now += before
                 change += after - before
                 critical_change += min(s.weight[op], s.weight[other]) * (after - before)

@@ -125,15 +125,16 @@ def observe(
         if known and s.device[v] != previous.device[v]:
             moved[e] += both
         for d in range(num_devices):
-            if not allowed[d] or Index(d) == e:
+            target = Index(d)
+            if not allowed[d] or target == e:
                 continue
             if into >= 0.0:
-                flow[d] += seconds_between(links, e, d, into)
+                flow[d] += seconds_between(links, e, target, into)
             if out_of >= 0.0:
-                flow[d] += seconds_between(links, d, e, out_of)
+                flow[d] += seconds_between(links, target, e, out_of)
             if d != old and (
-                (into >= 0.0 and not linked(links, e, d))
-                or (out_of >= 0.0 and not linked(links, d, e))
+                (into >= 0.0 and not linked(links, e, target))
+                or (out_of >= 0.0 and not linked(links, target, e))
             ):
                 allowed[d] = False
     count = 0
@@ -148,18 +149,18 @@ def observe(
         for d in range(num_devices):
             if not allowed[d]:
                 continue
-            at = s.finish[j]
-            if e != Index(d):
+            at, target = s.finish[j], Index(d)
+            if e != target:
                 if s.arrival[tensor, d] >= 0.0:
                     at = max(at, s.arrival[tensor, d])
-                elif linked(links, e, d):
-                    begin = fetch_begin(links, s.channel_free, s.sent, j, e, d, at)
+                elif linked(links, e, target):
+                    begin = fetch_begin(links, s.channel_free, s.sent, j, e, target, at)
                     size = c.size[tensor]
                     wait[d] = max(wait[d], begin - at)
-                    move[d] += size * links.pace[e, d]
-                    at = begin + size * links.per_byte[e, d] + links.latency[e, d]
+                    move[d] += size * links.pace[e, target]
+                    at = begin + size * links.per_byte[e, target] + links.latency[e, target]
                     if links.receives_cost:
-                        extra[d] += receive_time(links, e, d, size)
+                        extra[d] += receive_time(links, e, target, size)
             ready[d] = max(ready[d], at)
     for k in range(Index(c.flow_offset[i]), Index(c.flow_offset[i + ONE])):
         j = Index(c.flow_op[k])

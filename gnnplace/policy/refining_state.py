@@ -224,7 +224,7 @@ def start_pass(c: Compiled, units: Units, previous: Previous) -> Partial:
     )
 
 
-@njit(cache=True, boundscheck=False)
+@njit(cache=True, boundscheck=False, _nrt=False)
 def next_distance(c: Compiled, s: Partial, previous: Previous, d: int, u: int) -> float:
     """Seconds to the end from the start of what device ``d`` does next but for unit ``u``."""
     high = s.next_offset[d + 1]
@@ -245,7 +245,7 @@ def next_distance(c: Compiled, s: Partial, previous: Previous, d: int, u: int) -
     return 0.0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def settle(units: Units, previous: Previous, s: Partial, u: int, d: int) -> None:
     """Puts unit ``u`` on device ``d``."""
     s.device[u] = d
@@ -260,7 +260,7 @@ def settle(units: Units, previous: Previous, s: Partial, u: int, d: int) -> None
     s.peak[d] += units.held[u]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def book(c: Compiled, producer: IntArray, s: Partial, op: int) -> None:
     """Appends ``op`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(op)

@@ -33,7 +33,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
-@njit(cache=True, boundscheck=False)
+@njit(cache=True, boundscheck=False, _nrt=False)
 def receive(c: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
     """Seconds that messages for ``op`` take of device ``d``; only their first consumer pays.
 
@@ -94,7 +94,7 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
             look[d] = np.inf
             if running[d] < 0:
                 continue
-            op = Index(running[d])
+            op, source = Index(running[d]), Index(d)
             running[d] = -1
             overhead = 0.0
             for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + ONE])):
@@ -103,18 +103,19 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                 for k in range(Index(low_k), Index(high_k)):
                     other = Index(c.consumer[k])
                     target = Index(device[other])
-                    if target == Index(d):
+                    if target == source:
                         arrivals[target] = now
                     elif stamp[target] != tensor:
                         stamp[target] = tensor
                         arrivals[target] = now
-                        if linked(links, d, target):
+                        if linked(links, source, target):
                             size = c.size[tensor]
-                            end = send(links, channel_free, free, d, target, size, now)[1]
-                            overhead += links.send_overhead[d, target]
-                            arrivals[target] = end + links.latency[d, target]
+                            end = send(links, channel_free, free, source, target, size, now)[1]
+                            overhead += links.send_overhead[source, target]
+                            arrivals[target] = end + links.latency[source, target]
                             if links.receives_cost:
-                                unpaid[tensor, target] = receive_time(links, d, target, size)
+                                paid = receive_time(links, source, target, size)
+                                unpaid[tensor, target] = paid
                     missing[other] -= 1
                     ready_at[other] = max(ready_at[other], arrivals[target])
                     if missing[other] > 0:

@@ -128,13 +128,13 @@ def without_gaps(links: Links) -> Links:
     )
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def linked(links: Links, source: int, target: int) -> bool:
     """Whether there is a link."""
     return links.channel[source, target, 0] >= 0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def seconds_between(links: Links, source: int, target: int, size: float) -> float:
     """Seconds from the end of its producer until a message of ``size`` bytes may be consumed.
 
@@ -143,57 +143,58 @@ def seconds_between(links: Links, source: int, target: int, size: float) -> floa
     return links.delay[source, target] + size * links.pace[source, target]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def service_time(links: Links, source: int, target: int, size: float) -> float:
     """Seconds that a message of ``size`` bytes holds its channels."""
     return size / links.bandwidth[source, target]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def receive_time(links: Links, source: int, target: int, size: float) -> float:
     """Seconds that a message of ``size`` bytes takes of its receiver before the consuming op."""
     copy = size * (links.pace[source, target] - links.per_byte[source, target])
     return links.receive_overhead[source, target] + copy
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def send_costs(links: Links, source: int, target: int) -> bool:
     """Whether a message keeps its sender from its next op."""
     return links.sender_busy[source, target] or links.send_overhead[source, target] > 0.0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def free_at(links: Links, channel_free: FloatArray, source: int, target: int) -> float:
     """Seconds at which all channels of a link are free. ``channel_free``: of each channel, [C]"""
-    channels = links.channel[source, target]
-    at = channel_free[Index(channels[0])]
-    for k in range(1, len(channels)):
-        if channels[k] >= 0:
-            at = max(at, channel_free[Index(channels[k])])
+    at = channel_free[Index(links.channel[source, target, 0])]
+    for k in range(1, links.channel.shape[2]):
+        channel = links.channel[source, target, k]
+        if channel >= 0:
+            at = max(at, channel_free[Index(channel)])
     return at
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def hold(links: Links, channel_free: FloatArray, source: int, target: int, until: float) -> None:
     """Holds all channels of a link until then. ``channel_free``: changed, [C]"""
-    channels = links.channel[source, target]
-    channel_free[Index(channels[0])] = until
-    for k in range(1, len(channels)):
-        if channels[k] >= 0:
-            channel_free[Index(channels[k])] = until
+    channel_free[Index(links.channel[source, target, 0])] = until
+    for k in range(1, links.channel.shape[2]):
+        channel = links.channel[source, target, k]
+        if channel >= 0:
+            channel_free[Index(channel)] = until
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def restore(
     links: Links, tried: FloatArray, channel_free: FloatArray, source: int, target: int
 ) -> None:
     """Takes back what was tried on the channels of a link. ``tried``: changed, [C]"""
-    for channel in links.channel[source, target]:
+    for k in range(links.channel.shape[2]):
+        channel = links.channel[source, target, k]
         if channel >= 0:
             tried[channel] = channel_free[channel]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def send(
     links: Links,
     channel_free: FloatArray,
@@ -226,7 +227,7 @@ def send(
     return begin, end
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def fetch_begin(
     links: Links,
     channel_free: FloatArray,
@@ -242,7 +243,7 @@ def fetch_begin(
     return max(free_at(links, channel_free, source, target), finish)
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def fetch(
     links: Links,
     channel_free: FloatArray,
@@ -280,7 +281,7 @@ def fetch(
     return end + links.latency[source, target]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def pay(
     links: Links,
     free: FloatArray,
@@ -304,9 +305,9 @@ def pay(
         size: bytes of each tensor. [T]
         target: the op's device.
     """
-    seconds = 0.0
+    seconds, target = 0.0, Index(target)
     for tensor in tensors:
-        here = source[tensor]
+        here = Index(source[tensor])
         if here == target or told[tensor, target] or not linked(links, here, target):
             continue
         told[tensor, target] = True
