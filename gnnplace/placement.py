@@ -221,7 +221,7 @@ def _faults_by_link(problem: Problem, device: IntArray) -> list[str]:
     graph, cluster = problem.graph, problem.cluster
     source = device[graph.producer[graph.consumption_tensor]]
     target = device[graph.consumer]
-    missing = np.flatnonzero((source != target) & (cluster.channel[source, target] < 0))
+    missing = np.flatnonzero((source != target) & ~cluster.linked[source, target])
     lines = []
     for k in missing:
         a, b = cluster.devices[source[k]].name, cluster.devices[target[k]].name

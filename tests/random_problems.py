@@ -10,6 +10,8 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, build_problem
 
+CHANNELS = ("x", "y", ("x", "y"), ("z", "y"), ("z", "x", "w"))
+
 
 def random_graph(rng: np.random.Generator, num_ops: int) -> ComputationGraph:
     """A random DAG: ops in random listing order, up to two tensors an op, some unused."""
@@ -30,7 +32,9 @@ def random_graph(rng: np.random.Generator, num_ops: int) -> ComputationGraph:
 def random_cluster(
     rng: np.random.Generator, num_devices: int, *, complete: bool = True, plain: bool = False
 ) -> Cluster:
-    """Devices of up to two kinds; links with shared channels, overheads, busy senders."""
+    """Devices of up to two kinds; links that share or hold several channels, overheads, busy
+    senders.
+    """
     devices = tuple(
         Device(name=f"d{i}", kind=str(rng.choice(["fast", "slow"])), memory=1e9)
         for i in range(num_devices)
@@ -44,7 +48,7 @@ def random_cluster(
                 "sender_busy": bool(rng.random() < 0.3),
                 "send_overhead": float(rng.choice([0.0, 0.0, 1.0])),
                 "receive_overhead": float(rng.choice([0.0, 0.0, 1.0])),
-                "channel": str(rng.choice(["x", "y"])) if rng.random() < 0.5 else None,
+                "channel": CHANNELS[rng.integers(len(CHANNELS))] if rng.random() < 0.6 else None,
             }
             links.append(
                 Link(

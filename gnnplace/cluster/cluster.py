@@ -95,19 +95,29 @@ class Cluster:
         return self._matrix([float(link.sender_busy) for link in self.links], 0.0, 0.0) > 0
 
     @cached_property
-    def channel(self) -> NDArray[np.int32]:
-        """Channel index of each pair, -1 without a link. [D, D]"""
+    def linked(self) -> NDArray[np.bool_]:
+        """Whether there is a link from row to column. [D, D]"""
+        return self.channels[:, :, 0] >= 0
+
+    @cached_property
+    def channels(self) -> NDArray[np.int32]:
+        """Channel indices of each pair, W of them at most, -1 after the last. [D, D, W]"""
         names: dict[str, int] = {}
-        indices = [
-            names.setdefault(f"={link.channel}" if link.channel else f"link {i}", len(names))
+        held = [
+            [names.setdefault(name, len(names)) for name in _channel_names(link, i)]
             for i, link in enumerate(self.links)
         ]
-        return self._matrix([float(i) for i in indices], -1.0, -1.0).astype(np.int32)
+        width = max(map(len, held), default=1)
+        matrix = np.full((self.num_devices, self.num_devices, width), -1, dtype=np.int32)
+        matrix[self._ends] = np.array(
+            [row + [-1] * (width - len(row)) for row in held], dtype=np.int32
+        ).reshape(-1, width)
+        return matrix
 
     @cached_property
     def num_channels(self) -> int:
         """Number of distinct channels."""
-        return int(self.channel.max(initial=-1)) + 1
+        return int(self.channels.max(initial=-1)) + 1
 
     @cached_property
     def _ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -123,3 +133,8 @@ class Cluster:
         np.fill_diagonal(matrix, diagonal)
         matrix[self._ends] = values
         return matrix
+
+
+def _channel_names(link: Link, index: int) -> list[str]:
+    """The channels of a link; a link that names none has one of its own."""
+    return [f"={name}" for name in link.channels] or [f"link {index}"]

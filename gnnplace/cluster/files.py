@@ -8,6 +8,8 @@
       - {name: "gpu:1", kind: a100, memory: 4.0e10}
     links:
       - {source: "gpu:0", target: "gpu:1", latency: 5.0e-6, bandwidth: 1.2e10, channel: pcie}
+      - {source: "gpu:1", target: "gpu:0", latency: 5.0e-6, bandwidth: 2.2e11,
+         channel: ["gpu:1 out", "gpu:0 in"]}              # holds both at once
     connect: {latency: 5.0e-6, bandwidth: 1.2e10}     # optional: every pair not listed in links
 """
 

@@ -12,6 +12,13 @@ Links:
 * PCIe 3.0 x16: 15.75 GB/s raw, about 12 GB/s as copied between GPUs (Li et al., 2019,
   "Evaluating Modern GPU Interconnect", arXiv 1903.04611). One host bridge: one shared channel.
 * PCIe 4.0 x16: twice that, 24 GB/s as copied.
+* NVSwitch (``nvswitch-…``): every GPU of a server reaches every other, but through its own port:
+  one channel out and one in, which all its peers share. 228 GB/s on a DGX A100 and 348 GB/s on a
+  DGX H100, as NCCL send and receive of 64 MB attain inside a server (measured by the authors of
+  Vidur, arXiv 2405.05465: microsoft/vidur, data/profiling/network/{a100,h100}_dgx/send_recv.csv,
+  commit 7d47513). The older ``nvlink-…`` presets give every pair
+  a channel of its own at the datasheet's speed, so that eight GPUs send more than their ports hold;
+  they stay as they were for the suites that use them.
 * Network between servers: 100 Gbit/s, 12.5 GB/s raw, 10 GB/s as used; 10 us a message, the usual
   latency of RDMA through NCCL (assumed).
 * Latency of a copy between GPUs of one server: 5 us NVLink, 10 us PCIe (assumed, of the order that
@@ -37,7 +44,8 @@ def _devices(*kinds: str) -> tuple[Device, ...]:
 
 
 def _links(
-    devices: tuple[Device, ...], link: Callable[[int, int], tuple[float, float, str | None]]
+    devices: tuple[Device, ...],
+    link: Callable[[int, int], tuple[float, float, str | tuple[str, ...] | None]],
 ) -> tuple[Link, ...]:
     result = []
     for i, a in enumerate(devices):
@@ -66,6 +74,16 @@ def _nvlink(kinds: tuple[str, ...], bandwidth: float) -> Cluster:
     return Cluster(devices, _links(devices, lambda i, j: (5e-6, bandwidth, None)))
 
 
+def _nvswitch(kinds: tuple[str, ...], bandwidth: float) -> Cluster:
+    """Each GPU has one channel out and one in, whoever is at the other end."""
+    devices = _devices(*kinds)
+
+    def link(i: int, j: int) -> tuple[float, float, tuple[str, ...]]:
+        return 5e-6, bandwidth, (f"gpu:{i} out", f"gpu:{j} in")
+
+    return Cluster(devices, _links(devices, link))
+
+
 def _two_tier(servers: int, each: int, kind: str, bandwidth: float) -> Cluster:
     """Servers with NVLink inside; each server has one network channel a direction."""
     devices = _devices(*[kind] * (servers * each))
@@ -90,6 +108,8 @@ PRESETS: dict[str, Callable[[], Cluster]] = {
     "nvlink-a100-4": lambda: _nvlink(("a100",) * 4, 300 * GIGA),
     "nvlink-a100-8": lambda: _nvlink(("a100",) * 8, 300 * GIGA),
     "nvlink-h100-8": lambda: _nvlink(("h100",) * 8, 450 * GIGA),
+    "nvswitch-a100-8": lambda: _nvswitch(("a100",) * 8, 228 * GIGA),
+    "nvswitch-h100-8": lambda: _nvswitch(("h100",) * 8, 348 * GIGA),
     "two-tier-v100-2x4": lambda: _two_tier(2, 4, "v100", 150 * GIGA),
     "two-tier-a100-2x4": lambda: _two_tier(2, 4, "a100", 300 * GIGA),
     "two-tier-h100-4x8": lambda: _two_tier(4, 8, "h100", 450 * GIGA),

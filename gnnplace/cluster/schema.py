@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from gnnplace.files import Schema
 
 Name = Annotated[str, Field(min_length=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+
+
+def _channels(value: Any) -> Any:
+    """One name, or a tuple of several different ones, or None.
+
+    Raises:
+        ValueError: what is wrong; pydantic adds the key path.
+    """
+    if value is None or (isinstance(value, str) and value):
+        return value
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a name or a list of names")
+    if not value:
+        raise ValueError("an empty list; leave the key out for a channel of the link's own")
+    for name in value:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"must be a name or a list of names, not {name!r} in the list")
+        if value.count(name) > 1:
+            raise ValueError(f"{name!r} is repeated")
+    return value[0] if len(value) == 1 else tuple(value)
+
+
+def _as_in_files(value: str | tuple[str, ...] | None) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+Channel = Annotated[
+    str | tuple[str, ...] | None, BeforeValidator(_channels), PlainSerializer(_as_in_files)
+]
 
 
 class Device(Schema):
@@ -23,13 +52,14 @@ class Device(Schema):
 class LinkCosts(Schema):
     """What a transfer costs: ``latency`` in seconds, ``bandwidth`` in bytes per second.
 
-    Links that name the same ``channel`` share it; ``sender_busy``, ``send_overhead`` and
-    ``receive_overhead`` (seconds a message) say what a transfer costs the devices themselves.
+    Links that name the same ``channel`` share it; one that names several holds them all at once.
+    ``sender_busy``, ``send_overhead`` and ``receive_overhead`` (seconds a message) say what a
+    transfer costs the devices themselves.
     """
 
     latency: NonNegative
     bandwidth: Annotated[float, Field(gt=0)]
-    channel: Name | None = None
+    channel: Channel = None
     sender_busy: bool = False
     send_overhead: NonNegative = 0.0
     receive_overhead: NonNegative = 0.0
@@ -40,3 +70,10 @@ class Link(LinkCosts):
 
     source: Name
     target: Name
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels that the link holds; none if it has one of its own."""
+        if self.channel is None:
+            return ()
+        return (self.channel,) if isinstance(self.channel, str) else self.channel

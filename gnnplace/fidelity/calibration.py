@@ -31,6 +31,7 @@ from gnnplace.measurements.samples import Sample
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
 from gnnplace.simulation import Simulation, Simulator
+from gnnplace.simulation.transfer import Links, with_overheads
 
 FloatArray = NDArray[np.float64]
 UNIT = np.array([5e-6, 1e-5, 1e-5, 0.02, 0.02])
@@ -124,17 +125,21 @@ class Forward:
         """Predicted seconds of a step."""
         plain, c = self._plain, calibration
         slower = 1.0 + c.contention * self.overlap[:, None]
+        links = plain.links
         self._simulator.compiled = plain._replace(
             times=np.maximum(plain.times * (1.0 + c.slowdown) + c.op_overhead, 0.0) * slower,
-            send_overhead=_more(plain.send_overhead, plain.channel, c.send_overhead),
-            receive_overhead=_more(plain.receive_overhead, plain.channel, c.receive_overhead),
-            receives_cost=plain.receives_cost or bool(c.receive_overhead > 0),
+            links=with_overheads(
+                links,
+                _more(links, links.send_overhead, c.send_overhead),
+                _more(links, links.receive_overhead, c.receive_overhead),
+            ),
         )
         return self._simulator.step_time(self._device, self._order)
 
 
-def _more(overhead: FloatArray, channel: NDArray[np.int32], extra: float) -> FloatArray:
-    return np.where(channel >= 0, np.maximum(overhead + extra, 0.0), overhead)
+def _more(links: Links, overhead: FloatArray, extra: float) -> FloatArray:
+    linked = links.channel[:, :, 0] >= 0
+    return np.where(linked, np.maximum(overhead + extra, 0.0), overhead)
 
 
 def overlap(simulation: Simulation, num_devices: int) -> FloatArray:

@@ -9,6 +9,7 @@ from statistics import median
 
 from gnnplace.measurements.records import StepRecord
 from gnnplace.measurements.samples import Sample
+from gnnplace.simulation.transfer import sender_seconds
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,7 @@ def link_residuals(
                 spans[value, source, target, size].append(finish - start)
         for (_, source, target, size), seconds in spans.items():
             link = links[source, target]
-            copy = size / link.bandwidth if link.sender_busy else 0.0
-            costs[source, target].append((link.send_overhead + copy, median(seconds)))
+            costs[source, target].append((sender_seconds(link, size), median(seconds)))
     return [
         LinkResidual(
             source,

@@ -36,13 +36,13 @@ class Way:
     Attributes:
         latency: seconds.
         bandwidth: bytes per second.
-        channel: what it shares with other sends.
+        channels: what it shares with other sends.
         busy: whether the sending device makes the copy itself.
     """
 
     latency: float
     bandwidth: float
-    channel: Hashable
+    channels: tuple[Hashable, ...]
     busy: bool
 
 
@@ -92,15 +92,15 @@ class Fabric:
         size, cluster = self.cluster.num_devices, self.cluster
         copy, other = source // size, target // size
         if copy != other:
-            return Way(self.latency, self.bandwidth, ("network", copy), False)
+            return Way(self.latency, self.bandwidth, (("network", copy),), False)
         a, b = source % size, target % size
-        if cluster.channel[a, b] < 0:
+        if not cluster.linked[a, b]:
             names = (cluster.devices[a].name, cluster.devices[b].name)
             raise InputError(f"all-reduce: no link from {names[0]!r} to {names[1]!r}")
         return Way(
             float(cluster.latency[a, b]),
             float(cluster.bandwidth[a, b]),
-            (copy, int(cluster.channel[a, b])),
+            tuple((copy, int(k)) for k in cluster.channels[a, b] if k >= 0),
             bool(cluster.sender_busy[a, b]),
         )
 
@@ -116,7 +116,7 @@ class Fabric:
             else []
             for ring in members
         ]
-        sends = Counter(way.channel for ring in ways for way in ring)
+        sends = Counter(channel for ring in ways for way in ring for channel in way.channels)
         return [_ring(ring, sends) for ring in ways]
 
     def group(self, first: int, count: int) -> Cluster:
@@ -138,7 +138,7 @@ def _ring(ways: Sequence[Way], sends: Counter[Hashable]) -> Ring:
     n = len(ways)
     if n == 0:
         return Ring(0.0, 0.0, True)
-    slowest = max(sends[way.channel] / way.bandwidth for way in ways)
+    slowest = max(sends[channel] / way.bandwidth for way in ways for channel in way.channels)
     latency = max(way.latency for way in ways)
     busy = any(way.busy for way in ways)
     return Ring(2 * (n - 1) / n * slowest, 2 * (n - 1) * latency, not busy)
@@ -149,7 +149,7 @@ def signature(cluster: Cluster) -> tuple[object, ...]:
     channels: dict[int, int] = {}
     pattern = tuple(
         channels.setdefault(int(c), len(channels)) if c >= 0 else -1
-        for c in cluster.channel.ravel()
+        for c in cluster.channels.ravel()
     )
     matrices = (
         cluster.latency, cluster.bandwidth, cluster.sender_busy,

@@ -3,7 +3,8 @@
 Formulation: among all ready ops and all devices the pair with the earliest possible start is
 taken next; ties go to the higher upward rank, then to the device listed first. Tensors take
 latency + bytes / bandwidth on links that are never busy. Deviations as in ``heft``: classes, pins,
-kinds, memory, sequence.
+kinds, memory, sequence; what a message costs its devices (``transfer``) is booked on them when its
+consumer is placed.
 
 Each device keeps two heaps: ready ops whose inputs are there by the time it is free, which all
 start at once, by rank; the others by when their inputs are there. An op is in a heap of every
@@ -23,6 +24,8 @@ from gnnplace.search.orders import rank_order, with_own_order
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.heaps import heap_pop, heap_push
+from gnnplace.simulation.indices import Index
+from gnnplace.simulation.transfer import linked, pay, seconds_between
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -51,6 +54,10 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
     device, unit_device = np.full(n, -1, np.int32), np.full(len(allowed), -1, np.int32)
     start, finish, free = np.zeros(n), np.zeros(n), np.zeros(num_devices)
     missing, there = c.num_inputs.copy(), np.zeros((n, num_devices))
+    links, num_tensors = c.links, len(c.size)
+    costly = links.sends_cost or links.receives_cost
+    made_on = np.empty(num_tensors, np.int32)
+    told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
     place = np.empty(n, np.int32)
     for k in range(n):
         place[by_rank[k]] = k
@@ -96,6 +103,11 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
                 best, best_place, best_device = at, k, d
         op, d = int(by_rank[best_place]), best_device
         unit_device[c.unit_of[op]], device[op] = d, d
+        if costly:
+            inputs = c.input_tensor[c.input_offset[op] : c.input_offset[op + 1]]
+            best = max(best, free[d] + pay(links, free, told, inputs, made_on, c.size, d))
+            for i in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
+                made_on[c.op_tensor[i]] = d
         start[op] = best
         finish[op] = free[d] = best + c.times[op, d]
         num_ready = 0
@@ -104,10 +116,10 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
             for target in range(num_devices):
                 at = finish[op]
                 if target != d:
-                    if c.channel[d, target] < 0:
+                    if not linked(links, Index(d), Index(target)):
                         at = NEVER
                     else:
-                        at += c.latency[d, target] + c.flow_size[i] * c.per_byte[d, target]
+                        at += seconds_between(links, Index(d), Index(target), c.flow_size[i])
                 there[other, target] = max(there[other, target], at)
             missing[other] -= 1
             if missing[other] == 0:

@@ -5,8 +5,11 @@ where it finishes first, in the earliest gap that holds it. A tensor is there at
 finish + latency + bytes / bandwidth: links are never busy (that is the paper's model).
 
 ``heft-contention`` is the same with links that serve one tensor at a time, first come, first served
-in the order of scheduling, each tensor sent once to a device; senders of ``sender_busy`` links are
-not held up in the estimate.
+in the order of scheduling, each tensor sent once to a device.
+
+What messages cost devices (``transfer``) counts in both: a copy that the sender makes and the
+overheads of sending take the sender's earliest gap after the producer, the message arrives as if
+sent at once; the overheads of receiving come before the op that consumes it.
 
 Deviations: the first op of a colocation class decides for the whole class; pins and kinds mask
 devices; memory is left to the repair step; the sequence handed back is the better of HEFT's own
@@ -24,12 +27,21 @@ from gnnplace.placers.base import Found, Placer
 from gnnplace.search.orders import rank_order, with_own_order
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.indices import Index
+from gnnplace.simulation.transfer import (
+    fetch_begin,
+    hold,
+    linked,
+    receive_time,
+    restore,
+    service_time,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
-@njit(cache=True, boundscheck=False)
+@njit(cache=True, boundscheck=False, _nrt=False)
 def earliest_gap(
     begins: FloatArray, ends: FloatArray, count: int, ready: float, cost: float
 ) -> tuple[float, int]:
@@ -52,7 +64,25 @@ def earliest_gap(
     return at, count
 
 
+@njit(cache=True, boundscheck=False, _nrt=False)
+def take(
+    begins: FloatArray, ends: FloatArray, count: int, slot: int, begin: float, end: float
+) -> None:
+    """Puts a slot into a device's ``count`` slots, which have room for it."""
+    for k in range(count, slot, -1):
+        begins[k], ends[k] = begins[k - 1], ends[k - 1]
+    begins[slot], ends[slot] = begin, end
+
+
 @njit(cache=True, boundscheck=False)
+def twice_as_wide(rows: FloatArray) -> FloatArray:
+    """The same rows with as much room again."""
+    wider = np.empty((rows.shape[0], 2 * rows.shape[1]))
+    wider[:, : rows.shape[1]] = rows
+    return wider
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy")
 def heft_kernel(
     c: Compiled,
     by_rank: IntArray,
@@ -73,69 +103,85 @@ def heft_kernel(
     device = np.full(n, -1, np.int32)
     unit_device = np.full(len(allowed), -1, np.int32)
     start, finish = np.zeros(n), np.zeros(n)
+    links = c.links
+    costly = links.sends_cost or links.receives_cost
     begins = np.empty((num_devices, 16))
     ends = np.empty((num_devices, 16))
     count = np.zeros(num_devices, np.int64)
-    channel_free = np.zeros(c.num_channels + 1)
-    arrival = np.full((len(c.size) if contention else 0, num_devices), np.inf)
-    tried = np.zeros(c.num_channels + 1)  # As ``channel_free`` but while a device is tried.
+    channel_free = np.zeros(links.num_channels)
+    once = contention or costly
+    arrival = np.full((len(c.size) if once else 0, num_devices), np.inf)
+    tried = np.zeros(links.num_channels)  # As ``channel_free`` but while a device is tried.
+    sent = np.zeros(n if links.sends_cost else 0)
     for op in by_rank:
         unit = c.unit_of[op]
-        best, best_start, best_slot, best_device = np.inf, 0.0, 0, -1
+        best, best_begin, best_start, best_slot, best_device = np.inf, 0.0, 0.0, 0, -1
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                 continue
-            ready = 0.0
+            ready, extra, target = 0.0, 0.0, Index(d)
             for j in range(c.input_offset[op], c.input_offset[op + 1]):
                 tensor = c.input_tensor[j]
-                p = producer[tensor]
-                source = device[p]
+                p = Index(producer[tensor])
+                source = Index(device[p])
                 there = finish[p]
-                if source != d:
-                    if c.channel[source, d] < 0:
+                if source != target:
+                    if not linked(links, source, target):
                         there = np.inf
-                    elif contention and arrival[tensor, d] < np.inf:
+                    elif once and arrival[tensor, d] < np.inf:
                         there = arrival[tensor, d]
                     else:
                         if contention:
-                            there = max(there, tried[c.channel[source, d]])
-                        there += c.size[tensor] / c.bandwidth[source, d]
+                            there = fetch_begin(links, tried, sent, p, source, target, there)
+                        there += service_time(links, source, target, c.size[tensor])
                         if contention:
-                            tried[c.channel[source, d]] = there
-                        there += c.latency[source, d]
+                            hold(links, tried, source, target, there)
+                        there += links.latency[source, target]
+                        if links.receives_cost:
+                            extra += receive_time(links, source, target, c.size[tensor])
                 ready = max(ready, there)
             if contention:
                 for j in range(c.input_offset[op], c.input_offset[op + 1]):
-                    channel = c.channel[device[producer[c.input_tensor[j]]], d]
-                    if channel >= 0:
-                        tried[channel] = channel_free[channel]
-            at, slot = earliest_gap(begins[d], ends[d], count[d], ready, c.times[op, d])
-            if at + c.times[op, d] < best or best_device < 0:
-                best, best_start, best_slot = at + c.times[op, d], at, slot
-                best_device = d
-        d = best_device
-        if contention:
+                    source = Index(device[producer[c.input_tensor[j]]])
+                    restore(links, tried, channel_free, source, target)
+            cost = extra + c.times[op, d]
+            at, slot = earliest_gap(begins[d], ends[d], count[d], ready, cost)
+            if at + cost < best or best_device < 0:
+                best, best_begin, best_slot = at + cost, at, slot
+                best_start, best_device = at + extra, d
+        d, target = best_device, Index(best_device)
+        room = count.max() + 1 + (c.input_offset[op + 1] - c.input_offset[op])
+        while room >= begins.shape[1]:
+            begins, ends = twice_as_wide(begins), twice_as_wide(ends)
+        if once:
             for j in range(c.input_offset[op], c.input_offset[op + 1]):
                 tensor = c.input_tensor[j]
-                source = device[producer[tensor]]
-                if source != d and c.channel[source, d] >= 0 and arrival[tensor, d] == np.inf:
-                    channel = c.channel[source, d]
-                    begin = max(finish[producer[tensor]], channel_free[channel])
-                    channel_free[channel] = begin + c.size[tensor] / c.bandwidth[source, d]
-                    tried[channel] = channel_free[channel]
-                    arrival[tensor, d] = channel_free[channel] + c.latency[source, d]
+                p = Index(producer[tensor])
+                source = Index(device[p])
+                if source == target or arrival[tensor, d] < np.inf:
+                    continue
+                if not linked(links, source, target):
+                    continue
+                end = finish[p]
+                if contention:
+                    end = fetch_begin(links, channel_free, sent, p, source, target, end)
+                end += service_time(links, source, target, c.size[tensor])
+                arrival[tensor, d] = end + links.latency[source, target]
+                if contention:
+                    hold(links, channel_free, source, target, end)
+                    hold(links, tried, source, target, end)
+                if links.sends_cost:
+                    cost = links.send_overhead[source, target]
+                    if links.sender_busy[source, target]:
+                        cost += end - max(finish[p], sent[p])
+                        sent[p] = end
+                    row, rest = begins[source], ends[source]
+                    at, slot = earliest_gap(row, rest, count[source], finish[p], cost)
+                    take(row, rest, count[source], slot, at, at + cost)
+                    count[source] += 1
         device[op], start[op], finish[op] = d, best_start, best
         unit_device[unit] = d
-        if count.max() + 1 >= begins.shape[1]:
-            wider = np.empty((num_devices, 2 * begins.shape[1]))
-            wider[:, : begins.shape[1]] = begins
-            begins = wider
-            wider = np.empty((num_devices, 2 * ends.shape[1]))
-            wider[:, : ends.shape[1]] = ends
-            ends = wider
-        for k in range(count[d], best_slot, -1):
-            begins[d, k], ends[d, k] = begins[d, k - 1], ends[d, k - 1]
-        begins[d, best_slot], ends[d, best_slot] = best_start, best
+        take(begins[d], ends[d], count[d], best_slot, best_begin, best)
         count[d] += 1
     return device, start
 

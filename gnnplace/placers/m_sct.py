@@ -10,8 +10,8 @@ favourite child: minimise w subject to
 * ``0 <= x <= 1``; the favourite child of i is the j with x[i, j] < 1/2.
 
 Then earliest task first, where a device keeps itself for its last op's favourite child while that
-child is ready; a device takes units up to its memory. Deviations as in ``heft``; mean op and
-transfer times. Solved by GLOP (ortools). Complexity: a linear programme with as many rows as
+child is ready; a device takes units up to its memory. Deviations as in ``heft`` and ``etf``; mean
+op and transfer times. Solved by GLOP (ortools). Complexity: a linear programme with as many rows as
 edges, then O(n R D), R = ready ops at once.
 """
 
@@ -27,7 +27,9 @@ from gnnplace.search.orders import with_own_order
 from gnnplace.search.repair import unit_bytes
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled, least_times
+from gnnplace.simulation.indices import Index
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
+from gnnplace.simulation.transfer import linked, pay, service_time
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -63,6 +65,10 @@ def favourite_kernel(
     last = np.full(num_devices, -1, np.int32)
     missing = c.num_inputs.copy()
     there = np.zeros((n, num_devices))
+    links, num_tensors = c.links, len(c.size)
+    costly = links.sends_cost or links.receives_cost
+    made_on = np.empty(num_tensors, np.int32)
+    told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
     ready = np.empty(n, np.int32)
     num_ready = 0
     for op in range(n):
@@ -98,19 +104,26 @@ def favourite_kernel(
             held[d] += unit_bytes[unit]
         unit_device[unit], device[op], last[d] = d, d, op
         start[op] = max(there[op, d], free[d])
+        if costly:
+            inputs = c.input_tensor[c.input_offset[op] : c.input_offset[op + 1]]
+            extra = pay(links, free, told, inputs, made_on, c.size, d)
+            start[op] = max(start[op], free[d] + extra)
         finish[op] = start[op] + c.times[op, d]
         free[d] = finish[op]
         for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
             tensor = c.op_tensor[j]
+            made_on[tensor] = d
             for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
                 other = c.consumer[k]
                 for target in range(num_devices):
                     at = finish[op]
                     if target != d:
-                        if c.channel[d, target] < 0:
+                        if not linked(links, Index(d), Index(target)):
                             at = 1e12
                         else:
-                            at += c.latency[d, target] + c.size[tensor] / c.bandwidth[d, target]
+                            size = c.size[tensor]
+                            service = service_time(links, Index(d), Index(target), size)
+                            at += links.delay[d, target] + service
                     there[other, target] = max(there[other, target], at)
                 missing[other] -= 1
                 if missing[other] == 0:

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.ranks import downward_rank, rank_after
 from gnnplace.problem import Problem
+from gnnplace.simulation.transfer import Links, make_links
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
 class Compiled(NamedTuple):
-    """Arrays of one problem; n ops, T tensors, D devices, C channels.
+    """Arrays of one problem; n ops, T tensors, D devices.
 
     Attributes:
         times: seconds of each op on each device, inf where it cannot run. [n, D]
@@ -36,15 +37,7 @@ class Compiled(NamedTuple):
         tail: least seconds from an op's finish to the end of the step. [n]
         unit_of: placement unit of each op. [n]
         memory: bytes. [D]
-        latency: seconds. [D, D]
-        bandwidth: bytes per second. [D, D]
-        per_byte: seconds a byte, 0 without a link. [D, D]
-        channel: channel index, -1 without a link. [D, D]
-        busy: whether the sender makes the copy itself. [D, D]
-        send_overhead: seconds of the sender a message. [D, D]
-        receive_overhead: seconds of the receiver a message. [D, D]
-        num_channels: C.
-        receives_cost: whether any link has a receive overhead.
+        links: what messages cost.
     """
 
     times: FloatArray
@@ -64,15 +57,7 @@ class Compiled(NamedTuple):
     tail: FloatArray
     unit_of: IntArray
     memory: FloatArray
-    latency: FloatArray
-    bandwidth: FloatArray
-    per_byte: FloatArray
-    channel: IntArray
-    busy: NDArray[np.bool_]
-    send_overhead: FloatArray
-    receive_overhead: FloatArray
-    num_channels: int
-    receives_cost: bool
+    links: Links
 
 
 def least_times(problem: Problem) -> FloatArray:
@@ -118,15 +103,7 @@ def compile_problem(problem: Problem) -> Compiled:
         tail=tails(problem),
         unit_of=problem.unit_of,
         memory=cluster.memory,
-        latency=cluster.latency,
-        bandwidth=cluster.bandwidth,
-        per_byte=1.0 / np.where(cluster.channel >= 0, cluster.bandwidth, np.inf),
-        channel=cluster.channel,
-        busy=cluster.sender_busy,
-        send_overhead=cluster.send_overhead,
-        receive_overhead=cluster.receive_overhead,
-        num_channels=cluster.num_channels,
-        receives_cost=bool((cluster.receive_overhead > 0).any()),
+        links=make_links(cluster),
     )
 
 

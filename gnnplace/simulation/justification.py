@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import run_kernel
 from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.transfer import reversed_links
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -50,14 +51,7 @@ def reversed_problem(c: Compiled) -> Compiled:
         consumer=source,
         input_offset=_offset(inputs),
         input_tensor=np.argsort(source, kind="stable").astype(np.int32),
-        latency=np.ascontiguousarray(c.latency.T),
-        bandwidth=np.ascontiguousarray(c.bandwidth.T),
-        per_byte=np.ascontiguousarray(c.per_byte.T),
-        channel=np.ascontiguousarray(c.channel.T),
-        busy=np.zeros_like(c.busy),
-        send_overhead=np.ascontiguousarray(c.receive_overhead.T),
-        receive_overhead=np.ascontiguousarray(c.send_overhead.T),
-        receives_cost=bool((c.send_overhead > 0).any()),
+        links=reversed_links(c.links),
     )
 
 

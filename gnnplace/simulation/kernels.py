@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
+from gnnplace.simulation.transfer import linked, receive_time, seconds_between, send, send_costs
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -77,7 +78,7 @@ def exceeds(
             target = Index(device[other])
             path = whole[other]
             if target != d:
-                path += c.latency[d, target] + c.flow_size[i] * c.per_byte[d, target]
+                path += seconds_between(c.links, d, target, c.flow_size[i])
             if path > longest:
                 longest = path
         after[op] = longest
@@ -118,12 +119,13 @@ def run_kernel(
         DONE, DEADLOCK, NO_LINK or CUT_OFF; step time in seconds; number of transfers.
     """
     n, num_devices = c.times.shape
+    links = c.links
     sequence, head = split_order(device, order, num_devices)
     end = head[1:].copy()
     missing = c.num_inputs.copy()
     ready = np.zeros(n)
     free = np.zeros(num_devices)
-    channel_free = np.zeros(c.num_channels)
+    channel_free = np.zeros(links.num_channels)
     candidate = np.full(num_devices, np.inf)
     batch = np.empty(n, np.int32)
     targets = np.empty(num_devices, np.uint64)
@@ -131,7 +133,7 @@ def run_kernel(
     waking = np.empty(2 * num_devices, np.int32)  # Once by its next op's inputs, once by itself.
     position = np.empty(0, np.int32)
     extra = np.empty(0)
-    if c.receives_cost:
+    if links.receives_cost:
         extra = np.zeros(n)
         position = np.empty(n, np.int32)
         for k in range(n):
@@ -170,7 +172,7 @@ def run_kernel(
                         ready[other] = max(ready[other], now)
                     else:
                         remote = True
-                        costly |= c.busy[d, target] or c.send_overhead[d, target] > 0.0
+                        costly |= send_costs(links, d, target)
                 if remote:
                     batch[count] = op
                     count += 1
@@ -181,7 +183,7 @@ def run_kernel(
                 elif head[d] < end[d] and missing[Index(sequence[Index(head[d])])] == 0:
                     op = Index(sequence[Index(head[d])])
                     begin = max(now, ready[op])
-                    if c.receives_cost:
+                    if links.receives_cost:
                         begin += extra[op]
                     start[op] = begin
                     candidate[d] = begin + c.times[op, d]
@@ -213,18 +215,12 @@ def run_kernel(
                         num_targets += 1
                 for m in range(num_targets):
                     target = targets[m]
-                    if c.channel[d, target] < 0:
+                    if not linked(links, d, target):
                         return NO_LINK, np.inf, transfers
-                    channel = Index(c.channel[d, target])
-                    begin = max(channel_free[channel], now)
-                    if c.busy[d, target]:
-                        begin = max(begin, free[d])
-                    served = begin + c.size[tensor] / c.bandwidth[d, target]
-                    channel_free[channel] = served
-                    if c.busy[d, target]:
-                        free[d] = served
-                    overhead += c.send_overhead[d, target]
-                    arrival = served + c.latency[d, target]
+                    size = c.size[tensor]
+                    begin, served = send(links, channel_free, free, d, target, size, now)
+                    overhead += links.send_overhead[d, target]
+                    arrival = served + links.latency[d, target]
                     if record:
                         transfer[transfers, 0] = tensor
                         transfer[transfers, 1] = d
@@ -244,10 +240,10 @@ def run_kernel(
                         if idle and Index(sequence[Index(head[target])]) == other:
                             waking[num_waking] = target
                             num_waking += 1
-                        if c.receives_cost and (not found or position[other] < position[first]):
+                        if links.receives_cost and (not found or position[other] < position[first]):
                             first, found = other, True
-                    if c.receives_cost:
-                        extra[first] += c.receive_overhead[d, target]
+                    if links.receives_cost:
+                        extra[first] += receive_time(links, d, target, size)
             free[d] += overhead
         # 3. Devices whose next op has all its inputs queued by now.
         for i in range(num_waking):
@@ -256,7 +252,7 @@ def run_kernel(
                 op = Index(sequence[Index(head[d])])
                 if missing[op] == 0:
                     begin = max(free[d], ready[op])
-                    if c.receives_cost:
+                    if links.receives_cost:
                         begin += extra[op]
                     start[op] = begin
                     candidate[d] = begin + c.times[op, d]

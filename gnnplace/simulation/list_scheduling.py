@@ -1,7 +1,8 @@
 """List scheduling: an order of ops for given devices (Graham, 1966), with the links' queues.
 
 A device that is free takes, among its ops whose inputs are all there, the one of highest
-priority; it never idles on purpose. Transfers queue first come, first served, as in the simulator.
+priority; it never idles on purpose. Transfers queue first come, first served, and cost sender and
+receiver, as in the simulator (``transfer``).
 Complexity:
 O((n + transfers) log n).
 
@@ -26,9 +27,23 @@ from gnnplace.simulation.compiled import Compiled, mean_times
 from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import step_times_kernel
+from gnnplace.simulation.transfer import linked, mean_seconds, receive_time, send
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
+
+
+@njit(cache=True, boundscheck=False, _nrt=False)
+def receive(c: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
+    """Seconds that messages for ``op`` take of device ``d``; only their first consumer pays.
+
+    ``unpaid``: seconds of every tensor's message to each device, 0 if paid; changed. [T, D]
+    """
+    seconds = 0.0
+    for k in range(c.input_offset[op], c.input_offset[op + 1]):
+        seconds += unpaid[c.input_tensor[k], d]
+        unpaid[c.input_tensor[k], d] = 0.0
+    return seconds
 
 
 @njit(cache=True, boundscheck=False)
@@ -39,10 +54,11 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
     says that the placement is infeasible.
     """
     n, num_devices = c.times.shape
+    links = c.links
     missing = c.num_inputs.copy()
     free, look = np.zeros(num_devices), np.full(num_devices, np.inf)
     running = np.full(num_devices, -1, np.int32)
-    channel_free = np.zeros(c.num_channels)
+    channel_free = np.zeros(links.num_channels)
     ready_at = np.zeros(n)
     # Ops whose inputs are on their way, by arrival; ops ready on each device, by priority.
     coming, coming_op, num_coming = np.empty(n), np.empty(n, np.int32), 0
@@ -62,6 +78,8 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
     count = 0
     stamp = np.full(num_devices, len(c.size), np.uint64)
     arrivals = np.zeros(num_devices)
+    # Seconds that a message takes of its receiver, until an op there consumes it.
+    unpaid = np.zeros((len(c.size) if links.receives_cost else 0, num_devices))
     now = 0.0
     while now < np.inf:
         while num_coming > 0 and coming[0] <= now:
@@ -76,30 +94,28 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
             look[d] = np.inf
             if running[d] < 0:
                 continue
-            op = Index(running[d])
+            op, source = Index(running[d]), Index(d)
             running[d] = -1
+            overhead = 0.0
             for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + ONE])):
                 tensor = Index(c.op_tensor[j])
                 low_k, high_k = c.consumer_offset[tensor], c.consumer_offset[tensor + ONE]
                 for k in range(Index(low_k), Index(high_k)):
                     other = Index(c.consumer[k])
                     target = Index(device[other])
-                    if target == Index(d):
+                    if target == source:
                         arrivals[target] = now
                     elif stamp[target] != tensor:
                         stamp[target] = tensor
                         arrivals[target] = now
-                        if c.channel[d, target] >= 0:
-                            channel = Index(c.channel[d, target])
-                            begin = max(channel_free[channel], now)
-                            if c.busy[d, target]:
-                                begin = max(begin, free[d])
-                            end = begin + c.size[tensor] / c.bandwidth[d, target]
-                            channel_free[channel] = end
-                            if c.busy[d, target]:
-                                free[d] = end
-                            free[d] = max(free[d], now) + c.send_overhead[d, target]
-                            arrivals[target] = end + c.latency[d, target]
+                        if linked(links, source, target):
+                            size = c.size[tensor]
+                            end = send(links, channel_free, free, source, target, size, now)[1]
+                            overhead += links.send_overhead[source, target]
+                            arrivals[target] = end + links.latency[source, target]
+                            if links.receives_cost:
+                                paid = receive_time(links, source, target, size)
+                                unpaid[tensor, target] = paid
                     missing[other] -= 1
                     ready_at[other] = max(ready_at[other], arrivals[target])
                     if missing[other] > 0:
@@ -112,6 +128,7 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                         at = num_ready[target]
                         heap_push(ready, ready_op, low[target], at, -priority[other], made)
                         num_ready[target] += 1
+            free[d] += overhead
             if free[d] > now:
                 look[d] = free[d]
         following = coming[0] if num_coming > 0 else np.inf
@@ -122,7 +139,10 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                 order[count] = op
                 count += 1
                 running[d] = op
-                look[d] = free[d] = now + c.times[Index(op), d]
+                begin = now
+                if links.receives_cost:
+                    begin += receive(c, unpaid, op, d)
+                look[d] = free[d] = begin + c.times[Index(op), d]
             following = min(following, look[d])
         now = following
     return order
@@ -161,17 +181,8 @@ def mean_upward_rank(problem: Problem) -> FloatArray:
 
 
 def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
-    """Seconds that ``size`` bytes take over the cluster's mean link, times the share of pairs.
-
-    As in HEFT the mean is over all pairs of devices, a device with itself included (cost 0).
-    """
-    linked = (problem.cluster.channel >= 0).ravel()
-    if not linked.any():
-        return np.zeros(len(size))
-    latency = problem.cluster.latency.ravel()[linked].mean()
-    per_byte = (1.0 / problem.cluster.bandwidth.ravel()[linked]).mean()
-    share = linked.sum() / linked.size
-    return share * (latency + size * per_byte)
+    """Seconds that ``size`` bytes take over the cluster's mean link: ``transfer.mean_seconds``."""
+    return mean_seconds(problem.cluster, size)
 
 
 def complete(problem: Problem, c: Compiled, device: IntArray) -> IntArray:

@@ -69,16 +69,15 @@ def make_flows(space: SearchSpace) -> Flows:
     sizes = [len(readers) for _, readers in grouped]
     reader = np.array([u for _, readers in grouped for u in readers], dtype=np.int32)
     totals = np.array(list(grouped.values()), dtype=np.float64).reshape(-1, 2)
-    linked = cluster.channel >= 0
-    pace = np.divide(1.0, cluster.bandwidth, out=np.zeros_like(cluster.bandwidth), where=linked)
+    links = space.compiled.links
     touched = np.concatenate([producer, reader])
     flow = np.concatenate([np.arange(len(producer)), np.repeat(np.arange(len(producer)), sizes)])
     return Flows(
         work=space.work,
         state=problem.unit_state,
         memory=cluster.memory,
-        latency=cluster.latency,
-        pace=pace,
+        latency=links.latency,
+        pace=links.per_byte,
         producer=producer,
         offset=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
         reader=reader,

@@ -27,7 +27,7 @@ def test_reads_numbers_and_connects_the_rest(tmp_path):
 
 
 def test_round_trip(tmp_path):
-    for name in ("two-tier-v100-2x4", "mixed-a100-t4-4"):
+    for name in ("two-tier-v100-2x4", "mixed-a100-t4-4", "nvswitch-a100-8"):
         write_cluster(tmp_path / "c.yaml", preset(name))
         assert read_cluster(tmp_path / "c.yaml") == preset(name)
 
@@ -39,6 +39,11 @@ def test_round_trip(tmp_path):
         (TWO.replace("bandwidth: 1e9", "bandwidth: 0"), r"links\[0\].bandwidth"),
         (TWO.replace("memory: 1000", "memory: .nan"), r"devices\[2\].memory: must be a finite"),
         (TWO.replace("channel", "chanel"), r"links\[0\].chanel: unknown key"),
+        (TWO.replace("channel: x", "channel: []"), r"links\[0\].channel: an empty list"),
+        (TWO.replace("channel: x", "channel: [x, y, x]"), r"links\[0\].channel: 'x' is repeated"),
+        (TWO.replace("channel: x", "channel: [x, 3]"), r"links\[0\].channel: must be .* not 3"),
+        (TWO.replace("channel: x", "channel: 3"), r"links\[0\].channel: must be a name or a list"),
+        (TWO.replace("channel: x", "channel: ''"), r"links\[0\].channel: must be a name or a list"),
         (TWO.replace("target: b", "target: z"), r"links\[0\].target: no device is named 'z'"),
         ("devices: [", "line .* not YAML"),
         ("just text", "top level"),

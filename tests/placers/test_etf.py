@@ -13,12 +13,23 @@ from gnnplace.problem import Problem
 from tests.random_problems import random_problem, seeds
 
 
+def paid(problem: Problem, k: int, device: list[int], d: int, free: list[float]) -> float:
+    """Seconds that tensor ``k`` takes of receiver ``d``; the sender's are added to ``free``."""
+    cluster, source = problem.cluster, device[int(problem.graph.producer[k])]
+    if source == d or not cluster.linked[source, d]:
+        return 0.0
+    free[source] += cluster.send_overhead[source, d]
+    if cluster.sender_busy[source, d]:
+        free[source] += problem.graph.size[k] / cluster.bandwidth[source, d]
+    return float(cluster.receive_overhead[source, d])
+
+
 def by_hand(problem: Problem) -> tuple[list[int], list[float]]:
     """Every ready op on every device, the earliest start each time; ties by rank, then device."""
     place = np.argsort(rank_order(SearchSpace(problem))).tolist()
     graph, cluster, n = problem.graph, problem.cluster, problem.num_ops
     device, start, finish = [-1] * n, [0.0] * n, [0.0] * n
-    free, home = [0.0] * problem.num_devices, {}
+    free, home, sent = [0.0] * problem.num_devices, {}, set()
     for _ in range(n):
         options = []
         for op in range(n):
@@ -33,15 +44,20 @@ def by_hand(problem: Problem) -> tuple[list[int], list[float]]:
                 at = free[d]
                 for k, p in zip(inputs, made, strict=True):
                     there = finish[p]
-                    if device[p] != d and cluster.channel[device[p], d] < 0:
+                    if device[p] != d and not cluster.linked[device[p], d]:
                         there = 1e12
                     elif device[p] != d:
                         there += cluster.latency[device[p], d]
+                        there += cluster.receive_overhead[device[p], d]
                         there += graph.size[k] / cluster.bandwidth[device[p], d]
                     at = max(at, there)
                 options.append((at, place[op], d, op, unit))
         at, _, d, op, unit = min(options)
-        device[op], home[unit], start[op] = d, d, at
+        device[op], home[unit] = d, d
+        inputs = [k for k in range(graph.num_tensors) if op in graph.consumers(k)]
+        extra = sum(paid(problem, k, device, d, free) for k in inputs if (k, d) not in sent)
+        sent |= {(k, d) for k in inputs}
+        at = start[op] = max(at, free[d] + extra)
         finish[op] = free[d] = at + problem.times[op, d]
     return device, start
 

@@ -33,7 +33,7 @@ class Oracle:
     def _run(self) -> None:
         n, num_devices = self.p.num_ops, self.p.num_devices
         self.free = [Fraction(0)] * num_devices
-        self.channel_free: dict[int, Fraction] = {}
+        self.channel_free: dict[object, Fraction] = {}
         self.arrival: dict[tuple[int, int], Fraction] = {}  # (tensor, device) -> when it is there
         self.next = [0] * num_devices
         self.running: dict[int, int] = {}
@@ -93,21 +93,31 @@ class Oracle:
             if producer != op:
                 continue
             for t in self._targets(k):
-                channel = int(cluster.channel[d, t])
-                if channel < 0:
+                channels = self._channels(d, t)
+                if not channels:
                     self.no_link = True
                     return
-                begin = max(now, self.channel_free.get(channel, Fraction(0)))
+                begin = max([now, *(self.channel_free.get(c, Fraction(0)) for c in channels)])
                 if cluster.sender_busy[d, t]:
                     begin = max(begin, self.free[d])
                 end = begin + size / Fraction(cluster.bandwidth[d, t])
-                self.channel_free[channel] = end
+                for channel in channels:
+                    self.channel_free[channel] = end
                 if cluster.sender_busy[d, t]:
                     self.free[d] = end
                 overhead += Fraction(cluster.send_overhead[d, t])
                 self.arrival[k, t] = end + Fraction(cluster.latency[d, t])
                 self.sends.append({"tensor": k, "target": t, "begin": begin, "end": end})
         self.free[d] += overhead
+
+    def _channels(self, d: int, t: int) -> list[object]:
+        """Names of what the link holds, the link itself if it names none; empty without a link."""
+        names = [device.name for device in self.p.cluster.devices]
+        for link in self.p.cluster.links:
+            if (link.source, link.target) == (names[d], names[t]):
+                held = [link.channel] if isinstance(link.channel, str) else list(link.channel or ())
+                return held or [(d, t)]
+        return []
 
     def _start_what_can(self, held: set[int] = frozenset()) -> None:
         for d in range(self.p.num_devices):

@@ -70,7 +70,7 @@ def plain_interval(problem: Problem, device: IntArray) -> float:
     for k in range(graph.num_tensors):
         source = int(device[graph.producer[k]])
         for target in {int(device[c]) for c in graph.consumers(k)} - {source}:
-            if cluster.channel[source, target] < 0:
+            if not cluster.linked[source, target]:
                 return np.inf
             rate = cluster.bandwidth[source, target]
             cost = cluster.latency[source, target] + graph.size[k] / rate

@@ -6,6 +6,7 @@ that can be swapped (``equal_devices``).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from gnnplace.problem import Problem
 from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.transfer import durations, most_seconds
 
 IntArray = NDArray[np.int32]
 RESOLUTION = 1e8  # Units in the horizon where times have no common unit.
@@ -47,14 +49,10 @@ class Scale:
 
 def make_scale(problem: Problem, horizon: float) -> Scale:
     """A common unit of all durations where there is a decimal one, else a fine one."""
-    cluster = problem.cluster
-    linked = cluster.channel >= 0
-    rate = np.unique(cluster.bandwidth[linked])
-    parts = [problem.times, cluster.latency[linked], cluster.send_overhead]
-    parts += [cluster.receive_overhead, problem.graph.size[:, None] / rate]
-    durations = np.unique(np.concatenate([part[np.isfinite(part)].ravel() for part in parts]))
+    parts = [problem.times, *durations(problem.cluster, problem.graph.size)]
+    seconds = np.unique(np.concatenate([part[np.isfinite(part)].ravel() for part in parts]))
     for unit in (1.0, 0.5, 0.1, 0.05, 0.01, 0.001):
-        count = durations / unit
+        count = seconds / unit
         if horizon / unit < RESOLUTION and np.allclose(count, np.rint(count), 1e-12, 1e-9):
             return Scale(unit, horizon, True)
     return Scale(max(horizon, 1e-300) / RESOLUTION, horizon)
@@ -62,15 +60,8 @@ def make_scale(problem: Problem, horizon: float) -> Scale:
 
 def serial_time(problem: Problem) -> float:
     """Seconds that one op or transfer at a time take at most: no schedule needs more."""
-    cluster = problem.cluster
-    linked = cluster.channel >= 0
     times = np.where(np.isfinite(problem.times), problem.times, 0.0).max(axis=1).sum()
-    if not linked.any():
-        return float(times)
-    fixed = (cluster.latency + cluster.send_overhead + cluster.receive_overhead)[linked].max()
-    sending = fixed * problem.graph.num_tensors + (problem.graph.size.sum()) / (
-        cluster.bandwidth[linked].min()
-    )
+    sending = most_seconds(problem.cluster, problem.graph.size)
     return float(times + (problem.num_devices - 1) * sending)
 
 
@@ -99,9 +90,14 @@ def _swappable(problem: Problem, a: int, b: int) -> bool:
         return False
     if any(not np.array_equal(m, m[swap][:, swap]) for m in matrices):
         return False
-    pairs = np.stack([cluster.channel.ravel(), cluster.channel[swap][:, swap].ravel()])
-    renamed = len(np.unique(pairs, axis=1).T)
-    return renamed == len(np.unique(pairs[0])) == len(np.unique(pairs[1]))
+    return _sharing(cluster.channels) == _sharing(cluster.channels[swap][:, swap])
+
+
+def _sharing(channels: IntArray) -> Counter[bytes]:
+    """Which pairs of devices hold a channel together, for all channels. [D, D, W]"""
+    held = channels[..., None] == np.arange(channels.max(initial=-1) + 1)
+    users = np.ascontiguousarray(np.moveaxis(held.any(axis=2), -1, 0))
+    return Counter(pairs.tobytes() for pairs in users)
 
 
 @dataclass(frozen=True)
@@ -151,13 +147,15 @@ def bundling(problem: Problem) -> bool:
 
     They follow each other there without a gap, so tensors with the same readers may be taken as
     one: on two devices, where no sender makes copies itself, and where all do so on channels of
-    their own.
+    their own. A link that holds several channels may be kept waiting by either, so not there.
     """
     cluster = problem.cluster
-    linked = cluster.channel >= 0
+    linked, channel = cluster.linked, cluster.channels[:, :, 0]
+    if cluster.channels.shape[2] > 1:
+        return False
     busy = cluster.sender_busy[linked]
     sources = np.nonzero(linked)[0]
-    pairs = {(int(c), int(d)) for c, d in zip(cluster.channel[linked], sources, strict=True)}
+    pairs = {(int(c), int(d)) for c, d in zip(channel[linked], sources, strict=True)}
     own = len(pairs) == len({channel for channel, _ in pairs})
     return problem.num_devices <= 2 or not busy.any() or (bool(busy.all()) and own)
 

@@ -6,9 +6,10 @@ Formulation, with the method of each constraint. Times are whole multiples of a 
 * an op runs without a break on its unit's device, a device runs one op at a time (``_run_ops``);
 * an op starts after its inputs' producers have finished (``_precede``);
 * a tensor is sent once to every other device with a consumer, after its producer; a channel serves
-  one tensor at a time; it arrives a latency later; without a link the pair of devices is forbidden;
-  a busy sender makes the copy itself; overheads occupy their device (``_send``); tensors of one op
-  with the same readers are sent as one, which delays none of them (``bundling``);
+  one tensor at a time, and a tensor holds all channels of its link; it arrives a latency later;
+  without a link the pair of devices is forbidden; a busy sender makes the copy itself; overheads
+  occupy their device (``_send``); tensors of one op with the same readers are sent as one, which
+  delays none of them (``bundling``);
 * the state of a device's units, and with it the inputs and outputs of each op of theirs alone,
   fit into its memory (``_remember``);
 * the step lasts until the last finish, and at least as long as any device's work (``_last``);
@@ -46,6 +47,7 @@ from gnnplace.placers.exact.input import (
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import Simulation
 from gnnplace.simulation.compiled import least_times
+from gnnplace.simulation.transfer import parts
 
 IntArray = NDArray[np.int32]
 MOST_BYTES = 2.0**60  # What the solver's whole numbers hold.
@@ -168,7 +170,7 @@ class ScheduleModel:
         own, cluster = self.unit_of[bundle.producer], self.problem.cluster
         readers = [c for c in bundle.readers if target in self.x[self.unit_of[c]]]
         units = tuple(sorted({self.unit_of[c] for c in readers}))
-        if cluster.channel[source, target] < 0:
+        if not cluster.linked[source, target]:
             for u in units:
                 self.model.add_bool_or(~self.x[own][source], ~self.x[u][target])
             return
@@ -179,12 +181,12 @@ class ScheduleModel:
         start = self._sending(bundle, target)
         if service > 0:
             copy = self._interval(start, service, needed)
-            channel = int(cluster.channel[source, target])
-            self.on_channel.setdefault(channel, []).append(copy)
             finish = self.finish[bundle.producer]
-            self.queued.setdefault(channel, []).append(
-                Queued(bundle.producer, source, finish, needed, start, start + service)
-            )
+            queued = Queued(bundle.producer, source, finish, needed, start, start + service)
+            for channel in cluster.channels[source, target].tolist():
+                if channel >= 0:
+                    self.on_channel.setdefault(channel, []).append(copy)
+                    self.queued.setdefault(channel, []).append(queued)
             if cluster.sender_busy[source, target]:
                 self.on_device[source].append(copy)
         arrival = start + service + latency
@@ -197,14 +199,8 @@ class ScheduleModel:
             self.model.add(self.start[c] >= arrival).only_enforce_if(*read)
 
     def _costs(self, bundle: Bundle, source: int, target: int) -> list[int]:
-        cluster, count = self.problem.cluster, len(bundle.tensors)
         size = float(self.problem.graph.size[list(bundle.tensors)].sum())
-        seconds = (
-            size / cluster.bandwidth[source, target],
-            cluster.latency[source, target],
-            count * cluster.send_overhead[source, target],
-            count * cluster.receive_overhead[source, target],
-        )
+        seconds = parts(self.problem.cluster, source, target, size, len(bundle.tensors))
         return [int(units) for units in self.scale.down(seconds)]
 
     def _needed(self, own: int, units: tuple[int, ...], source: int, target: int) -> Any:

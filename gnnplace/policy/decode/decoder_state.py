@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.indices import ONE, Index
+from gnnplace.simulation.transfer import fetch, linked, receive_time
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -34,6 +35,8 @@ class State(NamedTuple):
         peak: bytes of the tensors of each device's units at the peak. [D]
         used: whether a device has any unit. [D]
         channel_free: seconds at which each channel is free. [C]
+        sent: seconds at which the copies made for each op so far end; no rows where no link costs
+            its sender time. [m]
         now: number of used devices; device of the decision before, -1 none. [2]
         sums: work decided; work decided on the current device without a break. [2]
     """
@@ -47,6 +50,7 @@ class State(NamedTuple):
     peak: FloatArray
     used: BoolArray
     channel_free: FloatArray
+    sent: FloatArray
     now: IntArray
     sums: FloatArray
 
@@ -104,13 +108,14 @@ def start_state(w: Walk) -> State:
         np.zeros(num_devices),
         np.zeros(num_devices),
         np.zeros(num_devices, np.bool_),
-        np.zeros(w.num_channels),
+        np.zeros(w.links.num_channels),
+        np.zeros(m if w.links.sends_cost else 0),
         np.array([0, -1], np.int32),
         np.zeros(2),
     )
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: BoolArray) -> int:
     """Devices unit ``u`` may be on: kinds and pins, links, state, memory, the number of devices.
 
@@ -134,9 +139,9 @@ def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: Bo
                     e = s.device[Index(w.flow_unit[k])]
                     if e >= 0 and e != d:
                         e = Index(e)
-                        if w.flow_in[k] >= 0.0 and w.channel[e, d] < 0:
+                        if w.flow_in[k] >= 0.0 and not linked(w.links, e, Index(d)):
                             good = False
-                        if w.flow_out[k] >= 0.0 and w.channel[d, e] < 0:
+                        if w.flow_out[k] >= 0.0 and not linked(w.links, Index(d), e):
                             good = False
             allowed[d] = good
             count += good
@@ -145,7 +150,7 @@ def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: Bo
     return 0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def decide(w: Walk, s: State, u: int, d: int) -> None:
     """Puts unit ``u`` on device ``d``."""
     s.device[u] = d
@@ -162,12 +167,12 @@ def decide(w: Walk, s: State, u: int, d: int) -> None:
     s.sums[1] += w.unit_work[u]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def book(w: Walk, s: State, i: int) -> None:
     """Appends visited op ``i`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(i)
-    d = Index(s.device[Index(w.unit[i])])
-    ready = 0.0
+    d, links = Index(s.device[Index(w.unit[i])]), w.links
+    ready, extra = 0.0, 0.0
     for k in range(Index(w.before_offset[i]), Index(w.before_offset[i + ONE])):
         j, tensor = Index(w.before[k]), Index(w.before_tensor[k])
         at = s.finish[j]
@@ -175,13 +180,15 @@ def book(w: Walk, s: State, i: int) -> None:
             continue
         e = Index(s.device[Index(w.unit[j])])
         if e != d:
-            if s.arrival[tensor, d] < 0.0 and w.channel[e, d] >= 0:
-                channel = Index(w.channel[e, d])
-                end = max(s.channel_free[channel], at) + w.before_size[k] * w.per_byte[e, d]
-                s.channel_free[channel] = end
-                s.arrival[tensor, d] = end + w.latency[e, d]
+            if s.arrival[tensor, d] < 0.0 and linked(links, e, d):
+                size = w.before_size[k]
+                s.arrival[tensor, d] = fetch(
+                    links, s.channel_free, s.free, s.sent, j, e, d, size, at
+                )
+                if links.receives_cost:
+                    extra += receive_time(links, e, d, size)
             at = max(at, s.arrival[tensor, d])
         ready = max(ready, at)
     time = w.time[i, d] if np.isfinite(w.time[i, d]) else w.scale
-    s.finish[i] = max(s.free[d], ready) + time
+    s.finish[i] = max(s.free[d], ready) + extra + time
     s.free[d] = s.finish[i]

@@ -26,6 +26,13 @@ from gnnplace.policy.decode.decoder_state import (
 from gnnplace.policy.decode.ready_queue import FIXED, next_op, release, start_queue
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.indices import ONE, Index
+from gnnplace.simulation.transfer import (
+    fetch_begin,
+    free_at,
+    linked,
+    receive_time,
+    seconds_between,
+)
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -50,8 +57,9 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
     u = Index(w.unit[i])
     scale, ideal = w.scale, w.work / limit
     run = (s.sums[1] + w.unit_work[u]) / (ideal / rounds)
-    scratch = np.zeros((6, num_devices))
-    ready, wait, move, here, near, flow = scratch
+    links = w.links
+    scratch = np.zeros((7, num_devices))
+    ready, wait, move, here, near, flow, extra = scratch
     inputs = 0
     for k in range(Index(w.before_offset[i]), Index(w.before_offset[i + ONE])):
         j, tensor = Index(w.before[k]), Index(w.before_tensor[k])
@@ -62,18 +70,20 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         for d in range(num_devices):
             if not allowed[d]:
                 continue
-            at = s.finish[j]
-            if e == Index(d):
+            at, target = s.finish[j], Index(d)
+            if e == target:
                 here[d] += 1.0
             elif s.arrival[tensor, d] >= 0.0:
                 here[d] += 1.0
                 at = max(at, s.arrival[tensor, d])
-            elif w.channel[e, d] >= 0:
-                begin = max(s.channel_free[Index(w.channel[e, d])], at)
-                seconds = w.before_size[k] * w.per_byte[e, d]
+            elif linked(links, e, target):
+                begin = fetch_begin(links, s.channel_free, s.sent, j, e, target, at)
+                size = w.before_size[k]
                 wait[d] = max(wait[d], begin - at)
-                move[d] += seconds + w.latency[e, d]
-                at = begin + seconds + w.latency[e, d]
+                move[d] += size * links.pace[e, target] + links.delay[e, target]
+                at = begin + size * links.per_byte[e, target] + links.latency[e, target]
+                if links.receives_cost:
+                    extra[d] += receive_time(links, e, target, size)
             ready[d] = max(ready[d], at)
     near_all = 0.0
     for k in range(Index(w.flow_offset[u]), Index(w.flow_offset[u + ONE])):
@@ -85,17 +95,17 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         near_all += into + out_of
         for d in range(num_devices):
             if allowed[d] and Index(d) != e:
-                flow[d] += into * w.per_byte[e, d] + out_of * w.per_byte[d, e]
+                flow[d] += into * links.pace[e, d] + out_of * links.pace[d, e]
                 if w.flow_in[k] >= 0.0:
-                    flow[d] += w.latency[e, d]
+                    flow[d] += links.delay[e, d]
                 if w.flow_out[k] >= 0.0:
-                    flow[d] += w.latency[d, e]
+                    flow[d] += links.delay[d, e]
     least_start, least_finish, least_ready = np.inf, np.inf, np.inf
     least_time, least_load, most_load, least_device = np.inf, np.inf, 0.0, np.inf
     for d in range(num_devices):
         most_load = max(most_load, s.load[d])
         if allowed[d]:
-            begin = max(s.free[d], ready[d])
+            begin = max(s.free[d], ready[d]) + extra[d]
             least_start = min(least_start, begin)
             least_finish = min(least_finish, begin + w.time[i, d])
             least_ready = min(least_ready, ready[d])
@@ -110,7 +120,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         if not allowed[d]:
             f[:] = 0.0
             continue
-        begin = max(s.free[d], ready[d])
+        begin = max(s.free[d], ready[d]) + extra[d]
         end = begin + w.time[i, d]
         load = s.load[d] + w.unit_time[u, d]
         f[0] = log_above((end - least_finish) / scale)
@@ -138,11 +148,11 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         f[22] = min(MOST, (end + w.after[i]) / w.bound)
         f[23] = 0.0
         f[24] = 0.0
-        if current >= 0 and d != current and w.channel[current, d] >= 0:
-            busy = s.channel_free[w.channel[current, d]] - least_start
+        source, target = Index(current), Index(d)
+        if current >= 0 and d != current and linked(links, source, target):
+            busy = free_at(links, s.channel_free, source, target) - least_start
             f[23] = log_above(max(0.0, busy) / scale)
-            far = w.latency[current, d] + w.mean_bytes * w.per_byte[current, d]
-            f[24] = log_above(far / scale)
+            f[24] = log_above(seconds_between(links, source, target, w.mean_bytes) / scale)
         elif current < 0:
             f[24] = log_above(w.far[d] / scale)
         f[25] = 1.0 / limit

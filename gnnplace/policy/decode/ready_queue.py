@@ -19,6 +19,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.policy.decode.walk import Walk
+from gnnplace.simulation.indices import Index
+from gnnplace.simulation.transfer import fetch_begin, linked, receive_time
 
 if TYPE_CHECKING:
     from gnnplace.policy.decode.decoder_state import State
@@ -85,27 +87,29 @@ def release(queue: Queue, i: int, finish: float) -> None:
             heappush(queue.heap, (queue.ready[other], queue.rank[other]))
 
 
-@njit(cache=True, boundscheck=False)
+@njit(cache=True, boundscheck=False, _nrt=False)
 def earliest_start(w: Walk, s: State, i: int) -> float:
     """Seconds at which op ``i`` could start on the device where that is first."""
-    u, best = w.unit[i], np.inf
+    u, best, links = w.unit[i], np.inf, w.links
     for d in range(len(s.free)):
         if s.device[u] >= 0 and s.device[u] != d:
             continue
         if not np.isfinite(w.unit_time[u, d]) or s.free[d] >= best:
             continue
-        ready = s.free[d]
+        ready, extra = s.free[d], 0.0
         for k in range(w.before_offset[i], w.before_offset[i + 1]):
             j, tensor = w.before[k], w.before_tensor[k]
-            e, at = s.device[w.unit[j]], s.finish[j]
-            if e != d:
+            e, at, target = Index(s.device[w.unit[j]]), s.finish[j], Index(d)
+            if e != target:
                 if s.arrival[tensor, d] >= 0.0:
                     at = max(at, s.arrival[tensor, d])
-                elif w.channel[e, d] >= 0:
-                    at = max(s.channel_free[w.channel[e, d]], at)
-                    at += w.before_size[k] * w.per_byte[e, d] + w.latency[e, d]
+                elif linked(links, e, target):
+                    at = fetch_begin(links, s.channel_free, s.sent, Index(j), e, target, at)
+                    at += w.before_size[k] * links.per_byte[e, d] + links.latency[e, d]
+                    if links.receives_cost:
+                        extra += receive_time(links, e, target, w.before_size[k])
             ready = max(ready, at)
-        best = min(best, ready)
+        best = min(best, ready + extra)
     return best if best < np.inf else 0.0
 
 

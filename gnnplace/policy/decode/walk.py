@@ -27,6 +27,7 @@ from gnnplace.problem import FORWARD, Problem
 from gnnplace.search.space_kernels import follow_forward, sum_of_finite
 from gnnplace.simulation.compiled import mean_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times
+from gnnplace.simulation.transfer import Links, reversed_links, without_gaps
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -57,10 +58,7 @@ class Walk(NamedTuple):
         flow_out: bytes to the neighbour, -1 without any tensor.
         device_time: seconds of all units on each device, for those it can run. [D]
         memory: bytes, at least 1. [D]
-        latency: seconds from row to column. [D, D]
-        per_byte: seconds a byte. [D, D]
-        channel: channel of each pair, -1 without a link. [D, D]
-        num_channels: number of channels.
+        links: what messages cost; no delay where there is no link.
         far: mean seconds of a mean tensor from each device to the others. [D]
         scale: mean seconds of a visited op.
         work: seconds of all units.
@@ -87,10 +85,7 @@ class Walk(NamedTuple):
     flow_out: FloatArray
     device_time: FloatArray
     memory: FloatArray
-    latency: FloatArray
-    per_byte: FloatArray
-    channel: IntArray
-    num_channels: int
+    links: Links
     far: FloatArray
     scale: float
     work: float
@@ -276,10 +271,8 @@ def _build(graph: WalkGraph) -> Walk:
     work = max(float(space.mean_work.sum()), 1e-300)
     every = len(graph.ops) == problem.num_ops
     flow = space.unit_flows
-    with np.errstate(divide="ignore"):
-        per_byte = np.where(cluster.channel >= 0, 1.0 / cluster.bandwidth, 0.0)
+    links = without_gaps(space.compiled.links)
     mean_bytes = float(graph.graph.size.mean()) if graph.graph.num_tensors else 0.0
-    latency = np.where(cluster.channel >= 0, cluster.latency, 0.0)
     return Walk(
         unit=graph.unit,
         time=problem.times if every else problem.times[graph.ops],
@@ -296,11 +289,8 @@ def _build(graph: WalkGraph) -> Walk:
         flow_out=flow[3],
         device_time=sum_of_finite(space.work),
         memory=np.maximum(cluster.memory, 1.0),
-        latency=latency,
-        per_byte=per_byte,
-        channel=cluster.channel,
-        num_channels=cluster.num_channels,
-        far=np.round((latency + mean_bytes * per_byte).mean(axis=1), 12),
+        links=links,
+        far=np.round((links.delay + mean_bytes * links.pace).mean(axis=1), 12),
         scale=float(graph.cost.mean()) or 1.0,
         work=work,
         bound=max(float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300),
@@ -314,9 +304,7 @@ def _reversed(graph: WalkGraph, walk: Walk) -> Walk:
         after=graph.down,
         flow_in=walk.flow_out,
         flow_out=walk.flow_in,
-        latency=np.ascontiguousarray(walk.latency.T),
-        per_byte=np.ascontiguousarray(walk.per_byte.T),
-        channel=np.ascontiguousarray(walk.channel.T),
+        links=reversed_links(walk.links),
     )
 
 

@@ -137,7 +137,7 @@ def global_features(graph: WalkGraph) -> SingleArray:
     problem, walk = graph.problem, graph.forward
     memory = float(walk.memory.sum())
     critical = float((graph.up + graph.down).max())
-    linked = problem.cluster.channel >= 0
+    linked = problem.cluster.linked
     bandwidth = problem.cluster.bandwidth[linked]
     latency = float(problem.cluster.latency[linked].mean()) if linked.any() else 0.0
     values = [

@@ -42,6 +42,7 @@ from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.transfer import fetch_begin, linked, receive_time, seconds_between
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -106,8 +107,9 @@ def observe(
     old = previous.device[u]
     here = Index(old)
     total, back = previous.seconds, previous.back
-    scratch = np.zeros((9, num_devices))
-    ready, wait, move, tail, flow, near, moved, path, rest = scratch
+    links = c.links
+    scratch = np.zeros((10, num_devices))
+    ready, wait, move, tail, flow, near, moved, path, rest, extra = scratch
     producer = units.reversed_producer if back else units.producer
     for d in range(num_devices):
         allowed[d] = units.allowed[u, d]
@@ -123,14 +125,16 @@ def observe(
         if known and s.device[v] != previous.device[v]:
             moved[e] += both
         for d in range(num_devices):
-            if not allowed[d] or Index(d) == e:
+            target = Index(d)
+            if not allowed[d] or target == e:
                 continue
             if into >= 0.0:
-                flow[d] += into * c.per_byte[e, d] + c.latency[e, d]
+                flow[d] += seconds_between(links, e, target, into)
             if out_of >= 0.0:
-                flow[d] += out_of * c.per_byte[d, e] + c.latency[d, e]
+                flow[d] += seconds_between(links, target, e, out_of)
             if d != old and (
-                (into >= 0.0 and c.channel[e, d] < 0) or (out_of >= 0.0 and c.channel[d, e] < 0)
+                (into >= 0.0 and not linked(links, e, target))
+                or (out_of >= 0.0 and not linked(links, target, e))
             ):
                 allowed[d] = False
     count = 0
@@ -145,16 +149,18 @@ def observe(
         for d in range(num_devices):
             if not allowed[d]:
                 continue
-            at = s.finish[j]
-            if e != Index(d):
+            at, target = s.finish[j], Index(d)
+            if e != target:
                 if s.arrival[tensor, d] >= 0.0:
                     at = max(at, s.arrival[tensor, d])
-                elif c.channel[e, d] >= 0:
-                    begin = max(s.channel_free[Index(c.channel[e, d])], at)
-                    seconds = c.size[tensor] * c.per_byte[e, d]
+                elif linked(links, e, target):
+                    begin = fetch_begin(links, s.channel_free, s.sent, j, e, target, at)
+                    size = c.size[tensor]
                     wait[d] = max(wait[d], begin - at)
-                    move[d] += seconds
-                    at = begin + seconds + c.latency[e, d]
+                    move[d] += size * links.pace[e, target]
+                    at = begin + size * links.per_byte[e, target] + links.latency[e, target]
+                    if links.receives_cost:
+                        extra[d] += receive_time(links, e, target, size)
             ready[d] = max(ready[d], at)
     for k in range(Index(c.flow_offset[i]), Index(c.flow_offset[i + ONE])):
         j = Index(c.flow_op[k])
@@ -166,9 +172,9 @@ def observe(
             e = Index(d) if v == u else Index(at_v)
             seconds = 0.0
             if e != Index(d):
-                seconds = c.flow_size[k] * c.per_byte[d, e]
+                seconds = c.flow_size[k] * links.pace[d, e]
                 move[d] += seconds
-                seconds += c.latency[d, e]
+                seconds += links.delay[d, e]
             tail[d] = max(tail[d], previous.distance[j] + seconds)
     most_load, least_start, least_finish, least_time = 0.0, np.inf, np.inf, np.inf
     ideal = 0.0
@@ -176,7 +182,7 @@ def observe(
         most_load = max(most_load, s.load[d])
         ideal += s.load[d] / num_devices
         if allowed[d]:
-            begin = max(s.free[d], ready[d])
+            begin = max(s.free[d], ready[d]) + extra[d]
             end = begin + c.times[i, d]
             least_start = min(least_start, begin)
             least_finish = min(least_finish, end)
@@ -191,7 +197,7 @@ def observe(
         if not allowed[d]:
             f[:] = 0.0
             continue
-        begin = max(s.free[d], ready[d])
+        begin = max(s.free[d], ready[d]) + extra[d]
         load, peak = s.load[d], s.peak[d] / c.memory[d]
         if d != old:
             load += units.time[u, d]

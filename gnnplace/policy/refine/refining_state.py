@@ -19,6 +19,7 @@ from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import run_kernel
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.memory import peak_memory
+from gnnplace.simulation.transfer import fetch, linked, receive_time
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -123,6 +124,8 @@ class Partial(NamedTuple):
         arrival: seconds at which a tensor is on a device, -1 not sent there. [T, D]
         free: seconds at which each device is free. [D]
         channel_free: seconds at which each channel is free. [C]
+        sent: seconds at which the copies made for each op so far end; no rows where no link costs
+            its sender time. [n]
         load: seconds of work on each device, decided and previous. [D]
         peak: bytes on each device, decided and previous. [D]
         next_offset: where each device's previous sequence starts in ``sequence``. [D + 1]
@@ -137,6 +140,7 @@ class Partial(NamedTuple):
     arrival: FloatArray
     free: FloatArray
     channel_free: FloatArray
+    sent: FloatArray
     load: FloatArray
     peak: FloatArray
     next_offset: IntArray
@@ -209,7 +213,8 @@ def start_pass(c: Compiled, units: Units, previous: Previous) -> Partial:
         np.full(n, -1.0),
         np.full((len(c.size), num_devices), -1.0),
         np.zeros(num_devices),
-        np.zeros(c.num_channels),
+        np.zeros(c.links.num_channels),
+        np.zeros(n if c.links.sends_cost else 0),
         load,
         previous.peak.copy(),
         offset,
@@ -219,7 +224,7 @@ def start_pass(c: Compiled, units: Units, previous: Previous) -> Partial:
     )
 
 
-@njit(cache=True, boundscheck=False)
+@njit(cache=True, boundscheck=False, _nrt=False)
 def next_distance(c: Compiled, s: Partial, previous: Previous, d: int, u: int) -> float:
     """Seconds to the end from the start of what device ``d`` does next but for unit ``u``."""
     high = s.next_offset[d + 1]
@@ -240,7 +245,7 @@ def next_distance(c: Compiled, s: Partial, previous: Previous, d: int, u: int) -
     return 0.0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def settle(units: Units, previous: Previous, s: Partial, u: int, d: int) -> None:
     """Puts unit ``u`` on device ``d``."""
     s.device[u] = d
@@ -255,26 +260,28 @@ def settle(units: Units, previous: Previous, s: Partial, u: int, d: int) -> None
     s.peak[d] += units.held[u]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def book(c: Compiled, producer: IntArray, s: Partial, op: int) -> None:
     """Appends ``op`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(op)
-    d = Index(s.device[Index(c.unit_of[i])])
-    ready = 0.0
+    d, links = Index(s.device[Index(c.unit_of[i])]), c.links
+    ready, extra = 0.0, 0.0
     for k in range(Index(c.input_offset[i]), Index(c.input_offset[i + ONE])):
         tensor = Index(c.input_tensor[k])
         j = Index(producer[tensor])
         at = s.finish[j]
         e = Index(s.device[Index(c.unit_of[j])])
         if e != d:
-            if s.arrival[tensor, d] < 0.0 and c.channel[e, d] >= 0:
-                channel = Index(c.channel[e, d])
-                end = max(s.channel_free[channel], at) + c.size[tensor] * c.per_byte[e, d]
-                s.channel_free[channel] = end
-                s.arrival[tensor, d] = end + c.latency[e, d]
+            if s.arrival[tensor, d] < 0.0 and linked(links, e, d):
+                size = c.size[tensor]
+                s.arrival[tensor, d] = fetch(
+                    links, s.channel_free, s.free, s.sent, j, e, d, size, at
+                )
+                if links.receives_cost:
+                    extra += receive_time(links, e, d, size)
             at = max(at, s.arrival[tensor, d])
         ready = max(ready, at)
-    s.start[i] = max(s.free[d], ready)
+    s.start[i] = max(s.free[d], ready) + extra
     s.finish[i] = s.start[i] + c.times[i, d]
     s.free[d] = s.finish[i]
     s.counts[0] += 1

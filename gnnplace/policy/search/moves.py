@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from gnnplace.policy.search.schedule import BINS, Schedule
 from gnnplace.search.moves import Neighbourhood
 from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.indices import Index
+from gnnplace.simulation.transfer import seconds_between
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -84,7 +86,7 @@ def describe(
         inside: scratch, all False. [U]
         out: the features, in the order of ``MOVE_FEATURES``. [26]
     """
-    step_time = s.seconds[0]
+    step_time, links = s.seconds[0], c.links
     for u in units:
         inside[u] = h.allowed[u, target]
     count, away, there, critical, most = 0, 0.0, 0.0, 0.0, 0.0
@@ -118,9 +120,9 @@ def describe(
                 goal = target if inside[v] else e
                 before, after = 0.0, 0.0
                 if e != a:
-                    before = c.latency[a, e] + c.flow_size[i] * c.per_byte[a, e]
+                    before = seconds_between(links, Index(a), Index(e), c.flow_size[i])
                 if goal != target:
-                    after = c.latency[target, goal] + c.flow_size[i] * c.per_byte[target, goal]
+                    after = seconds_between(links, Index(target), Index(goal), c.flow_size[i])
                     into += c.flow_size[i]
                 now += before
                 change += after - before
@@ -137,9 +139,9 @@ def describe(
                 e = device[other]
                 before, after = 0.0, 0.0
                 if e != a:
-                    before = c.latency[e, a] + c.size[tensor] * c.per_byte[e, a]
+                    before = seconds_between(links, Index(e), Index(a), c.size[tensor])
                 if e != target:
-                    after = c.latency[e, target] + c.size[tensor] * c.per_byte[e, target]
+                    after = seconds_between(links, Index(e), Index(target), c.size[tensor])
                 now += before
                 change += after - before
                 critical_change += min(s.weight[op], s.weight[other]) * (after - before)

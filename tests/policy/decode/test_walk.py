@@ -44,7 +44,7 @@ def test_the_two_directions_are_mirrors(seed):
     assert sorted(zip(mine, other, tensor, strict=True)) == sorted(
         (b, a, k) for a, b, k in zip(*pairs(back), strict=True)
     )
-    np.testing.assert_array_equal(there.latency, back.latency.T)
+    np.testing.assert_array_equal(there.links.latency, back.links.latency.T)
     np.testing.assert_array_equal(there.flow_in, back.flow_out)
 
 

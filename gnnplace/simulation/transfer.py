@@ -1,0 +1,367 @@
+"""What a message costs, and how messages queue: the one place that knows.
+
+Formulation (rule 2 of the step-time semantics). A message of ``s`` bytes that is queued at ``q``
+
+* begins at ``b``, the latest of ``q`` and the instants at which all channels of its link are free,
+  and on a ``sender_busy`` link, where the device makes the copy itself, the sender too;
+* ends its service at ``e = b + s / bandwidth``, which frees its channels and that sender;
+* is there at ``e + latency``;
+* takes ``send_overhead`` of the sender before its next op, and ``receive_overhead`` of the receiver
+  before the op that consumes it.
+
+Who goes through a step in time queues all messages of an op when it finishes (``send``). Who
+builds a schedule op by op learns of a message when the *consumer* is booked, and may have booked
+other ops on the sender since (``fetch``): the copy is then made right after its producer, where the
+machine makes it, and what the sender does next comes so much later; ops booked in between are not
+moved. Where the producer is its device's last op, the two agree.
+
+A step read backwards (``reversed_links``): links change their ends and the overheads their sides. A
+copy that the sender made becomes the receiver's, made when the message has come.
+
+Complexity: O(W) a message, W channels a link. Kernels call these functions inside their innermost
+loops; LLVM inlines them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.cluster import Cluster, Link
+from gnnplace.simulation.indices import Index
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+
+
+class Links(NamedTuple):
+    """Links of D devices, from row to column; C channels, at most W of them a link.
+
+    Attributes:
+        latency: seconds from end of service to arrival, inf without a link. [D, D]
+        bandwidth: bytes per second of the service. [D, D]
+        per_byte: seconds a byte of the service, 0 without a link. [D, D]
+        delay: seconds a message takes beside those of its bytes. [D, D]
+        pace: seconds a byte takes in all. [D, D]
+        channel: the link's channels, -1 after the last and without a link. [D, D, W]
+        sender_busy: whether the sender makes the copy itself. [D, D]
+        send_overhead: seconds of the sender a message. [D, D]
+        receive_overhead: seconds of the receiver a message. [D, D]
+        num_channels: C.
+        sends_cost: whether any link costs its sender time.
+        receives_cost: whether any link costs its receiver time.
+    """
+
+    latency: FloatArray
+    bandwidth: FloatArray
+    per_byte: FloatArray
+    delay: FloatArray
+    pace: FloatArray
+    channel: IntArray
+    sender_busy: BoolArray
+    send_overhead: FloatArray
+    receive_overhead: FloatArray
+    num_channels: int
+    sends_cost: bool
+    receives_cost: bool
+
+
+def make_links(cluster: Cluster) -> Links:
+    """The links of a cluster."""
+    per_byte = 1.0 / np.where(cluster.linked, cluster.bandwidth, np.inf)
+    return with_overheads(
+        Links(
+            latency=cluster.latency,
+            bandwidth=cluster.bandwidth,
+            per_byte=per_byte,
+            delay=cluster.latency,
+            pace=per_byte,
+            channel=cluster.channels,
+            sender_busy=cluster.sender_busy,
+            send_overhead=cluster.send_overhead,
+            receive_overhead=cluster.receive_overhead,
+            num_channels=cluster.num_channels,
+            sends_cost=False,
+            receives_cost=False,
+        ),
+        cluster.send_overhead,
+        cluster.receive_overhead,
+    )
+
+
+def with_overheads(links: Links, send: FloatArray, receive: FloatArray) -> Links:
+    """The same links with other overheads in seconds a message. [D, D], [D, D]"""
+    copies_there = links.pace > links.per_byte
+    return links._replace(
+        delay=links.latency + receive,
+        send_overhead=send,
+        receive_overhead=receive,
+        sends_cost=bool((send > 0).any() or links.sender_busy.any()),
+        receives_cost=bool((receive > 0).any() or copies_there.any()),
+    )
+
+
+def reversed_links(links: Links) -> Links:
+    """The links as a step read backwards has them."""
+    copies_there = links.sender_busy.T
+    turned = links._replace(
+        latency=np.ascontiguousarray(links.latency.T),
+        bandwidth=np.ascontiguousarray(np.where(copies_there, np.inf, links.bandwidth.T)),
+        per_byte=np.ascontiguousarray(np.where(copies_there, 0.0, links.per_byte.T)),
+        pace=np.ascontiguousarray(links.pace.T),
+        channel=np.ascontiguousarray(links.channel.transpose(1, 0, 2)),
+        sender_busy=np.zeros_like(links.sender_busy),
+    )
+    send, receive = links.receive_overhead.T, links.send_overhead.T
+    return with_overheads(turned, np.ascontiguousarray(send), np.ascontiguousarray(receive))
+
+
+def without_gaps(links: Links) -> Links:
+    """The same with no delay in seconds where there is no link, for sums over all pairs."""
+    linked = links.channel[:, :, 0] >= 0
+    return links._replace(
+        latency=np.where(linked, links.latency, 0.0), delay=np.where(linked, links.delay, 0.0)
+    )
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def linked(links: Links, source: int, target: int) -> bool:
+    """Whether there is a link."""
+    return links.channel[source, target, 0] >= 0
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def seconds_between(links: Links, source: int, target: int, size: float) -> float:
+    """Seconds from the end of its producer until a message of ``size`` bytes may be consumed.
+
+    On an idle link. It multiplies where the simulator divides: equal but for rounding, and faster.
+    """
+    return links.delay[source, target] + size * links.pace[source, target]
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def service_time(links: Links, source: int, target: int, size: float) -> float:
+    """Seconds that a message of ``size`` bytes holds its channels."""
+    return size / links.bandwidth[source, target]
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def receive_time(links: Links, source: int, target: int, size: float) -> float:
+    """Seconds that a message of ``size`` bytes takes of its receiver before the consuming op."""
+    copy = size * (links.pace[source, target] - links.per_byte[source, target])
+    return links.receive_overhead[source, target] + copy
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def send_costs(links: Links, source: int, target: int) -> bool:
+    """Whether a message keeps its sender from its next op."""
+    return links.sender_busy[source, target] or links.send_overhead[source, target] > 0.0
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def free_at(links: Links, channel_free: FloatArray, source: int, target: int) -> float:
+    """Seconds at which all channels of a link are free. ``channel_free``: of each channel, [C]"""
+    at = channel_free[Index(links.channel[source, target, 0])]
+    for k in range(1, links.channel.shape[2]):
+        channel = links.channel[source, target, k]
+        if channel >= 0:
+            at = max(at, channel_free[Index(channel)])
+    return at
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def hold(links: Links, channel_free: FloatArray, source: int, target: int, until: float) -> None:
+    """Holds all channels of a link until then. ``channel_free``: changed, [C]"""
+    channel_free[Index(links.channel[source, target, 0])] = until
+    for k in range(1, links.channel.shape[2]):
+        channel = links.channel[source, target, k]
+        if channel >= 0:
+            channel_free[Index(channel)] = until
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def restore(
+    links: Links, tried: FloatArray, channel_free: FloatArray, source: int, target: int
+) -> None:
+    """Takes back what was tried on the channels of a link. ``tried``: changed, [C]"""
+    for k in range(links.channel.shape[2]):
+        channel = links.channel[source, target, k]
+        if channel >= 0:
+            tried[channel] = channel_free[channel]
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def send(
+    links: Links,
+    channel_free: FloatArray,
+    free: FloatArray,
+    source: int,
+    target: int,
+    size: float,
+    now: float,
+) -> tuple[float, float]:
+    """Serves a message that is queued now; start and end of service in seconds.
+
+    The overheads and the latency are the caller's to add.
+
+    Args:
+        links: the links.
+        channel_free: seconds at which each channel is free; changed. [C]
+        free: seconds at which each device is free; changed where the sender copies. [D]
+        source: sending device.
+        target: receiving device; there is a link.
+        size: bytes.
+        now: seconds.
+    """
+    begin = max(free_at(links, channel_free, source, target), now)
+    if links.sender_busy[source, target]:
+        begin = max(begin, free[source])
+    end = begin + service_time(links, source, target, size)
+    hold(links, channel_free, source, target, end)
+    if links.sender_busy[source, target]:
+        free[source] = end
+    return begin, end
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def fetch_begin(
+    links: Links,
+    channel_free: FloatArray,
+    sent: FloatArray,
+    producer: int,
+    source: int,
+    target: int,
+    finish: float,
+) -> float:
+    """Seconds at which ``fetch`` would begin the service of a message; arguments as there."""
+    if links.sends_cost and links.sender_busy[source, target]:
+        finish = max(finish, sent[producer])
+    return max(free_at(links, channel_free, source, target), finish)
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def fetch(
+    links: Links,
+    channel_free: FloatArray,
+    free: FloatArray,
+    sent: FloatArray,
+    producer: int,
+    source: int,
+    target: int,
+    size: float,
+    finish: float,
+) -> float:
+    """Books a message of an op whose device may have gone on since; its arrival in seconds.
+
+    Args:
+        links: the links.
+        channel_free: seconds at which each channel is free; changed. [C]
+        free: seconds at which each device is free; the sender's is later by what it costs. [D]
+        sent: seconds at which the copies made for each op so far end; changed. [n], or no rows
+            where no link costs its sender time
+        producer: the op that makes the tensor.
+        source: its device.
+        target: receiving device; there is a link.
+        size: bytes.
+        finish: seconds at which the producer finishes.
+    """
+    begin = fetch_begin(links, channel_free, sent, producer, source, target, finish)
+    end = begin + size * links.per_byte[source, target]
+    hold(links, channel_free, source, target, end)
+    if links.sends_cost:
+        if links.sender_busy[source, target]:
+            ready = max(finish, sent[producer])
+            free[source] += end - ready
+            sent[producer] = end
+        free[source] += links.send_overhead[source, target]
+    return end + links.latency[source, target]
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def pay(
+    links: Links,
+    free: FloatArray,
+    told: BoolArray,
+    tensors: IntArray,
+    source: IntArray,
+    size: FloatArray,
+    target: int,
+) -> float:
+    """Books what an op's inputs cost devices in a schedule whose links are never busy.
+
+    Returns:
+        Seconds that the messages take of the receiver.
+
+    Args:
+        links: the links.
+        free: seconds at which each device is free; later by what sending costs it. [D]
+        told: whether a tensor has been sent to a device; changed. [T, D]
+        tensors: the op's inputs.
+        source: device of each tensor. [T]
+        size: bytes of each tensor. [T]
+        target: the op's device.
+    """
+    seconds, target = 0.0, Index(target)
+    for tensor in tensors:
+        here = Index(source[tensor])
+        if here == target or told[tensor, target] or not linked(links, here, target):
+            continue
+        told[tensor, target] = True
+        free[here] += links.send_overhead[here, target]
+        if links.sender_busy[here, target]:
+            free[here] += service_time(links, here, target, size[tensor])
+        seconds += receive_time(links, here, target, size[tensor])
+    return seconds
+
+
+def mean_seconds(cluster: Cluster, size: FloatArray) -> FloatArray:
+    """Seconds that ``size`` bytes take over the cluster's mean link, times the share of pairs.
+
+    As in HEFT the mean is over all pairs of devices, a device with itself included (cost 0).
+    """
+    linked = cluster.linked.ravel()
+    if not linked.any():
+        return np.zeros(len(size))
+    delay = (cluster.latency + cluster.receive_overhead).ravel()[linked].mean()
+    per_byte = (1.0 / cluster.bandwidth.ravel()[linked]).mean()
+    return linked.sum() / linked.size * (delay + size * per_byte)
+
+
+def sender_seconds(link: Link, size: float) -> float:
+    """Seconds that a message of ``size`` bytes takes of its sender."""
+    return link.send_overhead + (size / link.bandwidth if link.sender_busy else 0.0)
+
+
+def parts(
+    cluster: Cluster, source: int, target: int, size: float, messages: int
+) -> tuple[float, float, float, float]:
+    """Seconds of service, of latency, of the sender and of the receiver for ``messages`` at once.
+
+    ``size`` is their bytes in all; there is a link.
+    """
+    return (
+        size / cluster.bandwidth[source, target],
+        cluster.latency[source, target],
+        messages * cluster.send_overhead[source, target],
+        messages * cluster.receive_overhead[source, target],
+    )
+
+
+def durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
+    """All seconds that ``parts`` may be made of, for messages of these bytes."""
+    rate = np.unique(cluster.bandwidth[cluster.linked])
+    fixed = [cluster.latency[cluster.linked], cluster.send_overhead, cluster.receive_overhead]
+    return [*fixed, sizes[:, None] / rate]
+
+
+def most_seconds(cluster: Cluster, sizes: FloatArray) -> float:
+    """Seconds that messages of these bytes take one by one over the dearest link; 0 without any."""
+    if not cluster.linked.any():
+        return 0.0
+    fixed = cluster.latency + cluster.send_overhead + cluster.receive_overhead
+    slowest = cluster.bandwidth[cluster.linked].min()
+    return float(fixed[cluster.linked].max() * len(sizes) + sizes.sum() / slowest)
