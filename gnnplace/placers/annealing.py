@@ -28,13 +28,14 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.clock import NO_BUDGET, share_of
 from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.search_space import SearchSpace
+from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import step_time_kernel
 from gnnplace.simulation.list_scheduling import list_schedule
@@ -65,13 +66,13 @@ class Neighbourhood(NamedTuple):
     memory_matters: bool
 
 
-@njit(cache=True)
+@kernel
 def seed_kernel(seed: int) -> None:
     """Seeds the kernels' random numbers."""
     np.random.seed(seed)
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def energy(
     c: Compiled, h: Neighbourhood, device: IntArray, order: IntArray, cutoff: float
 ) -> float:
@@ -79,10 +80,23 @@ def energy(
     if not h.memory_matters:
         return step_time_kernel(c, device, order, cutoff)
     seconds, excess = excess_kernel(c, device, order, cutoff)
-    return seconds + h.penalty * excess / max(1.0, c.memory.sum())
+    memory = 0.0
+    for d in range(len(c.memory)):
+        memory += c.memory[d]
+    return seconds + h.penalty * excess / max(1.0, memory)
 
 
-@njit(cache=True, boundscheck=False)
+def energy_of(
+    c: Compiled, h: Neighbourhood, device: IntArray, order: IntArray, cutoff: float
+) -> float:
+    """``energy`` for callers that are no kernels."""
+    if not h.memory_matters:
+        return float(step_time_kernel(c, device, order, cutoff))
+    seconds, excess = excess_kernel(c, device, order, cutoff)
+    return float(seconds + h.penalty * excess / max(1.0, float(np.cumsum(c.memory)[-1])))
+
+
+@inner()
 def window_of(
     c: Compiled, h: Neighbourhood, order: IntArray, position: IntArray, op: int
 ) -> tuple[int, int]:
@@ -98,7 +112,7 @@ def window_of(
     return low, high
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
     """Moves the op at position ``origin`` to ``goal``, the ones between by one."""
     op = order[origin]
@@ -110,7 +124,7 @@ def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
     position[op] = goal
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bool:
     """Whether a shift leaves every device's own sequence as it is."""
     d, step = device[order[origin]], 1 if goal > origin else -1
@@ -120,7 +134,7 @@ def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bo
     return k == goal + step
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def renewed_order(c: Compiled, device: IntArray, order: IntArray) -> IntArray:
     """The order that list scheduling makes where ``order`` says who goes first. [n]"""
     priority = np.empty(len(order))
@@ -129,7 +143,7 @@ def renewed_order(c: Compiled, device: IntArray, order: IntArray) -> IntArray:
     return list_schedule(c, device, priority)
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple[int, int]:
     """Units of a random move and the device they go to: how many are ``touched``, the target."""
     num_units, num_devices = h.allowed.shape
@@ -160,7 +174,7 @@ def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple
     return last - first, target
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def move_units(
     h: Neighbourhood,
     unit_device: IntArray,
@@ -185,7 +199,7 @@ def move_units(
     return changed
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def undo_move(
     h: Neighbourhood,
     unit_device: IntArray,
@@ -201,7 +215,7 @@ def undo_move(
             device[h.ops[k]] = former[i]
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def anneal_kernel(
     c: Compiled,
     h: Neighbourhood,
@@ -256,12 +270,13 @@ def anneal_kernel(
                 continue
             now = tried
             if renewed:
-                order[:] = changed_order
-                position[order] = np.arange(n)
+                copy_to(order, changed_order)
+                for k in range(n):
+                    position[order[k]] = k
         if now < best:
             best = now
-            best_device[:] = device
-            best_order[:] = order
+            copy_to(best_device, device)
+            copy_to(best_order, order)
     return now, best
 
 
@@ -279,7 +294,7 @@ def neighbourhood(space: SearchSpace) -> Neighbourhood:
         space.unit_order,
         rank,
         space.problem.unit_allowed,
-        space.problem.graph.producer,
+        space.problem.graph.producer.copy(),
         space.penalty,
         space.memory_matters,
     )

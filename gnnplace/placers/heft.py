@@ -17,11 +17,12 @@ Complexity: O(n D (inputs + log n)) and the shifting of gaps.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search_space import SearchSpace
+from gnnplace.simulation.arrays import copy_rows, greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import mean_upward_rank
 
@@ -29,7 +30,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def earliest_gap(
     begins: FloatArray, ends: FloatArray, count: int, ready: float, cost: float
 ) -> tuple[float, int]:
@@ -52,7 +53,7 @@ def earliest_gap(
     return at, count
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def heft_kernel(
     c: Compiled,
     by_rank: IntArray,
@@ -126,12 +127,12 @@ def heft_kernel(
                     arrival[tensor, d] = channel_free[channel] + c.latency[source, d]
         device[op], start[op], finish[op] = d, best_start, best
         unit_device[unit] = d
-        if count.max() + 1 >= begins.shape[1]:
+        if greatest(count) + 1 >= begins.shape[1]:
             wider = np.empty((num_devices, 2 * begins.shape[1]))
-            wider[:, : begins.shape[1]] = begins
+            copy_rows(wider, begins)
             begins = wider
             wider = np.empty((num_devices, 2 * ends.shape[1]))
-            wider[:, : ends.shape[1]] = ends
+            copy_rows(wider, ends)
             ends = wider
         for k in range(count[d], best_slot, -1):
             begins[d, k], ends[d, k] = begins[d, k - 1], ends[d, k - 1]

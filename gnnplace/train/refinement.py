@@ -87,7 +87,8 @@ def try_decisions(
     features = np.zeros((num_units, num_devices, NUM_REFINING), np.float32)
     masks, decided = np.zeros((num_units, num_devices), np.bool_), np.zeros(num_units, np.int32)
     forced = np.full(num_units, -1, np.int32)
-    given = (ground.r if back else ground.c, ground, previous, stay, float(rng.choice(NOISES)))
+    c, shared = ground.r if back else ground.c, (ground.units, ground.weights, ground.context)
+    given = (c, *shared, previous, stay, float(rng.choice(NOISES)))
     walked, count = walk_again(*given, forced, features, masks, decided)
     picked = np.sort(rng.permutation(count)[:decisions])
     costs, done = np.full((len(picked), num_devices), np.nan), 0
