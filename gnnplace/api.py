@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnplace import warming
 from gnnplace.best import make_placer as make_placer
 from gnnplace.best import placer_names as placer_names
 from gnnplace.best import shown_placers
@@ -19,7 +19,6 @@ from gnnplace.placement import Placement
 from gnnplace.placement import placed_microbatches as placed_microbatches
 from gnnplace.placement import read_placement_for as read_placement_for
 from gnnplace.placers import Exact, Placer, Result, SearchSpace
-from gnnplace.placers.contract import training_chain
 from gnnplace.placers.throughput import throughput_placer as throughput_placer
 from gnnplace.problem import Problem, read_problem
 from gnnplace.simulation import simulate as simulate
@@ -45,7 +44,6 @@ Progress = Callable[[str], None]
 DEFAULT_BUDGET = 2.0
 HOST_MEMORY = 1e12  # Bytes: a captured graph is not yet meant for any machine.
 TIME, THROUGHPUT = "time", "throughput"
-WARMING = 0.02  # seconds of budget that reach a placer's search as well
 
 
 @dataclass(frozen=True)
@@ -212,13 +210,11 @@ def place(
     return made.place(problem, budget=budget, seed=seed, space=space)
 
 
-def warm(names: Iterable[str] | None = None, objective: str = TIME) -> None:
+def warm(
+    names: Iterable[str] | None = None, objective: str = TIME, progress: Progress | None = None
+) -> None:
     """Compiles, or loads from disk, the kernels of placers, so that no budget has to pay for it."""
-    for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
-        for name in names or shown_placers():
-            for budget in (0.0, WARMING):
-                with suppress(GnnplaceError):
-                    place(problem, placer=name, budget=budget, objective=objective)
+    warming.warm(names or shown_placers(), objective, progress)
 
 
 def compare(

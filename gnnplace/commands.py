@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from gnnplace import api
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
 from gnnplace.files import write_json
+from gnnplace.first_answer import first_answer, is_problem_file
 from gnnplace.intervals import compare_intervals, interval_keys, interval_row, interval_table
 from gnnplace.microbatch_search import AUTO, Place, Size, choose, placing, search
 from gnnplace.placement import Placement, placement_to_data
@@ -35,6 +37,7 @@ from gnnplace.report import (
     write_page,
     write_trace,
 )
+from gnnplace.warming import is_warm
 
 if TYPE_CHECKING:
     from gnnplace.measurements import MeasurementStore
@@ -157,18 +160,33 @@ def place(args: Namespace) -> int:
         api.make_placer(args.placer, args.order, args.checkpoint)
     if args.microbatches == AUTO:
         _check_auto(args.objective)
-        api.warm([args.placer])
+        api.warm([args.placer], progress=say)
         options, problem, result = _found_size(args, place, correct)
     else:
         options = options_of(args)
-        problem = correct(api.read_or_profile(args.what, args.cluster, options, say))
-        api.warm([args.placer], args.objective)
+        with _meanwhile(args, options):
+            problem = correct(api.read_or_profile(args.what, args.cluster, options, say))
+            api.warm([args.placer], args.objective, say)
         result = place(problem)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
-    data[OPTIONS_KEY] = {key: getattr(options, key) for key in OPTIONS}
+    data |= options_entry(options)
     write_json(args.output, data)
     console().print(f"{result}; written to {args.output}", soft_wrap=True)
     return 0
+
+
+def options_entry(options: api.CaptureOptions) -> dict[str, Any]:
+    """What a placement's file says of how the model was captured."""
+    return {OPTIONS_KEY: {key: getattr(options, key) for key in OPTIONS}}
+
+
+def _meanwhile(args: Namespace, options: api.CaptureOptions) -> AbstractContextManager[None]:
+    """A first answer for a problem file while kernels are compiled, if they have to be."""
+    plain = args.objective == api.TIME and args.calibration is None
+    if not plain or not is_problem_file(args.what) or is_warm([args.placer]):
+        return nullcontext()
+    extra = options_entry(options)
+    return first_answer(args.what, args.cluster, options, args.output, extra)
 
 
 def _check_auto(objective: str) -> None:
@@ -225,7 +243,7 @@ def compare(args: Namespace) -> int:
     """Every placer on one problem."""
     problem = api.read_or_profile(args.what, args.cluster, options_of(args), say)
     names = [name for name in args.placers.split(",") if name] or None
-    api.warm(names)
+    api.warm(names, progress=say)
     if args.objective != api.TIME:
         return _compare_intervals(problem, names, args)
     results = api.compare(problem, names, budget=args.budget, seed=args.seed, progress=say)
@@ -245,7 +263,7 @@ def _compare_intervals(problem: Problem, names: list[str] | None, args: Namespac
     """The same for the throughput objective."""
     if args.objective != api.THROUGHPUT:
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
-    api.warm(["best"], api.THROUGHPUT)
+    api.warm(["best"], api.THROUGHPUT, say)
     search = {"budget": args.budget, "seed": args.seed, "progress": say}
     results = compare_intervals(problem, names, **search)
     if args.json:

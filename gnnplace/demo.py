@@ -71,8 +71,7 @@ def demo(args: Namespace) -> int:
     out = console()
     road = _searched(args, store) if args.microbatches == AUTO else _captured(args, store)
     problem = road.problem
-    say("compiling the simulator and the placers (once; cached on disk)")
-    api.warm()
+    api.warm(progress=say)
     results = api.compare(problem, budget=args.budget, seed=args.seed, progress=say)
     runs = _execute_all(road, results)
     rows = with_best_bound([_row(result, runs) for result in results])
@@ -99,7 +98,7 @@ def _captured(args: Namespace, store: MeasurementStore | None) -> Road:
 def _searched(args: Namespace, store: MeasurementStore | None) -> Road:
     """With the number of micro-batches whose best placement is predicted to be the fastest."""
     say(f"capturing and profiling the training step of {args.model} at every share of its batch")
-    api.warm(["best"])
+    api.warm(["best"], progress=say)
     place = placing("best", args.budget, args.seed)
     sizes = search(args.model, args.cluster, options_of(args), place, say)
     chosen = choose(sizes)

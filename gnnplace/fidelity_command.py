@@ -61,7 +61,7 @@ def _candidates(study: Study) -> list[Candidate]:
     def place(name: str) -> Placement:
         return api.place(study.problem, placer=name, budget=args.budget, seed=args.seed).placement
 
-    api.warm(names)
+    api.warm(names, progress=say)
     return candidates(study.problem, names, place, args.placements, args.seed)
 
 

@@ -179,7 +179,7 @@ class Placing:
                 if count == 1 or not self.problems:
                     raise
                 say(f"not with {count} micro-batches: {error}")
-        api.warm([args.placer])
+        api.warm([args.placer], progress=say)
 
     @property
     def has_gradients(self) -> bool:

@@ -87,7 +87,7 @@ def run_hybrid(args: Namespace) -> HybridRun:
     base = api.capture(args.what, options=capture_options(args, groups * cut))
     options = capture_options(args, cut)
     problem = api.profile(base, fabric.group(0, devices), options=options, progress=say)
-    api.warm([args.placer])
+    api.warm([args.placer], progress=say)
     placed = api.place(problem, placer=args.placer, budget=args.budget, seed=args.seed)
     whole = replicated_problem(problem, groups, fabric.group(0, groups * devices))
     placement = replicated_placement(problem, placed.placement, groups)
