@@ -72,7 +72,7 @@ def seed_kernel(seed: int) -> None:
     np.random.seed(seed)
 
 
-@inner()
+@inner(inline="always")
 def energy(
     c: Compiled, h: Neighbourhood, device: IntArray, order: IntArray, cutoff: float
 ) -> float:
@@ -134,7 +134,7 @@ def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bo
     return k == goal + step
 
 
-@inner()
+@inner(inline="always")
 def renewed_order(c: Compiled, device: IntArray, order: IntArray) -> IntArray:
     """The order that list scheduling makes where ``order`` says who goes first. [n]"""
     priority = np.empty(len(order))
