@@ -30,6 +30,7 @@ docs: .venv/installed-docs
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m gnnplace.policy.warming
 	touch $@
 
 clean:

@@ -25,12 +25,13 @@ from gnnplace.policy.placing import check_budget as check_budget
 from gnnplace.policy.placing import compare as compare
 from gnnplace.policy.placing import place as place
 from gnnplace.policy.placing import placer_for as placer_for
-from gnnplace.policy.placing import warm as warm
 from gnnplace.policy.roster import ROSTER as ROSTER
 from gnnplace.policy.roster import make_placer as make_placer
 from gnnplace.policy.roster import placer_names as placer_names
 from gnnplace.policy.roster import placer_options as placer_options
 from gnnplace.policy.roster import shown_placers as shown_placers
+from gnnplace.policy.warming import is_warm as is_warm
+from gnnplace.policy.warming import warm as warm
 from gnnplace.problem import Problem
 from gnnplace.profiling.targets import is_problem_file as is_problem_file
 from gnnplace.profiling.targets import on_cluster as on_cluster
@@ -138,6 +139,7 @@ __all__ = [
     "execute_hybrid",
     "execution_mode",
     "is_problem_file",
+    "is_warm",
     "make_placer",
     "on_cluster",
     "place",

@@ -32,8 +32,8 @@ from gnnplace.execution.running import execute_placement
 from gnnplace.placement import write_placement
 from gnnplace.placers import Result
 from gnnplace.policy.placing import place
-from gnnplace.policy.placing import warm as warm_placers
 from gnnplace.policy.roster import placer_names
+from gnnplace.policy.warming import warm as warm_placers
 from gnnplace.problem import Problem, write_problem
 from gnnplace.profiling.problems import profile_model
 from gnnplace.sharding import ShardingProblem, best_strategy, warm

@@ -49,7 +49,7 @@ def run(args: Namespace) -> int:
     if args.objective not in (api.TIME, api.THROUGHPUT):
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
     problem = read_problem_of(args, capture_options(args))
-    api.warm(names or None)
+    api.warm(names or None, progress=say)
     title = f"{problem.name} on {problem.num_devices} devices"
     if args.objective == api.THROUGHPUT:
         return _compare_intervals(problem, names, args, title)
@@ -66,7 +66,7 @@ def run(args: Namespace) -> int:
 
 
 def _compare_intervals(problem: Problem, names: list[str], args: Namespace, title: str) -> int:
-    api.warm(["best"], api.THROUGHPUT)
+    api.warm(["best"], api.THROUGHPUT, say)
     results = api.compare_intervals(
         problem, names or None, budget=args.budget, seed=args.seed, progress=say
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -26,6 +27,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_json
 from gnnplace.placement import OPTIONS_KEY, placement_to_data
 from gnnplace.placers import Result
+from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem
 from gnnplace.report.intervals import interval_keys
 
@@ -66,8 +68,7 @@ def run(args: Namespace) -> int:
     )
     options, problem, result = _placed(args, place, correct)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
-    data[OPTIONS_KEY] = {key: getattr(options, key) for key in CAPTURE}
-    write_json(args.output, data)
+    write_json(args.output, data | options_entry(options))
     console().print(f"{result}; written to {args.output}", soft_wrap=True)
     return 0
 
@@ -83,9 +84,24 @@ def _placed(
         assert chosen.result is not None
         return chosen.options, chosen.problem, chosen.result
     options = capture_options(args)
-    problem = correct(read_problem_of(args, options))
-    api.warm([args.placer], args.objective)
+    with _meanwhile(args, options):
+        problem = correct(read_problem_of(args, options))
+        api.warm([args.placer], args.objective, say)
     return options, problem, place(problem)
+
+
+def _meanwhile(args: Namespace, options: api.CaptureOptions) -> AbstractContextManager[None]:
+    """A first answer for a problem file while kernels are compiled, if they have to be."""
+    plain = args.objective == api.TIME and args.calibration is None
+    if not plain or not api.is_problem_file(args.what) or api.is_warm([args.placer]):
+        return nullcontext()
+    extra = options_entry(options)
+    return first_answer(args.what, args.cluster, options.microbatches, args.output, extra)
+
+
+def options_entry(options: api.CaptureOptions) -> dict[str, Any]:
+    """What a placement's file says of how the model was captured."""
+    return {OPTIONS_KEY: {key: getattr(options, key) for key in CAPTURE}}
 
 
 def read_problem_of(args: Namespace, options: api.CaptureOptions) -> Problem:
@@ -103,7 +119,7 @@ def _chosen_size(args: Namespace, place: Place, correct: Callable[[Problem], Pro
         )
     from gnnplace.report.sizes import sizes_table
 
-    api.warm([args.placer])
+    api.warm([args.placer], progress=say)
     sizes, chosen = api.choose_microbatches(
         args.what, args.cluster, capture_options(args), place, say, correct
     )

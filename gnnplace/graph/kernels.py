@@ -6,17 +6,16 @@ A graph comes in as its CSR arrays: ``offset`` [n + 1] says where each op's succ
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from gnnplace.graph.jit import inner, kernel
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
     """Number of predecessors of each op. [n]"""
     waiting = np.zeros(len(offset) - 1, np.int32)
@@ -25,7 +24,33 @@ def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
     return waiting
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
+def add_to(heap: IntArray, count: int, item: int) -> None:
+    """Adds an item to a binary heap of ``count`` items, the least first; ``heap`` has room."""
+    at = count
+    while at > 0 and heap[(at - 1) >> 1] > item:
+        heap[at] = heap[(at - 1) >> 1]
+        at = (at - 1) >> 1
+    heap[at] = item
+
+
+@inner()
+def take_least(heap: IntArray, count: int) -> int:
+    """Takes the least item off a binary heap of ``count`` items, at least one."""
+    least, item, at = heap[0], heap[count - 1], 0
+    while 2 * at + 1 < count - 1:
+        below = 2 * at + 1
+        if below + 1 < count - 1 and heap[below + 1] < heap[below]:
+            below += 1
+        if item <= heap[below]:
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = item
+    return least
+
+
+@kernel
 def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntArray:
     """Producers first, among the ready ops the one that comes first in ``op_of``. [<= n]
 
@@ -41,26 +66,28 @@ def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntAr
     for k in range(n):
         key[op_of[k]] = k
     waiting = count_inputs(offset, successor)
-    ready = [np.int32(0)]
-    ready.pop()
+    ready, num_ready = np.empty(n, np.int32), 0
     for k in range(n):
         if waiting[op_of[k]] == 0:
-            ready.append(np.int32(k))
+            ready[num_ready] = k  # A list that ascends is a heap.
+            num_ready += 1
     order = np.empty(n, np.int32)
     count = 0
-    while len(ready) > 0:
-        op = op_of[heappop(ready)]
+    while num_ready > 0:
+        op = op_of[take_least(ready, num_ready)]
+        num_ready -= 1
         order[count] = op
         count += 1
         for k in range(offset[op], offset[op + 1]):
             other = successor[k]
             waiting[other] -= 1
             if waiting[other] == 0:
-                heappush(ready, key[other])
+                add_to(ready, num_ready, key[other])
+                num_ready += 1
     return order[:count]
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def first_ready_first(offset: IntArray, successor: IntArray) -> IntArray:
     """Producers first; ops become ready into a queue. [n]"""
     waiting = count_inputs(offset, successor)
@@ -83,7 +110,7 @@ def first_ready_first(offset: IntArray, successor: IntArray) -> IntArray:
     return order[:count]
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def depth_first(
     offset: IntArray, successor: IntArray, sources: IntArray
 ) -> tuple[IntArray, IntArray]:
@@ -114,7 +141,7 @@ def depth_first(
     return pre, post
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def longest_after(
     order: IntArray,
     offset: IntArray,
@@ -132,7 +159,7 @@ def longest_after(
     return after
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def longest_before(
     order: IntArray,
     offset: IntArray,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.hybrid.gradients import PlacedStep, placed_step
-from gnnplace.policy.placing import place, warm
+from gnnplace.policy.placing import place
+from gnnplace.policy.warming import warm
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.profiling.problems import read_or_profile
 from gnnplace.profiling.targets import is_problem_file, on_cluster
@@ -62,7 +63,7 @@ class Placing:
                 if count == 1 or not self.problems:
                     raise
                 progress(f"not with {count} micro-batches: {error}")
-        warm([search.placer])
+        warm([search.placer], progress=progress)
 
     @property
     def has_gradients(self) -> bool:

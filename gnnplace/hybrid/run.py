@@ -21,7 +21,8 @@ from gnnplace.hybrid.ddp import DataParallelRun, run_data_parallel, shares_of
 from gnnplace.hybrid.fabric import Fabric
 from gnnplace.hybrid.place import Search
 from gnnplace.hybrid.replicas import replicated, replicated_placement, replicated_problem
-from gnnplace.policy.placing import place, warm
+from gnnplace.policy.placing import place
+from gnnplace.policy.warming import warm
 from gnnplace.profiling.problems import profile_model
 from gnnplace.profiling.targets import resolve_cluster
 from gnnplace.simulation import simulate
@@ -109,7 +110,7 @@ def execute_hybrid(
     base = capture_model(model, options=replace(search.capture, microbatches=groups * cut))
     options = replace(search.capture, microbatches=cut)
     problem = profile_model(base, fabric.group(0, devices), options=options, progress=progress)
-    warm([search.placer])
+    warm([search.placer], progress=progress)
     placed = place(problem, placer=search.placer, budget=search.budget, seed=search.seed)
     whole = replicated_problem(problem, groups, fabric.group(0, groups * devices))
     placement = replicated_placement(problem, placed.placement, groups)

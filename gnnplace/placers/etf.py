@@ -15,9 +15,9 @@ Complexity: O(n D log n + edges D); at most 200,000 ops are taken.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.problem import Problem
 from gnnplace.search.orders import rank_order, with_own_order
@@ -34,14 +34,14 @@ MOST_OPS = 200_000
 NEVER = 1e12  # seconds until a tensor is there without a link: after everything else
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def still_open(c: Compiled, device: IntArray, unit_device: IntArray, op: int, d: int) -> bool:
     """Whether a ready op that a heap of device ``d`` holds may still go there."""
     fixed = unit_device[c.unit_of[op]]
     return device[op] < 0 and (fixed < 0 or fixed == d)
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntArray, FloatArray]:
     """Device and scheduled start of each op. [n], [n]
 
@@ -66,6 +66,7 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
     later, later_at = np.empty((num_devices, n)), np.empty((num_devices, n), np.int32)
     num_now, num_later = np.zeros(num_devices, np.int64), np.zeros(num_devices, np.int64)
     ready, num_ready = np.empty(n, np.int32), 0
+    zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     for op in range(n):
         if missing[op] == 0:
             ready[num_ready] = op
@@ -75,7 +76,8 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
             op = ready[i]
             for d in range(num_devices):
                 if allowed[c.unit_of[op], d]:
-                    heap_push(later[d], later_at[d], 0, num_later[d], there[op, d], place[op])
+                    rank = np.int64(place[op])
+                    heap_push(later[d], later_at[d], zero, num_later[d], there[op, d], rank)
                     num_later[d] += 1
         best, best_place, best_device = np.inf, n, -1
         for d in range(num_devices):
@@ -84,15 +86,15 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
                 open_here = still_open(c, device, unit_device, op, d)
                 if open_here and later[d, 0] > free[d]:
                     break
-                k = heap_pop(later[d], later_at[d], 0, num_later[d])
+                k = heap_pop(later[d], later_at[d], zero, num_later[d])
                 num_later[d] -= 1
                 if open_here:
-                    heap_push(now[d], now_at[d], 0, num_now[d], float(k), k)
+                    heap_push(now[d], now_at[d], zero, num_now[d], float(k), np.int64(k))
                     num_now[d] += 1
             while num_now[d] > 0:
                 if still_open(c, device, unit_device, by_rank[now_at[d, 0]], d):
                     break
-                heap_pop(now[d], now_at[d], 0, num_now[d])
+                heap_pop(now[d], now_at[d], zero, num_now[d])
                 num_now[d] -= 1
             at, k = np.inf, n
             if num_now[d] > 0:

@@ -20,12 +20,13 @@ Complexity: O(n D (inputs + log n)) and the shifting of gaps.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.search.orders import rank_order, with_own_order
 from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.arrays import copy_rows, greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import (
@@ -41,7 +42,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
-@njit(cache=True, boundscheck=False, _nrt=False)
+@inner(_nrt=False)
 def earliest_gap(
     begins: FloatArray, ends: FloatArray, count: int, ready: float, cost: float
 ) -> tuple[float, int]:
@@ -64,7 +65,7 @@ def earliest_gap(
     return at, count
 
 
-@njit(cache=True, boundscheck=False, _nrt=False)
+@inner(_nrt=False)
 def take(
     begins: FloatArray, ends: FloatArray, count: int, slot: int, begin: float, end: float
 ) -> None:
@@ -74,15 +75,15 @@ def take(
     begins[slot], ends[slot] = begin, end
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def twice_as_wide(rows: FloatArray) -> FloatArray:
     """The same rows with as much room again."""
     wider = np.empty((rows.shape[0], 2 * rows.shape[1]))
-    wider[:, : rows.shape[1]] = rows
+    copy_rows(wider, rows)
     return wider
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@kernel
 def heft_kernel(
     c: Compiled,
     by_rank: IntArray,
@@ -150,7 +151,7 @@ def heft_kernel(
                 best, best_begin, best_slot = at + cost, at, slot
                 best_start, best_device = at + extra, d
         d, target = best_device, Index(best_device)
-        room = count.max() + 1 + (c.input_offset[op + 1] - c.input_offset[op])
+        room = greatest(count) + 1 + (c.input_offset[op + 1] - c.input_offset[op])
         while room >= begins.shape[1]:
             begins, ends = twice_as_wide(begins), twice_as_wide(ends)
         if once:

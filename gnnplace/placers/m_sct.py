@@ -18,9 +18,9 @@ edges, then O(n R D), R = ready ops at once.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.problem import Problem
 from gnnplace.search.orders import with_own_order
@@ -38,7 +38,7 @@ LP_SECONDS = 10.0
 MOST_OPS = 20_000
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def favourite_kernel(
     c: Compiled,
     rank: FloatArray,

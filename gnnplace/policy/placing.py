@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers.base import Placer, Result
-from gnnplace.placers.contract import training_chain
 from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.search.space import SearchSpace
@@ -19,7 +16,6 @@ Progress = Callable[[str], None]
 Failure = tuple[str, GnnplaceError]
 DEFAULT_BUDGET = 2.0
 TIME, THROUGHPUT = "time", "throughput"
-WARMING = 0.02  # seconds of budget that reach a placer's search as well
 
 
 def placer_for(objective: str, name: str, **options: Any) -> Placer:
@@ -76,15 +72,6 @@ def place(
     check_budget(budget)
     made = placer_for(objective, placer, **options)
     return made.place(problem, budget=budget, seed=seed, space=space)
-
-
-def warm(names: Iterable[str] | None = None, objective: str = TIME) -> None:
-    """Compiles, or loads from disk, the kernels of placers, so that no budget has to pay for it."""
-    for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
-        for name in names or shown_placers():
-            for budget in (0.0, WARMING):
-                with suppress(GnnplaceError):
-                    place(problem, placer=name, budget=budget, objective=objective)
 
 
 def compare(

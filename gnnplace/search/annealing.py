@@ -19,9 +19,9 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import kernel
 from gnnplace.search.clock import NO_BUDGET
 from gnnplace.search.found import Found
 from gnnplace.search.moves import (
@@ -38,6 +38,7 @@ from gnnplace.search.moves import (
     window_of,
 )
 from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 
 IntArray = NDArray[np.int32]
@@ -47,7 +48,7 @@ MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
 ROUND_SECONDS = 0.02
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def anneal_kernel(
     c: Compiled,
     h: Neighbourhood,
@@ -102,12 +103,13 @@ def anneal_kernel(
                 continue
             now = tried
             if renewed:
-                order[:] = changed_order
-                position[order] = np.arange(n)
+                copy_to(order, changed_order)
+                for k in range(n):
+                    position[order[k]] = k
         if now < best:
             best = now
-            best_device[:] = device
-            best_order[:] = order
+            copy_to(best_device, device)
+            copy_to(best_order, order)
     return now, best
 
 

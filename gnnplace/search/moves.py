@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import step_time_kernel
@@ -45,13 +45,13 @@ class Neighbourhood(NamedTuple):
     memory_matters: bool
 
 
-@njit(cache=True)
+@kernel
 def seed_kernel(seed: int) -> None:
     """Seeds the kernels' random numbers."""
     np.random.seed(seed)
 
 
-@njit(cache=True, boundscheck=False)
+@inner(inline="always")
 def energy(
     c: Compiled, h: Neighbourhood, device: IntArray, order: IntArray, cutoff: float
 ) -> float:
@@ -59,10 +59,23 @@ def energy(
     if not h.memory_matters:
         return step_time_kernel(c, device, order, cutoff)
     seconds, excess = excess_kernel(c, device, order, cutoff)
-    return seconds + h.penalty * excess / max(1.0, c.memory.sum())
+    memory = 0.0
+    for d in range(len(c.memory)):
+        memory += c.memory[d]
+    return seconds + h.penalty * excess / max(1.0, memory)
 
 
-@njit(cache=True, boundscheck=False)
+def energy_of(
+    c: Compiled, h: Neighbourhood, device: IntArray, order: IntArray, cutoff: float
+) -> float:
+    """``energy`` for callers that are no kernels."""
+    if not h.memory_matters:
+        return float(step_time_kernel(c, device, order, cutoff))
+    seconds, excess = excess_kernel(c, device, order, cutoff)
+    return float(seconds + h.penalty * excess / max(1.0, float(np.cumsum(c.memory)[-1])))
+
+
+@inner()
 def window_of(
     c: Compiled, h: Neighbourhood, order: IntArray, position: IntArray, op: int
 ) -> tuple[int, int]:
@@ -78,7 +91,7 @@ def window_of(
     return low, high
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
     """Moves the op at position ``origin`` to ``goal``, the ones between by one."""
     op = order[origin]
@@ -90,7 +103,7 @@ def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
     position[op] = goal
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bool:
     """Whether a shift leaves every device's own sequence as it is."""
     d, step = device[order[origin]], 1 if goal > origin else -1
@@ -100,7 +113,7 @@ def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bo
     return k == goal + step
 
 
-@njit(cache=True, boundscheck=False)
+@inner(inline="always")
 def renewed_order(c: Compiled, device: IntArray, order: IntArray) -> IntArray:
     """The order that list scheduling makes where ``order`` says who goes first. [n]"""
     priority = np.empty(len(order))
@@ -109,7 +122,7 @@ def renewed_order(c: Compiled, device: IntArray, order: IntArray) -> IntArray:
     return list_schedule(c, device, priority)
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple[int, int]:
     """Units of a random move and the device they go to: how many are ``touched``, the target."""
     num_units, num_devices = h.allowed.shape
@@ -140,7 +153,7 @@ def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple
     return last - first, target
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def move_units(
     h: Neighbourhood,
     unit_device: IntArray,
@@ -165,7 +178,7 @@ def move_units(
     return changed
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def undo_move(
     h: Neighbourhood,
     unit_device: IntArray,
@@ -195,7 +208,7 @@ def neighbourhood(space: SearchSpace) -> Neighbourhood:
         space.unit_order,
         rank,
         space.problem.unit_allowed,
-        space.problem.graph.producer,
+        space.problem.graph.producer.copy(),
         space.penalty,
         space.memory_matters,
     )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from gnnplace.graph.jit import kernel
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def mean_of_finite(rows: FloatArray) -> FloatArray:
     """Mean of the finite entries of each row, 0 where there is none. [n, D] to [n]"""
     result = np.zeros(len(rows))
@@ -26,7 +27,7 @@ def mean_of_finite(rows: FloatArray) -> FloatArray:
     return result
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def sum_of_finite(rows: FloatArray) -> FloatArray:
     """Sum of the finite entries of each column. [n, D] to [D]"""
     total = np.zeros(rows.shape[1])
@@ -37,7 +38,7 @@ def sum_of_finite(rows: FloatArray) -> FloatArray:
     return total
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def follow_forward(
     order: IntArray,
     offset: IntArray,
@@ -65,7 +66,7 @@ def follow_forward(
     return result
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def flows_between(
     a: IntArray, b: IntArray, size: FloatArray, count: int
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
@@ -96,6 +97,12 @@ def flows_between(
             at[a[k]] += 1
             end[at[b[k]]], edge[at[b[k]]] = a[k], k
             at[b[k]] += 1
+    # Each unit's neighbours in ascending order: units in turn tell their neighbours of themselves.
+    ranked, at = np.empty(len(end), np.int32), offset[:-1].copy()
+    for u in range(count):
+        for k in range(offset[u], offset[u + 1]):
+            ranked[at[end[k]]] = u
+            at[end[k]] += 1
     other = np.empty(len(end), np.int32)
     into, out = np.full(len(end), -1.0), np.full(len(end), -1.0)
     slot = np.full(count, -1, np.int32)
@@ -104,7 +111,8 @@ def flows_between(
         low, high = offset[u], offset[u + 1]
         first = total
         offset[u] = first
-        for neighbour in np.sort(end[low:high]):
+        for k in range(low, high):
+            neighbour = ranked[k]
             if total == first or other[total - 1] != neighbour:
                 other[total] = neighbour
                 slot[neighbour] = total

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from gnnplace.graph.jit import kernel
+from gnnplace.simulation.arrays import copy_to, greatest
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def weighted_work(columns: FloatArray, counts: FloatArray, updates: int) -> FloatArray:
     """Each op's share of the work bound under the best weights found, in seconds. [n]
 
@@ -20,7 +22,10 @@ def weighted_work(columns: FloatArray, counts: FloatArray, updates: int) -> Floa
         updates: multiplicative updates of the weights; one column needs none.
     """
     n, num_columns = columns.shape
-    weight = np.full(num_columns, 1.0 / counts.sum())
+    devices = 0.0
+    for k in range(num_columns):
+        devices += counts[k]
+    weight = np.full(num_columns, 1.0 / devices)
     share, best, most = np.empty(n), np.zeros(n), -1.0
     for _ in range(updates if num_columns > 1 else 1):
         load = np.zeros(num_columns)
@@ -36,14 +41,19 @@ def weighted_work(columns: FloatArray, counts: FloatArray, updates: int) -> Floa
             load[choice] += columns[op, choice]
         if total > most:
             most = total
-            best[:] = share
-        load /= counts
-        weight *= np.exp(0.2 * load / max(load.max(), 1e-300))
-        weight /= (weight * counts).sum()
+            copy_to(best, share)
+        for k in range(num_columns):
+            load[k] /= counts[k]
+        most_load, scale = max(greatest(load), 1e-300), 0.0
+        for k in range(num_columns):
+            weight[k] *= np.exp(0.2 * load[k] / most_load)
+            scale += weight[k] * counts[k]
+        for k in range(num_columns):
+            weight[k] /= scale
     return best
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def on_one_device(part: IntArray, columns: FloatArray, head: FloatArray, tail: FloatArray) -> float:
     """Bound in seconds of parts whose ops run one after the other on the best device for them.
 
@@ -53,17 +63,20 @@ def on_one_device(part: IntArray, columns: FloatArray, head: FloatArray, tail: F
         head: least seconds before each op. [n]
         tail: least seconds after each op. [n]
     """
-    count, num_columns = part.max() + 1, columns.shape[1]
+    count, num_columns = greatest(part) + 1, columns.shape[1]
     work = np.zeros((count, num_columns))
     earliest, least = np.full(count, np.inf), np.full(count, np.inf)
     for op in range(len(part)):
         p = part[op]
-        work[p] += columns[op]
+        for k in range(num_columns):
+            work[p, k] += columns[op, k]
         earliest[p] = min(earliest[p], head[op])
         least[p] = min(least[p], tail[op])
     bound = 0.0
     for p in range(count):
         if earliest[p] < np.inf:
-            seconds = work[p].min()
+            seconds = np.inf
+            for k in range(num_columns):
+                seconds = min(seconds, work[p, k])
             bound = max(bound, earliest[p] + least[p] + (seconds if seconds < np.inf else 0.0))
     return bound

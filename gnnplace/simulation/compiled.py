@@ -93,9 +93,9 @@ def compile_problem(problem: Problem) -> Compiled:
         num_inputs=num_inputs.astype(np.int32),
         op_tensor_offset=graph.op_tensor_offset,
         op_tensor=graph.op_tensor,
-        size=graph.size,
-        consumer_offset=graph.consumer_offset,
-        consumer=graph.consumer,
+        size=graph.size.copy(),  # Copies can be written to: one type in kernels, as reversed.
+        consumer_offset=graph.consumer_offset.copy(),
+        consumer=graph.consumer.copy(),
         input_offset=np.concatenate(([0], np.cumsum(num_inputs))).astype(np.int32),
         input_tensor=graph.consumption_tensor[by_consumer],
         **_flows(graph),

@@ -7,16 +7,16 @@ least key first, the least item among equal keys. Both functions take O(log coun
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner
 from gnnplace.simulation.indices import ONE, Index
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
-@njit(cache=True, boundscheck=False, _nrt=False)
+@inner(_nrt=False)
 def heap_push(
     keys: FloatArray, items: IntArray, low: int, count: int, key: float, item: int
 ) -> None:
@@ -32,7 +32,7 @@ def heap_push(
     keys[base + at], items[base + at] = key, item
 
 
-@njit(cache=True, boundscheck=False, _nrt=False)
+@inner(_nrt=False)
 def heap_pop(keys: FloatArray, items: IntArray, low: int, count: int) -> int:
     """Takes the first item off a heap that has ``count`` of them, at least one."""
     base = Index(low)

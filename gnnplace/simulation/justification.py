@@ -15,7 +15,6 @@ Complexity: two list schedules and two simulations.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.simulation.compiled import Compiled
@@ -59,17 +58,20 @@ def _offset(counts: NDArray[np.int64]) -> IntArray:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
-@njit(cache=True, boundscheck=False)
-def finish_times(c: Compiled, device: IntArray, order: IntArray) -> FloatArray:
-    """Seconds at which each op finishes. [n]"""
+def times_of(c: Compiled, device: IntArray, order: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Start and finish of each op in seconds. [n], [n]"""
     n = len(device)
     start, finish = np.zeros(n), np.zeros(n)
     nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
     run_kernel(c, device, order, np.inf, np.zeros(n), start, finish, nothing, nowhere)
-    return finish
+    return start, finish
 
 
-@njit(cache=True, boundscheck=False)
+def finish_times(c: Compiled, device: IntArray, order: IntArray) -> FloatArray:
+    """Seconds at which each op finishes. [n]"""
+    return times_of(c, device, order)[1]
+
+
 def distances(c: Compiled, r: Compiled, device: IntArray, order: IntArray) -> FloatArray:
     """Seconds from each op's start to the end where all ops are as late as can be. [n]
 
@@ -83,7 +85,6 @@ def distances(c: Compiled, r: Compiled, device: IntArray, order: IntArray) -> Fl
     return finish_times(r, device, backwards)
 
 
-@njit(cache=True, boundscheck=False)
 def justify(c: Compiled, r: Compiled, device: IntArray, order: IntArray) -> IntArray:
     """Another order for the same devices, mostly a better one; arguments as ``distances``. [n]"""
     return list_schedule(c, device, distances(c, r, device, order))

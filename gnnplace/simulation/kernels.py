@@ -22,9 +22,10 @@ its sequence that consumes it, once that op's inputs are there.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import linked, receive_time, seconds_between, send, send_costs
@@ -36,7 +37,7 @@ DONE, DEADLOCK, NO_LINK, CUT_OFF = 0, 1, 2, 3
 ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cut-off leaves.
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[IntArray, IntArray]:
     """Sequences of all devices, one after the other, and where each starts. [n], [D + 1]"""
     offset = np.zeros(num_devices + 1, np.int32)
@@ -53,7 +54,7 @@ def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[In
     return sequence, offset
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def exceeds(
     c: Compiled, device: IntArray, order: IntArray, limit: float, after: FloatArray
 ) -> bool:
@@ -66,7 +67,7 @@ def exceeds(
     consumers listed before it: the bound is lower, and still one. ``after``: out, [n]
     """
     if limit == np.inf:
-        after[:] = c.tail
+        copy_to(after, c.tail)
         return False
     behind, whole = np.zeros(len(c.memory)), np.zeros(len(order))
     for k in range(len(order) - 1, -1, -1):
@@ -89,7 +90,7 @@ def exceeds(
     return False
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def run_kernel(
     c: Compiled,
     device: IntArray,
@@ -259,7 +260,7 @@ def run_kernel(
     return DONE, step_time, transfers
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def step_time_kernel(c: Compiled, device: IntArray, order: IntArray, cutoff: float) -> float:
     """Step time in seconds; inf if infeasible, deadlocked or above ``cutoff``."""
     n = len(device)
@@ -271,7 +272,7 @@ def step_time_kernel(c: Compiled, device: IntArray, order: IntArray, cutoff: flo
     return run_kernel(c, device, order, limit, after, start, finish, nothing, nowhere)[1]
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def step_times_kernel(c: Compiled, devices: IntArray, orders: IntArray) -> FloatArray:
     """Step times of a batch of placements; ``orders`` has one row, or one a placement. [B]"""
     result = np.empty(len(devices))

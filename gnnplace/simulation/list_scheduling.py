@@ -18,9 +18,9 @@ and the fixed orders they come from; the best by simulated step time wins, the f
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.ranks import upward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, mean_times
@@ -33,7 +33,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
-@njit(cache=True, boundscheck=False, _nrt=False)
+@inner(_nrt=False)
 def receive(c: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
     """Seconds that messages for ``op`` take of device ``d``; only their first consumer pays.
 
@@ -46,7 +46,7 @@ def receive(c: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
     return seconds
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
     """Order in which ops start when free devices take the ready op of highest priority. [n].
 
@@ -61,7 +61,8 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
     channel_free = np.zeros(links.num_channels)
     ready_at = np.zeros(n)
     # Ops whose inputs are on their way, by arrival; ops ready on each device, by priority.
-    coming, coming_op, num_coming = np.empty(n), np.empty(n, np.int32), 0
+    coming, coming_op, num_coming = np.empty(n), np.empty(n, np.int32), np.int64(0)
+    zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     ready, ready_op = np.empty(n), np.empty(n, np.int32)
     num_ready = np.zeros(num_devices, np.int64)
     low = np.zeros(num_devices + 1, np.int64)
@@ -83,10 +84,10 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
     now = 0.0
     while now < np.inf:
         while num_coming > 0 and coming[0] <= now:
-            op = heap_pop(coming, coming_op, 0, num_coming)
+            op = heap_pop(coming, coming_op, zero, num_coming)
             num_coming -= 1
             d = Index(device[Index(op)])
-            heap_push(ready, ready_op, low[d], num_ready[d], -priority[Index(op)], op)
+            heap_push(ready, ready_op, low[d], num_ready[d], -priority[Index(op)], np.int64(op))
             num_ready[d] += 1
         for d in range(num_devices - 1, -1, -1):
             if look[d] > now:
@@ -120,9 +121,9 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                     ready_at[other] = max(ready_at[other], arrivals[target])
                     if missing[other] > 0:
                         continue
-                    made = c.consumer[k]
+                    made = np.int64(c.consumer[k])
                     if ready_at[other] > now:
-                        heap_push(coming, coming_op, 0, num_coming, ready_at[other], made)
+                        heap_push(coming, coming_op, zero, num_coming, ready_at[other], made)
                         num_coming += 1
                     else:
                         at = num_ready[target]

@@ -9,9 +9,10 @@ an instant is freed before what starts. Complexity: O(I log I), I = tensors + tr
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.simulation.arrays import ascending
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import DONE, ROUNDING, exceeds, run_kernel
@@ -21,7 +22,7 @@ IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def last_use(c: Compiled, device: IntArray, finish: FloatArray, tensor: int, on: int) -> float:
     """Latest finish of a consumer of ``tensor`` on device ``on``; -inf without one."""
     last = -np.inf
@@ -33,7 +34,7 @@ def last_use(c: Compiled, device: IntArray, finish: FloatArray, tensor: int, on:
     return last
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def lifetimes(
     c: Compiled,
     device: IntArray,
@@ -82,13 +83,12 @@ def lifetimes(
     return where[:count], begin[:count], end[:count], size[:count]
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def peak_kernel(
     where: IntArray, begin: FloatArray, end: FloatArray, size: FloatArray, state: FloatArray
 ) -> FloatArray:
     """Peak bytes of each device from lifetimes and the state of each device. [D]."""
-    # Merge sort: quicksort is slow on times that are nearly sorted, as these are.
-    by_begin, by_end = np.argsort(begin, kind="mergesort"), np.argsort(end, kind="mergesort")
+    by_begin, by_end = ascending(begin), ascending(end)
     now, peak = state.copy(), state.copy()
     freed = 0
     for i in by_begin:
@@ -103,7 +103,7 @@ def peak_kernel(
     return peak
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def device_state(c: Compiled, device: IntArray) -> FloatArray:
     """Bytes of state on each device. [D]."""
     state = np.zeros(len(c.memory))
@@ -112,7 +112,7 @@ def device_state(c: Compiled, device: IntArray) -> FloatArray:
     return state
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def most_memory(c: Compiled, device: IntArray) -> FloatArray:
     """Bytes of each device if every tensor it ever holds were alive at once. [D]."""
     most = device_state(c, device)
@@ -133,7 +133,26 @@ def most_memory(c: Compiled, device: IntArray) -> FloatArray:
     return most
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
+def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
+    """Which devices need more than the limit, and whether any does. [D]."""
+    result, some = np.zeros(len(need), np.bool_), False
+    for d in range(len(need)):
+        result[d] = need[d] > limit[d]
+        some |= result[d]
+    return result, some
+
+
+@inner()
+def excess_of(need: FloatArray, limit: FloatArray) -> float:
+    """Bytes above the limit summed over devices."""
+    total = 0.0
+    for d in range(len(need)):
+        total += max(need[d] - limit[d], 0.0)
+    return total
+
+
+@kernel
 def excess_kernel(
     c: Compiled, device: IntArray, order: IntArray, cutoff: float
 ) -> tuple[float, float]:
@@ -145,8 +164,8 @@ def excess_kernel(
     after, limit = np.empty(n), cutoff * (1.0 + ROUNDING)
     if exceeds(c, device, order, limit, after):
         return np.inf, 0.0
-    doubtful = most_memory(c, device) > c.memory
-    rows = len(c.consumer) + 1 if doubtful.any() else 0
+    doubtful, some = above(most_memory(c, device), c.memory)
+    rows = len(c.consumer) + 1 if some else 0
     start, finish = np.empty(n), np.empty(n)
     transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
     status, step_time, count = run_kernel(
@@ -156,23 +175,21 @@ def excess_kernel(
         return step_time, 0.0
     state = device_state(c, device)
     if status != DONE:
-        return np.inf, np.maximum(state - c.memory, 0.0).sum()
+        return np.inf, excess_of(state, c.memory)
     lives = lifetimes(c, device, start, finish, transfer[:count], service[:count], doubtful)
     peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], state)
-    return step_time, np.maximum(peak - c.memory, 0.0).sum()
+    return step_time, excess_of(peak, c.memory)
 
 
-@njit(cache=True, boundscheck=False)
 def peak_memory(c: Compiled, device: IntArray, order: IntArray) -> FloatArray:
     """Peak bytes of each device; an upper bound of it where that is within the limit. [D]."""
     n, rows = len(device), len(c.consumer) + 1
     most = most_memory(c, device)
     doubtful = most > c.memory
     if not doubtful.any():
-        return most
+        return np.asarray(most)
     start, finish = np.empty(n), np.empty(n)
     transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
     count = run_kernel(c, device, order, np.inf, np.zeros(n), start, finish, transfer, service)[2]
     lives = lifetimes(c, device, start, finish, transfer[:count], service[:count], doubtful)
-    peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], device_state(c, device))
-    return np.where(doubtful, peak, most)
+    return np.where(doubtful, peak_kernel(*lives, device_state(c, device)), most)

@@ -27,10 +27,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.cluster import Cluster, Link
+from gnnplace.graph.jit import inner
 from gnnplace.simulation.indices import Index
 
 FloatArray = NDArray[np.float64]
@@ -128,13 +128,13 @@ def without_gaps(links: Links) -> Links:
     )
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def linked(links: Links, source: int, target: int) -> bool:
     """Whether there is a link."""
     return links.channel[source, target, 0] >= 0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def seconds_between(links: Links, source: int, target: int, size: float) -> float:
     """Seconds from the end of its producer until a message of ``size`` bytes may be consumed.
 
@@ -143,26 +143,26 @@ def seconds_between(links: Links, source: int, target: int, size: float) -> floa
     return links.delay[source, target] + size * links.pace[source, target]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def service_time(links: Links, source: int, target: int, size: float) -> float:
     """Seconds that a message of ``size`` bytes holds its channels."""
     return size / links.bandwidth[source, target]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def receive_time(links: Links, source: int, target: int, size: float) -> float:
     """Seconds that a message of ``size`` bytes takes of its receiver before the consuming op."""
     copy = size * (links.pace[source, target] - links.per_byte[source, target])
     return links.receive_overhead[source, target] + copy
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def send_costs(links: Links, source: int, target: int) -> bool:
     """Whether a message keeps its sender from its next op."""
     return links.sender_busy[source, target] or links.send_overhead[source, target] > 0.0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def free_at(links: Links, channel_free: FloatArray, source: int, target: int) -> float:
     """Seconds at which all channels of a link are free. ``channel_free``: of each channel, [C]"""
     at = channel_free[Index(links.channel[source, target, 0])]
@@ -173,7 +173,7 @@ def free_at(links: Links, channel_free: FloatArray, source: int, target: int) ->
     return at
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def hold(links: Links, channel_free: FloatArray, source: int, target: int, until: float) -> None:
     """Holds all channels of a link until then. ``channel_free``: changed, [C]"""
     channel_free[Index(links.channel[source, target, 0])] = until
@@ -183,7 +183,7 @@ def hold(links: Links, channel_free: FloatArray, source: int, target: int, until
             channel_free[Index(channel)] = until
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def restore(
     links: Links, tried: FloatArray, channel_free: FloatArray, source: int, target: int
 ) -> None:
@@ -194,7 +194,7 @@ def restore(
             tried[channel] = channel_free[channel]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def send(
     links: Links,
     channel_free: FloatArray,
@@ -227,7 +227,7 @@ def send(
     return begin, end
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def fetch_begin(
     links: Links,
     channel_free: FloatArray,
@@ -243,7 +243,7 @@ def fetch_begin(
     return max(free_at(links, channel_free, source, target), finish)
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def fetch(
     links: Links,
     channel_free: FloatArray,
@@ -281,7 +281,7 @@ def fetch(
     return end + links.latency[source, target]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def pay(
     links: Links,
     free: FloatArray,

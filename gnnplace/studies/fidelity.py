@@ -26,8 +26,9 @@ from gnnplace.fidelity.study import Row, Study
 from gnnplace.measurements import MeasurementStore, Selection
 from gnnplace.measurements.samples import CLOCKS, Sample, clocked, stored_samples
 from gnnplace.placement import Placement
-from gnnplace.policy.placing import place, warm
+from gnnplace.policy.placing import place
 from gnnplace.policy.roster import shown_placers
+from gnnplace.policy.warming import warm
 from gnnplace.profiling.problems import profile_model
 from gnnplace.simulation import simulate
 from gnnplace.tracing.models import capture_model
@@ -161,7 +162,7 @@ class _Runner:
         def placed(name: str) -> Placement:
             return place(self.study.problem, placer=name, budget=budget, seed=seed).placement
 
-        warm(names)
+        warm(names, progress=self.progress)
         return candidates(self.study.problem, names, placed, options.placements, seed)
 
     def _measure(self, row: Row, placement: Placement) -> None:

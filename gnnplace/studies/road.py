@@ -16,8 +16,9 @@ from gnnplace.execution.running import Executed, eager_times, execute_placement
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placement import Placement
 from gnnplace.placers import Result
-from gnnplace.policy.placing import DEFAULT_BUDGET, compare, place, warm
+from gnnplace.policy.placing import DEFAULT_BUDGET, compare, place
 from gnnplace.policy.roster import ROSTER
+from gnnplace.policy.warming import warm
 from gnnplace.problem import Problem, write_problem
 from gnnplace.profiling.problems import profile_model
 from gnnplace.report.page import write_page
@@ -142,8 +143,7 @@ def walk_road(
     """
     walking = walking or Walking()
     road = _searched(walking, progress) if walking.auto else _captured(walking, progress)
-    progress("compiling the simulator and the placers (once; cached on disk)")
-    warm()
+    warm(progress=progress)
     road.results = compare(
         road.problem, budget=walking.budget, seed=walking.seed, progress=progress
     )
@@ -169,7 +169,7 @@ def _searched(walking: Walking, progress: Progress) -> Road:
     """With the number of micro-batches whose best placement is predicted to be the fastest."""
     model = walking.model
     progress(f"capturing and profiling the training step of {model} at every share of its batch")
-    warm(["best"])
+    warm(["best"], progress=progress)
     placing = partial(place, budget=walking.budget, seed=walking.seed)
     sizes, chosen = choose_microbatches(model, walking.cluster, walking.capture, placing, progress)
     if chosen.program is None:

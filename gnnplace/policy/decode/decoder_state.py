@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import fetch, linked, receive_time
@@ -95,10 +95,12 @@ class Weights(NamedTuple):
     last: SingleArray
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@inner()
 def start_state(w: Walk) -> State:
     """The state before the first decision."""
     m, num_devices = w.time.shape
+    now = np.zeros(2, np.int32)
+    now[1] = -1
     return State(
         np.full(len(w.unit_work), -1, np.int32),
         np.full(m, -1.0),
@@ -110,12 +112,12 @@ def start_state(w: Walk) -> State:
         np.zeros(num_devices, np.bool_),
         np.zeros(w.links.num_channels),
         np.zeros(m if w.links.sends_cost else 0),
-        np.array([0, -1], np.int32),
+        now,
         np.zeros(2),
     )
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: BoolArray) -> int:
     """Devices unit ``u`` may be on: kinds and pins, links, state, memory, the number of devices.
 
@@ -150,7 +152,7 @@ def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: Bo
     return 0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def decide(w: Walk, s: State, u: int, d: int) -> None:
     """Puts unit ``u`` on device ``d``."""
     s.device[u] = d
@@ -167,7 +169,7 @@ def decide(w: Walk, s: State, u: int, d: int) -> None:
     s.sums[1] += w.unit_work[u]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def book(w: Walk, s: State, i: int) -> None:
     """Appends visited op ``i`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(i)

@@ -11,9 +11,9 @@ Complexity of a decode: O(D * (m + inputs + flows + decisions * (F H + H^2))).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import (
     Goal,
     State,
@@ -25,6 +25,7 @@ from gnnplace.policy.decode.decoder_state import (
 )
 from gnnplace.policy.decode.ready_queue import FIXED, next_op, release, start_queue
 from gnnplace.policy.decode.walk import Walk
+from gnnplace.simulation.arrays import copy_rows, copy_to
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import (
     fetch_begin,
@@ -43,13 +44,13 @@ NUM_DYNAMIC = 35
 MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@inner()
 def log_above(value: float) -> float:
     """``log(1 + value)`` in single precision, as features are: a third of the time of ``log1p``."""
     return np.log(np.float32(1.0 + value))
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@inner()
 def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: SingleArray) -> None:
     """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F]."""
     limit, rounds = goal.limit, goal.rounds
@@ -118,7 +119,8 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
     for d in range(num_devices):
         f = out[d]
         if not allowed[d]:
-            f[:] = 0.0
+            for k in range(NUM_DYNAMIC):
+                f[k] = 0.0
             continue
         begin = max(s.free[d], ready[d]) + extra[d]
         end = begin + w.time[i, d]
@@ -173,7 +175,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
             f[0] = f[1]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def score(
     p: Weights,
     context: SingleArray,
@@ -205,14 +207,24 @@ def score(
                     total += features[d, f] * p.skip[f]
             out[d] = total
         return
-    count = allowed.sum()
+    count = 0
+    for d in range(num_devices):
+        count += allowed[d]
     some = 2 * count <= num_devices  # Few enough for a copy of their rows to pay.
-    rows = features[np.flatnonzero(allowed)] if some else features
+    rows = features
+    if some:
+        rows = np.empty((count, num_features), np.float32)
+        i = 0
+        for d in range(num_devices):
+            if allowed[d]:
+                copy_to(rows[i], features[d])
+                i += 1
     num_rows = len(rows)
     first, second = hidden[:num_rows], hidden[num_rows : 2 * num_rows]
     mean, common = hidden[2 * num_rows], hidden[2 * num_rows + 1]
     np.dot(rows, p.first, first)
-    mean[:] = zero
+    for h in range(size):
+        mean[h] = zero
     for i in range(num_rows):
         if some or allowed[i]:
             for h in range(size):
@@ -237,7 +249,7 @@ def score(
         i += 1
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@kernel
 def decode(
     w: Walk,
     p: Weights,
@@ -289,11 +301,14 @@ def decode(
             if record or number > 1:
                 observe(w, s, i, goal, allowed, now)
             if record:
-                features[count] = now
-                masks[count] = allowed
+                copy_rows(features[count], now)
+                copy_to(masks[count], allowed)
                 step[count] = i
             if choice < 0:
-                choice = int(np.argmax(allowed))
+                choice = 0
+                while choice < num_devices - 1 and not allowed[choice]:
+                    choice += 1
+                choice = choice if allowed[choice] else 0
                 if number > 1:
                     score(p, context[i], now, allowed, hidden, scores)
                     best = -np.inf

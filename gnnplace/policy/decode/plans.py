@@ -14,9 +14,9 @@ Complexity: O(edges + k r MOST_CUTS^2).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import kernel
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.search.chunks import device_ranking
 from gnnplace.simulation.list_scheduling import mean_transfer_times
@@ -85,7 +85,7 @@ def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
     return np.unique(np.concatenate(([0], firsts, [count - 1]))).astype(np.int32)
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def bottleneck_cuts(
     done: FloatArray,
     crossing: FloatArray,

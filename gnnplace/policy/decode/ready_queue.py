@@ -11,14 +11,14 @@ each time that a start is computed anew.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.walk import Walk
+from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import fetch_begin, linked, receive_time
 
@@ -34,7 +34,9 @@ class Queue(NamedTuple):
     """Ops that may be next.
 
     Attributes:
-        heap: seconds when the inputs are finished, or a bound of the earliest start; rank.
+        bound: heap by seconds when the inputs are finished, or a bound of the earliest start. [m]
+        waiting: rank of each op in the heap. [m]
+        size: number of ops in the heap. [1]
         rank: place of each op in the order. [m]
         offset: where each op's consumptions start. [m + 1]
         after: ops that consume.
@@ -42,7 +44,9 @@ class Queue(NamedTuple):
         ready: latest finish of inputs. [m]
     """
 
-    heap: list[tuple[float, np.int64]]
+    bound: FloatArray
+    waiting: IntArray
+    size: NDArray[np.int64]
     rank: NDArray[np.int64]
     offset: IntArray
     after: IntArray
@@ -50,15 +54,16 @@ class Queue(NamedTuple):
     ready: FloatArray
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def start_queue(w: Walk, order: IntArray, wanted: bool) -> Queue:
     """The queue of a walk that goes with time; an empty one if it is not ``wanted``."""
     m = len(w.unit) if wanted else 0
     offset = np.zeros(m + 1, np.int32)
     missing, ready, rank = np.zeros(m, np.int32), np.zeros(m), np.zeros(m, np.int64)
-    heap = [(0.0, np.int64(0)) for _ in range(0)]
+    bound, waiting, size = np.zeros(m), np.zeros(m, np.int32), np.zeros(1, np.int64)
     if not wanted:
-        return Queue(heap, rank, offset, np.zeros(0, np.int32), missing, ready)
+        return Queue(bound, waiting, size, rank, offset, np.zeros(0, np.int32), missing, ready)
+    zero = np.int64(0)
     for k in range(m):
         rank[order[k]] = k
     for j in w.before:
@@ -69,14 +74,22 @@ def start_queue(w: Walk, order: IntArray, wanted: bool) -> Queue:
     for i in range(m):
         missing[i] = w.before_offset[i + 1] - w.before_offset[i]
         if missing[i] == 0:
-            heappush(heap, (0.0, rank[i]))
+            heap_push(bound, waiting, zero, size[0], 0.0, rank[i])
+            size[0] += 1
         for k in range(w.before_offset[i], w.before_offset[i + 1]):
             after[at[w.before[k]]] = i
             at[w.before[k]] += 1
-    return Queue(heap, rank, offset, after, missing, ready)
+    return Queue(bound, waiting, size, rank, offset, after, missing, ready)
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
+def put_back(queue: Queue, bound: float, rank: int) -> None:
+    """Adds the op of that rank to the heap."""
+    heap_push(queue.bound, queue.waiting, np.int64(0), queue.size[0], bound, rank)
+    queue.size[0] += 1
+
+
+@inner()
 def release(queue: Queue, i: int, finish: float) -> None:
     """Takes note that op ``i`` finishes then; ops without missing inputs join the heap."""
     for k in range(queue.offset[i], queue.offset[i + 1]):
@@ -84,10 +97,10 @@ def release(queue: Queue, i: int, finish: float) -> None:
         queue.ready[other] = max(queue.ready[other], finish)
         queue.missing[other] -= 1
         if queue.missing[other] == 0:
-            heappush(queue.heap, (queue.ready[other], queue.rank[other]))
+            put_back(queue, queue.ready[other], queue.rank[other])
 
 
-@njit(cache=True, boundscheck=False, _nrt=False)
+@inner(_nrt=False)
 def earliest_start(w: Walk, s: State, i: int) -> float:
     """Seconds at which op ``i`` could start on the device where that is first."""
     u, best, links = w.unit[i], np.inf, w.links
@@ -113,14 +126,17 @@ def earliest_start(w: Walk, s: State, i: int) -> float:
     return best if best < np.inf else 0.0
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def next_op(w: Walk, s: State, queue: Queue, order: IntArray, rule: int) -> int:
     """Takes the next op by ``rule``, IN_TIME or EARLY."""
     while True:
-        bound, rank = heappop(queue.heap)
-        if rule == IN_TIME or len(queue.heap) == 0:
+        bound = queue.bound[0]
+        rank = heap_pop(queue.bound, queue.waiting, np.int64(0), queue.size[0])
+        queue.size[0] -= 1
+        if rule == IN_TIME or queue.size[0] == 0:
             return order[rank]
         start = earliest_start(w, s, order[rank])
-        if start <= bound or (start, rank) <= queue.heap[0]:
+        first = queue.bound[0]
+        if start <= bound or start < first or (start == first and rank <= queue.waiting[0]):
             return order[rank]
-        heappush(queue.heap, (start, rank))
+        put_back(queue, start, np.int64(rank))

@@ -16,10 +16,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
+from gnnplace.graph.jit import kernel
 from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
 from gnnplace.graph.ranks import downward_rank, upward_rank
 from gnnplace.placers import SearchSpace
@@ -228,7 +228,7 @@ class WalkGraph:
         return traversal(name, self.graph, self.cost, self.edge_cost, seed)
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def latest_starts(
     order: IntArray,
     offset: IntArray,
@@ -263,7 +263,9 @@ def latest_starts(
             other = successor[k]
             if forward[other] and after[other] >= 0.0:
                 after[op] = max(after[op], after[other] + cost[other])
-    return np.where(after >= 0.0, longest - after - cost, -1.0).clip(-1.0)
+    for i in range(m):
+        after[i] = max(longest - after[i] - cost[i], -1.0) if after[i] >= 0.0 else -1.0
+    return after
 
 
 def _build(graph: WalkGraph) -> Walk:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gnnplace.graph.jit import inner
 from gnnplace.policy.search.moves import NUM_MOVE_FEATURES
+from gnnplace.simulation.arrays import copy_to
 
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
@@ -96,7 +97,7 @@ def _array(tensor: Tensor) -> SingleArray:
     return np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.float32)
 
 
-@njit(cache=True, boundscheck=False, fastmath={"contract", "reassoc"})
+@inner(fastmath={"contract", "reassoc"})
 def value_of_move(
     p: MoveWeights,
     context: SingleArray,
@@ -128,7 +129,7 @@ def value_of_move(
         value = min(max(features[f], p.low[f]), p.high[f])
         for h in range(size):
             x[h] += value * p.first[f, h]
-    y[:] = p.second_bias
+    copy_to(y, p.second_bias)
     for g in range(size):
         value = x[g]
         if value > 0.0:

@@ -10,7 +10,7 @@ costs. A pass backwards is the same on the reversed problem.
 
 A unit leaves its previous device only for a score that is ``stay`` better. Scores are in percent of
 the step time: they begin as a weighted sum (path, load, transfers, memory), to which a network adds
-what it has learned (``train.refinement``).
+what it has learned.
 
 After a pass the new devices get three orders: as they were booked, by list scheduling with the
 previous distances to the end, and the better one justified; the best by simulation counts, and
@@ -21,9 +21,10 @@ Complexity of a pass: O(D (n + inputs + flows)) and a handful of list schedules 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.kernels import MOST, log_above, score
 from gnnplace.policy.refine.refining_state import (
     Ground,
@@ -37,7 +38,8 @@ from gnnplace.policy.refine.refining_state import (
     settle,
     start_pass,
 )
-from gnnplace.search.moves import energy
+from gnnplace.search.moves import energy_of
+from gnnplace.simulation.arrays import copy_rows, copy_to, greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.justification import justify
@@ -91,7 +93,7 @@ PRIOR = {  # in percent of the step time, but for memory
 NEARLY = 0.98  # of the step time: what is below is not critical
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@inner()
 def observe(
     c: Compiled,
     units: Units,
@@ -191,11 +193,12 @@ def observe(
             path[d] = end + max(tail[d], next_distance(c, s, previous, d, u))
     ideal = max(ideal, 1e-300)
     walked, share = s.counts[0] / len(s.finish), s.counts[2] / max(1, s.counts[1])
-    tight = previous.peak.any()
+    tight = greatest(previous.peak) > 0.0
     for d in range(num_devices):
         f = out[d]
         if not allowed[d]:
-            f[:] = 0.0
+            for k in range(NUM_REFINING):
+                f[k] = 0.0
             continue
         begin = max(s.free[d], ready[d]) + extra[d]
         load, peak = s.load[d], s.peak[d] / c.memory[d]
@@ -234,10 +237,12 @@ def observe(
     return count
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@kernel
 def walk_again(
     c: Compiled,
-    g: Ground,
+    units: Units,
+    weights: Weights,
+    context: SingleArray,
     previous: Previous,
     stay: float,
     noise: float,
@@ -250,7 +255,9 @@ def walk_again(
 
     Args:
         c: the problem in the pass's direction.
-        g: what passes share.
+        units: what is looked up of units.
+        weights: the parameters of the scores.
+        context: what the encoder says of each unit. [U, H]
         previous: the placement.
         stay: percent that a device must be better than the previous one.
         noise: scale of Gumbel noise on the scores, in percent.
@@ -262,12 +269,12 @@ def walk_again(
     Returns:
         The schedule, and the number of decisions that had a choice.
     """
-    num_devices, units = c.times.shape[1], g.units
+    num_devices = c.times.shape[1]
     s = start_pass(c, units, previous)
     producer = units.reversed_producer if previous.back else units.producer
     now = np.zeros((num_devices, NUM_REFINING), np.float32)
     allowed = np.zeros(num_devices, np.bool_)
-    hidden = np.zeros((2 * num_devices + 2, len(g.weights.bias)), np.float32)
+    hidden = np.zeros((2 * num_devices + 2, len(weights.bias)), np.float32)
     scores = np.zeros(num_devices, np.float32)
     count = 0
     for op in previous.order:
@@ -278,11 +285,11 @@ def walk_again(
                 choice = forced[u]
             elif observe(c, units, previous, s, op, allowed, now) > 1:
                 if len(features) > 0:
-                    features[count] = now
-                    masks[count] = allowed
+                    copy_rows(features[count], now)
+                    copy_to(masks[count], allowed)
                     decided[count] = u
                 count += 1
-                score(g.weights, g.context[u], now, allowed, hidden, scores)
+                score(weights, context[u], now, allowed, hidden, scores)
                 best = scores[old] + stay
                 for d in range(num_devices):
                     if allowed[d] and d != old:
@@ -296,28 +303,25 @@ def walk_again(
     return s, count
 
 
-@njit(cache=True, boundscheck=False)
 def improve_order(g: Ground, s: Partial, previous: Previous, trial: Placed) -> None:
     """Gives the devices of a finished pass their best order, and scores them."""
-    for op in range(len(trial.device)):
-        trial.device[op] = s.device[g.c.unit_of[op]]
+    trial.device[:] = s.device[g.c.unit_of]
     priority = s.finish if previous.back else previous.distance
     order = list_schedule(g.c, trial.device, priority)
-    best = energy(g.c, g.h, trial.device, order, np.inf)
+    best = energy_of(g.c, g.h, trial.device, order, np.inf)
     if not previous.back:
         booked = by_start(previous.order, s.start)
-        other = energy(g.c, g.h, trial.device, booked, best)
+        other = energy_of(g.c, g.h, trial.device, booked, best)
         if other < best:
             best, order = other, booked
     justified = justify(g.c, g.r, trial.device, order)
-    other = energy(g.c, g.h, trial.device, justified, best)
+    other = energy_of(g.c, g.h, trial.device, justified, best)
     if other < best:
         best, order = other, justified
     trial.order[:] = order
     trial.score[0] = best
 
 
-@njit(cache=True, boundscheck=False)
 def one_pass(
     g: Ground, previous: Previous, trial: Placed, stay: float, noise: float, forced: IntArray
 ) -> int:
@@ -333,10 +337,8 @@ def one_pass(
     """
     none, no = np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.bool_)
     nothing = np.empty(0, np.int32)
-    if previous.back:
-        s = walk_again(g.r, g, previous, stay, noise, forced, none, no, nothing)[0]
-    else:
-        s = walk_again(g.c, g, previous, stay, noise, forced, none, no, nothing)[0]
+    c, given = g.r if previous.back else g.c, (g.units, g.weights, g.context, previous)
+    s = walk_again(c, *given, stay, noise, forced, none, no, nothing)[0]
     if s.counts[2] > 0:
         improve_order(g, s, previous, trial)
     return int(s.counts[2])

@@ -8,15 +8,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.search.moves import Neighbourhood
+from gnnplace.simulation.arrays import ascending
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
-from gnnplace.simulation.kernels import run_kernel
+from gnnplace.simulation.justification import times_of
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.memory import peak_memory
 from gnnplace.simulation.transfer import fetch, linked, receive_time
@@ -149,23 +150,45 @@ class Partial(NamedTuple):
     counts: IntArray
 
 
-@njit(cache=True, boundscheck=False)
-def times_of(c: Compiled, device: IntArray, order: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Start and finish of each op in seconds. [n], [n]"""
-    n = len(device)
-    start, finish = np.zeros(n), np.zeros(n)
-    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
-    run_kernel(c, device, order, np.inf, np.zeros(n), start, finish, nothing, nowhere)
-    return start, finish
-
-
-@njit(cache=True, boundscheck=False)
+@kernel
 def by_start(order: IntArray, start: FloatArray) -> IntArray:
     """Ops by start, those of one instant as in ``order``. [n]"""
-    return order[np.argsort(start[order], kind="mergesort")]
+    n = len(order)
+    keys, result = np.empty(n), np.empty(n, np.int32)
+    for k in range(n):
+        keys[k] = start[order[k]]
+    by_key = ascending(keys)
+    for k in range(n):
+        result[k] = order[by_key[k]]
+    return result
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
+def criticality(
+    unit_of: IntArray, device: IntArray, before: FloatArray, distance: FloatArray, num_units: int
+) -> tuple[IntArray, FloatArray, float]:
+    """Device of each unit, how critical it is, and seconds of the longest path. [U], [U]
+
+    Args:
+        unit_of: placement unit of each op. [n]
+        device: device of each op. [n]
+        before: seconds before each op's start. [n]
+        distance: seconds from each op's start to the end. [n]
+        num_units: U.
+    """
+    longest = 0.0
+    for op in range(len(device)):
+        longest = max(longest, before[op] + distance[op])
+    seconds = max(longest, 1e-300)
+    unit_device, critical = np.zeros(num_units, np.int32), np.zeros(num_units)
+    for op in range(len(device)):
+        u = unit_of[op]
+        unit_device[u] = device[op]
+        slack = max(0.0, longest - before[op] - distance[op]) / seconds
+        critical[u] = max(critical[u], np.exp(-slack / SOFT))
+    return unit_device, critical, seconds
+
+
 def read_previous(g: Ground, placed: Placed, back: int) -> Previous:
     """What a pass in one direction knows of a placement."""
     c, r, h = g.c, g.r, g.h
@@ -176,21 +199,14 @@ def read_previous(g: Ground, placed: Placed, back: int) -> Previous:
     order, distance, before = by_start(placed.order, start), finish_back, start
     if back:
         order, distance, before = by_start(backwards, start_back), finish, start_back
-    longest = (before + distance).max()
-    seconds = max(longest, 1e-300)
-    unit_device, critical = np.zeros(num_units, np.int32), np.zeros(num_units)
-    for op in range(len(device)):
-        u = c.unit_of[op]
-        unit_device[u] = device[op]
-        slack = max(0.0, longest - before[op] - distance[op]) / seconds
-        critical[u] = max(critical[u], np.exp(-slack / SOFT))
+    unit_device, critical, seconds = criticality(c.unit_of, device, before, distance, num_units)
     peak = np.zeros(len(c.memory))
     if h.memory_matters:
         peak = peak_memory(c, device, placed.order)
     return Previous(unit_device, order, distance, critical, seconds, peak, back)
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def start_pass(c: Compiled, units: Units, previous: Previous) -> Partial:
     """The schedule before the first decision."""
     n, num_devices = c.times.shape
@@ -224,7 +240,7 @@ def start_pass(c: Compiled, units: Units, previous: Previous) -> Partial:
     )
 
 
-@njit(cache=True, boundscheck=False, _nrt=False)
+@inner(_nrt=False)
 def next_distance(c: Compiled, s: Partial, previous: Previous, d: int, u: int) -> float:
     """Seconds to the end from the start of what device ``d`` does next but for unit ``u``."""
     high = s.next_offset[d + 1]
@@ -245,7 +261,7 @@ def next_distance(c: Compiled, s: Partial, previous: Previous, d: int, u: int) -
     return 0.0
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def settle(units: Units, previous: Previous, s: Partial, u: int, d: int) -> None:
     """Puts unit ``u`` on device ``d``."""
     s.device[u] = d
@@ -260,7 +276,7 @@ def settle(units: Units, previous: Previous, s: Partial, u: int, d: int) -> None
     s.peak[d] += units.held[u]
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+@inner(_nrt=False)
 def book(c: Compiled, producer: IntArray, s: Partial, op: int) -> None:
     """Appends ``op`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(op)

@@ -22,15 +22,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.network.move_net import MoveWeights, value_of_move
 from gnnplace.policy.search.moves import NUM_MOVE_FEATURES, describe
 from gnnplace.policy.search.schedule import empty_schedule, read_schedule
 from gnnplace.search.moves import (
     Neighbourhood,
     energy,
+    energy_of,
     move_units,
     propose,
     shift,
@@ -38,6 +39,7 @@ from gnnplace.search.moves import (
     window_of,
 )
 from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.justification import distances
 from gnnplace.simulation.list_scheduling import list_schedule
@@ -96,29 +98,27 @@ class State(NamedTuple):
     counts: IntArray
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def take_order(s: State, order: IntArray, position: IntArray) -> None:
     """Makes ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
-    s.order[:] = order
+    copy_to(s.order, order)
     for k in range(len(order)):
         position[order[k]] = k
 
 
-@njit(cache=True, boundscheck=False)
-def new_best(c: Compiled, r: Compiled, h: Neighbourhood, s: State, position: IntArray) -> None:
+def new_best(c: Compiled, r: Compiled, h: Neighbourhood, s: State) -> None:
     """Keeps the state as the best, and makes its order better by justification if that works."""
     s.priority[:] = distances(c, r, s.device, s.order)
     order = list_schedule(c, s.device, s.priority)
-    tried = energy(c, h, s.device, order, s.score[0])
+    tried = energy_of(c, h, s.device, order, s.score[0])
     if tried < s.score[0]:
-        take_order(s, order, position)
+        s.order[:] = order
         s.score[0] = tried
     s.score[1] = s.score[0]
     s.best_device[:] = s.device
     s.best_order[:] = s.order
 
 
-@njit(cache=True, boundscheck=False)
 def search_kernel(
     c: Compiled,
     r: Compiled,
@@ -143,6 +143,29 @@ def search_kernel(
         temperature: in seconds.
         moves: how many to try.
     """
+    left = moves
+    while left > 0:
+        left -= search_until_better(c, h, p, context, habit, s, temperature, left)
+        if s.score[0] < s.score[1]:
+            new_best(c, r, h, s)
+
+
+@kernel
+def search_until_better(
+    c: Compiled,
+    h: Neighbourhood,
+    p: MoveWeights,
+    context: SingleArray,
+    habit: Habit,
+    s: State,
+    temperature: float,
+    moves: int,
+) -> int:
+    """At most ``moves`` moves, as ``search_kernel``, up to one that is better than the best state.
+
+    Returns:
+        How many moves were tried.
+    """
     n, num_units = len(s.order), len(s.unit_device)
     touched = np.empty(num_units + 16, np.int32)
     chosen = np.empty(num_units + 16, np.int32)
@@ -154,7 +177,7 @@ def search_kernel(
     take_order(s, s.order, position)
     seen = empty_schedule(c, num_units)
     stale = STALE
-    for _ in range(moves):
+    for move in range(moves):
         now = s.score[0]
         threshold = now - temperature * np.log(1.0 - np.random.random())
         if np.random.random() < habit.shifts:
@@ -168,8 +191,7 @@ def search_kernel(
             if tried <= threshold:
                 s.score[0] = tried
                 if tried < s.score[1]:
-                    new_best(c, r, h, s, position)
-                    stale = STALE
+                    return move + 1
             else:
                 shift(s.order, position, goal, origin)
             continue
@@ -191,7 +213,7 @@ def search_kernel(
                     value -= TIRED * s.tired[units[0], goal]
                     if value > most:
                         most, count, target = value, size, goal
-                        chosen[:size] = units
+                        copy_to(chosen, units)
         if count == 0:
             continue
         if move_units(h, s.unit_device, s.device, chosen[:count], target, former) == 0:
@@ -217,15 +239,17 @@ def search_kernel(
             continue
         if tried < now:
             s.counts[which + 1] += 1
-            s.tired[:] *= RESTED
+            for u in range(num_units):
+                for d in range(s.tired.shape[1]):
+                    s.tired[u, d] *= RESTED
         stale += 1
         s.score[0] = tried
         if tried < s.score[1]:
-            new_best(c, r, h, s, position)
-            stale = STALE
+            return move + 1
+    return moves
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def in_either_order(c: Compiled, h: Neighbourhood, s: State, most: float) -> float:
     """Score of the state's devices in its order or that of list scheduling, whichever is less.
 
@@ -236,7 +260,7 @@ def in_either_order(c: Compiled, h: Neighbourhood, s: State, most: float) -> flo
     return min(tried, energy(c, h, s.device, order, min(most, tried)))
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def try_moves(
     c: Compiled,
     h: Neighbourhood,

@@ -8,11 +8,12 @@ Complexity: O(ops of the units and their edges) a move.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner
 from gnnplace.policy.search.schedule import BINS, Schedule
 from gnnplace.search.moves import Neighbourhood
+from gnnplace.simulation.arrays import greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import seconds_between
@@ -55,13 +56,13 @@ MANY = 100.0  # logarithms are of one plus hundredths of the step time
 assert len(MOVE_FEATURES) == NUM_MOVE_FEATURES
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def signed_log(value: float) -> float:
     """Sign times log of one plus the magnitude in hundredths."""
     return np.sign(value) * np.log1p(MANY * abs(value))
 
 
-@njit(cache=True, boundscheck=False, error_model="numpy")
+@inner()
 def describe(
     c: Compiled,
     h: Neighbourhood,
@@ -157,7 +158,7 @@ def describe(
     out[4] = s.load[target] / step_time
     out[5] = min(3.0, (s.load[target] + there) / step_time)
     out[6] = (load - away) / step_time
-    out[7] = s.load.max() / step_time
+    out[7] = greatest(s.load) / step_time
     out[8] = critical / away if away > 0.0 else 0.0
     out[9] = most
     out[10] = signed_log(change / step_time)

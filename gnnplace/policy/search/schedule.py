@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner
+from gnnplace.simulation.arrays import greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import exceeds, run_kernel
 
@@ -50,7 +51,7 @@ class Schedule(NamedTuple):
     seconds: FloatArray
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def empty_schedule(c: Compiled, num_units: int) -> Schedule:
     """Room for ``read_schedule``."""
     n, num_devices = c.times.shape
@@ -67,7 +68,7 @@ def empty_schedule(c: Compiled, num_units: int) -> Schedule:
     )
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def read_schedule(c: Compiled, device: IntArray, order: IntArray, s: Schedule) -> None:
     """Simulates a placement and fills ``s``."""
     n = len(device)
@@ -75,7 +76,7 @@ def read_schedule(c: Compiled, device: IntArray, order: IntArray, s: Schedule) -
     exceeds(c, device, order, ENDLESS, after)
     nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
     run_kernel(c, device, order, np.inf, after, s.start, s.finish, nothing, nowhere)
-    longest = s.finish.max()
+    longest = greatest(s.finish)
     step_time = max(longest, 1e-300)
     s.seconds[0] = step_time
     s.unit_weight[:] = 0.0

@@ -28,20 +28,20 @@ def steps(seed, rule):
     problem = random_problem(rng, int(rng.integers(3, 20)), int(rng.integers(2, 5)))
     rollouts = Rollouts(SearchSpace(problem), POLICY)
     walk, order = rollouts.graph.forward, rollouts.order("upward-rank")
-    state, queue = decoder_state.start_state(walk), start_queue.py_func(walk, order, True)
+    state, queue = decoder_state.start_state(walk), start_queue(walk, order, True)
     left, done = set(range(len(order))), set()
     inputs = [set(walk.before[walk.before_offset[i] : walk.before_offset[i + 1]]) for i in left]
     rank = np.argsort(order)
     while left:
         ready = sorted(i for i in left if inputs[i] <= done)
-        op = int(next_op.py_func(walk, state, queue, order, rule))
+        op = int(next_op(walk, state, queue, order, rule))
         yield walk, state, rank, ready, op
         unit = walk.unit[op]
         if state.device[unit] < 0:
             choices = np.flatnonzero(np.isfinite(walk.unit_time[unit]))
             decoder_state.decide(walk, state, unit, int(rng.choice(choices)))
         decoder_state.book(walk, state, op)
-        release.py_func(queue, op, state.finish[op])
+        release(queue, op, state.finish[op])
         left.remove(op)
         done.add(op)
 

@@ -46,9 +46,9 @@ def decode(
     features = np.zeros((num_devices, len(DYNAMIC)), dtype=np.float32)
     allowed = np.zeros(num_devices, dtype=np.bool_)
     by_time = goal.rule != FIXED
-    queue = start_queue.py_func(walk, order, by_time)  # a list that numba would copy
+    queue = start_queue(walk, order, by_time)  # a list that numba would copy
     for k in range(len(walk.unit)):
-        i = next_op.py_func(walk, state, queue, order, goal.rule) if by_time else order[k]
+        i = next_op(walk, state, queue, order, goal.rule) if by_time else order[k]
         unit = walk.unit[i]
         if state.device[unit] < 0:
             decoder_state.candidates(walk, state, unit, goal.limit, margin, allowed)
@@ -61,5 +61,5 @@ def decode(
             decoder_state.decide(walk, state, unit, _first_best(scores[0]))
         decoder_state.book(walk, state, i)
         if by_time:
-            release.py_func(queue, i, state.finish[i])
+            release(queue, i, state.finish[i])
     return state.device

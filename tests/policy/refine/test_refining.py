@@ -43,7 +43,9 @@ def walked(passes, previous, *, stay=0.0, forced=None, rows=0):
     forced = np.full(units, -1, np.int32) if forced is None else forced
     s, count = refining.walk_again(
         g.r if previous.back else g.c,
-        g,
+        g.units,
+        g.weights,
+        g.context,
         previous,
         stay,
         0.0,

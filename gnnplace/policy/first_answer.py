@@ -1,0 +1,92 @@
+"""The first answer of ``gnnplace place``: a placement that runs, while kernels are compiled.
+
+Without compiled kernels the search begins a minute late. Meanwhile a process beside it places the
+problem in plain Python (``NUMBA_DISABLE_JIT``): on one device if that fits, or else in chunks, or
+else repaired, each as the placers of these names do it. It writes the placement and says so; what
+the search finds replaces it. Where the kernels are there already, nothing of this happens.
+Complexity: a handful of simulations in Python, tens of microseconds an op each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from gnnplace.errors import GnnplaceError
+from gnnplace.files import write_json
+from gnnplace.placement import placement_to_data
+from gnnplace.placers import Placer, Result
+from gnnplace.placers.contiguous import Contiguous
+from gnnplace.placers.single import Single
+from gnnplace.profiling.targets import read_on_cluster
+from gnnplace.search.found import Found
+from gnnplace.search.repair import repair
+from gnnplace.search.space import SearchSpace
+
+REPAIRING = 20.0  # seconds that a repair may take
+
+
+class Plain(Placer):
+    """One device, or else chunks, or else what a repair makes of them."""
+
+    name = "first answer"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        """As the class says."""
+        found = []
+        for made in (Single(), Contiguous(moves=False)):
+            one = made.search(space, rng, deadline)
+            found.append(Found(one.device, one.order, made.name))
+            if space.simulator.excess(one.device, one.order)[1] == 0:
+                return found[-1]
+        best = min(found, key=lambda one: space.score(one.device, one.order))
+        order = repair(space, best.device, best.order, time.perf_counter() + REPAIRING)
+        return Found(*order, f"{best.note}, repaired")
+
+
+@contextmanager
+def first_answer(
+    what: str, cluster: str | None, microbatches: int, output: str, extra: dict[str, Any]
+) -> Iterator[None]:
+    """Has a first answer made in another process while the block runs.
+
+    Args:
+        what: a problem file.
+        cluster: instead of the problem's own.
+        microbatches: shares that the batch is cut into.
+        output: where to write the placement.
+        extra: entries of the placement's file besides.
+    """
+    about: dict[str, Any] = {"what": what, "cluster": cluster, "microbatches": microbatches}
+    about |= {"output": output, "extra": extra}
+    command = [sys.executable, "-m", "gnnplace.policy.first_answer", json.dumps(about)]
+    with subprocess.Popen(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def _answer(
+    what: str, cluster: str | None, microbatches: int, output: str, extra: dict[str, Any]
+) -> None:
+    problem = read_on_cluster(what, cluster, microbatches)
+    result: Result = Plain().place(problem)
+    write_json(output, placement_to_data(result.placement, problem) | extra)
+    sys.stderr.write(
+        f"  first answer ({result.note}): predicted {result.step_time:.6g} s; written to {output}\n"
+    )
+
+
+if __name__ == "__main__":
+    # Whoever started this reads the same problem and says what is wrong with it.
+    with suppress(GnnplaceError, KeyboardInterrupt):
+        _answer(**json.loads(sys.argv[1]))

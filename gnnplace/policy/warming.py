@@ -1,0 +1,178 @@
+"""Kernels compiled, or loaded from disk, before a budget runs; and whether they have been.
+
+Placers place two tiny problems; a search that a budget would cut short runs a few steps of its own
+besides, so that all of it is compiled however slowly that goes. Numba keeps what it compiled in
+``cache_folder``; a note there says for which placers all is done, for these sources on this
+machine, so that nobody has to import or compile anything to know.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+from numba.core import event
+
+from gnnplace.errors import GnnplaceError
+from gnnplace.graph import jit
+from gnnplace.microbatching import with_microbatches
+from gnnplace.placers import Placer, SearchSpace
+from gnnplace.placers.contract import training_chain
+from gnnplace.policy.roster import make_placer, shown_placers
+from gnnplace.problem import Problem
+from gnnplace.search.annealing import anneal
+from gnnplace.search.found import Found
+from gnnplace.simulation.kernels import run_kernel
+from gnnplace.throughput.registry import make_throughput_placer
+
+if TYPE_CHECKING:
+    from gnnplace.policy.learned import LearnedPlacer
+
+Progress = Callable[[str], None]
+TIME, THROUGHPUT = "time", "throughput"
+WARMING = 0.02  # seconds of budget that reach a placer's search as well
+EVERY = 2.0  # seconds between two lines of progress
+# Kernels that a placer needs, for the line of progress. Others need fewer than the portfolio.
+NUMBER = {"best": 75, "learned": 66, "learned-untrained": 66}
+FEWER = 50
+ROOMS = ("graph", "simulation", "search", "placers", "throughput", "policy")  # of kernels
+    "graph",
+    "simulation",
+    "search",
+    "placers",
+    "throughput",
+    "policy",
+)  # that have these kernels
+
+
+def warm(
+    names: Iterable[str] | None = None, objective: str = TIME, progress: Progress | None = None
+) -> None:
+    """Compiles, or loads from disk, the kernels of placers.
+
+    Args:
+        names: of placers, all that are shown by default; one that is unknown is left to whoever
+            places with it.
+        objective: that they place for.
+        progress: called with a line now and then while something is compiled.
+    """
+    names = [name for name in names or shown_placers() if _is_known(name, objective)]
+    with _without_collecting(), _telling(progress, names):
+        for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
+            for name in names:
+                with suppress(GnnplaceError):
+                    _warm_one(problem, name, objective)
+    for name in names:
+        _note(name, objective).touch()
+
+
+def _made(name: str, objective: str) -> Placer:
+    return make_throughput_placer(name) if objective == THROUGHPUT else make_placer(name)
+
+
+def _is_known(name: str, objective: str) -> bool:
+    try:
+        return bool(_made(name, objective).name)
+    except GnnplaceError:
+        return False
+
+
+def _warm_one(problem: Problem, name: str, objective: str) -> None:
+    made = _made(name, objective)
+    space = SearchSpace(problem)
+    whole = made.place(problem, budget=0.0, space=space)
+    if objective == TIME and name in ("best", "portfolio", "annealing"):
+        start = Found(whole.placement.device, whole.simulation.order)
+        anneal(space, start, np.random.default_rng(0), 0.0)
+    if objective == TIME and name in ("best", "learned", "learned-untrained"):
+        _search(space, made.learned if name == "best" else made)  # type: ignore[attr-defined]
+    else:
+        made.place(problem, budget=WARMING, space=space)
+
+
+def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
+    """The first moves of the learned placer's search."""
+    from gnnplace.policy.decode.rollouts import Rollouts
+    from gnnplace.policy.learned import load_policy
+    from gnnplace.policy.refine.passes import Passes
+    from gnnplace.policy.search.anytime import Anytime
+
+    rollouts = Rollouts(space, learned.policy or load_policy())
+    search = Anytime(rollouts, np.random.default_rng(0), Passes(rollouts))
+    search.search(rollouts.greedy(most=1)[0], 0.0)
+
+
+def is_warm(names: Iterable[str], objective: str = TIME) -> bool:
+    """Whether ``warm`` once went through for all these placers."""
+    return all(_note(name, objective).exists() for name in names)
+
+
+def cache_folder() -> Path:
+    """Where numba keeps the kernels of simulations."""
+    return Path(run_kernel.stats.cache_path)
+
+
+def _note(name: str, objective: str) -> Path:
+    """The file that says that the kernels of a placer are in the cache."""
+    rooms = [Path(__file__).parents[1] / room for room in ROOMS]
+    sources = [path for room in rooms for path in sorted(room.rglob("*.py"))]
+    states = [(str(path), path.stat().st_mtime_ns) for path in sources]
+    machine = (platform.python_version(), numba.__version__, np.__version__)
+    about = repr((name, objective, states, machine, platform.processor()))
+    return cache_folder() / f"warm-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """The compiler makes many objects that stay: to look for garbage takes a tenth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _telling(progress: Progress | None, names: list[str]) -> Iterator[None]:
+    """Has lines of progress told while kernels are compiled; none if all are on disk."""
+    if progress is None:
+        yield
+        return
+    number = max((NUMBER.get(name, FEWER) for name in names), default=FEWER)
+    listener = _Teller(progress, number)
+    with event.install_listener("numba:compile", listener):
+        yield
+
+
+class _Teller(event.Listener):  # type: ignore[misc]
+    """Tells how many kernels are there, every now and then, when one is compiled."""
+
+    def __init__(self, progress: Progress, number: int) -> None:
+        self.progress, self.number, self.next = progress, number, 0.0
+
+    def on_start(self, event: Any) -> None:
+        """Tells it if the last line is some time ago."""
+        if time.perf_counter() < self.next:
+            return
+        self.next = time.perf_counter() + EVERY
+        ready = sum(bool(kernel.signatures) for kernel in jit.KERNELS)
+        number = max(self.number, ready + 1)
+        folder = cache_folder().parent
+        self.progress(f"compiling kernels (once; kept in {folder}): {ready} of {number}")
+
+    def on_end(self, event: Any) -> None:
+        """Nothing: the next start tells."""
+
+
+if __name__ == "__main__":
+    warm(progress=print)

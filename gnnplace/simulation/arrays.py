@@ -1,0 +1,87 @@
+"""Whole arrays in kernels, as plain loops: quicker to compile than NumPy's own words for them.
+
+A slice assignment, a broadcast or ``argsort`` in a kernel brings shape checks, their messages and
+generic iterators with it, which take seconds to compile; these loops take a tenth of one, and run
+as fast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.graph.jit import inner
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+RUN = 16  # entries that are sorted by insertion before runs are merged
+
+
+@inner()
+def copy_to(target: NDArray[Any], values: NDArray[Any]) -> None:
+    """Writes ``values`` over the first entries of ``target``."""
+    for i in range(len(values)):
+        target[i] = values[i]
+
+
+@inner()
+def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
+    """Writes the rows of ``values`` over the beginnings of the first rows of ``target``."""
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            target[i, j] = values[i, j]
+
+
+@inner()
+def greatest(values: NDArray[Any]) -> Any:
+    """The largest of at least one value, none of them nan."""
+    most = values[0]
+    for i in range(1, len(values)):
+        most = max(most, values[i])
+    return most
+
+
+@inner()
+def ascending(keys: FloatArray) -> IntArray:
+    """Indices of ``keys`` from the least to the largest, equal ones as they are listed. [n]
+
+    A merge sort from the bottom up. Runs that are in order already are not merged, so keys that
+    are nearly sorted take little more than O(n); others O(n log n).
+    """
+    n = len(keys)
+    order, spare = np.empty(n, np.int32), np.empty(n, np.int32)
+    for i in range(n):
+        at, key = i, keys[i]
+        low = i - i % RUN
+        while at > low and keys[order[at - 1]] > key:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = i
+    width = RUN
+    while width < n:
+        for low in range(0, n - width, 2 * width):
+            merge(keys, order, spare, low, low + width, min(low + 2 * width, n))
+        width *= 2
+    return order
+
+
+@inner()
+def merge(
+    keys: FloatArray, order: IntArray, spare: IntArray, low: int, middle: int, high: int
+) -> None:
+    """Merges ``order[low:middle]`` and ``order[middle:high]``, both ascending by ``keys``."""
+    if keys[order[middle - 1]] <= keys[order[middle]]:
+        return
+    for k in range(low, middle):
+        spare[k] = order[k]
+    left, right, at = low, middle, low
+    while left < middle:
+        if right < high and keys[order[right]] < keys[spare[left]]:
+            order[at] = order[right]
+            right += 1
+        else:
+            order[at] = spare[left]
+            left += 1
+        at += 1

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gnnplace.graph.jit import kernel
+from gnnplace.policy import warming
+
+
+@pytest.fixture
+def notes(tmp_path, monkeypatch):
+    monkeypatch.setattr(warming, "cache_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_warm_placer_is_remembered(notes):
+    assert not warming.is_warm(["single"])
+    warming.warm(["single"])
+    assert warming.is_warm(["single"])
+    assert not warming.is_warm(["single", "heft"])
+    assert not warming.is_warm(["single"], warming.THROUGHPUT)
+
+
+def test_other_sources_are_not_warm(notes, monkeypatch):
+    warming.warm(["single"])
+    monkeypatch.setattr(warming, "ROOMS", ("graph",))
+    assert not warming.is_warm(["single"])
+
+
+def test_an_unknown_placer_is_no_error_here(notes):
+    warming.warm(["nobody"])
+    assert not warming.is_warm(["nobody"])
+
+
+def test_what_is_compiled_is_told(notes):
+    lines = []
+
+    @kernel
+    def one_more(values):
+        return values[0] + 1.0
+
+    with warming._telling(lines.append, ["best"]):
+        assert one_more(np.array([1.0])) == 2.0
+    assert len(lines) == 1
+    assert lines[0].startswith("compiling kernels (once; kept in ")
+
+
+def test_what_is_there_is_not_told(notes):
+    warming.warm(["single"])
+    lines = []
+    warming.warm(["single"], progress=lines.append)
+    assert lines == []
+
+
+def test_search_is_compiled_without_a_budget():
+    from gnnplace.policy.search.guided import search_until_better
+
+    warming.warm(["learned"])
+    assert len(search_until_better.signatures) == 1

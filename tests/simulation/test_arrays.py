@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnplace.simulation.arrays import ascending, copy_rows, copy_to, greatest
+
+
+@settings(max_examples=100, deadline=None)
+@given(keys=st.lists(st.integers(0, 40), max_size=300), nearly=st.booleans())
+def test_ascending_is_a_stable_sort(keys, nearly):
+    array = np.array(sorted(keys) if nearly else keys, dtype=np.float64)
+    if nearly and len(array) > 3:
+        array[1], array[-1] = array[-1], array[1]
+    assert ascending(array).tolist() == np.argsort(array, kind="stable").tolist()
+
+
+def test_infinite_keys_come_last():
+    assert ascending(np.array([np.inf, 1.0, -np.inf, np.inf])).tolist() == [2, 1, 0, 3]
+
+
+def test_copies_leave_the_rest_as_it_is():
+    target = np.zeros(4)
+    copy_to(target, np.array([1.0, 2.0]))
+    assert target.tolist() == [1.0, 2.0, 0.0, 0.0]
+    rows = np.zeros((2, 3))
+    copy_rows(rows, np.ones((1, 2)))
+    assert rows.tolist() == [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64])
+def test_greatest_is_the_largest(kind):
+    values = np.array([3, 7, -2], dtype=kind)
+    assert greatest(values) == 7
