@@ -44,13 +44,6 @@ EVERY = 2.0  # seconds between two lines of progress
 NUMBER = {"best": 75, "learned": 66, "learned-untrained": 66}
 FEWER = 50
 ROOMS = ("graph", "simulation", "search", "placers", "throughput", "policy")  # of kernels
-    "graph",
-    "simulation",
-    "search",
-    "placers",
-    "throughput",
-    "policy",
-)  # that have these kernels
 
 
 def warm(
