@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gnnplace.warming import warm
 from hypothesis import given, settings
 
 from gnnplace.errors import FormatError, InfeasibleError, InputError
@@ -10,7 +11,6 @@ from gnnplace.placers import contract
 from gnnplace.placers.registry import PLACERS
 from gnnplace.policy.roster import make_placer, placer_names
 from gnnplace.train.policy_module import save_whole
-from gnnplace.warming import warm
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
 
