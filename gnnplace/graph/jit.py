@@ -23,6 +23,8 @@ from typing import Any
 from numba import config, njit
 from numba.core.registry import CPUDispatcher
 
+from gnnplace.graph.code import InnerCache, InnerCompiler, KernelCompiler
+
 Function = Callable[..., Any]
 FLAGS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 KERNELS: list[Any] = []  # all that are imported
@@ -47,7 +49,7 @@ def _through_kernel(inner_kernel: InnerKernel) -> Any:
 
 def kernel(function: Function) -> Any:
     """Compiles a function that Python calls."""
-    KERNELS.append(njit(cache=True, **FLAGS)(function))
+    KERNELS.append(njit(cache=True, pipeline_class=KernelCompiler, **FLAGS)(function))
     return KERNELS[-1]
 
 
@@ -62,8 +64,8 @@ def inner(**flags: Any) -> Callable[[Function], Any]:
         if config.DISABLE_JIT:
             return function
         options = {"nopython": True, "no_cpython_wrapper": True} | FLAGS | flags
-        made = InnerKernel(function, locals={}, targetoptions=options)
-        made.enable_caching()
+        made = InnerKernel(function, targetoptions=options, pipeline_class=InnerCompiler)
+        made._cache = InnerCache(function)
         KERNELS.append(made)
         return made
 

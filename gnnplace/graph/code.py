@@ -1,0 +1,123 @@
+"""What LLVM does with a kernel: less than numba has it do by default, which halves its time.
+
+Numba optimises a function's module, then the module with all that the function calls linked into
+it, and makes machine code of that. Here
+
+* functions that are only declared in a module get no passes of their own;
+* an inner kernel's module is not optimised as a whole but for inlining and counts of references,
+  and no machine code is made of it: the kernels above it have it compiled into them, and optimise
+  it there. Its cache on disk holds LLVM's bitcode alone.
+
+Machine code of kernels that Python calls is what numba's own steps make. The classes take the place
+of numba's where its compiler lets one choose (``pipeline_class``, ``library``, ``_impl_class``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import binding as llvm
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler, compile_result
+
+
+class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Code of a kernel."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Runs the function passes over what has a body."""
+        ll_module.data_layout = self._codegen._data_layout
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
+
+
+class _NoEnvironment:
+    """Stands for a code generator where a function has no address to set anything at."""
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Does nothing: the environment is for calls from Python."""
+
+
+class InnerLibrary(KernelLibrary):
+    """Code that is only ever linked into that of kernels."""
+
+    codegen = _NoEnvironment()
+
+    def _optimize_final_module(self) -> None:
+        """Inlines, and drops counts of references that cancel out."""
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+
+    def _finalize_final_module(self) -> None:
+        """Makes no machine code."""
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """None: there is no machine code."""
+        self._ensure_finalized()
+        return 0
+
+    def serialize_using_object_code(self) -> tuple[str, str, bytes]:
+        """The bitcode, for there is no object code."""
+        self._ensure_finalized()
+        return (self.name, "bitcode", self._get_module_for_linking().as_bitcode())
+
+
+class KernelCompiler(Compiler):  # type: ignore[misc]
+    """Numba's compiler with a library of ours."""
+
+    library: type[KernelLibrary] = KernelLibrary
+
+    def define_pipelines(self) -> Any:
+        """Numba's passes."""
+        name = self.state.func_id.func_qualname
+        self.state.library = self.library(self.state.targetctx.codegen(), name)
+        self.state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
+class InnerCompiler(KernelCompiler):
+    """The compiler of inner kernels."""
+
+    library = InnerLibrary
+
+
+class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
+    """How an inner kernel is read from disk."""
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        """As numba does it, with bitcode instead of machine code."""
+        (name, _, bitcode), fndesc, env, signature, objectmode, lifted, annotation, init, envs = (
+            payload
+        )
+        for run in init:
+            run()
+        library = InnerLibrary(target_context.codegen(), name)
+        library._final_module = llvm.parse_bitcode(bitcode)
+        library._finalize_final_module()
+        return compile_result(
+            target_context=target_context,
+            typing_context=target_context.typing_context,
+            library=library,
+            environment=env,
+            entry_point=target_context.get_executable(library, fndesc, env),
+            fndesc=fndesc,
+            type_annotation=annotation,
+            signature=signature,
+            objectmode=objectmode,
+            lifted=lifted,
+            reload_init=init,
+            referenced_envs=envs,
+        )
+
+
+class InnerCache(FunctionCache):  # type: ignore[misc]
+    """The cache on disk of an inner kernel."""
+
+    _impl_class = InnerFiles
