@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gnnplace.warming import warm
 from hypothesis import given, settings
 
 from gnnplace.errors import FormatError, InfeasibleError, InputError
@@ -10,6 +9,7 @@ from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import contract
 from gnnplace.placers.registry import PLACERS
 from gnnplace.policy.roster import make_placer, placer_names
+from gnnplace.policy.warming import warm
 from gnnplace.train.policy_module import save_whole
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
@@ -74,6 +74,7 @@ def test_the_untrained_control_is_the_policy_that_training_begins_with():
     assert not control.training
 
 
+@pytest.mark.timed
 def test_a_budget_is_kept_with_many_ops():
     problem = with_microbatches(contract.training_chain(num_layers=150, num_devices=4), 8)
     warm(["best"])
