@@ -157,6 +157,13 @@ def receive_time(links: Links, source: int, target: int, size: float) -> float:
 
 
 @njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
+def send_time(links: Links, source: int, target: int, size: float) -> float:
+    """Seconds that a message of ``size`` bytes takes of its sender on idle channels."""
+    copy = size * links.per_byte[source, target] if links.sender_busy[source, target] else 0.0
+    return links.send_overhead[source, target] + copy
+
+
+@njit(cache=True, boundscheck=False, error_model="numpy", _nrt=False)
 def send_costs(links: Links, source: int, target: int) -> bool:
     """Whether a message keeps its sender from its next op."""
     return links.sender_busy[source, target] or links.send_overhead[source, target] > 0.0
@@ -274,8 +281,8 @@ def fetch(
     hold(links, channel_free, source, target, end)
     if links.sends_cost:
         if links.sender_busy[source, target]:
-            ready = max(finish, sent[producer])
-            free[source] += end - ready
+            last = free[source] <= max(finish, sent[producer])
+            free[source] = end if last else free[source] + (end - begin)
             sent[producer] = end
         free[source] += links.send_overhead[source, target]
     return end + links.latency[source, target]
