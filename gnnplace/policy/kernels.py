@@ -27,6 +27,7 @@ from gnnplace.policy.ready_queue import FIXED, next_op, release, start_queue
 from gnnplace.policy.walk import Walk
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import (
+    arrival,
     fetch_begin,
     free_at,
     linked,
@@ -82,7 +83,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
                 size = w.before_size[k]
                 wait[d] = max(wait[d], begin - at)
                 move[d] += size * links.pace[e, target] + links.delay[e, target]
-                at = begin + size * links.per_byte[e, target] + links.latency[e, target]
+                at = arrival(links, e, target, size, begin)
                 if links.receives_cost:
                     extra[d] += receive_time(links, e, target, size)
                 if links.sends_cost:

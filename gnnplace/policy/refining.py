@@ -43,6 +43,7 @@ from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.transfer import (
+    arrival,
     fetch_begin,
     linked,
     receive_time,
@@ -164,7 +165,7 @@ def observe(
                     size = c.size[tensor]
                     wait[d] = max(wait[d], begin - at)
                     move[d] += size * links.pace[e, target]
-                    at = begin + size * links.per_byte[e, target] + links.latency[e, target]
+                    at = arrival(links, e, target, size, begin)
                     if links.receives_cost:
                         extra[d] += receive_time(links, e, target, size)
                     if links.sends_cost:
