@@ -10,6 +10,9 @@ Tarnawski et al., 2020)::
     cost     = latency + bytes / bandwidth of the link; infinite without a link
     interval = the largest load
 
+Both ends are charged in full, so a channel that one device's links share (its port) never has more
+to do than that device; a bus that several devices share is not seen.
+
 A tensor counts once for each other device. Tensors that one unit makes and the same other units
 read always travel together, so they are one **flow** with a number of tensors and a sum of bytes
 (``make_flows``). Complexity of ``loads``: O(U + pins + F D) for F flows.
