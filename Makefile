@@ -2,15 +2,20 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test check docs clean
+.PHONY: demo test campaign check docs clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
 	$(BIN)/gnnplace demo
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m gnnplace.policy.warming
+	$(BIN)/python -m pytest -n 2 -m "not alone and not campaign"
+	$(BIN)/python -m pytest -m "alone and not campaign"
 	$(BIN)/python -m pytest benchmarks/micro --benchmark-disable
+
+campaign: .venv/installed
+	$(BIN)/python -m pytest -m campaign --timeout 1800
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from gnnplace.sharding.flat import Flat, flat_of
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.search import ShardingResult
 
+FloatArray = NDArray[np.float64]
 MOST_VARIABLES = 3_000_000  # About 2 GB in the solver.
 GAP = 1e-9  # Relative gap at which the solver's answer counts as proven.
 

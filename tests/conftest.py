@@ -29,3 +29,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         chosen = [name for name in metafunc.config.getoption("--placers").split(",") if name]
         metafunc.parametrize("placer_name", chosen or list(PLACERS))
+
+
+ALONE = (
+    "tests/cli/test_demo.py",
+    "tests/cli/test_hybrid_execution.py",
+    "tests/cli/test_shard_run.py",
+    "tests/execution/",
+    "tests/hybrid/test_ddp.py",
+    "tests/hybrid/test_run.py",
+    "tests/profiling/test_measurement.py",
+    "tests/profiling/test_profiler.py",
+    "tests/runtime/",
+    "tests/splitting/run/",
+    "tests/studies/test_fidelity.py",
+    "tests/train/test_measured.py",
+    "tests/train/test_processes.py",
+    "tests/train/test_resume.py",
+)
+"""Tests that use all cores by themselves, or whose clocks other tests would disturb."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that run alone, after those that run side by side (see the Makefile)."""
+    for item in items:
+        if item.nodeid.startswith(ALONE) or item.get_closest_marker("timed"):
+            item.add_marker(pytest.mark.alone)

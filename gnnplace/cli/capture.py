@@ -6,8 +6,9 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console
-from gnnplace.cli.options import add_capture_options, add_output, capture_options
-from gnnplace.problem import write_problem
+from gnnplace.cli.options import add_capture_options, add_output, capture_options, options_entry
+from gnnplace.files import write_json
+from gnnplace.problem import problem_to_data
 from gnnplace.report.units import bytes_text
 
 SUMMARY = "Writes a model's step as a graph: a problem with estimated times on one CPU."
@@ -31,7 +32,7 @@ def run(args: Namespace) -> int:
     options = capture_options(args)
     program = api.capture(args.model, options=options, fake=args.fake)
     problem = api.estimated_problem(program, options)
-    write_problem(args.output, problem)
+    write_json(args.output, problem_to_data(problem) | options_entry(options))
     console().print(
         f"{program.name}: {len(program.ops)} ops captured, {problem.num_ops} after grouping, "
         f"{bytes_text(problem.state.sum())} of state; written to {args.output}"

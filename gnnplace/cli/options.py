@@ -7,6 +7,7 @@ from typing import Any, Literal
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
+from gnnplace.placement import OPTIONS_KEY
 from gnnplace.splitting.answers import BANDWIDTH, FLOPS, SplitOptions
 
 AUTO = "auto"
@@ -48,6 +49,11 @@ def capture_options(args: Namespace, **changed: Any) -> api.CaptureOptions:
     given = {key: getattr(args, key) for key in CAPTURE} | changed
     given["microbatches"] = 1 if given["microbatches"] == AUTO else given["microbatches"]
     return api.CaptureOptions(**given)
+
+
+def options_entry(options: api.CaptureOptions) -> dict[str, Any]:
+    """What a problem's or a placement's file says of how the model was captured."""
+    return {OPTIONS_KEY: {key: getattr(options, key) for key in CAPTURE}}
 
 
 def add_search_options(parser: ArgumentParser) -> None:

@@ -13,7 +13,6 @@ from gnnplace import api
 from gnnplace.cli.console import check_output, console, correction, say
 from gnnplace.cli.options import (
     AUTO,
-    CAPTURE,
     add_calibration,
     add_capture_options,
     add_objective,
@@ -21,10 +20,11 @@ from gnnplace.cli.options import (
     add_placer_options,
     add_search_options,
     capture_options,
+    options_entry,
     placer_options,
 )
 from gnnplace.errors import InputError
-from gnnplace.files import write_json
+from gnnplace.files import read_json, write_json
 from gnnplace.placement import OPTIONS_KEY, placement_to_data
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
@@ -68,7 +68,7 @@ def run(args: Namespace) -> int:
     )
     options, problem, result = _placed(args, place, correct)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
-    write_json(args.output, data | options_entry(options))
+    write_json(args.output, data | captured_as(args, options))
     console().print(f"{result}; written to {args.output}", soft_wrap=True)
     return 0
 
@@ -95,13 +95,24 @@ def _meanwhile(args: Namespace, options: api.CaptureOptions) -> AbstractContextM
     plain = args.objective == api.TIME and args.calibration is None
     if not plain or not api.is_problem_file(args.what) or api.is_warm([args.placer]):
         return nullcontext()
-    extra = options_entry(options)
+    extra = captured_as(args, options)
     return first_answer(args.what, args.cluster, options.microbatches, args.output, extra)
 
 
-def options_entry(options: api.CaptureOptions) -> dict[str, Any]:
-    """What a placement's file says of how the model was captured."""
-    return {OPTIONS_KEY: {key: getattr(options, key) for key in CAPTURE}}
+def captured_as(args: Namespace, options: api.CaptureOptions) -> dict[str, Any]:
+    """What the placement's file says of how the model was captured.
+
+    Of a problem file it is what that file says, with the micro-batches asked for here; nothing
+    where it says nothing.
+    """
+    if not api.is_problem_file(args.what):
+        return options_entry(options)
+    data = read_json(args.what)
+    kept = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    if not isinstance(kept, dict):
+        return {}
+    cut = {"microbatches": options.microbatches} if options.microbatches > 1 else {}
+    return {OPTIONS_KEY: kept | cut}
 
 
 def read_problem_of(args: Namespace, options: api.CaptureOptions) -> Problem:

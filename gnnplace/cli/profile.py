@@ -12,8 +12,10 @@ from gnnplace.cli.options import (
     add_capture_options,
     add_output,
     capture_options,
+    options_entry,
 )
-from gnnplace.problem import write_problem
+from gnnplace.files import write_json
+from gnnplace.problem import problem_to_data
 from gnnplace.report.units import seconds_text
 
 SUMMARY = "Measures a model's ops and writes the problem of placing it."
@@ -34,9 +36,10 @@ def run(args: Namespace) -> int:
     """Profiles and writes."""
     check_output(args.output)
     correct = correction(args.calibration)
-    profiled = api.profile(args.model, args.cluster, options=capture_options(args), progress=say)
+    options = capture_options(args)
+    profiled = api.profile(args.model, args.cluster, options=options, progress=say)
     problem = correct(profiled)
-    write_problem(args.output, problem)
+    write_json(args.output, problem_to_data(problem) | options_entry(options))
     share = float(problem.estimated.mean())
     origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"
     single = np.where(np.isfinite(problem.times), problem.times, 0).sum(axis=0).min()

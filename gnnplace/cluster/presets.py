@@ -78,8 +78,8 @@ def _nvswitch(kinds: tuple[str, ...], bandwidth: float) -> Cluster:
     """Each GPU has one channel out and one in, whoever is at the other end."""
     devices = _devices(*kinds)
 
-    def link(i: int, j: int) -> tuple[float, float, tuple[str, ...]]:
-        return 5e-6, bandwidth, (f"gpu:{i} out", f"gpu:{j} in")
+    def link(i: int, other: int) -> tuple[float, float, tuple[str, ...]]:
+        return 5e-6, bandwidth, (f"gpu:{i} out", f"gpu:{other} in")
 
     return Cluster(devices, _links(devices, link))
 
@@ -88,8 +88,8 @@ def _two_tier(servers: int, each: int, kind: str, bandwidth: float) -> Cluster:
     """Servers with NVLink inside; each server has one network channel a direction."""
     devices = _devices(*[kind] * (servers * each))
 
-    def link(i: int, j: int) -> tuple[float, float, str | None]:
-        if i // each == j // each:
+    def link(i: int, other: int) -> tuple[float, float, str | None]:
+        if i // each == other // each:
             return 5e-6, bandwidth, None
         return 10e-6, 10 * GIGA, f"network-out:{i // each}"
 

@@ -126,10 +126,10 @@ def _tensors(values: StepValues) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"{what} {name}", tensor
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
+def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    bits = [tensor.reshape(-1).view(torch.uint8) for tensor in (a, b)]
+    bits = [tensor.reshape(-1).view(torch.uint8) for tensor in (first, second)]
     return torch.equal(bits[0], bits[1])
 
 

@@ -265,7 +265,7 @@ class Posterior:
         return np.asarray(self._scale**2 * np.exp(-far / REACH)).reshape(len(rows), len(columns))
 
 
-def distance(problem: Problem, a: Placement, b: Placement) -> float:
+def distance(problem: Problem, first: Placement, second: Placement) -> float:
     """Share of the work that two placements have on different devices.
 
     Devices of one kind may change names. Placements with the same devices in another order are
@@ -273,17 +273,19 @@ def distance(problem: Problem, a: Placement, b: Placement) -> float:
     """
     kinds = np.array([device.kind for device in problem.cluster.devices])
     times = np.where(np.isfinite(problem.times), problem.times, 0.0)
-    work = times[np.arange(len(times)), a.device]
+    work = times[np.arange(len(times)), first.device]
     shared = np.zeros((len(kinds), len(kinds)))
-    np.add.at(shared, (a.device, b.device), work)
+    np.add.at(shared, (first.device, second.device), work)
     shared[kinds[:, None] != kinds[None, :]] = 0.0
     rows, columns = linear_sum_assignment(-shared)
     far = 1.0 - float(shared[rows, columns].sum()) / max(float(work.sum()), 1e-300)
-    return max(far, 0.0) + (0.0 if _same_order(a, b) else ORDER)
+    return max(far, 0.0) + (0.0 if _same_order(first, second) else ORDER)
 
 
-def _same_order(a: Placement, b: Placement) -> bool:
+def _same_order(first: Placement, second: Placement) -> bool:
     """Whether devices have the same sequences, whatever the devices are called."""
-    if a.sequence is None or b.sequence is None:
-        return a.sequence is b.sequence
-    return {part.tobytes() for part in a.sequence} == {part.tobytes() for part in b.sequence}
+    if first.sequence is None or second.sequence is None:
+        return first.sequence is second.sequence
+    return {part.tobytes() for part in first.sequence} == {
+        part.tobytes() for part in second.sequence
+    }

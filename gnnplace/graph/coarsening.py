@@ -130,7 +130,7 @@ def _worth(groups: Contraction, group: int, other: int, loss: float, cap: float)
     return groups.cost[group] + groups.cost[other] <= max(most, RIDERS * peak)
 
 
-def _same(groups: Contraction, a: int, b: int) -> bool:
+def _same(groups: Contraction, first: int, second: int) -> bool:
     """Whether no two units would be united."""
-    x, y = groups.unit[a], groups.unit[b]
+    x, y = groups.unit[first], groups.unit[second]
     return x is None or y is None or x == y

@@ -69,9 +69,9 @@ class Contraction:
         """Roots of all groups."""
         return [op for op in range(len(self._root)) if self._root[op] == op]
 
-    def ordered(self, a: int, b: int) -> tuple[int, int]:
+    def ordered(self, one: int, other: int) -> tuple[int, int]:
         """Both groups, the one that comes first in the order first."""
-        return (a, b) if self._position[a] < self._position[b] else (b, a)
+        return (one, other) if self._position[one] < self._position[other] else (other, one)
 
     def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
         """Edges to and from groups of the same phase, as (before, after)."""
@@ -83,10 +83,10 @@ class Contraction:
             if self._phase[other] == phase:
                 yield group, other
 
-    def loss(self, a: int, b: int) -> float:
+    def loss(self, one: int, other: int) -> float:
         """Seconds by which merging `a` before `b` may delay others."""
-        delayed = self.cost[b] * self._waiting(self._after[a], b)
-        return delayed + self.cost[a] * self._waiting(self._before[b], a)
+        delayed = self.cost[other] * self._waiting(self._after[one], other)
+        return delayed + self.cost[one] * self._waiting(self._before[other], one)
 
     def _waiting(self, neighbours: set[int], one: int) -> float:
         """Weight of other neighbours: 1 of the same phase, little of others, far off in time."""
@@ -98,60 +98,60 @@ class Contraction:
                 weight = FAR
         return weight
 
-    def compatible(self, a: int, b: int, cap: float = 0.0) -> bool:
+    def compatible(self, one: int, other: int, cap: float = 0.0) -> bool:
         """Whether phases are equal and units are, or become one of at most `cap` seconds."""
-        return self._phase[a] == self._phase[b] and self._units.joined_cost(a, b) <= cap
+        return self._phase[one] == self._phase[other] and self._units.joined_cost(one, other) <= cap
 
-    def merge(self, a: int, b: int) -> bool:
+    def merge(self, one: int, other: int) -> bool:
         """Merge two groups, `a` before `b` in the order, unless that would make a cycle."""
-        first, last = self._position[a], self._position[b]
-        if last - first > WINDOW or not self._reorder(a, b, first, last):
+        first, last = self._position[one], self._position[other]
+        if last - first > WINDOW or not self._reorder(one, other, first, last):
             return False
-        self._join(a, b)
-        self._units.join(a, b)
+        self._join(one, other)
+        self._units.join(one, other)
         self.count -= 1
         return True
 
-    def _reorder(self, a: int, b: int, first: int, last: int) -> bool:
+    def _reorder(self, one: int, other: int, first: int, last: int) -> bool:
         """Put all that `a` leads to behind `b`; false if it leads to `b` by another way."""
-        behind = self._reached(a, b, last)
+        behind = self._reached(one, other, last)
         if behind is None:
             return False
         window = [g for g in self._at[first + 1 : last] if g >= 0]
-        order = [g for g in window if g not in behind] + [a] + [g for g in window if g in behind]
+        order = [g for g in window if g not in behind] + [one] + [g for g in window if g in behind]
         padding = [-1] * (last - first + 1 - len(order))
         self._at[first : last + 1] = order + padding
         for i, group in enumerate(order, first):
             self._position[group] = i
         return True
 
-    def _reached(self, a: int, b: int, last: int) -> set[int] | None:
+    def _reached(self, one: int, other: int, last: int) -> set[int] | None:
         """Groups before `b` in the order that `a` leads to; None if one of them leads to `b`."""
         seen: set[int] = set()
-        stack = [g for g in self._after[a] if g != b and self._position[g] < last]
+        stack = [g for g in self._after[one] if g != other and self._position[g] < last]
         while stack:
             group = stack.pop()
             if group in seen:
                 continue
             seen.add(group)
-            if b in self._after[group]:
+            if other in self._after[group]:
                 return None
             stack += [g for g in self._after[group] if self._position[g] < last]
         return seen
 
-    def _join(self, a: int, b: int) -> None:
-        self._root[b] = a
-        self.cost[a] += self.cost[b]
-        self.peak[a] = max(self.peak[a], self.peak[b])
-        for other in self._after[b]:
-            self._before[other].discard(b)
-            self._before[other].add(a)
-        for other in self._before[b]:
-            self._after[other].discard(b)
-            self._after[other].add(a)
-        self._after[a] = (self._after[a] | self._after[b]) - {a, b}
-        self._before[a] = (self._before[a] | self._before[b]) - {a, b}
-        self._after[b], self._before[b] = set(), set()
+    def _join(self, one: int, other: int) -> None:
+        self._root[other] = one
+        self.cost[one] += self.cost[other]
+        self.peak[one] = max(self.peak[one], self.peak[other])
+        for follower in self._after[other]:
+            self._before[follower].discard(other)
+            self._before[follower].add(one)
+        for leader in self._before[other]:
+            self._after[leader].discard(other)
+            self._after[leader].add(one)
+        self._after[one] = (self._after[one] | self._after[other]) - {one, other}
+        self._before[one] = (self._before[one] | self._before[other]) - {one, other}
+        self._after[other], self._before[other] = set(), set()
 
     def merge_ends(self) -> None:
         """Merge groups of one unit and phase that lead nowhere, such as parameter updates."""
@@ -191,23 +191,23 @@ class _Units:
             name = self._same[name]
         return name
 
-    def joined_cost(self, a: int, b: int) -> float:
+    def joined_cost(self, one: int, other: int) -> float:
         """Cost of the unit that joining two of them makes; 0 where no two units meet."""
-        x, y = self[a], self[b]
+        x, y = self[one], self[other]
         if x is None or y is None or x == y:
             return 0.0
         return min(self._cost[x] + self._cost[y], math.inf)
 
-    def join(self, a: int, b: int) -> None:
+    def join(self, one: int, other: int) -> None:
         """Group `b` goes into group `a`."""
-        x, y = self[a], self[b]
-        alone = sum(self._alone[g] for g, u in ((a, x), (b, y)) if u is None)
-        self._alone[a] = alone
+        x, y = self[one], self[other]
+        alone = sum(self._alone[g] for g, u in ((one, x), (other, y)) if u is None)
+        self._alone[one] = alone
         if x is not None and y is not None and x != y:
             self._same[y] = x
             self._cost[x] += self._cost.pop(y)
         name = x if x is not None else y
-        self._of[a] = name
+        self._of[one] = name
         if name is not None:
             self._cost[name] += alone
-            self._alone[a] = 0.0
+            self._alone[one] = 0.0

@@ -34,7 +34,9 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
     """A kernel without a wrapper for Python; a call from Python makes one."""
 
     def __call__(self, *args: Any) -> Any:
-        """Calls it through a kernel that is compiled for that."""
+        """Calls it through a kernel compiled for that; one that is always inlined as Python."""
+        if self.targetoptions.get("inline") == "always":
+            return self.py_func(*args)
         return _through_kernel(self)(*args)
 
 

@@ -35,6 +35,7 @@ from gnnplace.simulation.transfer import (
     linked,
     receive_time,
     restore,
+    send_time,
     service_time,
 )
 
@@ -116,11 +117,12 @@ def heft_kernel(
     sent = np.zeros(n if links.sends_cost else 0)
     for op in by_rank:
         unit = c.unit_of[op]
-        best, best_begin, best_start, best_slot, best_device = np.inf, 0.0, 0.0, 0, -1
+        least, best_device, best_slot = np.inf, -1, 0
+        best, best_begin, best_start = np.inf, 0.0, 0.0
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                 continue
-            ready, extra, target = 0.0, 0.0, Index(d)
+            ready, extra, sending, target = 0.0, 0.0, 0.0, Index(d)
             for j in range(c.input_offset[op], c.input_offset[op + 1]):
                 tensor = c.input_tensor[j]
                 p = Index(producer[tensor])
@@ -140,6 +142,8 @@ def heft_kernel(
                         there += links.latency[source, target]
                         if links.receives_cost:
                             extra += receive_time(links, source, target, c.size[tensor])
+                        if links.sends_cost:
+                            sending += send_time(links, source, target, c.size[tensor])
                 ready = max(ready, there)
             if contention:
                 for j in range(c.input_offset[op], c.input_offset[op + 1]):
@@ -147,9 +151,9 @@ def heft_kernel(
                     restore(links, tried, channel_free, source, target)
             cost = extra + c.times[op, d]
             at, slot = earliest_gap(begins[d], ends[d], count[d], ready, cost)
-            if at + cost < best or best_device < 0:
-                best, best_begin, best_slot = at + cost, at, slot
-                best_start, best_device = at + extra, d
+            if at + cost + sending < least or best_device < 0:
+                least, best_device, best_slot = at + cost + sending, d, slot
+                best, best_begin, best_start = at + cost, at, at + extra
         d, target = best_device, Index(best_device)
         room = greatest(count) + 1 + (c.input_offset[op + 1] - c.input_offset[op])
         while room >= begins.shape[1]:
@@ -172,9 +176,8 @@ def heft_kernel(
                     hold(links, channel_free, source, target, end)
                     hold(links, tried, source, target, end)
                 if links.sends_cost:
-                    cost = links.send_overhead[source, target]
+                    cost = send_time(links, source, target, c.size[tensor])
                     if links.sender_busy[source, target]:
-                        cost += end - max(finish[p], sent[p])
                         sent[p] = end
                     row, rest = begins[source], ends[source]
                     at, slot = earliest_gap(row, rest, count[source], finish[p], cost)

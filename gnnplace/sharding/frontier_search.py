@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.sharding.kernels import POSITION_BITS, eliminate
+from gnnplace.sharding.kernels import POSITION_BITS, Children, Limits, Reach, Sums, eliminate
 from gnnplace.sharding.passes import two_passes, weights_at_once
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.supported import Point, Supported, Weight, undominated
@@ -228,29 +228,28 @@ class _Run:
             / sum(SHARES[len(later.children)] for later in self.steps[index:])
         )
         # The lists of two children lie behind each other, so each list ends where the next begins.
-        times, memories, origin, offsets, work, thinned = eliminate(
-            base[0],
-            base[1],
-            self._cells(step, rows),
-            _joined([part.time for part in below], np.float64),
-            _joined([part.memory for part in below], np.float64),
-            np.append(_joined(offset, np.int64), ends[-1]),
-            np.concatenate([*(self.inside[k] for k in step.children),
-                            np.zeros((0, len(self.weights)))]),
-            self.outside[index],
-            self.weights,
-            self.regions,
-            self.slack,
-            error,
-            SHORT,
-            self.work,
-            POINTS - sum(len(part.time) for part in self.lists),
-        )  # fmt: skip
-        if work < 0:
+        inside = [*(self.inside[k] for k in step.children), np.zeros((0, len(self.weights)))]
+        found = eliminate(
+            Sums(base[0], base[1]),
+            Children(
+                self._cells(step, rows),
+                _joined([part.time for part in below], np.float64),
+                _joined([part.memory for part in below], np.float64),
+                np.append(_joined(offset, np.int64), ends[-1]),
+                np.concatenate(inside),
+            ),
+            Reach(self.outside[index], self.weights, self.regions),
+            Limits(self.slack, error, SHORT, self.work, self._room()),
+        )
+        if not found.finished:
             raise _TooMuchWork
-        self.work -= work
-        self.error -= error if thinned else 0.0
-        return _Lists(times, memories, origin, offsets)
+        self.work -= found.work
+        self.error -= error if found.thinned else 0.0
+        return _Lists(found.time, found.memory, found.origin, found.offset)
+
+    def _room(self) -> float:
+        """Points that may still be kept."""
+        return float(POINTS - sum(len(part.time) for part in self.lists))
 
     def _base(self, step: Step, tables: Sequence[FloatArray]) -> FloatArray:
         own = [tables[k] for k in step.factors]

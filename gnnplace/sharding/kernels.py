@@ -7,6 +7,8 @@ child. Lists of all cells lie one behind the other; list c is ``offset[c]:offset
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -14,6 +16,87 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 POSITION_BITS = 24
+Pair = tuple[float, float]  # time and memory
+Arrays = tuple[FloatArray, FloatArray, IntArray]  # time, memory and origin of points
+
+
+class Sums(NamedTuple):
+    """Sums of the factors of a step. [cells, K] each"""
+
+    time: FloatArray
+    memory: FloatArray
+
+
+class Children(NamedTuple):
+    """Tables of the steps before, the second one's behind the first's.
+
+    Attributes:
+        cell: of each child's table. [children, cells, K]
+        time: of all points.
+        memory: likewise.
+        offset: where the list of each cell begins.
+        inside: least weighted costs of the cells. [child cells, W]
+    """
+
+    cell: IntArray
+    time: FloatArray
+    memory: FloatArray
+    offset: IntArray
+    inside: FloatArray
+
+
+class Reach(NamedTuple):
+    """Where new points may be.
+
+    Attributes:
+        outside: least weighted costs of all the rest. [cells, W]
+        weights: of time and memory; the first is (1, 0). [W, 2]
+        regions: corners of the regions, weighted. [R, W]
+    """
+
+    outside: FloatArray
+    weights: FloatArray
+    regions: FloatArray
+
+
+class Limits(NamedTuple):
+    """What a step may take and lose.
+
+    Attributes:
+        slack: differences of time and memory that are only rounding.
+        error: relative, of a whole strategy's time, that thinning a list may make.
+        short: lists up to this length are not thinned.
+        work: points to merge at most.
+        points: points to return at most.
+    """
+
+    slack: Pair
+    error: float
+    short: int
+    work: float
+    points: float
+
+
+class Eliminated(NamedTuple):
+    """Lists of points of a step's table.
+
+    Attributes:
+        time: of all points.
+        memory: likewise.
+        origin: likewise.
+        offset: where the list of each cell begins. [cells + 1]
+        work: points that were merged.
+        thinned: whether any list was thinned.
+        finished: whether the limits sufficed; the lists are of no use otherwise.
+    """
+
+    time: FloatArray
+    memory: FloatArray
+    origin: IntArray
+    offset: IntArray
+    work: float
+    thinned: bool
+    finished: bool
 
 
 @njit(cache=True)
@@ -34,7 +117,12 @@ def _reaches(bound: FloatArray, regions: FloatArray, hint: int) -> int:
 
 @njit(cache=True)
 def _push(
-    time: FloatArray, memory: FloatArray, origin: IntArray, n: int, point: tuple, slack: tuple
+    time: FloatArray,
+    memory: FloatArray,
+    origin: IntArray,
+    n: int,
+    point: tuple[float, float, int],
+    slack: Pair,
 ) -> int:
     """Appends a point whose time is not below the last one's, unless it is dominated."""
     t, m, o = point
@@ -47,10 +135,20 @@ def _push(
 
 
 @njit(cache=True)
-def _merge(current, n, added, low, high, shift, code, step, spare, slack):  # type: ignore
+def _merge(
+    current: Arrays,
+    n: int,
+    added: tuple[FloatArray, FloatArray],
+    low: int,
+    high: int,
+    shift: Pair,
+    code: int,
+    spare: Arrays,
+    slack: Pair,
+) -> int:
     """Merges ``added[low:high]``, shifted, into ``current[:n]``; the result is in ``spare``.
 
-    Returns the new length. The origin of an added point is ``code + step * position``.
+    Returns the new length. The origin of an added point is ``code`` plus its position.
     """
     time, memory, origin = current
     more_time, more_memory = added
@@ -68,7 +166,7 @@ def _merge(current, n, added, low, high, shift, code, step, spare, slack):  # ty
             point = (
                 more_time[j] + shift[0],
                 more_memory[j] + shift[1],
-                code + step * (j - low),
+                code + (j - low),
             )
             j += 1
         count = _push(out_time, out_memory, out_origin, count, point, slack)
@@ -76,7 +174,7 @@ def _merge(current, n, added, low, high, shift, code, step, spare, slack):  # ty
 
 
 @njit(cache=True)
-def _thin(lists: tuple, n: int, error: float, rest: float) -> int:
+def _thin(lists: Arrays, n: int, error: float, rest: float) -> int:
     """Keeps, of points close in time, the one with the least memory.
 
     Close is ``error`` times the least time of a strategy with the point: its own and ``rest``.
@@ -95,56 +193,22 @@ def _thin(lists: tuple, n: int, error: float, rest: float) -> int:
 
 
 @njit(cache=True)
-def _grown(array, need):  # type: ignore
+def _grown(array: NDArray[Any], need: int) -> NDArray[Any]:
+    """The array with room for ``need`` entries."""
     bigger = np.empty(max(need, 2 * len(array)), array.dtype)
     bigger[: len(array)] = array
     return bigger
 
 
 @njit(cache=True)
-def eliminate(
-    base_time: FloatArray,
-    base_memory: FloatArray,
-    child_cell: IntArray,
-    child_time: FloatArray,
-    child_memory: FloatArray,
-    child_offset: IntArray,
-    child_inside: FloatArray,
-    outside: FloatArray,
-    weights: FloatArray,
-    regions: FloatArray,
-    slack: tuple,
-    error: float,
-    short: int,
-    work_limit: float,
-    point_limit: float,
-) -> tuple:
-    """Points of a step's table.
-
-    Args:
-        base_time: sum of the step's factors. [cells, K]
-        base_memory: likewise. [cells, K]
-        child_cell: cell of each child's table, the second child's behind the first's.
-            [children, cells, K]
-        child_time: points of the children's tables.
-        child_memory: likewise.
-        child_offset: where each child cell's list begins.
-        child_inside: least weighted costs of the children's cells. [child cells, W]
-        outside: least weighted costs of all the rest. [cells, W]
-        weights: of time and memory; the first is (1, 0). [W, 2]
-        regions: corners of the regions where new points may be, weighted. [R, W]
-        slack: differences of time and memory that are only rounding.
-        error: relative, of a whole strategy's time, that thinning a list may make.
-        short: lists up to this length are not thinned.
-        work_limit: points to merge at most.
-        point_limit: points to return at most.
-
-    Returns:
-        time, memory, origin and offset of the lists, the points merged (negative: gave up),
-        and whether any list was thinned.
-    """
+def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> Eliminated:
+    """Points of a step's table."""
+    base_time, base_memory = sums
+    child_cell, child_time, child_memory, child_offset, child_inside = children
+    outside, weights, regions = reach
+    slack = limits.slack
     cells, configurations = base_time.shape
-    children, count_w = child_cell.shape[0], weights.shape[0]
+    num_children, count_w = child_cell.shape[0], weights.shape[0]
     offset = np.zeros(cells + 1, np.int64)
     out = (np.empty(1024), np.empty(1024), np.empty(1024, np.int64))
     current = (np.empty(64), np.empty(64), np.empty(64, np.int64))
@@ -158,7 +222,7 @@ def eliminate(
             bt, bm = base_time[cell, k], base_memory[cell, k]
             for w in range(count_w):
                 bound[w] = weights[w, 0] * bt + weights[w, 1] * bm + outside[cell, w]
-                for c in range(children):
+                for c in range(num_children):
                     bound[w] += child_inside[child_cell[c, cell, k], w]
             found = _reaches(bound, regions, hint)
             if found < 0:
@@ -166,15 +230,15 @@ def eliminate(
             hint = found
             code = np.int64(k) << (2 * POSITION_BITS)
             low, high, first, last = 0, 1, 0, 1
-            if children > 0:
+            if num_children > 0:
                 low = child_offset[child_cell[0, cell, k]]
                 high = child_offset[child_cell[0, cell, k] + 1]
-            if children > 1:
+            if num_children > 1:
                 first = child_offset[child_cell[1, cell, k]]
                 last = child_offset[child_cell[1, cell, k] + 1]
             for j in range(first, last):
                 shift, mine = (bt, bm), code
-                if children > 1:
+                if num_children > 1:
                     shift = (bt + child_time[j], bm + child_memory[j])
                     mine = code + (np.int64(j - first) << POSITION_BITS)
                     for w in range(count_w):
@@ -194,12 +258,12 @@ def eliminate(
                 if len(spare[0]) < len(current[0]):
                     need = len(current[0])
                     spare = (np.empty(need), np.empty(need), np.empty(need, np.int64))
-                added = (child_time, child_memory) if children > 0 else zero
-                count = _merge(current, n, added, low, high, shift, mine, 1, spare, slack)
+                added = (child_time, child_memory) if num_children > 0 else zero
+                count = _merge(current, n, added, low, high, shift, mine, spare, slack)
                 work += n + high - low
                 current, spare, n = spare, current, count
-            if work > work_limit:
-                return out[0], out[1], out[2], offset, -1.0, thinned
+            if work > limits.work:
+                return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
         kept = 0
         for i in range(n):
             for w in range(count_w):
@@ -214,13 +278,13 @@ def eliminate(
                 current[2][kept] = current[2][i]
                 kept += 1
         n = kept
-        if kept > short and error > 0:
-            n = _thin(current, kept, error, outside[cell, 0])
+        if kept > limits.short and limits.error > 0:
+            n = _thin(current, kept, limits.error, outside[cell, 0])
             thinned = True
         begin = offset[cell]
         offset[cell + 1] = begin + n
-        if begin + n > point_limit:
-            return out[0], out[1], out[2], offset, -1.0, thinned
+        if begin + n > limits.points:
+            return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
         if len(out[0]) < begin + n:
             need = begin + n
             out = (_grown(out[0], need), _grown(out[1], need), _grown(out[2], need))
@@ -229,4 +293,4 @@ def eliminate(
         out[2][begin : begin + n] = current[2][:n]
     end = offset[cells]
     time, memory, origin = out[0][:end].copy(), out[1][:end].copy(), out[2][:end].copy()
-    return time, memory, origin, offset, work, thinned
+    return Eliminated(time, memory, origin, offset, work, thinned, True)

@@ -40,9 +40,9 @@ def min_plus(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 @njit(cache=True)
-def min_plus_each(a: FloatArray, b: FloatArray) -> FloatArray:
-    """The min-plus products of ``a`` [W, R, K] and ``b`` [W, K, S], one by one. [W, R, S]"""
-    c = np.empty((a.shape[0], a.shape[1], b.shape[2]))
-    for w in range(a.shape[0]):
-        c[w] = min_plus(a[w], b[w])
+def min_plus_each(left: FloatArray, right: FloatArray) -> FloatArray:
+    """The min-plus products of ``left`` [W, R, K] and ``right`` [W, K, S], one by one. [W, R, S]"""
+    c = np.empty((left.shape[0], left.shape[1], right.shape[2]))
+    for w in range(left.shape[0]):
+        c[w] = min_plus(left[w], right[w])
     return c

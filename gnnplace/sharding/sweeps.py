@@ -89,33 +89,35 @@ def _choice(flat: Flat, messages: FloatArray, u: int, chosen: IntArray, given: F
 
 
 @njit(cache=True)
-def _add_chosen(flat: Flat, e: int, side: int, chosen: IntArray, given: FloatArray) -> None:
+def _add_chosen(flat: Flat, edge: int, side: int, chosen: IntArray, given: FloatArray) -> None:
     """Adds the cost of a pair, given the other node's choice."""
-    d = flat.classes[flat.lookup[e, 1 - side] + chosen[flat.ends[e, 1 - side]]]
-    columns, to_class = flat.shape[e, 1], flat.lookup[e, side]
+    d = flat.classes[flat.lookup[edge, 1 - side] + chosen[flat.ends[edge, 1 - side]]]
+    columns, to_class = flat.shape[edge, 1], flat.lookup[edge, side]
     for k in range(len(given)):
         c = flat.classes[to_class + k]
-        given[k] += flat.cells[flat.table[e] + (c * columns + d if side == 0 else d * columns + c)]
+        given[k] += flat.cells[
+            flat.table[edge] + (c * columns + d if side == 0 else d * columns + c)
+        ]
 
 
 @njit(cache=True)
 def _send(
-    flat: Flat, messages: FloatArray, e: int, side: int, share: float, total: FloatArray,
+    flat: Flat, messages: FloatArray, edge: int, side: int, share: float, total: FloatArray,
     part: FloatArray,
 ) -> float:  # fmt: skip
     """Renews the message of a pair from the node on ``side``; its least number is taken off."""
-    rows, columns = flat.shape[e, 0], flat.shape[e, 1]
-    place, to_class = flat.message[e, side], flat.lookup[e, side]
-    mine = flat.shape[e, side]
+    rows, columns = flat.shape[edge, 0], flat.shape[edge, 1]
+    place, to_class = flat.message[edge, side], flat.lookup[edge, side]
+    mine = flat.shape[edge, side]
     part[:mine] = np.inf
     for k in range(len(total)):
         c = flat.classes[to_class + k]
         part[c] = min(part[c], share * total[k])
     part[:mine] -= messages[place : place + mine]
-    first = flat.table[e]
+    first = flat.table[edge]
     cells = flat.cells[first : first + rows * columns].reshape(rows, columns)
-    there = flat.message[e, 1 - side]
-    out = messages[there : there + flat.shape[e, 1 - side]]
+    there = flat.message[edge, 1 - side]
+    out = messages[there : there + flat.shape[edge, 1 - side]]
     if side == 0:
         _least_of_columns(cells, part, out)
     else:

@@ -109,16 +109,16 @@ class Buckets:
         return list(found.values())
 
 
-def _added(memo: Memo, a: Table, b: Table) -> Table:
+def _added(memo: Memo, first: Table, second: Table) -> Table:
     def make() -> tuple[FloatArray, tuple[Classes, ...]]:
-        pairs = zip(a.classes, b.classes, strict=True)
+        pairs = zip(first.classes, second.classes, strict=True)
         classes = tuple(memo.joint(pair) for pair in pairs)
-        picked = {node: part.first for node, part in zip(a.scope, classes, strict=True)}
-        return cells_of(a, picked) + cells_of(b, picked), classes
+        picked = {node: part.first for node, part in zip(first.scope, classes, strict=True)}
+        return cells_of(first, picked) + cells_of(second, picked), classes
 
-    key = ("+", a.signature(a.scope), b.signature(b.scope))
-    cost, classes = memo.of(key, (a, b), make)
-    return Table(a.scope, cost, classes)
+    key = ("+", first.signature(first.scope), second.signature(second.scope))
+    cost, classes = memo.of(key, (first, second), make)
+    return Table(first.scope, cost, classes)
 
 
 def buckets_of(problem: ShardingProblem) -> Buckets:

@@ -137,12 +137,12 @@ def ideals_of(blocks: Blocks, most: int) -> Ideals | None:
 
 
 def split_ideals(
-    f: Flows, sorts: Sorts, blocks: Blocks, ideals: Ideals, upper: float, most_pairs: int
+    flows: Flows, sorts: Sorts, blocks: Blocks, ideals: Ideals, upper: float, most_pairs: int
 ) -> IdealSplit | None:
     """The least relaxed interval of all contiguous splits.
 
     Args:
-        f: the flows.
+        flows: the flows.
         sorts: of the devices.
         blocks: of the graph.
         ideals: of the blocks.
@@ -156,7 +156,7 @@ def split_ideals(
     offset = np.concatenate(([0], np.cumsum([len(u) for u in blocks.units]))).astype(np.int32)
     units = np.array([u for part in blocks.units for u in part], dtype=np.int32)
     best, came, complete = search(
-        f, sorts, offset, units, *ideals, strides, upper * (1 + 1e-12), most_pairs
+        flows, sorts, offset, units, *ideals, strides, upper * (1 + 1e-12), most_pairs
     )
     if not complete or not np.isfinite(best[-1, -1]):
         return None
@@ -197,7 +197,7 @@ def _members(ideals: Ideals, num_blocks: int) -> list[int]:
 
 @njit(cache=True, boundscheck=False)
 def search(
-    f: Flows,
+    flows: Flows,
     sorts: Sorts,
     unit_offset: IntArray,
     units: IntArray,
@@ -219,8 +219,8 @@ def search(
     best = np.full((states, num_ideals), np.inf)
     came = np.zeros((states, num_ideals), np.int64)
     best[:, 0] = 0.0
-    made = np.zeros(len(f.producer), np.bool_)
-    read = np.zeros(len(f.producer), np.int32)
+    made = np.zeros(len(flows.producer), np.bool_)
+    read = np.zeros(len(flows.producer), np.int32)
     seen = np.full(num_ideals, -1, np.int64)
     path = np.empty(len(unit_offset), np.int64)
     added = np.empty(len(unit_offset), np.int64)
@@ -245,7 +245,7 @@ def search(
                 depth -= 1
                 if depth >= 0:
                     for q in range(unit_offset[added[depth]], unit_offset[added[depth] + 1]):
-                        add_unit(f, units[q], -1, made, read)
+                        add_unit(flows, units[q], -1, made, read)
                 continue
             path[depth] += 1
             j = into[k]
@@ -263,10 +263,10 @@ def search(
                 continue
             sums[depth + 1] = sums[depth]
             for q in range(first, last):
-                count, size = add_unit(f, units[q], 1, made, read)
+                count, size = add_unit(flows, units[q], 1, made, read)
                 sums[depth + 1, 0] += count
                 sums[depth + 1, 1] += size
-                sums[depth + 1, 2] += f.state[units[q]]
+                sums[depth + 1, 2] += flows.state[units[q]]
             added[depth] = block[k]
             depth += 1
             path[depth], where[depth] = offset[j], j

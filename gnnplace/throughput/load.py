@@ -10,6 +10,9 @@ Tarnawski et al., 2020)::
     cost     = latency + bytes / bandwidth of the link; infinite without a link
     interval = the largest load
 
+Both ends are charged in full, so a channel that one device's links share (its port) never has more
+to do than that device; a bus that several devices share is not seen.
+
 A tensor counts once for each other device. Tensors that one unit makes and the same other units
 read always travel together, so they are one **flow** with a number of tensors and a sum of bytes
 (``make_flows``). Complexity of ``loads``: O(U + pins + F D) for F flows.
@@ -104,43 +107,46 @@ def _grouped(space: SearchSpace) -> dict[tuple[int, tuple[int, ...]], list[float
     return flows
 
 
-def restricted(f: Flows, devices: IntArray) -> Flows:
+def restricted(flows: Flows, devices: IntArray) -> Flows:
     """The same units on some of the devices alone, renumbered in the order given."""
     pairs = np.ix_(devices, devices)
-    return f._replace(
-        work=np.ascontiguousarray(f.work[:, devices]),
-        memory=f.memory[devices],
-        latency=np.ascontiguousarray(f.latency[pairs]),
-        pace=np.ascontiguousarray(f.pace[pairs]),
+    return flows._replace(
+        work=np.ascontiguousarray(flows.work[:, devices]),
+        memory=flows.memory[devices],
+        latency=np.ascontiguousarray(flows.latency[pairs]),
+        pace=np.ascontiguousarray(flows.pace[pairs]),
     )
 
 
 @njit(cache=True, boundscheck=False)
-def loads(f: Flows, device: IntArray) -> FloatArray:
+def loads(flows: Flows, device: IntArray) -> FloatArray:
     """Seconds of each device for the device of each unit; inf where that is impossible. [D]"""
-    load = np.zeros(len(f.memory))
+    load = np.zeros(len(flows.memory))
     for u in range(len(device)):
-        load[device[u]] += f.work[u, device[u]]
+        load[device[u]] += flows.work[u, device[u]]
     seen = np.full(len(load), -1, np.int32)
-    for k in range(len(f.producer)):
-        source = device[f.producer[k]]
+    for k in range(len(flows.producer)):
+        source = device[flows.producer[k]]
         seen[source] = k
-        for j in range(f.offset[k], f.offset[k + 1]):
-            target = device[f.reader[j]]
+        for j in range(flows.offset[k], flows.offset[k + 1]):
+            target = device[flows.reader[j]]
             if seen[target] != k:
                 seen[target] = k
-                cost = f.tensors[k] * f.latency[source, target] + f.size[k] * f.pace[source, target]
+                cost = (
+                    flows.tensors[k] * flows.latency[source, target]
+                    + flows.size[k] * flows.pace[source, target]
+                )
                 load[source] += cost
                 load[target] += cost
     return load
 
 
-def interval(f: Flows, device: IntArray) -> float:
+def interval(flows: Flows, device: IntArray) -> float:
     """The largest load; inf where a unit may not be, or a link is missing."""
-    return float(loads(f, np.asarray(device, dtype=np.int32)).max())
+    return float(loads(flows, np.asarray(device, dtype=np.int32)).max())
 
 
-def state_excess(f: Flows, device: IntArray) -> float:
+def state_excess(flows: Flows, device: IntArray) -> float:
     """Bytes of state above the devices' memory, all devices together."""
-    resident = np.bincount(device, f.state, len(f.memory))
-    return float(np.maximum(resident - f.memory, 0.0).sum())
+    resident = np.bincount(device, flows.state, len(flows.memory))
+    return float(np.maximum(resident - flows.memory, 0.0).sum())

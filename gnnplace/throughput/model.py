@@ -33,10 +33,10 @@ ROUNDING = 1e-9  # Of a duration: quotients a hair below a whole number count as
 MOST_BYTES = 2.0**60
 
 
-def model_size(f: Flows) -> int:
+def model_size(flows: Flows) -> int:
     """Variables, about."""
-    devices = len(f.memory)
-    return len(f.work) * devices + len(f.producer) * devices * (devices - 1)
+    devices = len(flows.memory)
+    return len(flows.work) * devices + len(flows.producer) * devices * (devices - 1)
 
 
 class ThroughputModel:
@@ -53,7 +53,7 @@ class ThroughputModel:
     def __init__(
         self,
         space: SearchSpace,
-        f: Flows,
+        flows: Flows,
         start: IntArray,
         horizon: float,
         free: NDArray[np.bool_] | None = None,
@@ -61,13 +61,13 @@ class ThroughputModel:
         # Imported late: it takes a second, and other placers do not need it.
         from ortools.sat.python import cp_model
 
-        self.space, self.f, self.start, self.free = space, f, start, free
+        self.space, self.f, self.start, self.free = space, flows, start, free
         self.model = cp_model.CpModel()
         self.horizon = horizon
         self.unit = max(horizon, 1e-300) / RESOLUTION
         self._assign()
-        self.terms: list[list[Any]] = [[] for _ in f.memory]
-        for k in range(len(f.producer)):
+        self.terms: list[list[Any]] = [[] for _ in flows.memory]
+        for k in range(len(flows.producer)):
             self._send(k)
         self._load()
         self._remember()
@@ -94,15 +94,15 @@ class ThroughputModel:
             for d, here in row.items():
                 self.model.add_hint(here, int(d == self.start[u]))
 
-    def _send(self, k: int) -> None:
+    def _send(self, index: int) -> None:
         f = self.f
-        row, readers = self.x[f.producer[k]], f.reader[f.offset[k] : f.offset[k + 1]]
+        row, readers = self.x[f.producer[index]], f.reader[f.offset[index] : f.offset[index + 1]]
         for d, here in row.items():
             for e in range(len(f.memory)):
                 there = [self.x[c][e] for c in readers if e in self.x[c]]
                 if e == d or not there:
                     continue
-                cost = f.tensors[k] * f.latency[d, e] + f.size[k] * f.pace[d, e]
+                cost = f.tensors[index] * f.latency[d, e] + f.size[index] * f.pace[d, e]
                 if not np.isfinite(cost):
                     for reader in there:
                         self.model.add_bool_or(~here, ~reader)

@@ -30,28 +30,33 @@ PENALTY = 10.0  # energies of the start, for a whole cluster's memory in excess
 
 
 @njit(cache=True, boundscheck=False)
-def count_readers(f: Flows, device: IntArray) -> IntArray:
+def count_readers(flows: Flows, device: IntArray) -> IntArray:
     """Readers of each flow on each device. [F, D]"""
-    readers = np.zeros((len(f.producer), len(f.memory)), np.int32)
-    for k in range(len(f.producer)):
-        for j in range(f.offset[k], f.offset[k + 1]):
-            readers[k, device[f.reader[j]]] += 1
+    readers = np.zeros((len(flows.producer), len(flows.memory)), np.int32)
+    for k in range(len(flows.producer)):
+        for j in range(flows.offset[k], flows.offset[k + 1]):
+            readers[k, device[flows.reader[j]]] += 1
     return readers
 
 
 @njit(cache=True, boundscheck=False)
-def add_flow(f: Flows, k: int, source: int, readers: IntArray, sign: int, load: FloatArray) -> None:
+def add_flow(
+    flows: Flows, index: int, source: int, readers: IntArray, sign: int, load: FloatArray
+) -> None:
     """Adds what one flow loads devices with, or takes it off (``sign`` -1)."""
     for d in range(len(load)):
-        if d != source and readers[k, d] > 0:
-            cost = sign * (f.tensors[k] * f.latency[source, d] + f.size[k] * f.pace[source, d])
+        if d != source and readers[index, d] > 0:
+            cost = sign * (
+                flows.tensors[index] * flows.latency[source, d]
+                + flows.size[index] * flows.pace[source, d]
+            )
             load[source] += cost
             load[d] += cost
 
 
 @njit(cache=True, boundscheck=False)
 def move(
-    f: Flows,
+    flows: Flows,
     unit: int,
     target: int,
     device: IntArray,
@@ -61,53 +66,58 @@ def move(
 ) -> None:
     """Puts a unit on another device; everything that depends on it follows."""
     source = device[unit]
-    for j in range(f.unit_offset[unit], f.unit_offset[unit + 1]):
-        k = f.unit_flow[j]
-        add_flow(f, k, device[f.producer[k]], readers, -1, load)
-        if f.producer[k] == unit:
-            add_flow(f, k, target, readers, 1, load)
+    for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
+        k = flows.unit_flow[j]
+        add_flow(flows, k, device[flows.producer[k]], readers, -1, load)
+        if flows.producer[k] == unit:
+            add_flow(flows, k, target, readers, 1, load)
         else:
             readers[k, source] -= 1
             readers[k, target] += 1
-            add_flow(f, k, device[f.producer[k]], readers, 1, load)
-    load[source] -= f.work[unit, source]
-    load[target] += f.work[unit, target]
-    resident[source] -= f.state[unit]
-    resident[target] += f.state[unit]
+            add_flow(flows, k, device[flows.producer[k]], readers, 1, load)
+    load[source] -= flows.work[unit, source]
+    load[target] += flows.work[unit, target]
+    resident[source] -= flows.state[unit]
+    resident[target] += flows.state[unit]
     device[unit] = target
 
 
 @njit(cache=True, boundscheck=False)
-def energy(f: Flows, load: FloatArray, resident: FloatArray, penalty: float) -> float:
+def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float) -> float:
     """What annealing lowers."""
     excess = 0.0
     for d in range(len(load)):
-        excess += max(0.0, resident[d] - f.memory[d])
+        excess += max(0.0, resident[d] - flows.memory[d])
     return load.max() + MEAN * load.mean() + penalty * excess
 
 
 @njit(cache=True, boundscheck=False)
-def neighbour(f: Flows, unit: int) -> int:
+def neighbour(flows: Flows, unit: int) -> int:
     """A random unit that makes what ``unit`` reads or reads what it makes; itself if none."""
-    first, last = f.unit_offset[unit], f.unit_offset[unit + 1]
+    first, last = flows.unit_offset[unit], flows.unit_offset[unit + 1]
     if first == last:
         return unit
-    k = f.unit_flow[np.random.randint(first, last)]
-    if f.producer[k] != unit:
-        return f.producer[k]
-    return f.reader[np.random.randint(f.offset[k], f.offset[k + 1])]
+    k = flows.unit_flow[np.random.randint(first, last)]
+    if flows.producer[k] != unit:
+        return flows.producer[k]
+    return flows.reader[np.random.randint(flows.offset[k], flows.offset[k + 1])]
 
 
 @njit(cache=True, boundscheck=False)
 def propose(
-    f: Flows, order: IntArray, rank: IntArray, device: IntArray, units: IntArray, goals: IntArray
+    flows: Flows,
+    order: IntArray,
+    rank: IntArray,
+    device: IntArray,
+    units: IntArray,
+    goals: IntArray,
 ) -> int:
     """Writes the units of a random move and the devices they go to; returns how many."""
-    unit, num_devices = np.random.randint(len(device)), len(f.memory)
+    unit, num_devices = np.random.randint(len(device)), len(flows.memory)
     kind = np.random.random()
     units[0], goals[0] = unit, np.random.randint(num_devices)
     if kind < 0.4:
-        goals[0] = device[neighbour(f, unit)]
+        goals[0] = device[neighbour(flows, unit)]
         return 1
     if kind < 0.6:
         return 1
@@ -128,7 +138,7 @@ def propose(
 
 @njit(cache=True, boundscheck=False)
 def anneal_kernel(
-    f: Flows,
+    flows: Flows,
     order: IntArray,
     rank: IntArray,
     device: IntArray,
@@ -145,44 +155,44 @@ def anneal_kernel(
     size = max(2, len(device))
     units, goals = np.empty(size, np.int32), np.empty(size, np.int32)
     former = np.empty(size, np.int32)
-    now = energy(f, load, resident, penalty)
+    now = energy(flows, load, resident, penalty)
     for _ in range(moves):
-        count = propose(f, order, rank, device, units, goals)
+        count = propose(flows, order, rank, device, units, goals)
         changed = 0
         for i in range(count):
             former[i] = device[units[i]]
-            if goals[i] != former[i] and f.work[units[i], goals[i]] < np.inf:
-                move(f, units[i], goals[i], device, readers, load, resident)
+            if goals[i] != former[i] and flows.work[units[i], goals[i]] < np.inf:
+                move(flows, units[i], goals[i], device, readers, load, resident)
                 changed += 1
         if changed == 0:
             continue
-        tried = energy(f, load, resident, penalty)
+        tried = energy(flows, load, resident, penalty)
         if tried > now - temperature * np.log(1.0 - np.random.random()):
             for i in range(count - 1, -1, -1):
                 if device[units[i]] != former[i]:
-                    move(f, units[i], former[i], device, readers, load, resident)
+                    move(flows, units[i], former[i], device, readers, load, resident)
             continue
         now = tried
-        if load.max() < best and (resident <= f.memory).all():
+        if load.max() < best and (resident <= flows.memory).all():
             best = load.max()
             best_device[:] = device
     return best
 
 
 @njit(cache=True, boundscheck=False)
-def fresh_loads(f: Flows, device: IntArray, readers: IntArray) -> tuple[FloatArray, FloatArray]:
+def fresh_loads(flows: Flows, device: IntArray, readers: IntArray) -> tuple[FloatArray, FloatArray]:
     """Seconds and resident bytes of each device, summed anew. [D], [D]"""
-    load, resident = np.zeros(len(f.memory)), np.zeros(len(f.memory))
+    load, resident = np.zeros(len(flows.memory)), np.zeros(len(flows.memory))
     for u in range(len(device)):
-        load[device[u]] += f.work[u, device[u]]
-        resident[device[u]] += f.state[u]
-    for k in range(len(f.producer)):
-        add_flow(f, k, device[f.producer[k]], readers, 1, load)
+        load[device[u]] += flows.work[u, device[u]]
+        resident[device[u]] += flows.state[u]
+    for k in range(len(flows.producer)):
+        add_flow(flows, k, device[flows.producer[k]], readers, 1, load)
     return load, resident
 
 
 def local_search(
-    f: Flows,
+    flows: Flows,
     order: IntArray,
     start: IntArray,
     rng: np.random.Generator,
@@ -193,14 +203,14 @@ def local_search(
     """The best devices of units found from ``start`` that fit; ``start`` itself if none is better.
 
     Args:
-        f: the flows.
+        flows: the flows.
         order: of the units, for moves of runs. [U]
         start: device of each unit. [U]
         rng: for all randomness.
         deadline: when to be back; ``NO_BUDGET``: a fixed number of moves.
         share: of the memory that state may take.
     """
-    tight = _finite(f._replace(memory=f.memory * share))
+    tight = _finite(flows._replace(memory=flows.memory * share))
     device, best_device = start.astype(np.int32), start.astype(np.int32)
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
@@ -208,7 +218,7 @@ def local_search(
     load, resident = fresh_loads(tight, device, readers)
     best = float(load.max()) if (resident <= tight.memory).all() else np.inf
     scale = float(load.max())
-    penalty = PENALTY * scale / max(1.0, float(np.minimum(f.memory, f.state.sum()).sum()))
+    penalty = PENALTY * scale / max(1.0, float(np.minimum(flows.memory, flows.state.sum()).sum()))
     seed_kernel(int(rng.integers(2**31)))
     timed, begin, per_call, turn = deadline > NO_BUDGET, time.perf_counter(), 2_000, 0
     while time.perf_counter() < deadline if timed else turn < ROUNDS:
@@ -238,10 +248,10 @@ def local_search(
     return best_device
 
 
-def _finite(f: Flows) -> Flows:
+def _finite(flows: Flows) -> Flows:
     """The flows with missing links so dear that nothing uses them, but not infinite."""
-    dear = 1e3 * (float(np.where(np.isfinite(f.work), f.work, 0.0).sum()) + 1.0)
-    linked = np.isfinite(f.latency)
-    known = f.latency[linked]
-    dear += 1e3 * (float(known.max(initial=0.0)) + float(f.pace.max() * f.size.sum()))
-    return f._replace(latency=np.where(linked, f.latency, dear))
+    dear = 1e3 * (float(np.where(np.isfinite(flows.work), flows.work, 0.0).sum()) + 1.0)
+    linked = np.isfinite(flows.latency)
+    known = flows.latency[linked]
+    dear += 1e3 * (float(known.max(initial=0.0)) + float(flows.pace.max() * flows.size.sum()))
+    return flows._replace(latency=np.where(linked, flows.latency, dear))

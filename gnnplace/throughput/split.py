@@ -59,11 +59,11 @@ class Split(NamedTuple):
     proven: bool
 
 
-def split(f: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) -> Split | None:
+def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) -> Split | None:
     """The best contiguous split of ``order`` found; None if none is below ``upper``.
 
     Args:
-        f: the flows.
+        flows: the flows.
         sorts: of its devices.
         order: all units. [U]
         upper: seconds above which a split is of no interest.
@@ -71,24 +71,24 @@ def split(f: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) -> Spl
     strides = np.concatenate(([1], np.cumprod(sorts.counts + 1)))
     if strides[-1] > MOST_STATES:
         return None
-    block = _blocks(f, sorts, order, int(strides[-1]))
-    cost = segment_costs(f, sorts, order, block, upper)
+    block = _blocks(flows, sorts, order, int(strides[-1]))
+    cost = segment_costs(flows, sorts, order, block, upper)
     best = recurrence(cost, sorts.counts, strides[:-1].astype(np.int64))
     relaxed = float(best[-1, -1])
     if not np.isfinite(relaxed):
         return None
-    most = int(np.clip(NODE_WORK // (len(order) + len(f.reader)), FEWEST_NODES, MOST_NODES))
+    most = int(np.clip(NODE_WORK // (len(order) + len(flows.reader)), FEWEST_NODES, MOST_NODES))
     stage, stage_sort, found, nodes = descend(
-        f, sorts, order, block, cost, best, strides[:-1].astype(np.int64), upper, most
+        flows, sorts, order, block, cost, best, strides[:-1].astype(np.int64), upper, most
     )
     if found == np.inf:
         return None
-    device = _assigned(f, sorts, stage, stage_sort)
+    device = _assigned(flows, sorts, stage, stage_sort)
     proven = nodes < most and sorts.equal and len(order) == block[-1] + 1
-    return Split(device, interval(f, device), relaxed, proven)
+    return Split(device, interval(flows, device), relaxed, proven)
 
 
-def _blocks(f: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArray:
+def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArray:
     """Block of each position of the order: one a unit, or runs of about equal work. [U]"""
     work = states * len(sorts.counts)
     most = int(min(MOST_BLOCKS, max(16, np.sqrt(MOST_WORK / work))))
@@ -100,7 +100,7 @@ def _blocks(f: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArray:
     return np.unique(raw, return_inverse=True)[1].astype(np.int32)
 
 
-def _assigned(f: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> IntArray:
+def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> IntArray:
     """Device of each unit: the stages of a sort take its devices as listed, first to last."""
     free = [list(np.flatnonzero(sorts.of == t)) for t in range(len(sorts.counts))]
     device = np.zeros(len(stage), dtype=np.int32)
@@ -137,7 +137,7 @@ def recurrence(cost: FloatArray, counts: IntArray, strides: NDArray[np.int64]) -
 
 @njit(cache=True, boundscheck=False)
 def descend(
-    f: Flows,
+    flows: Flows,
     sorts: Sorts,
     order: IntArray,
     block: IntArray,
@@ -178,7 +178,7 @@ def descend(
             if nodes >= most:
                 break
             end, s, total = end_of[level], state_of[level], 0
-            counts, sizes = stage_costs(f, sorts, order, block, stage, end, level)
+            counts, sizes = stage_costs(flows, sorts, order, block, stage, end, level)
             for t in range(num_sorts):
                 if (s // strides[t]) % (sorts.counts[t] + 1) == 0:
                     continue
@@ -219,7 +219,7 @@ def descend(
                 stage[order[p]] = level
         stage_sort[level] = t
         if i == 0:
-            value = true_largest(f, sorts, stage, stage_sort)
+            value = true_largest(flows, sorts, stage, stage_sort)
             if value < bound_to_beat:
                 bound_to_beat, found = value, value
                 found_stage[:] = stage
@@ -227,6 +227,6 @@ def descend(
         elif level + 1 < num_devices:
             end_of[level + 1] = i
             state_of[level + 1] = state_of[level] - strides[t]
-            value_of[level + 1] = max(value_of[level], own_load(f, sorts, stage, level, t))
+            value_of[level + 1] = max(value_of[level], own_load(flows, sorts, stage, level, t))
             level, fresh = level + 1, True
     return found_stage, found_sort, found, nodes

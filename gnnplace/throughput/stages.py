@@ -42,33 +42,37 @@ class Sorts(NamedTuple):
     equal: bool
 
 
-def sorts_of(f: Flows, *, dear: bool = False) -> Sorts:
+def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
     """The sorts of the devices of a problem.
 
     Args:
-        f: the flows.
+        flows: the flows.
         dear: at the price of the dearest link of each device instead of the cheapest.
     """
-    latency, pace = (_price(matrix, np.isfinite(f.latency), dear) for matrix in (f.latency, f.pace))
+    latency, pace = (
+        _price(matrix, np.isfinite(flows.latency), dear) for matrix in (flows.latency, flows.pace)
+    )
     keys: dict[tuple[bytes, float, float, float], int] = {}
     of = np.array(
         [
-            keys.setdefault((f.work[:, d].tobytes(), f.memory[d], latency[d], pace[d]), len(keys))
-            for d in range(len(f.memory))
+            keys.setdefault(
+                (flows.work[:, d].tobytes(), flows.memory[d], latency[d], pace[d]), len(keys)
+            )
+            for d in range(len(flows.memory))
         ],
         dtype=np.int32,
     )
     first = np.array([int(np.argmax(of == t)) for t in range(len(keys))])
-    apart = ~np.eye(len(f.memory), dtype=bool)
-    same = [len(np.unique(matrix[apart])) <= 1 for matrix in (f.latency, f.pace)]
+    apart = ~np.eye(len(flows.memory), dtype=bool)
+    same = [len(np.unique(matrix[apart])) <= 1 for matrix in (flows.latency, flows.pace)]
     return Sorts(
         of,
-        np.ascontiguousarray(f.work[:, first]),
-        f.memory[first],
+        np.ascontiguousarray(flows.work[:, first]),
+        flows.memory[first],
         latency[first],
         pace[first],
         np.bincount(of).astype(np.int32),
-        all(same) and bool(np.isfinite(f.latency).all()),
+        all(same) and bool(np.isfinite(flows.latency).all()),
     )
 
 
@@ -90,7 +94,7 @@ def crosses(made: bool, read: int, readers: int) -> int:
 
 @njit(cache=True, boundscheck=False)
 def add_unit(
-    f: Flows, unit: int, sign: int, made: NDArray[np.bool_], read: IntArray
+    flows: Flows, unit: int, sign: int, made: NDArray[np.bool_], read: IntArray
 ) -> tuple[float, float]:
     """Adds a unit to a stage, or takes it out (``sign`` -1).
 
@@ -98,23 +102,23 @@ def add_unit(
         By how much the number and the bytes of the tensors that cross its border change.
     """
     count, size = 0.0, 0.0
-    for j in range(f.unit_offset[unit], f.unit_offset[unit + 1]):
-        k = f.unit_flow[j]
-        readers = f.offset[k + 1] - f.offset[k]
+    for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
+        k = flows.unit_flow[j]
+        readers = flows.offset[k + 1] - flows.offset[k]
         before = crosses(made[k], read[k], readers)
-        if f.producer[k] == unit:
+        if flows.producer[k] == unit:
             made[k] = sign > 0
         else:
             read[k] += sign
         change = crosses(made[k], read[k], readers) - before
-        count += change * f.tensors[k]
-        size += change * f.size[k]
+        count += change * flows.tensors[k]
+        size += change * flows.size[k]
     return count, size
 
 
 @njit(cache=True, boundscheck=False)
 def segment_costs(
-    f: Flows, sorts: Sorts, order: IntArray, block: IntArray, upper: float
+    flows: Flows, sorts: Sorts, order: IntArray, block: IntArray, upper: float
 ) -> FloatArray:
     """Seconds of blocks i..j-1 as one stage on each sort; inf above ``upper``. [T, B + 1, B + 1]"""
     num_units, num_sorts = len(order), len(sorts.counts)
@@ -126,13 +130,13 @@ def segment_costs(
     for begin in range(num_units):
         if begin > 0 and block[begin] == block[begin - 1]:
             continue
-        made = np.zeros(len(f.producer), np.bool_)
-        read = np.zeros(len(f.producer), np.int32)
+        made = np.zeros(len(flows.producer), np.bool_)
+        read = np.zeros(len(flows.producer), np.int32)
         work, state, count, size = np.zeros(num_sorts), 0.0, 0.0, 0.0
         for p in range(begin, num_units):
-            change = add_unit(f, order[p], 1, made, read)
+            change = add_unit(flows, order[p], 1, made, read)
             count, size = count + change[0], size + change[1]
-            state += f.state[order[p]]
+            state += flows.state[order[p]]
             work += sorts.work[order[p]]
             if work.min() > upper:
                 break
@@ -147,7 +151,13 @@ def segment_costs(
 
 @njit(cache=True, boundscheck=False)
 def stage_costs(
-    f: Flows, sorts: Sorts, order: IntArray, block: IntArray, stage: IntArray, end: int, own: int
+    flows: Flows,
+    sorts: Sorts,
+    order: IntArray,
+    block: IntArray,
+    stage: IntArray,
+    end: int,
+    own: int,
 ) -> tuple[FloatArray, FloatArray]:
     """Tensors and bytes that cross the border of blocks i..end-1.
 
@@ -156,8 +166,8 @@ def stage_costs(
     Returns:
         Number and bytes for each first block i. [end] each
     """
-    made = np.zeros(len(f.producer), np.bool_)
-    read = np.zeros(len(f.producer), np.int32)
+    made = np.zeros(len(flows.producer), np.bool_)
+    read = np.zeros(len(flows.producer), np.int32)
     counts, sizes = np.zeros(end), np.zeros(end)
     seen = np.full(own + 1, -1, np.int64)
     count, size = 0.0, 0.0
@@ -166,58 +176,58 @@ def stage_costs(
         last -= 1
     for p in range(last, -1, -1):
         unit = order[p]
-        change = add_unit(f, unit, 1, made, read)
+        change = add_unit(flows, unit, 1, made, read)
         count, size = count + change[0], size + change[1]
-        for j in range(f.unit_offset[unit], f.unit_offset[unit + 1]):
-            k = f.unit_flow[j]
-            if f.producer[k] != unit:
+        for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
+            k = flows.unit_flow[j]
+            if flows.producer[k] != unit:
                 continue
             later = 0
-            for r in range(f.offset[k], f.offset[k + 1]):
-                at = stage[f.reader[r]]
+            for r in range(flows.offset[k], flows.offset[k + 1]):
+                at = stage[flows.reader[r]]
                 if 0 <= at < own and seen[at] != k:
                     seen[at] = k
                     later += 1
             if later > 1:
-                count += (later - 1) * f.tensors[k]
-                size += (later - 1) * f.size[k]
+                count += (later - 1) * flows.tensors[k]
+                size += (later - 1) * flows.size[k]
         counts[block[p]], sizes[block[p]] = count, size
     return counts, sizes
 
 
 @njit(cache=True, boundscheck=False)
-def true_largest(f: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> float:
+def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> float:
     """The largest load of a whole split, every stage at its sort's link costs."""
     load = np.zeros(len(stage_sort))
     for u in range(len(stage)):
         load[stage[u]] += sorts.work[u, stage_sort[stage[u]]]
     seen = np.full(len(stage_sort), -1, np.int64)
-    for k in range(len(f.producer)):
-        source = stage[f.producer[k]]
+    for k in range(len(flows.producer)):
+        source = stage[flows.producer[k]]
         seen[source] = k
-        for r in range(f.offset[k], f.offset[k + 1]):
-            target = stage[f.reader[r]]
+        for r in range(flows.offset[k], flows.offset[k + 1]):
+            target = stage[flows.reader[r]]
             if seen[target] != k:
                 seen[target] = k
                 for end in (source, target):
                     t = stage_sort[end]
-                    load[end] += f.tensors[k] * sorts.latency[t] + f.size[k] * sorts.pace[t]
+                    load[end] += flows.tensors[k] * sorts.latency[t] + flows.size[k] * sorts.pace[t]
     return load.max()
 
 
 @njit(cache=True, boundscheck=False)
-def own_load(f: Flows, sorts: Sorts, stage: IntArray, own: int, t: int) -> float:
+def own_load(flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int) -> float:
     """Load of one stage whose later stages are known; all earlier ones count once."""
     load = 0.0
     for u in range(len(stage)):
         if stage[u] == own:
-            load += sorts.work[u, t]
+            load += sorts.work[u, place]
     seen = np.full(own + 2, -1, np.int64)
-    for k in range(len(f.producer)):
-        source = stage[f.producer[k]]
+    for k in range(len(flows.producer)):
+        source = stage[flows.producer[k]]
         number = 0
-        for r in range(f.offset[k], f.offset[k + 1]):
-            target = stage[f.reader[r]]
+        for r in range(flows.offset[k], flows.offset[k + 1]):
+            target = stage[flows.reader[r]]
             if source == own and target != own:
                 slot = own + 1 if target < 0 else target
                 if seen[slot] != k:
@@ -225,5 +235,7 @@ def own_load(f: Flows, sorts: Sorts, stage: IntArray, own: int, t: int) -> float
                     number += 1
             elif source != own and target == own:
                 number = 1
-        load += number * (f.tensors[k] * sorts.latency[t] + f.size[k] * sorts.pace[t])
+        load += number * (
+            flows.tensors[k] * sorts.latency[place] + flows.size[k] * sorts.pace[place]
+        )
     return load

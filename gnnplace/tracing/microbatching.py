@@ -141,25 +141,25 @@ class _Cut:
     def input(self, entry: ProgramInput, copy: int) -> ProgramInput:
         return replace(entry, source=f"{entry.source}#{copy}")
 
-    def copy(self, op: ProgramOp, k: int) -> ProgramOp:
+    def copy(self, op: ProgramOp, index: int) -> ProgramOp:
         def renamed(ref: Ref) -> Ref:
-            return Ref(self.value(ref.name, k))
+            return Ref(self.value(ref.name, index))
 
         args = map_refs(op.args, renamed)
         if op.target is operations.seeded:
-            args = (f"{op.name}#{k}", *args[1:])
+            args = (f"{op.name}#{index}", *args[1:])
         return replace(
             op,
-            name=f"{op.name}#{k}",
+            name=f"{op.name}#{index}",
             args=args,
             kwargs=map_refs(op.kwargs, renamed),
-            results=tuple(None if r is None else self.value(r, k) for r in op.results),
-            after=tuple(f"{name}#{k}" for name in op.after) + self.before(op, k),
+            results=tuple(None if r is None else self.value(r, index) for r in op.results),
+            after=tuple(f"{name}#{index}" for name in op.after) + self.before(op, index),
         )
 
-    def before(self, op: ProgramOp, k: int) -> tuple[str, ...]:
+    def before(self, op: ProgramOp, index: int) -> tuple[str, ...]:
         """Ops of the previous copy that change a buffer which this one touches."""
-        return tuple(f"{name}#{k - 1}" for name in self.turns.get(op.name, ()) if k > 0)
+        return tuple(f"{name}#{index - 1}" for name in self.turns.get(op.name, ()) if index > 0)
 
     def update(self, op: ProgramOp) -> ProgramOp:
         after = tuple(

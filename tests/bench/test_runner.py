@@ -177,6 +177,7 @@ def test_malformed_suites_are_one_line(suite, text, message, capsys):
     assert line.count("\n") == 1
 
 
+@pytest.mark.timed
 def test_a_cell_that_takes_too_long_is_stopped():
     begin = time.perf_counter()
     with pytest.raises(CellTimeoutError, match=r"timed out after 0\.1 s"), time_limit(0.1):

@@ -222,3 +222,24 @@ def test_options_of_a_placer_are_the_same_behind_its_name(problem_path, tmp_path
     assert run([*base, "--placer", "exact?workers=0"]) == 2
     assert run([*base, "--placer", "exact?workers"]) == 2
     assert run([*base, "--placer", "exact?threads=2"]) == 2
+
+
+def test_a_placement_of_a_problem_file_keeps_how_its_model_was_captured(tmp_path):
+    problem, placement = str(tmp_path / "p.json"), str(tmp_path / "q.json")
+    given = ["mlp", "--cluster", "nvlink-a100-2", "--groups", "20", "--optimizer", "adamw"]
+    assert run(["profile", *given, "-o", problem]) == 0
+    place = ["place", problem, "--placer", "single", "--budget", "0", "-o", placement]
+    assert run(place) == 0
+    kept = json.loads(Path(placement).read_text())["x-capture"]
+    assert (kept["groups"], kept["optimizer"], kept["microbatches"]) == (20, "adamw", 1)
+    assert run([*place, "--microbatches", "2"]) == 0
+    assert json.loads(Path(placement).read_text())["x-capture"]["microbatches"] == 2
+
+
+def test_a_problem_that_says_nothing_of_a_model_makes_a_placement_that_says_nothing(
+    problem_path, tmp_path
+):
+    output = tmp_path / "q.json"
+    place = ["place", problem_path, "--placer", "single", "--budget", "0", "-o", str(output)]
+    assert run(place) == 0
+    assert "x-capture" not in json.loads(output.read_text())

@@ -127,6 +127,7 @@ def _pair(found: Found) -> tuple[np.ndarray, np.ndarray]:
     return found.device, found.order
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("budget", [0.03, 0.1])
 def test_small_budgets_are_kept(budget):
     problem = with_microbatches(contract.training_chain(num_layers=20), 2)

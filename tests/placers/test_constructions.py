@@ -47,6 +47,7 @@ def test_a_deadline_of_plenty_changes_nothing():
     assert space.score(whole.device, whole.order) == space.score(timed.device, timed.order)
 
 
+@pytest.mark.timed
 def test_one_member_always_runs_and_the_note_names_the_others(large):
     best_construction(large, rng())  # compiles
     begin = time.perf_counter()
@@ -60,6 +61,7 @@ def test_one_member_always_runs_and_the_note_names_the_others(large):
     assert took < 0.5
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", ["annealing", "portfolio", "coarse-annealing"])
 def test_budgets_are_kept_where_constructions_take_longer(large, name):
     algorithm, problem = placer(name), large.problem
@@ -71,6 +73,7 @@ def test_budgets_are_kept_where_constructions_take_longer(large, name):
     assert min(over) < 0.1 < whole
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["contiguous", "interleaved"])
 def test_chunks_stop_moving_cuts_at_the_deadline(large, kind):
     algorithm = placer(kind)

@@ -73,6 +73,7 @@ def test_an_unknown_placer_lists_the_known():
         placer("heftt")
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", ["annealing", "random", "portfolio"])
 def test_a_budget_is_kept(name):
     problem = contract.branches()

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers.heft import earliest_gap, heft_kernel, rank_order
 from gnnplace.problem import build_problem
 from gnnplace.search.space import SearchSpace
+from gnnplace.simulation import compile_problem
 from tests.graph.test_ranks import COSTS, EDGES
 
 
@@ -54,3 +56,20 @@ def test_gaps():
     assert earliest_gap(begins, ends, 2, 0.0, 3.0) == (4.0, 1)
     assert earliest_gap(begins, ends, 2, 5.0, 6.0) == (12.0, 2)
     assert earliest_gap(begins, ends, 0, 5.0, 6.0) == (5.0, 0)
+
+
+@pytest.mark.parametrize("contention", [False, True])
+def test_what_a_message_costs_takes_time_of_both_devices(contention):
+    """a (2 s) on d0 sends 8 bytes to b on d1; c on d0 waits for the copy, b for its receipt."""
+    devices = tuple(Device(name=f"d{i}", kind=f"k{i}", memory=1e9) for i in range(2))
+    costs = {"sender_busy": True, "send_overhead": 0.5, "receive_overhead": 0.25}
+    link = Link(source="d0", target="d1", latency=1.0, bandwidth=4.0, **costs)
+    graph = ComputationGraph.from_tensors(["a", "b", "c"], [(0, 8.0, [1])])
+    time = {"k0": [2.0, np.inf, 1.0], "k1": [np.inf, 3.0, np.inf]}
+    problem = build_problem("p", graph, Cluster(devices, (link,)), time)
+    order = np.array([0, 1, 2], dtype=np.int32)
+    device, start = heft_kernel(
+        compile_problem(problem), order, graph.producer, problem.unit_allowed, contention
+    )
+    assert device.tolist() == [0, 1, 0]
+    assert start.tolist() == [0.0, 2.0 + 2.0 + 1.0 + 0.25, 2.0 + 2.0 + 0.5]

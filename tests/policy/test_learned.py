@@ -111,6 +111,7 @@ def test_the_same_seed_gives_the_same_placement():
     np.testing.assert_array_equal(a.device, b.device)
 
 
+@pytest.mark.timed
 def test_a_budget_never_makes_it_worse():
     problem = random_families.random_problem("inception", 5)
     one = LearnedPlacer(POLICY).place(problem).step_time
@@ -135,6 +136,7 @@ def test_it_is_never_worse_than_the_best_single_device_of_equal_ones():
         assert LearnedPlacer(POLICY).place(problem).step_time <= single * (1 + 1e-9)
 
 
+@pytest.mark.timed
 def test_many_devices_and_ops_take_near_linear_time():
     for family, ops, most in (("grid", 1000, 0.4), ("grid", 4000, 1.6)):
         problem = random_families.random_problem(

@@ -6,6 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.graph import ComputationGraph
+from gnnplace.problem import build_problem
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.list_scheduling import list_schedule
 from tests.random_problems import random_problem, seeds
@@ -67,3 +70,21 @@ def test_no_device_idles_beside_a_ready_op(seed, num_devices):
             waiting = mine[(result.start[mine] >= result.start[op])]
             idle_from = before.max() if len(before) else 0.0
             assert result.start[op] <= max(idle_from, there[waiting].min()) + 1e-9
+
+
+def test_a_device_is_kept_from_its_ops_by_what_it_receives():
+    """b consumes what a sent: its receipt takes 4 s, in which the other device has run d and e."""
+    devices = tuple(Device(name=f"d{i}", kind="k", memory=1e9) for i in range(2))
+    links = tuple(
+        Link(source=s, target=t, latency=0.0, bandwidth=1.0, receive_overhead=4.0)
+        for s, t in (("d0", "d1"), ("d1", "d0"))
+    )
+    tensors = [(0, 0.0, [1]), (1, 0.0, [2])]
+    graph = ComputationGraph.from_tensors(list("abcde"), tensors)
+    problem = build_problem("p", graph, Cluster(devices, links), {"k": [1.0, 1.0, 1.0, 3.0, 1.0]})
+    device = np.array([0, 1, 0, 0, 0], np.int32)
+    simulator = Simulator(problem)
+    order = list_schedule(simulator.compiled, device, np.array([5.0, 4.0, 3.0, 2.0, 1.0]))
+    # c is there at 1 + 4 + 1 = 6 s: after d (1 to 4 s) and e (4 to 5 s), not between them.
+    assert order.tolist() == [0, 3, 1, 4, 2]
+    assert simulator.step_time(device, order) == 6.0 + 4.0 + 1.0

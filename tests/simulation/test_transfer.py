@@ -113,10 +113,10 @@ def test_what_would_be_booked_is_what_is_booked(seed, size):
     assert transfer.free_at(links, channel_free, 0, 2) == pytest.approx(
         begin + size / links.bandwidth[0, 2]
     )
-    spent = links.send_overhead[0, 2]
-    if links.sender_busy[0, 2]:
-        spent += sent[1] - max(4.0, min(begin, sent[1]))
-    assert free[0] >= 20.0 + links.send_overhead[0, 2]
+    copy = size / links.bandwidth[0, 2] if links.sender_busy[0, 2] else 0.0
+    spent = links.send_overhead[0, 2] + copy
+    assert free[0] == pytest.approx(20.0 + spent)
+    assert transfer.send_time(links, 0, 2, size) == pytest.approx(spent)
     assert free[[1, 2]].tolist() == [20.0, 20.0]
 
 

@@ -48,6 +48,7 @@ def test_it_finds_the_optimum_of_small_problems() -> None:
     assert np.mean(solved) >= 0.9
 
 
+@pytest.mark.timed
 def test_it_ends_at_the_deadline() -> None:
     """And the start is returned where nothing is better."""
     problem = chain([1.0] * 40, 1e6, uniform_cluster(3))

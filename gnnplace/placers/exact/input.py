@@ -78,15 +78,18 @@ def equal_devices(problem: Problem) -> list[list[int]]:
     return classes
 
 
-def _swappable(problem: Problem, a: int, b: int) -> bool:
+def _swappable(problem: Problem, one: int, other: int) -> bool:
     cluster, swap = problem.cluster, np.arange(problem.num_devices)
-    swap[[a, b]] = b, a
+    swap[[one, other]] = other, one
     allowed = np.where(problem.allowed, problem.times, np.inf)
     matrices = (
         cluster.latency, cluster.bandwidth, cluster.sender_busy,
         cluster.send_overhead, cluster.receive_overhead,
     )  # fmt: skip
-    if cluster.memory[a] != cluster.memory[b] or not (allowed[:, a] == allowed[:, b]).all():
+    if (
+        cluster.memory[one] != cluster.memory[other]
+        or not (allowed[:, one] == allowed[:, other]).all()
+    ):
         return False
     if any(not np.array_equal(m, m[swap][:, swap]) for m in matrices):
         return False

@@ -28,11 +28,13 @@ from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.arrays import copy_rows, copy_to
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import (
+    arrival,
     fetch_begin,
     free_at,
     linked,
     receive_time,
     seconds_between,
+    send_time,
 )
 
 FloatArray = NDArray[np.float64]
@@ -59,8 +61,8 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
     scale, ideal = w.scale, w.work / limit
     run = (s.sums[1] + w.unit_work[u]) / (ideal / rounds)
     links = w.links
-    scratch = np.zeros((7, num_devices))
-    ready, wait, move, here, near, flow, extra = scratch
+    scratch = np.zeros((8, num_devices))
+    ready, wait, move, here, near, flow, extra, sending = scratch
     inputs = 0
     for k in range(Index(w.before_offset[i]), Index(w.before_offset[i + ONE])):
         j, tensor = Index(w.before[k]), Index(w.before_tensor[k])
@@ -82,9 +84,11 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
                 size = w.before_size[k]
                 wait[d] = max(wait[d], begin - at)
                 move[d] += size * links.pace[e, target] + links.delay[e, target]
-                at = begin + size * links.per_byte[e, target] + links.latency[e, target]
+                at = arrival(links, e, target, size, begin)
                 if links.receives_cost:
                     extra[d] += receive_time(links, e, target, size)
+                if links.sends_cost:
+                    sending[d] += send_time(links, e, target, size)
             ready[d] = max(ready[d], at)
     near_all = 0.0
     for k in range(Index(w.flow_offset[u]), Index(w.flow_offset[u + ONE])):
@@ -108,7 +112,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         if allowed[d]:
             begin = max(s.free[d], ready[d]) + extra[d]
             least_start = min(least_start, begin)
-            least_finish = min(least_finish, begin + w.time[i, d])
+            least_finish = min(least_finish, begin + w.time[i, d] + sending[d])
             least_ready = min(least_ready, ready[d])
             least_time = min(least_time, w.unit_time[u, d])
             least_load = min(least_load, s.load[d])
@@ -123,7 +127,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
                 f[k] = 0.0
             continue
         begin = max(s.free[d], ready[d]) + extra[d]
-        end = begin + w.time[i, d]
+        end = begin + w.time[i, d] + sending[d]  # with what it keeps senders from
         load = s.load[d] + w.unit_time[u, d]
         f[0] = log_above((end - least_finish) / scale)
         f[1] = log_above((begin - least_start) / scale)

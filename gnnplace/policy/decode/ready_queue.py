@@ -20,7 +20,7 @@ from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.indices import Index
-from gnnplace.simulation.transfer import fetch_begin, linked, receive_time
+from gnnplace.simulation.transfer import arrival, fetch_begin, linked, receive_time
 
 if TYPE_CHECKING:
     from gnnplace.policy.decode.decoder_state import State
@@ -117,10 +117,11 @@ def earliest_start(w: Walk, s: State, i: int) -> float:
                 if s.arrival[tensor, d] >= 0.0:
                     at = max(at, s.arrival[tensor, d])
                 elif linked(links, e, target):
+                    size = w.before_size[k]
                     at = fetch_begin(links, s.channel_free, s.sent, Index(j), e, target, at)
-                    at += w.before_size[k] * links.per_byte[e, d] + links.latency[e, d]
+                    at = arrival(links, e, target, size, at)
                     if links.receives_cost:
-                        extra += receive_time(links, e, target, w.before_size[k])
+                        extra += receive_time(links, e, target, size)
             ready = max(ready, at)
         best = min(best, ready + extra)
     return best if best < np.inf else 0.0

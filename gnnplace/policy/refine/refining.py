@@ -44,7 +44,14 @@ from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
-from gnnplace.simulation.transfer import fetch_begin, linked, receive_time, seconds_between
+from gnnplace.simulation.transfer import (
+    arrival,
+    fetch_begin,
+    linked,
+    receive_time,
+    seconds_between,
+    send_time,
+)
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -110,8 +117,8 @@ def observe(
     here = Index(old)
     total, back = previous.seconds, previous.back
     links = c.links
-    scratch = np.zeros((10, num_devices))
-    ready, wait, move, tail, flow, near, moved, path, rest, extra = scratch
+    scratch = np.zeros((11, num_devices))
+    ready, wait, move, tail, flow, near, moved, path, rest, extra, sending = scratch
     producer = units.reversed_producer if back else units.producer
     for d in range(num_devices):
         allowed[d] = units.allowed[u, d]
@@ -160,9 +167,11 @@ def observe(
                     size = c.size[tensor]
                     wait[d] = max(wait[d], begin - at)
                     move[d] += size * links.pace[e, target]
-                    at = begin + size * links.per_byte[e, target] + links.latency[e, target]
+                    at = arrival(links, e, target, size, begin)
                     if links.receives_cost:
                         extra[d] += receive_time(links, e, target, size)
+                    if links.sends_cost:
+                        sending[d] += send_time(links, e, target, size)
             ready[d] = max(ready[d], at)
     for k in range(Index(c.flow_offset[i]), Index(c.flow_offset[i + ONE])):
         j = Index(c.flow_op[k])
@@ -189,6 +198,7 @@ def observe(
             least_start = min(least_start, begin)
             least_finish = min(least_finish, end)
             least_time = min(least_time, units.time[u, d])
+            end += sending[d]  # what it keeps senders from
             rest[d] = end + tail[d]
             path[d] = end + max(tail[d], next_distance(c, s, previous, d, u))
     ideal = max(ideal, 1e-300)

@@ -103,6 +103,7 @@ def test_the_bound_is_below_every_heuristic(seed):
             continue
 
 
+@pytest.mark.timed
 def test_training_chains_are_proven_optimal():
     for count in (1, 2):
         problem = with_microbatches(contract.training_chain(num_layers=4, num_devices=2), count)

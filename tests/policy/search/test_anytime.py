@@ -22,6 +22,7 @@ def anytime_of(family, seed, **options):
     return rollouts, Anytime(rollouts, np.random.default_rng(0), Passes(rollouts))
 
 
+@pytest.mark.timed
 def test_it_is_back_at_the_deadline_with_something_better():
     rollouts, anytime = anytime_of("inception", 5, ops=(60, 120))
     first = rollouts.greedy()[0]
