@@ -30,6 +30,8 @@ from gnnplace.simulation.arrays import copy_rows, greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import (
+    BUSY,
+    LATENCY,
     fetch_begin,
     hold,
     linked,
@@ -139,7 +141,7 @@ def heft_kernel(
                         there += service_time(links, source, target, c.size[tensor])
                         if contention:
                             hold(links, tried, source, target, there)
-                        there += links.latency[source, target]
+                        there += links.costs[source, target, LATENCY]
                         if links.receives_cost:
                             extra += receive_time(links, source, target, c.size[tensor])
                         if links.sends_cost:
@@ -171,13 +173,13 @@ def heft_kernel(
                 if contention:
                     end = fetch_begin(links, channel_free, sent, p, source, target, end)
                 end += service_time(links, source, target, c.size[tensor])
-                arrival[tensor, d] = end + links.latency[source, target]
+                arrival[tensor, d] = end + links.costs[source, target, LATENCY]
                 if contention:
                     hold(links, channel_free, source, target, end)
                     hold(links, tried, source, target, end)
                 if links.sends_cost:
                     cost = send_time(links, source, target, c.size[tensor])
-                    if links.sender_busy[source, target]:
+                    if links.costs[source, target, BUSY] > 0.0:
                         sent[p] = end
                     row, rest = begins[source], ends[source]
                     at, slot = earliest_gap(row, rest, count[source], finish[p], cost)

@@ -29,7 +29,7 @@ from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled, least_times
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
-from gnnplace.simulation.transfer import linked, pay, service_time
+from gnnplace.simulation.transfer import DELAY, linked, pay, service_time
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -123,7 +123,7 @@ def favourite_kernel(
                         else:
                             size = c.size[tensor]
                             service = service_time(links, Index(d), Index(target), size)
-                            at += links.delay[d, target] + service
+                            at += links.costs[d, target, DELAY] + service
                     there[other, target] = max(there[other, target], at)
                 missing[other] -= 1
                 if missing[other] == 0:

@@ -28,7 +28,15 @@ from gnnplace.graph.jit import inner, kernel
 from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
-from gnnplace.simulation.transfer import linked, receive_time, seconds_between, send, send_costs
+from gnnplace.simulation.transfer import (
+    LATENCY,
+    SENDS,
+    linked,
+    receive_time,
+    seconds_between,
+    send,
+    send_costs,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -220,8 +228,8 @@ def run_kernel(
                         return NO_LINK, np.inf, transfers
                     size = c.size[tensor]
                     begin, served = send(links, channel_free, free, d, target, size, now)
-                    overhead += links.send_overhead[d, target]
-                    arrival = served + links.latency[d, target]
+                    overhead += links.costs[d, target, SENDS]
+                    arrival = served + links.costs[d, target, LATENCY]
                     if record:
                         transfer[transfers, 0] = tensor
                         transfer[transfers, 1] = d

@@ -27,7 +27,7 @@ from gnnplace.simulation.compiled import Compiled, mean_times
 from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import step_times_kernel
-from gnnplace.simulation.transfer import linked, mean_seconds, receive_time, send
+from gnnplace.simulation.transfer import LATENCY, SENDS, linked, mean_seconds, receive_time, send
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -112,8 +112,8 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                         if linked(links, source, target):
                             size = c.size[tensor]
                             end = send(links, channel_free, free, source, target, size, now)[1]
-                            overhead += links.send_overhead[source, target]
-                            arrivals[target] = end + links.latency[source, target]
+                            overhead += links.costs[source, target, SENDS]
+                            arrivals[target] = end + links.costs[source, target, LATENCY]
                             if links.receives_cost:
                                 paid = receive_time(links, source, target, size)
                                 unpaid[tensor, target] = paid

@@ -27,6 +27,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.transfer import LATENCY, PER_BYTE
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -79,8 +80,8 @@ def make_flows(space: SearchSpace) -> Flows:
         work=space.work,
         state=problem.unit_state,
         memory=cluster.memory,
-        latency=links.latency,
-        pace=links.per_byte,
+        latency=links.each(LATENCY),
+        pace=links.each(PER_BYTE),
         producer=producer,
         offset=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
         reader=reader,

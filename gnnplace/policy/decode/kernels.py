@@ -28,6 +28,8 @@ from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.arrays import copy_rows, copy_to
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import (
+    DELAY,
+    PACE,
     arrival,
     fetch_begin,
     free_at,
@@ -83,7 +85,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
                 begin = fetch_begin(links, s.channel_free, s.sent, j, e, target, at)
                 size = w.before_size[k]
                 wait[d] = max(wait[d], begin - at)
-                move[d] += size * links.pace[e, target] + links.delay[e, target]
+                move[d] += size * links.costs[e, target, PACE] + links.costs[e, target, DELAY]
                 at = arrival(links, e, target, size, begin)
                 if links.receives_cost:
                     extra[d] += receive_time(links, e, target, size)
@@ -100,11 +102,11 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
         near_all += into + out_of
         for d in range(num_devices):
             if allowed[d] and Index(d) != e:
-                flow[d] += into * links.pace[e, d] + out_of * links.pace[d, e]
+                flow[d] += into * links.costs[e, d, PACE] + out_of * links.costs[d, e, PACE]
                 if w.flow_in[k] >= 0.0:
-                    flow[d] += links.delay[e, d]
+                    flow[d] += links.costs[e, d, DELAY]
                 if w.flow_out[k] >= 0.0:
-                    flow[d] += links.delay[d, e]
+                    flow[d] += links.costs[d, e, DELAY]
     least_start, least_finish, least_ready = np.inf, np.inf, np.inf
     least_time, least_load, most_load, least_device = np.inf, np.inf, 0.0, np.inf
     for d in range(num_devices):

@@ -27,7 +27,7 @@ from gnnplace.problem import FORWARD, Problem
 from gnnplace.search.space_kernels import follow_forward, sum_of_finite
 from gnnplace.simulation.compiled import mean_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times
-from gnnplace.simulation.transfer import Links, reversed_links, without_gaps
+from gnnplace.simulation.transfer import DELAY, PACE, Links, reversed_links, without_gaps
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -292,7 +292,7 @@ def _build(graph: WalkGraph) -> Walk:
         device_time=sum_of_finite(space.work),
         memory=np.maximum(cluster.memory, 1.0),
         links=links,
-        far=np.round((links.delay + mean_bytes * links.pace).mean(axis=1), 12),
+        far=np.round((links.each(DELAY) + mean_bytes * links.each(PACE)).mean(axis=1), 12),
         scale=float(graph.cost.mean()) or 1.0,
         work=work,
         bound=max(float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300),

@@ -45,6 +45,8 @@ from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.transfer import (
+    DELAY,
+    PACE,
     arrival,
     fetch_begin,
     linked,
@@ -166,7 +168,7 @@ def observe(
                     begin = fetch_begin(links, s.channel_free, s.sent, j, e, target, at)
                     size = c.size[tensor]
                     wait[d] = max(wait[d], begin - at)
-                    move[d] += size * links.pace[e, target]
+                    move[d] += size * links.costs[e, target, PACE]
                     at = arrival(links, e, target, size, begin)
                     if links.receives_cost:
                         extra[d] += receive_time(links, e, target, size)
@@ -183,9 +185,9 @@ def observe(
             e = Index(d) if v == u else Index(at_v)
             seconds = 0.0
             if e != Index(d):
-                seconds = c.flow_size[k] * links.pace[d, e]
+                seconds = c.flow_size[k] * links.costs[d, e, PACE]
                 move[d] += seconds
-                seconds += links.delay[d, e]
+                seconds += links.costs[d, e, DELAY]
             tail[d] = max(tail[d], previous.distance[j] + seconds)
     most_load, least_start, least_finish, least_time = 0.0, np.inf, np.inf, np.inf
     ideal = 0.0
