@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from numba import config, njit
+from numba import config, njit, types
 from numba.core.registry import CPUDispatcher
 
 from gnnplace.graph.code import InnerCache, InnerCompiler, KernelCompiler
@@ -38,6 +38,15 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
         if self.targetoptions.get("inline") == "always":
             return self.py_func(*args)
         return _through_kernel(self)(*args)
+
+    def get_call_template(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        """What kernels call it by: 0 is no type of its own, and short whole numbers are long."""
+        return super().get_call_template(tuple(map(_widened, args)), kws)
+
+
+def _widened(kind: Any) -> Any:
+    kind = types.unliteral(kind)
+    return types.intp if kind in (types.int8, types.int16, types.int32) else kind
 
 
 @cache

@@ -17,6 +17,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_int_table,
+    empty_ints,
+    empty_table,
+    full_ints,
+    zero_floats,
+    zero_longs,
+    zero_table,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.problem import Problem
@@ -51,21 +60,21 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
         allowed: whether a unit may be on a device. [U, D]
     """
     n, num_devices = c.times.shape
-    device, unit_device = np.full(n, -1, np.int32), np.full(len(allowed), -1, np.int32)
-    start, finish, free = np.zeros(n), np.zeros(n), np.zeros(num_devices)
-    missing, there = c.num_inputs.copy(), np.zeros((n, num_devices))
+    device, unit_device = full_ints(n, -1), full_ints(len(allowed), -1)
+    start, finish, free = zero_floats(n), zero_floats(n), zero_floats(num_devices)
+    missing, there = c.num_inputs.copy(), zero_table(n, num_devices)
     links, num_tensors = c.links, len(c.size)
     costly = links.sends_cost or links.receives_cost
-    made_on = np.empty(num_tensors, np.int32)
+    made_on = empty_ints(num_tensors)
     told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
-    place = np.empty(n, np.int32)
+    place = empty_ints(n)
     for k in range(n):
         place[by_rank[k]] = k
     # Heaps of places in ``by_rank``: what could start at once, by place; what comes, by time.
-    now, now_at = np.empty((num_devices, n)), np.empty((num_devices, n), np.int32)
-    later, later_at = np.empty((num_devices, n)), np.empty((num_devices, n), np.int32)
-    num_now, num_later = np.zeros(num_devices, np.int64), np.zeros(num_devices, np.int64)
-    ready, num_ready = np.empty(n, np.int32), 0
+    now, now_at = empty_table(num_devices, n), empty_int_table(num_devices, n)
+    later, later_at = empty_table(num_devices, n), empty_int_table(num_devices, n)
+    num_now, num_later = zero_longs(num_devices), zero_longs(num_devices)
+    ready, num_ready = empty_ints(n), 0
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     for op in range(n):
         if missing[op] == 0:

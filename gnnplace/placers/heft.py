@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_table, full_ints, full_table, zero_floats, zero_longs
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.search.orders import rank_order, with_own_order
@@ -81,7 +82,7 @@ def take(
 @inner()
 def twice_as_wide(rows: FloatArray) -> FloatArray:
     """The same rows with as much room again."""
-    wider = np.empty((rows.shape[0], 2 * rows.shape[1]))
+    wider = empty_table(rows.shape[0], 2 * rows.shape[1])
     copy_rows(wider, rows)
     return wider
 
@@ -104,19 +105,19 @@ def heft_kernel(
         contention: whether links serve one tensor at a time.
     """
     n, num_devices = c.times.shape
-    device = np.full(n, -1, np.int32)
-    unit_device = np.full(len(allowed), -1, np.int32)
-    start, finish = np.zeros(n), np.zeros(n)
+    device = full_ints(n, -1)
+    unit_device = full_ints(len(allowed), -1)
+    start, finish = zero_floats(n), zero_floats(n)
     links = c.links
     costly = links.sends_cost or links.receives_cost
-    begins = np.empty((num_devices, 16))
-    ends = np.empty((num_devices, 16))
-    count = np.zeros(num_devices, np.int64)
-    channel_free = np.zeros(links.num_channels)
+    begins = empty_table(num_devices, 16)
+    ends = empty_table(num_devices, 16)
+    count = zero_longs(num_devices)
+    channel_free = zero_floats(links.num_channels)
     once = contention or costly
-    arrival = np.full((len(c.size) if once else 0, num_devices), np.inf)
-    tried = np.zeros(links.num_channels)  # As ``channel_free`` but while a device is tried.
-    sent = np.zeros(n if links.sends_cost else 0)
+    arrival = full_table(len(c.size) if once else 0, num_devices, np.inf)
+    tried = zero_floats(links.num_channels)  # As ``channel_free`` but while a device is tried.
+    sent = zero_floats(n if links.sends_cost else 0)
     for op in by_rank:
         unit = c.unit_of[op]
         least, best_device, best_slot = np.inf, -1, 0

@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.problem import Problem
@@ -58,18 +59,18 @@ def favourite_kernel(
         unit_bytes: bytes of each unit. [U]
     """
     n, num_devices = c.times.shape
-    device = np.full(n, -1, np.int32)
-    unit_device = np.full(len(allowed), -1, np.int32)
-    start, finish = np.zeros(n), np.zeros(n)
-    free, held = np.zeros(num_devices), np.zeros(num_devices)
-    last = np.full(num_devices, -1, np.int32)
+    device = full_ints(n, -1)
+    unit_device = full_ints(len(allowed), -1)
+    start, finish = zero_floats(n), zero_floats(n)
+    free, held = zero_floats(num_devices), zero_floats(num_devices)
+    last = full_ints(num_devices, -1)
     missing = c.num_inputs.copy()
-    there = np.zeros((n, num_devices))
+    there = zero_table(n, num_devices)
     links, num_tensors = c.links, len(c.size)
     costly = links.sends_cost or links.receives_cost
-    made_on = np.empty(num_tensors, np.int32)
+    made_on = empty_ints(num_tensors)
     told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
-    ready = np.empty(n, np.int32)
+    ready = empty_ints(n)
     num_ready = 0
     for op in range(n):
         if missing[op] == 0:

@@ -21,6 +21,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import kernel
 from gnnplace.search.clock import NO_BUDGET
 from gnnplace.search.found import Found
@@ -68,9 +69,9 @@ def anneal_kernel(
         Energy of the state and of the best state.
     """
     n, num_units = len(order), len(unit_device)
-    touched = np.empty(num_units + 16, np.int32)
-    former = np.empty(num_units + 16, np.int32)
-    position = np.empty(n, np.int32)
+    touched = empty_ints(num_units + 16)
+    former = empty_ints(num_units + 16)
+    position = empty_ints(n)
     for k in range(n):
         position[order[k]] = k
     for _ in range(moves):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_floats
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
@@ -116,7 +117,7 @@ def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bo
 @inner(inline="always")
 def renewed_order(c: Compiled, device: IntArray, order: IntArray) -> IntArray:
     """The order that list scheduling makes where ``order`` says who goes first. [n]"""
-    priority = np.empty(len(order))
+    priority = empty_floats(len(order))
     for k in range(len(order)):
         priority[order[k]] = -k
     return list_schedule(c, device, priority)

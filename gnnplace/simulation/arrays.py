@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import inner
 
 FloatArray = NDArray[np.float64]
@@ -51,7 +52,7 @@ def ascending(keys: FloatArray) -> IntArray:
     are nearly sorted take little more than O(n); others O(n log n).
     """
     n = len(keys)
-    order, spare = np.empty(n, np.int32), np.empty(n, np.int32)
+    order, spare = empty_ints(n), empty_ints(n)
     for i in range(n):
         at, key = i, keys[i]
         low = i - i % RUN

@@ -24,6 +24,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_floats,
+    empty_indices,
+    empty_int_table,
+    empty_ints,
+    empty_table,
+    full_floats,
+    full_indices,
+    zero_floats,
+    zero_ints,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
@@ -48,13 +59,13 @@ ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cu
 @inner()
 def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[IntArray, IntArray]:
     """Sequences of all devices, one after the other, and where each starts. [n], [D + 1]"""
-    offset = np.zeros(num_devices + 1, np.int32)
+    offset = zero_ints(num_devices + 1)
     for k in range(len(order)):
         offset[Index(device[Index(order[k])]) + ONE] += 1
     for d in range(num_devices):
         offset[d + 1] += offset[d]
     head = offset[:-1].copy()
-    sequence = np.empty(len(order), np.int32)
+    sequence = empty_ints(len(order))
     for k in range(len(order)):
         d = Index(device[Index(order[k])])
         sequence[Index(head[d])] = order[k]
@@ -77,7 +88,7 @@ def exceeds(
     if limit == np.inf:
         copy_to(after, c.tail)
         return False
-    behind, whole = np.zeros(len(c.memory)), np.zeros(len(order))
+    behind, whole = zero_floats(len(c.memory)), zero_floats(len(order))
     for k in range(len(order) - 1, -1, -1):
         op = Index(order[k])
         d = Index(device[op])
@@ -132,19 +143,19 @@ def run_kernel(
     sequence, head = split_order(device, order, num_devices)
     end = head[1:].copy()
     missing = c.num_inputs.copy()
-    ready = np.zeros(n)
-    free = np.zeros(num_devices)
-    channel_free = np.zeros(links.num_channels)
-    candidate = np.full(num_devices, np.inf)
-    batch = np.empty(n, np.int32)
-    targets = np.empty(num_devices, np.uint64)
-    stamp = np.full(num_devices, len(c.size), np.uint64)
-    waking = np.empty(2 * num_devices, np.int32)  # Once by its next op's inputs, once by itself.
-    position = np.empty(0, np.int32)
-    extra = np.empty(0)
+    ready = zero_floats(n)
+    free = zero_floats(num_devices)
+    channel_free = zero_floats(links.num_channels)
+    candidate = full_floats(num_devices, np.inf)
+    batch = empty_ints(n)
+    targets = empty_indices(num_devices)
+    stamp = full_indices(num_devices, len(c.size))
+    waking = empty_ints(2 * num_devices)  # Once by its next op's inputs, once by itself.
+    position = empty_ints(0)
+    extra = empty_floats(0)
     if links.receives_cost:
-        extra = np.zeros(n)
-        position = np.empty(n, np.int32)
+        extra = zero_floats(n)
+        position = empty_ints(n)
         for k in range(n):
             position[order[k]] = k
     record = len(transfer) > 0
@@ -272,18 +283,18 @@ def run_kernel(
 def step_time_kernel(c: Compiled, device: IntArray, order: IntArray, cutoff: float) -> float:
     """Step time in seconds; inf if infeasible, deadlocked or above ``cutoff``."""
     n = len(device)
-    after, limit = np.empty(n), cutoff * (1.0 + ROUNDING)
+    after, limit = empty_floats(n), cutoff * (1.0 + ROUNDING)
     if exceeds(c, device, order, limit, after):
         return np.inf
-    start, finish = np.empty(n), np.empty(n)
-    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
+    start, finish = empty_floats(n), empty_floats(n)
+    nothing, nowhere = empty_int_table(0, 3), empty_table(0, 3)
     return run_kernel(c, device, order, limit, after, start, finish, nothing, nowhere)[1]
 
 
 @kernel
 def step_times_kernel(c: Compiled, devices: IntArray, orders: IntArray) -> FloatArray:
     """Step times of a batch of placements; ``orders`` has one row, or one a placement. [B]"""
-    result = np.empty(len(devices))
+    result = empty_floats(len(devices))
     for b in range(len(devices)):
         order = orders[b if len(orders) > 1 else 0]
         result[b] = step_time_kernel(c, devices[b], order, np.inf)

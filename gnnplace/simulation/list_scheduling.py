@@ -20,6 +20,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_floats,
+    empty_ints,
+    full_floats,
+    full_indices,
+    full_ints,
+    zero_floats,
+    zero_longs,
+    zero_table,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.ranks import upward_rank
 from gnnplace.problem import Problem
@@ -56,16 +66,16 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
     n, num_devices = c.times.shape
     links = c.links
     missing = c.num_inputs.copy()
-    free, look = np.zeros(num_devices), np.full(num_devices, np.inf)
-    running = np.full(num_devices, -1, np.int32)
-    channel_free = np.zeros(links.num_channels)
-    ready_at = np.zeros(n)
+    free, look = zero_floats(num_devices), full_floats(num_devices, np.inf)
+    running = full_ints(num_devices, -1)
+    channel_free = zero_floats(links.num_channels)
+    ready_at = zero_floats(n)
     # Ops whose inputs are on their way, by arrival; ops ready on each device, by priority.
-    coming, coming_op, num_coming = np.empty(n), np.empty(n, np.int32), np.int64(0)
+    coming, coming_op, num_coming = empty_floats(n), empty_ints(n), np.int64(0)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
-    ready, ready_op = np.empty(n), np.empty(n, np.int32)
-    num_ready = np.zeros(num_devices, np.int64)
-    low = np.zeros(num_devices + 1, np.int64)
+    ready, ready_op = empty_floats(n), empty_ints(n)
+    num_ready = zero_longs(num_devices)
+    low = zero_longs(num_devices + 1)
     for op in range(n):
         low[Index(device[op]) + ONE] += 1
     for d in range(num_devices):
@@ -75,12 +85,12 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
             d = device[op]
             heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], op)
             num_ready[d] += 1
-    order = np.empty(n, np.int32)
+    order = empty_ints(n)
     count = 0
-    stamp = np.full(num_devices, len(c.size), np.uint64)
-    arrivals = np.zeros(num_devices)
+    stamp = full_indices(num_devices, len(c.size))
+    arrivals = zero_floats(num_devices)
     # Seconds that a message takes of its receiver, until an op there consumes it.
-    unpaid = np.zeros((len(c.size) if links.receives_cost else 0, num_devices))
+    unpaid = zero_table(len(c.size) if links.receives_cost else 0, num_devices)
     now = 0.0
     while now < np.inf:
         while num_coming > 0 and coming[0] <= now:

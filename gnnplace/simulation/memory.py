@@ -11,6 +11,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_floats,
+    empty_int_table,
+    empty_ints,
+    empty_table,
+    full_indices,
+    full_ints,
+    zero_flags,
+    zero_floats,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.simulation.arrays import ascending
 from gnnplace.simulation.compiled import Compiled
@@ -57,8 +67,8 @@ def lifetimes(
     """
     num_tensors, n = len(c.size), len(device)
     total = num_tensors + len(transfer)
-    where, slot = np.empty(total, np.int32), np.full(num_tensors, -1, np.int32)
-    begin, end, size = np.empty(total), np.empty(total), np.empty(total)
+    where, slot = empty_ints(total), full_ints(num_tensors, -1)
+    begin, end, size = empty_floats(total), empty_floats(total), empty_floats(total)
     count = 0
     for op in range(n):
         on = device[op]
@@ -106,7 +116,7 @@ def peak_kernel(
 @kernel
 def device_state(c: Compiled, device: IntArray) -> FloatArray:
     """Bytes of state on each device. [D]."""
-    state = np.zeros(len(c.memory))
+    state = zero_floats(len(c.memory))
     for op in range(len(device)):
         state[Index(device[op])] += c.state[op]
     return state
@@ -116,7 +126,7 @@ def device_state(c: Compiled, device: IntArray) -> FloatArray:
 def most_memory(c: Compiled, device: IntArray) -> FloatArray:
     """Bytes of each device if every tensor it ever holds were alive at once. [D]."""
     most = device_state(c, device)
-    stamp = np.full(len(c.memory), len(c.size), np.uint64)
+    stamp = full_indices(len(c.memory), len(c.size))
     for op in range(len(device)):
         d = Index(device[op])
         for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + 1])):
@@ -136,7 +146,7 @@ def most_memory(c: Compiled, device: IntArray) -> FloatArray:
 @inner()
 def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
     """Which devices need more than the limit, and whether any does. [D]."""
-    result, some = np.zeros(len(need), np.bool_), False
+    result, some = zero_flags(len(need)), False
     for d in range(len(need)):
         result[d] = need[d] > limit[d]
         some |= result[d]
@@ -161,13 +171,13 @@ def excess_kernel(
     The exact peak is computed only for devices where a cheap upper bound exceeds the limit.
     """
     n = len(device)
-    after, limit = np.empty(n), cutoff * (1.0 + ROUNDING)
+    after, limit = empty_floats(n), cutoff * (1.0 + ROUNDING)
     if exceeds(c, device, order, limit, after):
         return np.inf, 0.0
     doubtful, some = above(most_memory(c, device), c.memory)
     rows = len(c.consumer) + 1 if some else 0
-    start, finish = np.empty(n), np.empty(n)
-    transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
+    start, finish = empty_floats(n), empty_floats(n)
+    transfer, service = empty_int_table(rows, 3), empty_table(rows, 3)
     status, step_time, count = run_kernel(
         c, device, order, limit, after, start, finish, transfer, service
     )

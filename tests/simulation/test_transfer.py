@@ -139,7 +139,7 @@ def test_backwards_a_message_takes_as_long_and_costs_the_other_side(seed, size):
     paid = transfer.receive_time(back, 1, 0, size)
     assert paid == pytest.approx(links.costs[0, 1, SENDS] + copy)
     assert back.costs[1, 0, SENDS] == links.costs[0, 1, RECEIVES]
-    assert not back.sender_busy.any()
+    assert not back.each(BUSY).any()
     assert back.channel[1, 0].tolist() == links.channel[0, 1].tolist()
     for name, array in links._asdict().items():
         if isinstance(array, np.ndarray):

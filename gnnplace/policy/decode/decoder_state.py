@@ -11,6 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    full_floats,
+    full_ints,
+    full_table,
+    zero_flags,
+    zero_floats,
+    zero_ints,
+)
 from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.indices import ONE, Index
@@ -99,21 +107,21 @@ class Weights(NamedTuple):
 def start_state(w: Walk) -> State:
     """The state before the first decision."""
     m, num_devices = w.time.shape
-    now = np.zeros(2, np.int32)
+    now = zero_ints(2)
     now[1] = -1
     return State(
-        np.full(len(w.unit_work), -1, np.int32),
-        np.full(m, -1.0),
-        np.full((w.num_tensors, num_devices), -1.0),
-        np.zeros(num_devices),
-        np.zeros(num_devices),
-        np.zeros(num_devices),
-        np.zeros(num_devices),
-        np.zeros(num_devices, np.bool_),
-        np.zeros(w.links.num_channels),
-        np.zeros(m if w.links.sends_cost else 0),
+        full_ints(len(w.unit_work), -1),
+        full_floats(m, -1.0),
+        full_table(w.num_tensors, num_devices, -1.0),
+        zero_floats(num_devices),
+        zero_floats(num_devices),
+        zero_floats(num_devices),
+        zero_floats(num_devices),
+        zero_flags(num_devices),
+        zero_floats(w.links.num_channels),
+        zero_floats(m if w.links.sends_cost else 0),
         now,
-        np.zeros(2),
+        zero_floats(2),
     )
 
 

@@ -13,6 +13,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_single_table,
+    zero_flags,
+    zero_single_table,
+    zero_singles,
+    zero_table,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import (
     Goal,
@@ -63,7 +70,7 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
     scale, ideal = w.scale, w.work / limit
     run = (s.sums[1] + w.unit_work[u]) / (ideal / rounds)
     links = w.links
-    scratch = np.zeros((8, num_devices))
+    scratch = zero_table(8, num_devices)
     ready, wait, move, here, near, flow, extra, sending = scratch
     inputs = 0
     for k in range(Index(w.before_offset[i]), Index(w.before_offset[i + ONE])):
@@ -219,7 +226,7 @@ def score(
     some = 2 * count <= num_devices  # Few enough for a copy of their rows to pay.
     rows = features
     if some:
-        rows = np.empty((count, num_features), np.float32)
+        rows = empty_single_table(count, num_features)
         i = 0
         for d in range(num_devices):
             if allowed[d]:
@@ -289,10 +296,10 @@ def decode(
     """
     num_devices = w.time.shape[1]
     s = start_state(w)
-    now = np.zeros((num_devices, NUM_DYNAMIC), np.float32)
-    allowed = np.zeros(num_devices, np.bool_)
-    hidden = np.zeros((2 * num_devices + 2, len(p.bias)), np.float32)
-    scores = np.zeros(num_devices, np.float32)
+    now = zero_single_table(num_devices, NUM_DYNAMIC)
+    allowed = zero_flags(num_devices)
+    hidden = zero_single_table(2 * num_devices + 2, len(p.bias))
+    scores = zero_singles(num_devices)
     record, noisy = len(features) > 0, len(noise) > 0
     count, m = 0, len(w.unit)
     by_time = goal.rule != FIXED

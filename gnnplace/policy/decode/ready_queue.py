@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints, zero_floats, zero_ints, zero_longs
 from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.heaps import heap_pop, heap_push
@@ -58,11 +59,11 @@ class Queue(NamedTuple):
 def start_queue(w: Walk, order: IntArray, wanted: bool) -> Queue:
     """The queue of a walk that goes with time; an empty one if it is not ``wanted``."""
     m = len(w.unit) if wanted else 0
-    offset = np.zeros(m + 1, np.int32)
-    missing, ready, rank = np.zeros(m, np.int32), np.zeros(m), np.zeros(m, np.int64)
-    bound, waiting, size = np.zeros(m), np.zeros(m, np.int32), np.zeros(1, np.int64)
+    offset = zero_ints(m + 1)
+    missing, ready, rank = zero_ints(m), zero_floats(m), zero_longs(m)
+    bound, waiting, size = zero_floats(m), zero_ints(m), zero_longs(1)
     if not wanted:
-        return Queue(bound, waiting, size, rank, offset, np.zeros(0, np.int32), missing, ready)
+        return Queue(bound, waiting, size, rank, offset, zero_ints(0), missing, ready)
     zero = np.int64(0)
     for k in range(m):
         rank[order[k]] = k
@@ -70,7 +71,7 @@ def start_queue(w: Walk, order: IntArray, wanted: bool) -> Queue:
         offset[j + 1] += 1
     for i in range(m):
         offset[i + 1] += offset[i]
-    at, after = offset[:-1].copy(), np.empty(len(w.before), np.int32)
+    at, after = offset[:-1].copy(), empty_ints(len(w.before))
     for i in range(m):
         missing[i] = w.before_offset[i + 1] - w.before_offset[i]
         if missing[i] == 0:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
+from gnnplace.graph.allocation import full_floats, zero_floats
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
 from gnnplace.graph.ranks import downward_rank, upward_rank
@@ -242,7 +243,7 @@ def latest_starts(
     path. ``order`` is topological.
     """
     m = len(order)
-    before, after, ends = np.zeros(m), np.full(m, -1.0), np.ones(m, np.bool_)
+    before, after, ends = zero_floats(m), full_floats(m, -1.0), np.ones(m, np.bool_)
     longest = 0.0
     for op in order:
         if not forward[op]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_singles, zero_table
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.kernels import MOST, log_above, score
@@ -119,7 +120,7 @@ def observe(
     here = Index(old)
     total, back = previous.seconds, previous.back
     links = c.links
-    scratch = np.zeros((11, num_devices))
+    scratch = zero_table(11, num_devices)
     ready, wait, move, tail, flow, near, moved, path, rest, extra, sending = scratch
     producer = units.reversed_producer if back else units.producer
     for d in range(num_devices):
@@ -284,10 +285,10 @@ def walk_again(
     num_devices = c.times.shape[1]
     s = start_pass(c, units, previous)
     producer = units.reversed_producer if previous.back else units.producer
-    now = np.zeros((num_devices, NUM_REFINING), np.float32)
-    allowed = np.zeros(num_devices, np.bool_)
-    hidden = np.zeros((2 * num_devices + 2, len(weights.bias)), np.float32)
-    scores = np.zeros(num_devices, np.float32)
+    now = zero_single_table(num_devices, NUM_REFINING)
+    allowed = zero_flags(num_devices)
+    hidden = zero_single_table(2 * num_devices + 2, len(weights.bias))
+    scores = zero_singles(num_devices)
     count = 0
     for op in previous.order:
         u = c.unit_of[op]

@@ -10,6 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_floats,
+    empty_ints,
+    full_floats,
+    full_ints,
+    full_table,
+    zero_floats,
+    zero_ints,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.walk import WalkGraph
@@ -154,7 +163,7 @@ class Partial(NamedTuple):
 def by_start(order: IntArray, start: FloatArray) -> IntArray:
     """Ops by start, those of one instant as in ``order``. [n]"""
     n = len(order)
-    keys, result = np.empty(n), np.empty(n, np.int32)
+    keys, result = empty_floats(n), empty_ints(n)
     for k in range(n):
         keys[k] = start[order[k]]
     by_key = ascending(keys)
@@ -180,7 +189,7 @@ def criticality(
     for op in range(len(device)):
         longest = max(longest, before[op] + distance[op])
     seconds = max(longest, 1e-300)
-    unit_device, critical = np.zeros(num_units, np.int32), np.zeros(num_units)
+    unit_device, critical = zero_ints(num_units), zero_floats(num_units)
     for op in range(len(device)):
         u = unit_of[op]
         unit_device[u] = device[op]
@@ -210,33 +219,33 @@ def read_previous(g: Ground, placed: Placed, back: int) -> Previous:
 def start_pass(c: Compiled, units: Units, previous: Previous) -> Partial:
     """The schedule before the first decision."""
     n, num_devices = c.times.shape
-    load = np.zeros(num_devices)
+    load = zero_floats(num_devices)
     for u in range(len(previous.device)):
         load[previous.device[u]] += units.time[u, previous.device[u]]
-    offset = np.zeros(num_devices + 1, np.int32)
+    offset = zero_ints(num_devices + 1)
     for op in range(n):
         offset[previous.device[c.unit_of[op]] + 1] += 1
     for d in range(num_devices):
         offset[d + 1] += offset[d]
-    at, sequence = offset[:-1].copy(), np.empty(n, np.int32)
+    at, sequence = offset[:-1].copy(), empty_ints(n)
     for op in previous.order:
         d = previous.device[c.unit_of[op]]
         sequence[at[d]] = op
         at[d] += 1
     return Partial(
-        np.full(len(previous.device), -1, np.int32),
-        np.zeros(n),
-        np.full(n, -1.0),
-        np.full((len(c.size), num_devices), -1.0),
-        np.zeros(num_devices),
-        np.zeros(c.links.num_channels),
-        np.zeros(n if c.links.sends_cost else 0),
+        full_ints(len(previous.device), -1),
+        zero_floats(n),
+        full_floats(n, -1.0),
+        full_table(len(c.size), num_devices, -1.0),
+        zero_floats(num_devices),
+        zero_floats(c.links.num_channels),
+        zero_floats(n if c.links.sends_cost else 0),
         load,
         previous.peak.copy(),
         offset,
         offset[:-1].copy(),
         sequence,
-        np.zeros(3, np.int32),
+        zero_ints(3),
     )
 
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints, zero_flags, zero_single_table, zero_singles
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.network.move_net import MoveWeights, value_of_move
 from gnnplace.policy.search.moves import NUM_MOVE_FEATURES, describe
@@ -167,13 +168,13 @@ def search_until_better(
         How many moves were tried.
     """
     n, num_units = len(s.order), len(s.unit_device)
-    touched = np.empty(num_units + 16, np.int32)
-    chosen = np.empty(num_units + 16, np.int32)
-    former = np.empty(num_units + 16, np.int32)
-    inside = np.zeros(num_units, np.bool_)
-    features = np.zeros(NUM_MOVE_FEATURES, np.float32)
-    hidden = np.zeros((2, len(p.bias)), np.float32)
-    position = np.empty(n, np.int32)
+    touched = empty_ints(num_units + 16)
+    chosen = empty_ints(num_units + 16)
+    former = empty_ints(num_units + 16)
+    inside = zero_flags(num_units)
+    features = zero_singles(NUM_MOVE_FEATURES)
+    hidden = zero_single_table(2, len(p.bias))
+    position = empty_ints(n)
     take_order(s, s.order, position)
     seen = empty_schedule(c, num_units)
     stale = STALE
@@ -281,9 +282,9 @@ def try_moves(
             scheduling, whichever is less. [K]
     """
     num_units = len(s.unit_device)
-    touched = np.empty(num_units + 16, np.int32)
-    former = np.empty(num_units + 16, np.int32)
-    inside = np.zeros(num_units, np.bool_)
+    touched = empty_ints(num_units + 16)
+    former = empty_ints(num_units + 16)
+    inside = zero_flags(num_units)
     seen = empty_schedule(c, num_units)
     read_schedule(c, s.device, s.order, seen)
     now, done = s.score[0], 0

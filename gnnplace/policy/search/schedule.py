@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_int_table, empty_table, zero_floats, zero_table
 from gnnplace.graph.jit import inner
 from gnnplace.simulation.arrays import greatest
 from gnnplace.simulation.compiled import Compiled
@@ -56,15 +57,15 @@ def empty_schedule(c: Compiled, num_units: int) -> Schedule:
     """Room for ``read_schedule``."""
     n, num_devices = c.times.shape
     return Schedule(
-        np.zeros(n),
-        np.zeros(n),
-        np.zeros(n),
-        np.zeros(num_units),
-        np.zeros(num_devices),
-        np.zeros((num_devices, BINS)),
-        np.zeros((num_devices, BINS)),
-        np.zeros(num_devices),
-        np.zeros(1),
+        zero_floats(n),
+        zero_floats(n),
+        zero_floats(n),
+        zero_floats(num_units),
+        zero_floats(num_devices),
+        zero_table(num_devices, BINS),
+        zero_table(num_devices, BINS),
+        zero_floats(num_devices),
+        zero_floats(1),
     )
 
 
@@ -72,9 +73,9 @@ def empty_schedule(c: Compiled, num_units: int) -> Schedule:
 def read_schedule(c: Compiled, device: IntArray, order: IntArray, s: Schedule) -> None:
     """Simulates a placement and fills ``s``."""
     n = len(device)
-    after = np.zeros(n)
+    after = zero_floats(n)
     exceeds(c, device, order, ENDLESS, after)
-    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
+    nothing, nowhere = empty_int_table(0, 3), empty_table(0, 3)
     run_kernel(c, device, order, np.inf, after, s.start, s.finish, nothing, nowhere)
     longest = greatest(s.finish)
     step_time = max(longest, 1e-300)
