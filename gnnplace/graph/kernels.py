@@ -25,7 +25,7 @@ def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
     return waiting
 
 
-@inner()
+@inner(_nrt=False)
 def add_to(heap: IntArray, count: int, item: int) -> None:
     """Adds an item to a binary heap of ``count`` items, the least first; ``heap`` has room."""
     at = count
@@ -35,7 +35,7 @@ def add_to(heap: IntArray, count: int, item: int) -> None:
     heap[at] = item
 
 
-@inner()
+@inner(_nrt=False)
 def take_least(heap: IntArray, count: int) -> int:
     """Takes the least item off a binary heap of ``count`` items, at least one."""
     least, item, at = heap[0], heap[count - 1], 0

@@ -43,7 +43,7 @@ MOST_OPS = 200_000
 NEVER = 1e12  # seconds until a tensor is there without a link: after everything else
 
 
-@inner()
+@inner(_nrt=False)
 def still_open(c: Compiled, device: IntArray, unit_device: IntArray, op: int, d: int) -> bool:
     """Whether a ready op that a heap of device ``d`` holds may still go there."""
     fixed = unit_device[c.unit_of[op]]

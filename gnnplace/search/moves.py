@@ -76,7 +76,7 @@ def energy_of(
     return float(seconds + h.penalty * excess / max(1.0, float(np.cumsum(c.memory)[-1])))
 
 
-@inner()
+@inner(_nrt=False)
 def window_of(
     c: Compiled, h: Neighbourhood, order: IntArray, position: IntArray, op: int
 ) -> tuple[int, int]:
@@ -92,7 +92,7 @@ def window_of(
     return low, high
 
 
-@inner()
+@inner(_nrt=False)
 def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
     """Moves the op at position ``origin`` to ``goal``, the ones between by one."""
     op = order[origin]
@@ -104,7 +104,7 @@ def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
     position[op] = goal
 
 
-@inner()
+@inner(_nrt=False)
 def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bool:
     """Whether a shift leaves every device's own sequence as it is."""
     d, step = device[order[origin]], 1 if goal > origin else -1
@@ -123,7 +123,7 @@ def renewed_order(c: Compiled, device: IntArray, order: IntArray) -> IntArray:
     return list_schedule(c, device, priority)
 
 
-@inner()
+@inner(_nrt=False)
 def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple[int, int]:
     """Units of a random move and the device they go to: how many are ``touched``, the target."""
     num_units, num_devices = h.allowed.shape
@@ -154,7 +154,7 @@ def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple
     return last - first, target
 
 
-@inner()
+@inner(_nrt=False)
 def move_units(
     h: Neighbourhood,
     unit_device: IntArray,
@@ -179,7 +179,7 @@ def move_units(
     return changed
 
 
-@inner()
+@inner(_nrt=False)
 def undo_move(
     h: Neighbourhood,
     unit_device: IntArray,

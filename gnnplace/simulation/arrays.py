@@ -20,14 +20,14 @@ IntArray = NDArray[np.int32]
 RUN = 16  # entries that are sorted by insertion before runs are merged
 
 
-@inner()
+@inner(_nrt=False)
 def copy_to(target: NDArray[Any], values: NDArray[Any]) -> None:
     """Writes ``values`` over the first entries of ``target``."""
     for i in range(len(values)):
         target[i] = values[i]
 
 
-@inner()
+@inner(_nrt=False)
 def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
     """Writes the rows of ``values`` over the beginnings of the first rows of ``target``."""
     for i in range(values.shape[0]):
@@ -35,7 +35,7 @@ def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
             target[i, j] = values[i, j]
 
 
-@inner()
+@inner(_nrt=False)
 def greatest(values: NDArray[Any]) -> Any:
     """The largest of at least one value, none of them nan."""
     most = values[0]
@@ -68,7 +68,7 @@ def ascending(keys: FloatArray) -> IntArray:
     return order
 
 
-@inner()
+@inner(_nrt=False)
 def merge(
     keys: FloatArray, order: IntArray, spare: IntArray, low: int, middle: int, high: int
 ) -> None:

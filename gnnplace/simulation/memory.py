@@ -32,7 +32,7 @@ IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
 
-@inner()
+@inner(_nrt=False)
 def last_use(c: Compiled, device: IntArray, finish: FloatArray, tensor: int, on: int) -> float:
     """Latest finish of a consumer of ``tensor`` on device ``on``; -inf without one."""
     last = -np.inf
@@ -153,7 +153,7 @@ def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
     return result, some
 
 
-@inner()
+@inner(_nrt=False)
 def excess_of(need: FloatArray, limit: FloatArray) -> float:
     """Bytes above the limit summed over devices."""
     total = 0.0

@@ -55,7 +55,7 @@ NUM_DYNAMIC = 35
 MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 
-@inner()
+@inner(_nrt=False)
 def log_above(value: float) -> float:
     """``log(1 + value)`` in single precision, as features are: a third of the time of ``log1p``."""
     return np.log(np.float32(1.0 + value))

@@ -83,14 +83,14 @@ def start_queue(w: Walk, order: IntArray, wanted: bool) -> Queue:
     return Queue(bound, waiting, size, rank, offset, after, missing, ready)
 
 
-@inner()
+@inner(_nrt=False)
 def put_back(queue: Queue, bound: float, rank: int) -> None:
     """Adds the op of that rank to the heap."""
     heap_push(queue.bound, queue.waiting, np.int64(0), queue.size[0], bound, rank)
     queue.size[0] += 1
 
 
-@inner()
+@inner(_nrt=False)
 def release(queue: Queue, i: int, finish: float) -> None:
     """Takes note that op ``i`` finishes then; ops without missing inputs join the heap."""
     for k in range(queue.offset[i], queue.offset[i + 1]):
@@ -128,7 +128,7 @@ def earliest_start(w: Walk, s: State, i: int) -> float:
     return best if best < np.inf else 0.0
 
 
-@inner()
+@inner(_nrt=False)
 def next_op(w: Walk, s: State, queue: Queue, order: IntArray, rule: int) -> int:
     """Takes the next op by ``rule``, IN_TIME or EARLY."""
     while True:

@@ -99,7 +99,7 @@ class State(NamedTuple):
     counts: IntArray
 
 
-@inner()
+@inner(_nrt=False)
 def take_order(s: State, order: IntArray, position: IntArray) -> None:
     """Makes ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
     copy_to(s.order, order)

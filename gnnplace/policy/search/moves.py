@@ -56,13 +56,13 @@ MANY = 100.0  # logarithms are of one plus hundredths of the step time
 assert len(MOVE_FEATURES) == NUM_MOVE_FEATURES
 
 
-@inner()
+@inner(_nrt=False)
 def signed_log(value: float) -> float:
     """Sign times log of one plus the magnitude in hundredths."""
     return np.sign(value) * np.log1p(MANY * abs(value))
 
 
-@inner()
+@inner(_nrt=False)
 def describe(
     c: Compiled,
     h: Neighbourhood,
