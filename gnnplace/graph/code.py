@@ -19,7 +19,28 @@ from typing import Any
 from llvmlite import binding as llvm
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler, compile_result
+from numba.core.compiler import Compiler, Flags, compile_result
+
+
+WRAPPER, LINKED = "_ZN7cpython", llvm.Linkage.linkonce_odr
+
+
+class QuickFlags(Flags):  # type: ignore[misc]
+    """Flags of a compilation, compared by what is set: numba compares them 100,000 times."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        """As of any flags."""
+        return HASH
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all values are equal."""
+        same = isinstance(other, Flags) and self._values == other._values
+        return same or bool(super().__eq__(other))
+
+
+HASH = hash(Flags())
 
 
 class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
@@ -32,6 +53,17 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
             if not function.is_declaration:
                 passes, builder = self._codegen._function_pass_manager()
                 passes.run(function, builder)
+
+    def _optimize_final_module(self) -> None:
+        """Drops the wrappers for Python of kernels that were linked in first: nobody calls them."""
+        for function in self._final_module.functions:
+            if function.name.startswith(WRAPPER) and function.linkage == LINKED:
+                function.linkage = llvm.Linkage.internal
+        builder = self._codegen._pass_builder(opt=0)
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_global_dead_code_eliminate_pass()
+        passes.run(self._final_module, builder)
+        super()._optimize_final_module()
 
 
 class _NoEnvironment:
@@ -73,6 +105,10 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
     """Numba's compiler with a library of ours."""
 
     library: type[KernelLibrary] = KernelLibrary
+
+    def __init__(self, *args: Any) -> None:
+        typing, target, library, kinds, result, flags, local = args
+        super().__init__(typing, target, library, kinds, result, QuickFlags(flags), local)
 
     def define_pipelines(self) -> Any:
         """Numba's passes."""
