@@ -21,7 +21,6 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags, compile_result
 
-
 WRAPPER, LINKED = "_ZN7cpython", llvm.Linkage.linkonce_odr
 
 
