@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from gnnplace.studies.road import walk_road as walk_road
     from gnnplace.tracing.models import capture_model as capture
 
+KERNELS = "compiled kernels"
 ENVIRONMENT = (
     "gnnplace",
     "torch",
@@ -184,12 +185,14 @@ def environment() -> dict[str, dict[str, Any]]:
     return {
         "versions": versions(ENVIRONMENT),
         "machine": machine(),
-        "caches": {name: _size(path) for name, path in caches().items()},
+        "caches": {name: _size(name, path) for name, path in caches().items()},
     }
 
 
-def _size(path: Path) -> str:
+def _size(name: str, path: Path) -> str:
     files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    if name == KERNELS:  # they lie among sources if numba has no folder of its own
+        files = [p for p in files if p.suffix in (".nbi", ".nbc")]
     return f"{path} ({sum(p.stat().st_size for p in files)} bytes)"
 
 
@@ -202,7 +205,7 @@ def caches() -> dict[str, Path]:
     return {
         "op and link times": cache_folder(),
         "store of measured steps": Path(default_store()),
-        "compiled kernels": Path(compiled) if compiled else Path(__file__).parent,
+        KERNELS: Path(compiled) if compiled else Path(__file__).parent,
     }
 
 

@@ -123,6 +123,18 @@ class InnerCompiler(KernelCompiler):
     library = InnerLibrary
 
 
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """The cache on disk of a kernel; files that cannot be read count as none."""
+
+    def load_overload(self, kinds: Any, target_context: Any) -> Any:
+        """As numba does it; what moved to another module since would raise there."""
+        try:
+            return super().load_overload(kinds, target_context)
+        except Exception:
+            self.flush()
+            return None
+
+
 class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
     """How an inner kernel is read from disk."""
 
@@ -152,7 +164,7 @@ class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
         )
 
 
-class InnerCache(FunctionCache):  # type: ignore[misc]
+class InnerCache(KernelCache):
     """The cache on disk of an inner kernel."""
 
     _impl_class = InnerFiles

@@ -23,7 +23,7 @@ from typing import Any
 from numba import config, njit, types
 from numba.core.registry import CPUDispatcher
 
-from gnnplace.graph.code import InnerCache, InnerCompiler, KernelCompiler
+from gnnplace.graph.code import InnerCache, InnerCompiler, KernelCache, KernelCompiler
 
 Function = Callable[..., Any]
 FLAGS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
@@ -60,8 +60,13 @@ def _through_kernel(inner_kernel: InnerKernel) -> Any:
 
 def kernel(function: Function) -> Any:
     """Compiles a function that Python calls."""
-    KERNELS.append(njit(cache=True, pipeline_class=KernelCompiler, **FLAGS)(function))
-    return KERNELS[-1]
+    if config.DISABLE_JIT:
+        KERNELS.append(function)
+        return function
+    made = njit(pipeline_class=KernelCompiler, **FLAGS)(function)
+    made._cache = KernelCache(function)
+    KERNELS.append(made)
+    return made
 
 
 def inner(**flags: Any) -> Callable[[Function], Any]:
