@@ -29,13 +29,10 @@ def quality_plot(found: Sequence[Standing], title: str) -> Figure:
         if standing.ratio is not None and standing.ratio.mean <= HIGHEST:
             lines.setdefault(standing.placer, []).append((standing, standing.ratio))
     highest = max((ratio.high for line in lines.values() for _, ratio in line), default=1.1)
+    limits = (1.0, max(1.05, min(HIGHEST, highest)))
     axes = (
         Axis("seconds of search (mean)", logarithmic=True),
-        Axis(
-            "step time over best known",
-            limits=(1.0, max(1.05, min(HIGHEST, highest))),
-            text="{:.2f}".format,
-        ),
+        Axis("step time over best known", limits=limits),
     )
     return chart([_line(*entry) for entry in lines.items()], axes, title=title)
 

@@ -24,7 +24,7 @@ from gnnplace.files import write_json, write_text
 from gnnplace.measurements.samples import Sample
 from gnnplace.problem import problem_to_data
 from gnnplace.report import html, seconds_text
-from gnnplace.report.pictures import BLUE, GREY, SQUARE, Axis, Series, chart, svg
+from gnnplace.report.pictures import BLUE, GREY, Axis, Series, chart, svg
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
@@ -159,7 +159,7 @@ def agreement_plot(rows: Sequence[Row], title: str) -> Figure:
         _dots("calibrated on other placements", after, BLUE),
     ]
     axes = [Axis(f"{what}, ms", limits=(0.0, largest)) for what in ("measured", "predicted")]
-    return chart(series, (axes[0], axes[1]), title=title, size=SQUARE)
+    return chart(series, (axes[0], axes[1]), title=title, square=True)
 
 
 def _dots(name: str, points: Sequence[tuple[str, float, float]], colour: str) -> Series:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
 
 # Seconds that are round numbers of seconds, minutes, hours or days.
-ROUND = [k * unit for unit in (1, 60, 3600, 86400) for k in (2, 5, 10, 20)]
-ROUND += [k * 86400 for k in (50, 100, 200, 500, 1000)]
+ROUND = [k * unit for unit in (1, 60) for k in (1, 2, 5, 10, 20, 30)]
+ROUND += [k * 3600 for k in (1, 2, 5, 10, 24, 48, 120, 240, 480, 1200, 2400, 4800, 12000)]
 
 
 def hybrid_plot(rows: Sequence[Row], *, title: str, note: str) -> Figure:

@@ -33,7 +33,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 BLUE, VERMILION, GREY = COLOURS[0], COLOURS[1], COLOURS[-1]
 DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^")  # a set of colours each
 KINDS = (".svg", ".html")
-WIDE, SQUARE = (10.5, 5.8), (7.6, 6.4)  # of pictures, in 72 pixels
+WIDE, SQUARE = (10.5, 5.8), (8.6, 5.8)  # of pictures, in 72 pixels
 LETTERS = 95  # of a title's line
 DECADES = 2.5  # from which on only powers of ten are named on an axis
 Table = Mapping[str, Sequence[float]]  # numbers by a row's name; nan for an empty cell
@@ -117,7 +117,7 @@ def chart(
     *,
     title: str,
     note: str = "",
-    size: tuple[float, float] = WIDE,
+    square: bool = False,
 ) -> Figure:
     """Lines and dots, with a legend where they have names.
 
@@ -126,10 +126,10 @@ def chart(
         axes: x and y.
         title: first line.
         note: second line, smaller.
-        size: width and height, in 72 pixels.
+        square: whether both axes are equally long.
     """
-    figure = _figure(title, size)
-    plot = figure.add_subplot()
+    figure = _figure(title, SQUARE if square else WIDE)
+    plot = figure.add_subplot(box_aspect=1 if square else None)
     plot.set_title(fill(note, LETTERS), loc="left", fontsize=9, color="#555555")
     plot.grid(visible=True)
     for number, one in enumerate(series):
