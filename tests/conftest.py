@@ -19,6 +19,11 @@ def _measurements_stay_here(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["GNNPLACE_STORE"] = str(tmp_path_factory.mktemp("store") / "measurements.db")
 
 
+@pytest.fixture(autouse=True)
+def _tables_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--placers", default="", help="comma-separated placers for contract tests")
 

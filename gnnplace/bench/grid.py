@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 from rich.table import Table
 
 from gnnplace.bench.statistics import Interval
+from gnnplace.report.html import Html, heading, table
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Grid:
 
     def table(self) -> Table:
         """For a terminal."""
-        table = Table(title=self.title, title_justify="left")
-        for i, heading in enumerate(self.headings):
-            table.add_column(heading, justify="right" if i else "left")
+        shown = Table(title=self.title, title_justify="left")
+        for i, text in enumerate(self.headings):
+            shown.add_column(text, justify="right" if i else "left")
         for line in self.lines:
-            table.add_row(*line)
-        return table
+            shown.add_row(*line)
+        return shown
 
     def markdown(self) -> list[str]:
         """Lines of Markdown, with the title as a heading."""
@@ -40,14 +40,9 @@ class Grid:
         rows = [f"| {' | '.join(line)} |" for line in (self.headings, *self.lines)]
         return [f"### {self.title}", "", rows[0], rule, *rows[1:], ""]
 
-    def html(self) -> str:
+    def html(self) -> Html:
         """A heading and a table."""
-        head = "".join(f"<th>{escape(text)}</th>" for text in self.headings)
-        body = "\n".join(
-            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in line) + "</tr>"
-            for line in self.lines
-        )
-        return f"<h3>{escape(self.title)}</h3>\n<table><tr>{head}</tr>\n{body}</table>\n"
+        return Html(heading(self.title, level=3) + "\n" + table(self.headings, self.lines))
 
 
 def interval_text(interval: Interval | None, form: str = ".3f") -> str:

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 from gnnplace.bench.grid import Grid
-
-STYLE = """
-body { font: 15px/1.45 sans-serif; margin: 2em auto; max-width: 78em; padding: 0 1em; }
-table { border-collapse: collapse; display: block; overflow-x: auto; margin: .4em 0 1.4em; }
-th, td { padding: .2em .7em; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-th { border-bottom: 2px solid #888; }
-td { white-space: nowrap; font-variant-numeric: tabular-nums; }
-svg { max-width: 100%; height: auto; }
-footer { color: #555; margin-top: 2em; }
-""".strip()
+from gnnplace.report import html
 
 
 @dataclass(frozen=True)
@@ -45,19 +34,13 @@ def page(sections: Sequence[Section], note: str, origin: str) -> str:
         note: how to read the tables.
         origin: where the rows are from.
     """
-    links = " · ".join(f'<a href="#{escape(s.name)}">{escape(s.name)}</a>' for s in sections)
-    parts = [
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
-        f"<title>gnnplace bench</title><style>{STYLE}</style></head><body>",
-        f"<h1>gnnplace bench</h1><p>{escape(note)}</p><p>{links}</p>",
-        *map(_section, sections),
-        f"<footer>{escape(origin)}</footer></body></html>\n",
-    ]
-    return "\n".join(parts)
+    parts = [html.paragraph(note), html.links([section.name for section in sections])]
+    for section in sections:
+        parts += _section(section)
+    return html.page("gnnplace bench", [*parts, html.footer(origin)])
 
 
-def _section(section: Section) -> str:
+def _section(section: Section) -> list[html.Html]:
     first, *others = [grid.html() for grid in section.grids]
-    plots = "".join(f"<figure>{svg}</figure>" for svg in section.plots.values())
-    heading = f'<h2 id="{escape(section.name)}">{escape(section.title)}</h2>'
-    return "\n".join([heading, first, plots, *others])
+    plots = [html.figure(svg) for svg in section.plots.values()]
+    return [html.heading(section.title, anchor=section.name), first, *plots, *others]

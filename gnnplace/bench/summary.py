@@ -28,6 +28,7 @@ from gnnplace.bench.standings import RIVAL, Standing, standings
 from gnnplace.bench.tables import tables
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
+from gnnplace.report.pictures import svg
 
 Row = Mapping[str, Any]
 Best = Mapping[ProblemId, BestKnown]
@@ -98,7 +99,8 @@ def print_standings(
         folder: gets ``summary.md``, ``summary.html`` and the plots as SVG.
     """
     best = merged({}, rows) if best is None else best
-    sections = [_section(name, part, best, rival) for name, part in parts(rows).items()]
+    drawn = folder is not None
+    sections = [_section(name, part, best, rival, drawn) for name, part in parts(rows).items()]
     for section in sections:
         for grid in section.grids:
             if len(grid.headings) <= WIDEST:
@@ -108,14 +110,21 @@ def print_standings(
         _write(Path(folder), sections, _origin(rows))
 
 
-def _section(name: str, rows: Sequence[Row], best: Best, rival: str) -> Section:
+def _section(name: str, rows: Sequence[Row], best: Best, rival: str, drawn: bool) -> Section:
     found = standings(rows, best, rival)
     title = f"{name}: {describe(rows, found)}"
-    plots = {
-        "seconds": quality_plot(found, title),
-        "profiles": profile_plot(performance_profiles(rows, best), title),
+    grids = tables(rows, best, rival, f"{title}; against {rival}")
+    return Section(name, title, grids, _plots(rows, found, best, title) if drawn else {})
+
+
+def _plots(
+    rows: Sequence[Row], found: Sequence[Standing], best: Best, title: str
+) -> dict[str, str]:
+    profiles = performance_profiles(rows, best)
+    return {
+        "seconds": svg(quality_plot(found, title)),
+        "profiles": svg(profile_plot(profiles, title)),
     }
-    return Section(name, title, tables(rows, best, rival, f"{title}; against {rival}"), plots)
 
 
 def _write(folder: Path, sections: Sequence[Section], origin: str) -> None:
@@ -125,8 +134,8 @@ def _write(folder: Path, sections: Sequence[Section], origin: str) -> None:
         text += [f"## {section.title}", ""]
         for grid in section.grids:
             text += grid.markdown()
-        for what, svg in section.plots.items():
-            write_text(f"{stem}-{what}.svg", svg)
+        for what, picture in section.plots.items():
+            write_text(f"{stem}-{what}.svg", picture)
             text += [f"![{what}]({stem.name}-{what}.svg)", ""]
     write_text(folder / "summary.md", "\n".join([*text, NOTE, "", origin]) + "\n")
     write_text(folder / "summary.html", page(sections, NOTE, origin))

@@ -101,7 +101,8 @@ def run(args: Namespace) -> int:
 def _study(args: Namespace) -> int:
     from gnnplace.hybrid.study import HybridOptions
     from gnnplace.report.hybrid import hybrid_table, study_data, study_lines
-    from gnnplace.report.hybrid_plot import check_drawable, hybrid_svg, write_hybrid
+    from gnnplace.report.hybrid_plot import hybrid_plot
+    from gnnplace.report.pictures import check_drawable, write_picture
 
     check_output(args.output)
     if args.output is not None:
@@ -124,7 +125,7 @@ def _study(args: Namespace) -> int:
     if args.output is not None:
         title = f"{args.what} on up to {study.devices} devices: time to converge"
         note = f"step {study.origin['step']}; epochs {study.origin['epochs']}"
-        write_hybrid(args.output, hybrid_svg(study.rows, title=title, note=note), title)
+        write_picture(args.output, hybrid_plot(study.rows, title=title, note=note))
     if args.json:
         print_json(study_data(study))
         return 0

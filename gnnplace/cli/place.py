@@ -102,17 +102,15 @@ def _meanwhile(args: Namespace, options: api.CaptureOptions) -> AbstractContextM
 def captured_as(args: Namespace, options: api.CaptureOptions) -> dict[str, Any]:
     """What the placement's file says of how the model was captured.
 
-    Of a problem file it is what that file says, with the micro-batches asked for here; nothing
-    where it says nothing.
+    Of a problem file it is what that file says, if anything, with the micro-batches asked for here.
     """
     if not api.is_problem_file(args.what):
         return options_entry(options)
     data = read_json(args.what)
     kept = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    if not isinstance(kept, dict):
-        return {}
     cut = {"microbatches": options.microbatches} if options.microbatches > 1 else {}
-    return {OPTIONS_KEY: kept | cut}
+    known = (kept if isinstance(kept, dict) else {}) | cut
+    return {OPTIONS_KEY: known} if known else {}
 
 
 def read_problem_of(args: Namespace, options: api.CaptureOptions) -> Problem:

@@ -8,7 +8,7 @@ from gnnplace.cli import shard_counts, shard_run
 from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.options import add_json, add_output, add_split_options, split_options
 from gnnplace.errors import InputError
-from gnnplace.report.frontier import check_drawable
+from gnnplace.report.pictures import check_drawable
 from gnnplace.report.sharding import (
     draw_frontier,
     frontier_lines,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Table
@@ -23,8 +23,11 @@ from gnnplace.fidelity.study import Row, Study
 from gnnplace.files import write_json, write_text
 from gnnplace.measurements.samples import Sample
 from gnnplace.problem import problem_to_data
-from gnnplace.report import fidelity_page as html
-from gnnplace.report import seconds_text
+from gnnplace.report import html, seconds_text
+from gnnplace.report.pictures import BLUE, GREY, Axis, Series, chart, svg
+
+if TYPE_CHECKING:
+    from gnnplace.report.pictures import Figure
 
 SHOWN_OPS = 12
 HEAD = ("placement", "predicted", "calibrated", "measured", "error", "calibrated error")
@@ -139,37 +142,61 @@ def write_study(study: Study, folder: Path) -> None:
     write_cluster(folder / "cluster.yaml", calibrated_cluster(problem.cluster, c))
 
 
+def agreement_plot(rows: Sequence[Row], title: str) -> Figure:
+    """Predicted against measured step times of the placements that ran; they agree on the line.
+
+    Args:
+        rows: placements.
+        title: first line.
+    """
+    ran = [(row, row.measured, row.predicted) for row in rows if row.measured and row.predicted]
+    before = [(row.name, measured, predicted) for row, measured, predicted in ran]
+    after = [(row.name, measured, row.calibrated or predicted) for row, measured, predicted in ran]
+    largest = 1.05e3 * max((max(point[1:]) for point in before + after), default=1e-3)
+    series = [
+        Series("they agree", [0, largest], [0, largest], dots=False, colour="#cccccc"),
+        _dots("as profiled", before, GREY),
+        _dots("calibrated on other placements", after, BLUE),
+    ]
+    axes = [Axis(f"{what}, ms", limits=(0.0, largest)) for what in ("measured", "predicted")]
+    return chart(series, (axes[0], axes[1]), title=title, square=True)
+
+
+def _dots(name: str, points: Sequence[tuple[str, float, float]], colour: str) -> Series:
+    x, y = [1e3 * measured for _, measured, _ in points], [1e3 * time for *_, time in points]
+    told = [
+        f"{placement}, {name}: {1e3 * predicted:.4g} ms, measured {1e3 * measured:.4g} ms"
+        for placement, measured, predicted in points
+    ]
+    return Series(name, x, y, told=told, joined="none", colour=colour)
+
+
 def _page(study: Study) -> str:
-    points = []
-    for row in study.rows:
-        if row.measured is not None and row.predicted is not None:
-            points.append(html.Point(row.name, row.predicted, row.measured))
-            after = row.calibrated or row.predicted
-            points.append(html.Point(row.name, after, row.measured, "calibrated"))
-    ops = op_residuals(study.samples, study.steps)[:SHOWN_OPS]
-    links = link_residuals(_with_messages(study), study.steps)
     parts = [
         *map(html.paragraph, study_lines(study)[:5]),
-        html.paragraph("Grey: as profiled. Blue: calibrated on other placements."),
-        html.scatter(points, study.title),
+        html.figure(svg(agreement_plot(study.rows, study.title))),
         html.heading("Placements"),
         html.table(HEAD, [_cells(row) for row in study.rows]),
-        html.heading("Ops that are most off"),
-        html.table(
-            ("op", "module", "predicted", "measured"),
-            [(r.op, r.module or "-", *map(seconds_text, (r.predicted, r.measured))) for r in ops],
-        ),
-        html.heading("Messages, the sender's time"),
-        html.table(
-            ("link", "messages", "predicted", "measured"),
-            [
-                (
-                    f"{r.source} to {r.target}",
-                    str(r.messages),
-                    *map(seconds_text, (r.predicted, r.measured)),
-                )
-                for r in links
-            ],
-        ),
+        *_residuals(study),
     ]
     return html.page(f"Fidelity: {study.title}", parts)
+
+
+def _residuals(study: Study) -> list[html.Html]:
+    ops = op_residuals(study.samples, study.steps)[:SHOWN_OPS]
+    links = link_residuals(_with_messages(study), study.steps)
+    op_lines = [(r.op, r.module or "-", *map(seconds_text, (r.predicted, r.measured))) for r in ops]
+    link_lines = [
+        (
+            f"{r.source} to {r.target}",
+            str(r.messages),
+            *map(seconds_text, (r.predicted, r.measured)),
+        )
+        for r in links
+    ]
+    return [
+        html.heading("Ops that are most off"),
+        html.table(("op", "module", "predicted", "measured"), op_lines),
+        html.heading("Messages, the sender's time"),
+        html.table(("link", "messages", "predicted", "measured"), link_lines),
+    ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.report.frontier import Trade, frontier_svg, write_frontier
+from gnnplace.report.frontier import Trade, frontier_plot
+from gnnplace.report.pictures import write_picture
 from gnnplace.sharding import Frontier, ShardingProblem, ShardingResult
 from gnnplace.sharding.device_counts import fewest_devices
 from gnnplace.sharding.markov_chain import random_search
@@ -119,8 +120,7 @@ def draw_frontier(problem: ShardingProblem, answer: Frontier, path: str, *, netw
     title = _frontier_title(problem, answer)
     axes = (f"memory of a device ({units[0]})", f"cost of a step ({units[1] or 'as in the file'})")
     note = f"predicted by the cost model; searched for {answer.seconds:.3g} s"
-    svg = frontier_svg(trades, answer.knee, title=title, note=note, axes=axes)
-    write_frontier(path, svg, title)
+    write_picture(path, frontier_plot(trades, answer.knee, title=title, note=note, axes=axes))
 
 
 def count_lines(found: dict[int, ShardingResult | None], *, limited: bool) -> list[str]:

@@ -55,8 +55,11 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> Seen | None:
     features = np.zeros((num_units, num_devices, NUM_REFINING), np.float32)
     allowed, decided = np.zeros((num_units, num_devices), np.bool_), np.zeros(num_units, np.int32)
     forced = np.full(num_units, -1, np.int32)
-    given = (ground.r if back else ground.c, ground, previous, stay, float(rng.choice(NOISES)))
-    count = walk_again(*given, forced, features, allowed, decided)[1]
+    graph = ground.r if back else ground.c
+    policy = (ground.units, ground.weights, ground.context)
+    noise = float(rng.choice(NOISES))
+    outputs = (forced, features, allowed, decided)
+    count = walk_again(graph, *policy, previous, stay, noise, *outputs)[1]
     return Seen(features[:count], allowed[:count]) if count else None
 
 

@@ -1,27 +1,10 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 from gnnplace.bench.grid import Grid
 from gnnplace.bench.page import Section, page
-
-EMPTY = {"meta", "br"}
-
-
-class Balanced(HTMLParser):
-    """Fails where a tag is closed that is not open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in EMPTY:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
 
 
 def test_the_page_holds_all_and_needs_nothing():
@@ -29,9 +12,7 @@ def test_the_page_holds_all_and_needs_nothing():
     plots = {"seconds": '<svg xmlns="http://www.w3.org/2000/svg"></svg>'}
     sections = [Section("small", "small: 3 problems", grids, plots)]
     text = page(sections, "how to <read>", "5 rows")
-    checker = Balanced()
-    checker.feed(text)
-    assert checker.open == []
+    assert ElementTree.fromstring(text).find("head/title").text == "gnnplace bench"
     assert text.index("first") < text.index("<svg") < text.index("second")
     assert "how to &lt;read&gt;" in text
     assert "&lt;y&gt;" in text

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from xml.etree import ElementTree
+import numpy as np
 
 from gnnplace.bench.best_known import merged
 from gnnplace.bench.plot import profile_plot, quality_plot
 from gnnplace.bench.profiles import performance_profiles
 from gnnplace.bench.standings import standings
+from gnnplace.report.pictures import svg
 from tests.bench.rows import row
-
-SPACE = "{http://www.w3.org/2000/svg}"
+from tests.report.drawn import texts, tooltips
 
 
 def test_the_plot_has_a_line_a_placer_and_a_dot_a_budget():
@@ -22,42 +22,57 @@ def test_the_plot_has_a_line_a_placer_and_a_dot_a_budget():
             ("lost", 1.0, None),
         )
     ]
-    text = quality_plot(standings(rows, merged({}, rows)), "a & b")
-    root = ElementTree.fromstring(text)
+    figure = quality_plot(standings(rows, merged({}, rows)), "a & b")
+    [plot] = figure.axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in plot.lines}
+    assert list(lines) == ["heft", "learned <&>"]
+    assert np.allclose(lines["heft"], [[0.01, 1.5]])
+    assert np.allclose(lines["learned <&>"], [[0.1, 1.2], [1.0, 1.0]])
+    assert (plot.get_xscale(), plot.get_yscale()) == ("log", "linear")
+    assert plot.get_ylim() == (1.0, 1.5)
+    text = svg(figure)
     assert len(text) < 20_000
-    told = [title.text for title in root.iter(f"{SPACE}title")]
-    assert sorted(told) == [
+    assert tooltips(text) == [
         "heft, 0 s: 1.500",
         "learned <&>, 0.1 s: 1.200",
         "learned <&>, 1 s: 1.000",
     ]
-    line = next(e for e in root.iter(f"{SPACE}polyline") if " " in e.attrib["points"])
-    (x1, y1), (x2, y2) = (map(float, p.split(",")) for p in line.attrib["points"].split())
-    assert x1 < x2  # more seconds, further right
-    assert y1 < y2  # a better ratio, further down
+    assert {"a & b", "heft", "learned <&>", "0.01", "0.1", "1"} <= set(texts(text))
+
+
+def test_the_shade_is_the_interval_over_problems():
+    rows = [row(p, "best", 1.0) for p in "abc"]
+    rows += [row(p, "mine", t, budget=1.0) for p, t in zip("abc", (1.1, 1.3, 1.6), strict=True)]
+    found = standings(rows, merged({}, rows))
+    [mine] = [standing for standing in found if standing.placer == "mine"]
+    [plot] = quality_plot(found, "t").axes
+    heights = {float(y) for y in plot.collections[-1].get_paths()[0].vertices[:, 1]}
+    assert heights == {mine.ratio.low, mine.ratio.high}
+    assert plot.get_ylim()[1] == mine.ratio.high
 
 
 def test_nothing_to_show_is_still_a_picture():
-    assert ElementTree.fromstring(quality_plot([], "empty")) is not None
+    assert "empty" in texts(svg(quality_plot([], "empty")))
 
 
 def test_profiles_rise_and_show_the_largest_budget():
     rows = [row(p, "best", 1.0) for p in "abc"]
     for p, time in zip("abc", (1.0, 1.5, 9.0), strict=True):
         rows += [row(p, "mine <&>", time, budget=1.0), row(p, "mine <&>", 9.0, budget=0.1)]
-    root = ElementTree.fromstring(profile_plot(performance_profiles(rows, merged({}, rows)), "t"))
-    lines = {
-        line.find(f"{SPACE}title").text: [
-            tuple(map(float, point.split(","))) for point in line.attrib["points"].split()
-        ]
-        for line in root.iter(f"{SPACE}polyline")
-    }
-    assert sorted(lines) == ["best, 0 s: 100% within 5 %", "mine <&>, 1 s: 33% within 5 %"]
-    mine = lines["mine <&>, 1 s: 33% within 5 %"]
-    assert [x for x, _ in mine] == sorted(x for x, _ in mine)
-    assert [y for _, y in mine] == sorted((y for _, y in mine), reverse=True)  # up is less
-    assert len({y for _, y in mine}) == 2  # one problem within 1, two within 1.5, never three
+    figure = profile_plot(performance_profiles(rows, merged({}, rows)), "t")
+    [plot] = figure.axes
+    assert tooltips(svg(figure)) == [
+        "best, 0 s: 100% within 5 %",
+        "mine <&>, 1 s: 33% within 5 %",
+    ]
+    best, mine = plot.lines
+    assert (best.get_label(), mine.get_label()) == ("best 0 s", "mine <&> 1 s")
+    assert mine.get_drawstyle() == "steps-post"
+    # One problem within 1, two within 1.5, never three.
+    assert np.allclose(mine.get_xydata(), [[1.0, 1 / 3], [1.5, 2 / 3], [2.0, 2 / 3]])
+    assert np.allclose(best.get_ydata(), 1.0)
+    assert (plot.get_xlim(), plot.get_ylim()) == ((1.0, 2.0), (0.0, 1.0))
 
 
 def test_no_profile_is_still_a_picture():
-    assert ElementTree.fromstring(profile_plot([], "empty")) is not None
+    assert "empty" in texts(svg(profile_plot([], "empty")))

@@ -7,7 +7,6 @@ import time
 import pytest
 from rich.console import Console
 
-from gnnplace import api
 from gnnplace.bench import Override, run_suite
 from gnnplace.bench.best_known import read_best_known
 from gnnplace.bench.cells import CellTimeoutError, time_limit
@@ -90,7 +89,7 @@ def test_a_cell_pays_for_its_own_search_space(monkeypatch, suite):
         return made(self, space, rng, deadline)
 
     monkeypatch.setattr(Single, "search", search)
-    monkeypatch.setattr(api, "warm", lambda names: None)
+    monkeypatch.setattr("gnnplace.bench.kinds.warm_placers", lambda names: None)
     start(suite)
     assert len({id(space) for space in spaces}) == len({id(s.problem) for s in spaces}) == 6
 

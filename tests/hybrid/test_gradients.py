@@ -27,6 +27,10 @@ def step(
     return PlacedStep(end + update, (rows,), ends, updates, 1, False, "single")
 
 
+def gradient_bytes(found: PlacedStep) -> float:
+    return float(sum(rows[:, 1].sum() for rows in found.gradients))
+
+
 def test_gradients_are_what_updates_read() -> None:
     """Bytes of all layers, ready when their backward ops finish."""
     problem = training_chain(num_devices=1)
@@ -54,7 +58,7 @@ def test_micro_batches_have_one_gradient() -> None:
         cut = with_microbatches(whole, 3, profiled=profiled)
         result = api.place(cut, placer="single")
         found = placed_step(cut, result, scale=scale)
-        assert found.gradient_bytes == pytest.approx(alone.gradient_bytes)
+        assert gradient_bytes(found) == pytest.approx(gradient_bytes(alone))
     finish = without_updates(cut, result.simulation)
     last = [finish[cut.graph.index[f"b{i}#2"]] for i in range(6)]
     assert sorted(found.gradients[0][:, 0]) == pytest.approx(sorted(last))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 
@@ -32,13 +34,12 @@ def test_an_unknown_placer_is_no_error_here(notes):
     assert not warming.is_warm(["nobody"])
 
 
-def test_what_is_compiled_is_told(notes):
+def test_what_is_compiled_is_told(notes, monkeypatch):
+    """The kernel stands in a file of its own, so that no earlier run has left it compiled."""
+    (notes / "one_more_kernel.py").write_text("def one_more(values):\n    return values[0] + 1.0\n")
+    monkeypatch.syspath_prepend(notes)
+    one_more = kernel(importlib.import_module("one_more_kernel").one_more)
     lines = []
-
-    @kernel
-    def one_more(values):
-        return values[0] + 1.0
-
     with warming._telling(lines.append, ["best"]):
         assert one_more(np.array([1.0])) == 2.0
     assert len(lines) == 1

@@ -1,45 +1,45 @@
-"""The plot: self-contained, a line for each kind of split."""
+"""The plot: a line for each kind of split, on logarithmic axes."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from xml.etree import ElementTree
-
-import pytest
-
-from gnnplace.errors import InputError
-from gnnplace.report.hybrid_plot import Scale, check_drawable, hybrid_svg, write_hybrid
+from gnnplace.report.hybrid_plot import hybrid_plot
+from gnnplace.report.pictures import svg
 from tests.hybrid.test_advice import ROWS, row
+from tests.report.drawn import texts, tooltips
 
 
 def test_lines_and_dots() -> None:
-    """Three lines, a dot a row; faster is lower."""
-    svg = hybrid_svg([*ROWS, row(32, 1, None)], title="a & b", note="predicted")
-    tree = ElementTree.fromstring(svg)
-    space = "{http://www.w3.org/2000/svg}"
-    assert len(tree.findall(f"{space}polyline")) == 3
-    titled = [c for c in tree.findall(f"{space}circle") if c.find(f"{space}title") is not None]
-    assert len(titled) == len(ROWS)
-    assert float(titled[0].get("cy", 0)) < float(titled[1].get("cy", 0))
-    assert "http" not in svg.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    """Three lines, a dot a row, those without a time left out."""
+    figure = hybrid_plot([*ROWS, row(32, 1, None)], title="a & b", note="predicted")
+    [plot] = figure.axes
+    assert (plot.get_xscale(), plot.get_yscale()) == ("log", "log")
+    lines = {line.get_label(): line.get_xydata().tolist() for line in plot.lines}
+    assert list(lines) == ["data parallel", "hybrid 2", "hybrid 4"]
+    assert lines["data parallel"] == [[1, 100], [2, 52], [4, 30], [8, 25], [16, 28]]
+    assert lines["hybrid 2"] == [[2, 60], [4, 31], [8, 20], [16, 16]]
+    told = tooltips(svg(figure))
+    assert len(told) == len(ROWS)
+    assert told[0] == "1 devices, 1 x 1: 100 s"
+    assert "8 devices, 4 x 2: 20 s" in told
+
+
+def test_axes_name_the_counts_and_round_times() -> None:
+    """Title and note are there too."""
+    hours = [row(1, 1, 9 * 3600.0), row(2, 1, 5 * 3600.0), row(3, 1, 2.5 * 3600.0)]
+    drawn = texts(svg(hybrid_plot(hours, title="a & b", note="predicted")))
+    assert {"a & b", "predicted", "1", "2", "3", "5 h"} <= set(drawn)
+    assert not [text for text in drawn if "." in text]
 
 
 def test_nothing_to_draw_is_drawn_empty() -> None:
     """No row with a time."""
-    assert "polyline" not in hybrid_svg([row(1, 1, None)], title="t", note="n")
+    figure = hybrid_plot([row(1, 1, None)], title="t", note="n")
+    assert not figure.axes[0].lines
+    assert "t" in texts(svg(figure))
 
 
-def test_scales_of_one_value() -> None:
-    """Lie in the middle."""
-    assert Scale([5.0], 0.0, 100.0).at(5.0) == pytest.approx(50.0)
-
-
-def test_files(tmp_path: Path) -> None:
-    """SVG alone or in a page; no other kind."""
-    svg = hybrid_svg(ROWS, title="t", note="n")
-    write_hybrid(tmp_path / "a.svg", svg, "t")
-    write_hybrid(tmp_path / "a.html", svg, "t")
-    assert (tmp_path / "a.svg").read_text() == svg
-    assert svg in (tmp_path / "a.html").read_text()
-    with pytest.raises(InputError, match=r"\.svg or \.html"):
-        check_drawable("a.png")
+def test_one_value_is_a_picture_too() -> None:
+    """Its scales have no width."""
+    assert tooltips(svg(hybrid_plot([row(1, 1, 5.0)], title="t", note="n"))) == [
+        "1 devices, 1 x 1: 5 s"
+    ]

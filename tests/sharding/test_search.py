@@ -53,6 +53,7 @@ def test_published_optima(name):
     assert best_strategy(read_sharding(published(name))).cost == pytest.approx(OPTIMA[name])
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("name", "seconds"), [("inception3_p64", 0.1), ("transformer_p64", 1.0)])
 def test_search_seconds_of_large_tables(name, seconds):
     search.warm()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.bench.statistics import Interval
 from gnnplace.errors import InputError
+from gnnplace.report.pictures import heat
 from gnnplace.studies.orders.decoding import STUDIED
 from gnnplace.studies.orders.problems import PARTS, generations_of
 from gnnplace.studies.orders.statistics import (
@@ -26,10 +26,14 @@ from gnnplace.studies.orders.statistics import (
     worth,
 )
 
+if TYPE_CHECKING:
+    from gnnplace.report.pictures import Figure
+
 FloatArray = NDArray[np.float64]
 ONE, BEST_SIZE = "one", "best_size"
 UNTRAINED = -1
 NOISE = "noise"
+DARKEST = 20.0  # percent above the best from which on a shade is no darker
 REFERENCE = "upward-rank"  # what orders are told against: the one that the package tries first
 
 
@@ -244,48 +248,22 @@ def _reference(part: Part) -> int:
     return part.orders.index(REFERENCE) if REFERENCE in part.orders else _common(part)
 
 
-def picture(parts: Sequence[Part]) -> str:
-    """Families by orders as an SVG: how far each order is behind the family's best."""
+def picture(parts: Sequence[Part]) -> Figure:
+    """Families by orders: how far each order is behind the family's best, in percent."""
     orders = tuple(o for o in STUDIED if any(o in part.orders for part in parts))
-    cells, y = [], 120
-    for part in parts:
-        losses = part.losses()
-        cells.append(_text(8, y + 12, part.name, bold=True))
-        y += 18
-        for family in dict.fromkeys(part.families):
-            means = losses.of_family(family).mean(axis=(1, 2))
-            cells.append(_text(150, y + 12, family, anchor="end"))
-            for order, value in zip(part.orders, 100 * np.expm1(means - means.min()), strict=True):
-                x = 156 + 42 * orders.index(order)
-                cells.append(_square(x, y, float(value), f"{family}, {order}"))
-            y += 17
-    heads = [
-        f'<text transform="translate({180 + 42 * i} 112) rotate(-50)">{escape(order)}</text>'
-        for i, order in enumerate(orders)
-    ]
-    width, height = 156 + 42 * len(orders) + 60, y + 12
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/>\n'
-        + "\n".join([_text(8, 16, "Step time above the family's best order, %"), *heads, *cells])
-        + "\n</svg>\n"
-    )
+    title = "Step time above the family's best order, %"
+    tables = {part.name: _behind(part, orders) for part in parts}
+    return heat(tables, orders, title=title, unit="%", most=DARKEST)
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", bold: bool = False) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
-
-
-def _square(x: float, y: float, value: float, title: str) -> str:
-    share = min(1.0, value / 20.0)
-    red, green, blue = (round(a + share * (b - a)) for a, b in ((235, 178), (245, 24), (235, 43)))
-    shade = "#fff" if share > 0.5 else "#222"
-    return (
-        f'<rect x="{x}" y="{y}" width="41" height="16" fill="rgb({red},{green},{blue})">'
-        f"<title>{escape(title)}: {value:.1f} %</title></rect>"
-        f'<text x="{x + 20}" y="{y + 12}" text-anchor="middle" fill="{shade}">{value:.1f}</text>'
-    )
+def _behind(part: Part, orders: Sequence[str]) -> dict[str, list[float]]:
+    """Of each family, percent above its best for each order; nan for one that was not studied."""
+    losses, table = part.losses(), {}
+    for family in dict.fromkeys(part.families):
+        means = losses.of_family(family).mean(axis=(1, 2))
+        behind = dict(zip(part.orders, 100 * np.expm1(means - means.min()), strict=True))
+        table[family] = [float(behind.get(order, np.nan)) for order in orders]
+    return table
 
 
 def written(folder: Path) -> dict[str, Path]:

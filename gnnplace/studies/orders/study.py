@@ -35,6 +35,7 @@ from gnnplace.files import write_text
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
 from gnnplace.policy.network.features import FEATURE_VERSION
+from gnnplace.report.pictures import svg
 from gnnplace.studies.orders.decoding import STUDIED, OneOrder, start_weights
 from gnnplace.studies.orders.evolution import train_order
 from gnnplace.studies.orders.problems import (
@@ -250,7 +251,7 @@ def study_orders(
     complete = parts_of(work.rows, plan.generations)
     files = written(work.folder)
     write_text(files["md"], report(complete))
-    write_text(files["svg"], picture(complete))
+    write_text(files["svg"], svg(picture(complete)))
     for path in files.values():
         progress(f"{path}: written")
 

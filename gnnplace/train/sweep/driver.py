@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from optuna.samplers import TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.study import MaxTrialsCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
 
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.train.sweep.space import SearchSpace, suggest
 
 BEAT, GRACE = 30, 120  # seconds between heartbeats, and of silence until a trial is given up
+MAKING = 1.0  # seconds that making a database's tables takes at most
 STARTUP, WARMUP = 5, 1  # trials and validations before anything is pruned
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 COLUMNS = ("trial", "state", "figure", "validations", "seconds")
@@ -45,12 +47,7 @@ def open_study(url: str, name: str, seed: int = 0) -> optuna.Study:
     try:
         if url.startswith(SQLITE):
             Path(url.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-        storage = RDBStorage(
-            url,
-            heartbeat_interval=BEAT,
-            grace_period=GRACE,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=1),
-        )
+        storage = _open_storage(url)
     except (ArgumentError, SQLAlchemyError, ImportError, OSError) as error:
         why = str(error).splitlines()[0]
         raise InputError(f"--storage {_plain(url)}: {why}; give {SQLITE}PATH or a URL") from None
@@ -60,6 +57,22 @@ def open_study(url: str, name: str, seed: int = 0) -> optuna.Study:
     )
     study.sampler = TPESampler(seed=seed + len(study.trials), constant_liar=True)
     return study
+
+
+def _open_storage(url: str, again: bool = True) -> RDBStorage:
+    """The database at ``url``; once more if another worker was making its tables just then."""
+    try:
+        return RDBStorage(
+            url,
+            heartbeat_interval=BEAT,
+            grace_period=GRACE,
+            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=1),
+        )
+    except (IntegrityError, OperationalError):
+        if not again:
+            raise
+        time.sleep(MAKING)
+        return _open_storage(url, again=False)
 
 
 def _plain(url: str) -> str:

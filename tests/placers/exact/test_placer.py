@@ -61,6 +61,7 @@ def brute_force(problem: Problem, orders: np.ndarray | None = None) -> float:
     return float(best)
 
 
+@pytest.mark.timed
 @settings(max_examples=25, deadline=None)
 @given(seed=seeds)
 def test_equals_brute_force_over_everything(seed):

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import InputError
+from gnnplace.report.pictures import svg
 from gnnplace.studies.orders.report import (
     parts_of,
     picture,
     report,
 )
+from tests.report.drawn import texts, tooltips
 
 ORDERS = ("topological", "upward-rank", "random", "learned")
 
@@ -65,10 +67,16 @@ def test_only_complete_seeds_count():
 
 
 def test_the_picture_has_a_square_for_every_family_and_order():
-    text = picture(parts_of(rows_of(), 5))
-    assert text.startswith("<svg")
-    assert text.count("<rect") == 1 + 2 * len(ORDERS)
-    assert "f, topological: 0.0 %" in text
+    figure = picture(parts_of(rows_of(), 5))
+    [plot] = figure.axes
+    shown = plot.collections[0].get_array()
+    assert shown.shape == (2, len(ORDERS))
+    assert shown[0, 0] == shown[1, 1] == 0.0  # topological is best on f, upward rank on g
+    assert shown[0, 1] == pytest.approx(10.0, abs=0.5)
+    text = svg(figure)
+    assert len(tooltips(text)) == 2 * len(ORDERS)
+    assert "f, topological: 0.0 %" in tooltips(text)
+    assert {"seen", "f", "g", *ORDERS} <= set(texts(text))
 
 
 def test_a_part_may_have_fewer_orders():
@@ -77,4 +85,4 @@ def test_a_part_may_have_fewer_orders():
     assert [part.orders for part in parts] == [ORDERS, ORDERS[:2]]
     text = report(parts)
     assert "## Families: own" in text
-    assert picture(parts).count("<rect") == 1 + 2 * len(ORDERS) + 2 * 2
+    assert len(tooltips(svg(picture(parts)))) == 2 * len(ORDERS) + 2 * 2

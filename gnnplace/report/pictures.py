@@ -1,0 +1,284 @@
+"""All pictures, drawn by matplotlib: lines or dots on two axes, and tables of shades.
+
+Whoever wants a picture gives plain numbers and names (``Series``, ``Axis``, ``Table``), gets a
+``Figure``, and turns it into the text of an SVG file with ``svg``. Only this file knows matplotlib,
+and only its objects: no window, no current figure. It is imported by the functions that draw, so
+that commands which draw nothing do not wait for it. The same numbers give the same text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnnplace.errors import InputError
+from gnnplace.files import write_text
+from gnnplace.report import html
+from gnnplace.report.svg import cleaned, told
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis as Scale
+    from matplotlib.figure import Figure as Figure
+
+# Okabe and Ito's colours, told apart by colour-blind readers; in turn where there are more lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+BLUE, VERMILION, GREY = COLOURS[0], COLOURS[1], COLOURS[-1]
+DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^")  # a set of colours each
+KINDS = (".svg", ".html")
+WIDE, SQUARE = (10.5, 5.8), (8.6, 5.8)  # of pictures, in 72 pixels
+LETTERS = 95  # of a title's line
+DECADES = 2.5  # from which on only powers of ten are named on an axis
+Table = Mapping[str, Sequence[float]]  # numbers by a row's name; nan for an empty cell
+PALE, DEEP = "#ebf5eb", "#b2182b"  # of the least and the most shade
+SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "gnnplace",
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.edgecolor": "#444444",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers that are drawn alike.
+
+    Attributes:
+        name: in the legend; none for what needs no word.
+        x: of each point.
+        y: of each point.
+        told: tooltip of each dot, or one of the line where it has no dots.
+        low: lower end of each point's interval, if it is shaded.
+        high: upper end of it.
+        joined: by straight lines, by steps that keep a point's y up to the next point's x, or not.
+        dots: whether points are marked.
+        colour: the next of ``COLOURS`` where none is given.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    told: Sequence[str] = ()
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    joined: str = "straight"
+    dots: bool = True
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis.
+
+    Attributes:
+        name: with the unit.
+        logarithmic: or linear.
+        limits: its ends; by the numbers, where none are given.
+        ticks: numbers that are named; round ones, where none are given.
+        text: how a number is named.
+    """
+
+    name: str
+    logarithmic: bool = False
+    limits: tuple[float, float] | None = None
+    ticks: Sequence[float] = ()
+    text: Callable[[float], str] = "{:g}".format
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Our settings of matplotlib for as long as something is drawn, the old ones after it."""
+    from matplotlib import rc_context
+
+    with rc_context(SETTINGS):
+        yield
+
+
+@_style()
+def chart(
+    series: Sequence[Series],
+    axes: tuple[Axis, Axis],
+    *,
+    title: str,
+    note: str = "",
+    square: bool = False,
+) -> Figure:
+    """Lines and dots, with a legend where they have names.
+
+    Args:
+        series: in the order of the legend.
+        axes: x and y.
+        title: first line.
+        note: second line, smaller.
+        square: whether both axes are equally long.
+    """
+    figure = _figure(title, SQUARE if square else WIDE)
+    plot = figure.add_subplot(box_aspect=1 if square else None)
+    plot.set_title(fill(note, LETTERS), loc="left", fontsize=9, color="#555555")
+    plot.grid(visible=True)
+    for number, one in enumerate(series):
+        _draw(plot, one, number)
+    for letter, axis in zip("xy", axes, strict=True):
+        _scale(plot, letter, axis)
+    if any(one.name for one in series):
+        plot.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
+    return figure
+
+
+def _figure(title: str, size: tuple[float, float]) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(fill(title, LETTERS), x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _draw(plot: Axes, one: Series, number: int) -> None:
+    colour, turn = one.colour or COLOURS[number % len(COLOURS)], number // len(COLOURS) % 3
+    [line] = plot.plot(
+        one.x,
+        one.y,
+        color=colour,
+        label=one.name,
+        linestyle="none" if one.joined == "none" else DASHES[turn],
+        drawstyle="steps-post" if one.joined == "steps" else "default",
+        marker=MARKERS[turn] if one.dots else "",
+        markersize=6 if len(one.x) < 50 else 3.5,
+        markeredgewidth=0,
+        clip_on=not one.dots,
+    )
+    if one.told:
+        line.set_gid(told(one.told))
+    if one.low:
+        plot.fill_between(one.x, one.low, one.high, color=colour, alpha=0.12, linewidth=0)
+
+
+def _scale(plot: Axes, letter: str, axis: Axis) -> None:
+    """Makes the x or the y axis what is asked for, after its lines are drawn."""
+    from matplotlib import ticker
+
+    kind = "log" if axis.logarithmic else "linear"
+    plot.set(**{f"{letter}label": axis.name, f"{letter}scale": kind})
+    if axis.limits is not None:
+        plot.set(**{f"{letter}lim": axis.limits})
+    scale: Scale = getattr(plot, f"{letter}axis")
+    if axis.logarithmic:
+        low, high = scale.get_view_interval()
+        few = np.log10(high / low) < DECADES
+        scale.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few else (1,), numticks=20))
+    if axis.ticks:
+        scale.set_major_locator(ticker.FixedLocator(list(axis.ticks)))
+    scale.set_minor_locator(ticker.NullLocator())
+    scale.set_major_formatter(ticker.FuncFormatter(lambda value, _: axis.text(value)))
+
+
+@_style()
+def mark(figure: Figure, x: float, y: float, text: str, tooltip: str) -> None:
+    """Marks a point of a chart by a larger dot and a text beside it, where there is more room."""
+    [plot] = figure.axes
+    [dot] = plot.plot([x], [y], "o", color=VERMILION, markersize=10, markeredgewidth=0)
+    dot.set_gid(told([tooltip]))
+    plot.autoscale_view()
+    left = (plot.transScale + plot.transLimits).transform((x, y))[0] > 0.5
+    plot.annotate(
+        text,
+        (x, y),
+        xytext=(-10 if left else 10, 10),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        color=VERMILION,
+    )
+
+
+@_style()
+def heat(
+    tables: Mapping[str, Table], columns: Sequence[str], *, title: str, unit: str, most: float
+) -> Figure:
+    """Tables of numbers below one another, the larger the darker.
+
+    Args:
+        tables: by their headings, from above.
+        columns: names, which all tables share.
+        title: first line.
+        unit: of the numbers, for the tooltips.
+        most: number from which on shades are the darkest.
+    """
+    heights = [len(table) for table in tables.values()]
+    figure = _figure(title, (2.2 + 0.62 * len(columns), 1.8 + 0.27 * (sum(heights) + len(tables))))
+    plots = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for plot, (name, table) in zip(plots, tables.items(), strict=True):
+        _shade(plot, table, columns, unit, most)
+        plot.set_title(name, loc="left", x=-0.01, y=1.0, ha="right", fontweight="bold")
+        plot.set_yticks([0.5 + row for row in range(len(table))], list(table))
+        plot.set_xticks([])
+    centres = [0.5 + column for column in range(len(columns))]
+    plots[0].set_xticks(centres, columns, rotation=50, ha="left", rotation_mode="anchor")
+    plots[0].xaxis.set_ticks_position("top")
+    return figure
+
+
+def _shade(plot: Axes, table: Table, columns: Sequence[str], unit: str, most: float) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = LinearSegmentedColormap.from_list("shades", [PALE, DEEP])
+    values, names = np.array(list(table.values())), list(table)
+    shown = np.ma.masked_invalid(values)
+    cells = plot.pcolormesh(shown, cmap=colours, vmin=0, vmax=most, edgecolors="w", clip_on=False)
+    texts = dict.fromkeys(np.ndindex(values.shape), "")
+    for row, column in np.argwhere(np.isfinite(values)).tolist():
+        number = f"{values[row, column]:.1f}"
+        texts[row, column] = f"{names[row]}, {columns[column]}: {number} {unit}"
+        colour = "w" if values[row, column] > 0.6 * most else "#222222"
+        place = (column + 0.5, row + 0.5)
+        plot.text(*place, number, ha="center", va="center", fontsize=8, color=colour)
+    cells.set_gid(told(list(texts.values())))
+    plot.invert_yaxis()
+    plot.spines[:].set_visible(False)
+    plot.tick_params(length=0)
+
+
+@_style()
+def svg(figure: Figure) -> str:
+    """The picture as the text of an SVG file, which needs nothing else and bears tooltips."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    return cleaned(file.getvalue(), _title(figure))
+
+
+def _title(figure: Figure) -> str:
+    return figure.get_suptitle().replace("\n", " ")
+
+
+def check_drawable(path: str | Path) -> None:
+    """Raises InputError unless the file's name says that it is to be .svg or .html."""
+    if Path(path).suffix.lower() not in KINDS:
+        raise InputError(f"{path}: a picture is drawn as {' or '.join(KINDS)}")
+
+
+def write_picture(path: str | Path, figure: Figure) -> None:
+    """Writes NAME.svg, or NAME.html with the picture in it.
+
+    Raises:
+        InputError: another kind of file, or one that can't be written.
+    """
+    check_drawable(path)
+    text = svg(figure)
+    if Path(path).suffix.lower() == ".html":
+        text = html.page(_title(figure), [html.figure(text)])
+    write_text(path, text)
