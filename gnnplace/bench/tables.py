@@ -132,4 +132,6 @@ def _failure_grid(rows: Sequence[Row]) -> Grid:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    """``text``, or its begin and its end: a file's name and the reason stand there."""
+    begin = LONGEST // 4
+    return text if len(text) <= LONGEST else f"{text[:begin]}…{text[begin + 1 - LONGEST :]}"

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from gnnplace import api
-from gnnplace.errors import ExecutionError
+from gnnplace.errors import ExecutionError, InputError
 from gnnplace.execution.recording import Recorder, run_record
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placement import placement_from_data
@@ -71,7 +71,7 @@ def test_a_store_that_fails_in_mid_run_does_not_end_it(store, monkeypatch):
     problem = problem_of(PROGRAM, 2)
 
     def full(*_):
-        raise api.InputError("disk full")
+        raise InputError("disk full")
 
     monkeypatch.setattr(store, "add_steps", full)
     run = api.execute(PROGRAM, problem, random_placement(problem, 0), mode="measured", store=store)

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from gnnplace import api
 from gnnplace.cli.main import run
 from gnnplace.errors import ExecutionError
 from gnnplace.fidelity.calibration import read_calibration
 from gnnplace.measurements import MeasurementStore, Selection
 from gnnplace.placement import read_placement
 from gnnplace.problem import read_problem
+from gnnplace.studies import fidelity
 
 MODEL = "mlp?batch=8"
 COMMAND = ["fidelity", MODEL, "--cluster", "cpu:2", "--placements", "9", "--budget", "0"]
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
     """One study, in which the third placement's worker dies."""
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
-        real, calls = api.execute, []
+        real, calls = fidelity.execute_placement, []
 
         def execute(*args, **kwargs):
             calls.append(0)
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
                 raise ExecutionError("worker 'cpu:1' was killed by SIGKILL")
             return real(*args, **kwargs)
 
-        patch.setattr(api, "execute", execute)
+        patch.setattr(fidelity, "execute_placement", execute)
         store = ["--store", str(folder / "store.db")]
         assert run([*COMMAND, *store, "-o", str(folder / "out")]) == 0
     return folder
