@@ -14,6 +14,9 @@ of numba's where its compiler lets one choose (``pipeline_class``, ``library``, 
 
 from __future__ import annotations
 
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from llvmlite import binding as llvm
@@ -21,7 +24,21 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags, compile_result
 
+PACKAGE = Path(__file__).resolve().parent.parent
+ROOMS = ("graph", "simulation", "search", "placers", "throughput", "policy")  # lowest first
 WRAPPER, LINKED = "_ZN7cpython", llvm.Linkage.linkonce_odr
+
+
+@cache
+def kernels_stamp(room: str) -> str:
+    """Digest of all files with kernels, or with constants of kernels, of a room and those below."""
+    digest = sha256()
+    for below in ROOMS[: ROOMS.index(room) + 1]:
+        for path in sorted((PACKAGE / below).rglob("*.py")):
+            text = path.read_bytes()
+            if b"numba" in text or b"graph.jit" in text:
+                digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + text)
+    return digest.hexdigest()
 
 
 class QuickFlags(Flags):  # type: ignore[misc]
@@ -124,7 +141,18 @@ class InnerCompiler(KernelCompiler):
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
-    """The cache on disk of a kernel; files that cannot be read count as none."""
+    """The cache on disk of a kernel; files that cannot be read count as none.
+
+    Numba keeps code until the kernel's own file changes. Kernels of other files are compiled into
+    it, and installing a wheel may give a new file an old time: the stamp here is of contents.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        room = Path(function.__code__.co_filename).parent
+        parts = room.relative_to(PACKAGE).parts if room.is_relative_to(PACKAGE) else ()
+        if parts and parts[0] in ROOMS:
+            self._cache_file._source_stamp = kernels_stamp(parts[0])
 
     def load_overload(self, kinds: Any, target_context: Any) -> Any:
         """As numba does it; what moved to another module since would raise there."""

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from gnnplace.graph import code
 from gnnplace.graph.jit import KERNELS, inner, kernel
 
 
@@ -123,3 +124,34 @@ def test_constants_and_short_numbers_are_no_types_of_their_own():
 
     assert sums(np.array([4], np.int32)) == 1 + 8 + 2 + 5
     assert len(next_one.signatures) == 1
+
+
+def test_kernels_of_a_room_are_made_anew_when_files_below_change(tmp_path, monkeypatch):
+    for room in ("graph", "simulation"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "kernels.py").write_text("from numba import njit\n")
+    (tmp_path / "graph" / "names.py").write_text("ORDER = 1\n")
+    monkeypatch.setattr(code, "PACKAGE", tmp_path)
+
+    def stamps():
+        code.kernels_stamp.cache_clear()
+        return code.kernels_stamp("graph"), code.kernels_stamp("simulation")
+
+    try:
+        first = stamps()
+        (tmp_path / "graph" / "names.py").write_text("ORDER = 2\n")
+        assert stamps() == first
+        (tmp_path / "simulation" / "kernels.py").write_text("from numba import jit\n")
+        second = stamps()
+        assert second[0] == first[0]
+        assert second[1] != first[1]
+        (tmp_path / "graph" / "kernels.py").write_text("from numba import jit\n")
+        assert stamps()[0] != second[0]
+        assert stamps()[1] != second[1]
+    finally:
+        code.kernels_stamp.cache_clear()
+
+
+def test_kernels_of_the_package_are_stamped_by_contents():
+    made = next(each for each in KERNELS if each.py_func.__module__.startswith("gnnplace.graph."))
+    assert made._cache._cache_file._source_stamp == code.kernels_stamp("graph")

@@ -3,7 +3,7 @@
 ``observe`` fills the features of every candidate device for one decision, ``decide`` and ``book``
 (``decoder_state``) change the state; the torch decoder calls the same three, so only the scoring
 exists twice.
-The features are listed in ``features.DYNAMIC``, in the order in which ``observe`` writes them.
+``observe`` writes each feature by its name; ``DYNAMIC`` lists the names in that order.
 
 Complexity of a decode: O(D * (m + inputs + flows + decisions * (F H + H^2))).
 """
@@ -32,6 +32,7 @@ from gnnplace.policy.decode.decoder_state import (
 )
 from gnnplace.policy.decode.ready_queue import FIXED, next_op, release, start_queue
 from gnnplace.policy.decode.walk import Walk
+from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.simulation.arrays import copy_rows, copy_to
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import (
@@ -51,7 +52,6 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
-NUM_DYNAMIC = 35
 MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 
@@ -62,6 +62,7 @@ def log_above(value: float) -> float:
 
 
 @inner()
+@named_columns("f")
 def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: SingleArray) -> None:
     """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F]."""
     limit, rounds = goal.limit, goal.rounds
@@ -130,62 +131,82 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
     over = max(0.0, run - 1.0) if goal.chunks else 0.0
     progress = s.sums[0] / w.work
     for d in range(num_devices):
-        f = out[d]
+        f: NamedRow = out[d]
         if not allowed[d]:
-            for k in range(NUM_DYNAMIC):
+            for k in range(len(f)):
                 f[k] = 0.0
             continue
         begin = max(s.free[d], ready[d]) + extra[d]
         end = begin + w.time[i, d] + sending[d]  # with what it keeps senders from
         load = s.load[d] + w.unit_time[u, d]
-        f[0] = log_above((end - least_finish) / scale)
-        f[1] = log_above((begin - least_start) / scale)
-        f[2] = log_above((ready[d] - least_ready) / scale)
-        f[3] = log_above((begin - s.free[d]) / scale)
-        f[4] = log_above(wait[d] / scale)
-        f[5] = log_above(move[d] / scale)
-        f[6] = log_above(flow[d] / scale)
-        f[7] = min(MOST, flow[d] / ideal)
-        f[8] = min(MOST, (end - least_finish) / ideal)
-        f[9] = near[d] / near_all if near_all > 0.0 else 0.0
-        f[10] = here[d] / inputs if inputs > 0 else 0.0
-        f[11] = min(MOST, load / ideal)
-        f[12] = min(MOST, max(0.0, load / ideal - 1.0))
-        f[13] = min(MOST, max(0.0, (load - most_load) / ideal))
-        f[14] = min(MOST, (s.load[d] - least_load) / ideal)
-        f[15] = min(MOST, (s.state[d] + w.unit_state[u]) / w.memory[d])
-        f[16] = min(MOST, f[15] + (s.peak[d] + w.unit_peak[u]) / w.memory[d])
-        f[17] = np.log(w.unit_time[u, d] / least_time) if least_time > 0.0 else 0.0
-        f[18] = np.log(w.device_time[d] / least_device) if least_device > 0.0 else 0.0
-        f[19] = 0.0 if s.used[d] else 1.0
-        f[20] = 1.0 if d == current else 0.0
-        f[21] = min(MOST, run) if d == current else 0.0
-        f[22] = min(MOST, (end + w.after[i]) / w.bound)
-        f[23] = 0.0
-        f[24] = 0.0
+        f["earliest finish above the best, out of chunks"] = log_above((end - least_finish) / scale)
+        f["earliest start above the best"] = log_above((begin - least_start) / scale)
+        f["data ready above the best"] = log_above((ready[d] - least_ready) / scale)
+        f["idle gap"] = log_above((begin - s.free[d]) / scale)
+        f["wait for links"] = log_above(wait[d] / scale)
+        f["transfers of this op's inputs"] = log_above(move[d] / scale)
+        f["transfers of the unit with its placed neighbours"] = log_above(flow[d] / scale)
+        f["the same, of the ideal share"] = min(MOST, flow[d] / ideal)
+        f["earliest finish above the best, of the ideal share"] = min(
+            MOST, (end - least_finish) / ideal
+        )
+        f["share of placed neighbours' bytes there"] = near[d] / near_all if near_all > 0.0 else 0.0
+        f["share of this op's inputs there"] = here[d] / inputs if inputs > 0 else 0.0
+        f["load after, of the ideal share"] = min(MOST, load / ideal)
+        f["load after, above the ideal share"] = min(MOST, max(0.0, load / ideal - 1.0))
+        f["raise of the greatest load"] = min(MOST, max(0.0, (load - most_load) / ideal))
+        f["load above the least"] = min(MOST, (s.load[d] - least_load) / ideal)
+        f["state after, of the memory"] = min(MOST, (s.state[d] + w.unit_state[u]) / w.memory[d])
+        f["state and tensors at the peak after, of the memory"] = min(
+            MOST, f["state after, of the memory"] + (s.peak[d] + w.unit_peak[u]) / w.memory[d]
+        )
+        f["log slowness for this unit"] = (
+            np.log(w.unit_time[u, d] / least_time) if least_time > 0.0 else 0.0
+        )
+        f["log slowness for all units"] = (
+            np.log(w.device_time[d] / least_device) if least_device > 0.0 else 0.0
+        )
+        f["device still unused"] = 0.0 if s.used[d] else 1.0
+        f["device of the decision before"] = 1.0 if d == current else 0.0
+        f["work since the device changed, with this unit, there"] = (
+            min(MOST, run) if d == current else 0.0
+        )
+        f["path through this op, of the bound"] = min(MOST, (end + w.after[i]) / w.bound)
+        f["link from the device before is busy"] = 0.0
+        f["mean transfer from the device before, or to all"] = 0.0
         source, target = Index(current), Index(d)
         if current >= 0 and d != current and linked(links, source, target):
             busy = free_at(links, s.channel_free, source, target) - least_start
-            f[23] = log_above(max(0.0, busy) / scale)
-            f[24] = log_above(seconds_between(links, source, target, w.mean_bytes) / scale)
+            f["link from the device before is busy"] = log_above(max(0.0, busy) / scale)
+            f["mean transfer from the device before, or to all"] = log_above(
+                seconds_between(links, source, target, w.mean_bytes) / scale
+            )
         elif current < 0:
-            f[24] = log_above(w.far[d] / scale)
-        f[25] = 1.0 / limit
-        f[26] = limit / num_devices
-        f[27] = progress
-        f[28] = min(1.0, s.now[0] / limit)
-        f[29] = min(MOST, run)
-        f[30] = min(MOST, over) if d == current else 0.0
-        f[31] = 1.0 / rounds
-        f[32] = 1.0 if goal.chunks and current >= 0 and d != current else 0.0
-        f[33] = goal.chunks
-        f[34] = 1.0 if goal.chunks and goal.plan[u] == d else 0.0
+            f["mean transfer from the device before, or to all"] = log_above(w.far[d] / scale)
+        f["one over the number of devices aimed at"] = 1.0 / limit
+        f["devices aimed at, of all"] = limit / num_devices
+        f["work decided, of all"] = progress
+        f["devices used, of those aimed at"] = min(1.0, s.now[0] / limit)
+        f["work since the device changed, with this unit"] = min(MOST, run)
+        f["the same above a chunk's share, there, in chunks"] = (
+            min(MOST, over) if d == current else 0.0
+        )
+        f["one over the number of rounds aimed at"] = 1.0 / rounds
+        f["another device than before, in chunks"] = (
+            1.0 if goal.chunks and current >= 0 and d != current else 0.0
+        )
+        f["in chunks"] = goal.chunks
+        f["the chunk plan's device"] = 1.0 if goal.chunks and goal.plan[u] == d else 0.0
         if goal.chunks:
-            f[0] = 0.0
+            f["earliest finish above the best, out of chunks"] = 0.0
         if goal.lean > 0:
-            f[12] = 0.0
+            f["load after, above the ideal share"] = 0.0
         if goal.lean > 1:
-            f[0] = f[1]
+            f["earliest finish above the best, out of chunks"] = f["earliest start above the best"]
+
+
+DYNAMIC = names_of(observe)
+NUM_DYNAMIC = len(DYNAMIC)
 
 
 @inner(fastmath={"contract", "reassoc"})

@@ -27,6 +27,7 @@ from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_single
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.kernels import MOST, log_above, score
+from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.policy.refine.refining_state import (
     Ground,
     Partial,
@@ -61,38 +62,6 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
-REFINING = (
-    "previous device",
-    "path through the op there, above nearly the step time",
-    "path through the op there",
-    "path by its consumers alone",
-    "start above the best",
-    "finish above the best",
-    "idle gap",
-    "wait for links",
-    "transfers of the op, of the step time",
-    "transfers of the op, above the previous device's",
-    "transfers of the unit, of the step time",
-    "transfers of the unit, above the previous device's",
-    "share of neighbours' bytes there",
-    "share of neighbours' bytes there that this pass moved there",
-    "load after, of the step time",
-    "load after, of the ideal share",
-    "raise of the greatest load",
-    "log slowness for this unit",
-    "memory after",
-    "memory after, above the limit",
-    "critical",
-    "path on the previous device",
-    "work of the unit, of the ideal share",
-    "device is unused",
-    "share of the ops walked",
-    "share of the units decided that moved",
-    "backwards",
-    "log micro-batches",
-    "devices",
-)
-NUM_REFINING = len(REFINING)
 PRIOR = {  # in percent of the step time, but for memory
     "path through the op there, above nearly the step time": -100.0,
     "path through the op there": -30.0,
@@ -104,6 +73,7 @@ NEARLY = 0.98  # of the step time: what is below is not critical
 
 
 @inner()
+@named_columns("f")
 def observe(
     c: Compiled,
     units: Units,
@@ -208,9 +178,9 @@ def observe(
     walked, share = s.counts[0] / len(s.finish), s.counts[2] / max(1, s.counts[1])
     tight = greatest(previous.peak) > 0.0
     for d in range(num_devices):
-        f = out[d]
+        f: NamedRow = out[d]
         if not allowed[d]:
-            for k in range(NUM_REFINING):
+            for k in range(len(f)):
                 f[k] = 0.0
             continue
         begin = max(s.free[d], ready[d]) + extra[d]
@@ -218,36 +188,50 @@ def observe(
         if d != old:
             load += units.time[u, d]
             peak += units.held[u] / c.memory[d] if tight else 0.0
-        f[0] = 1.0 if d == old else 0.0
-        f[1] = min(MOST, max(0.0, path[d] / total - NEARLY))
-        f[2] = min(MOST, path[d] / total - 1.0)
-        f[3] = min(MOST, rest[d] / total - 1.0)
-        f[4] = log_above((begin - least_start) / units.scale)
-        f[5] = log_above((begin + c.times[i, d] - least_finish) / units.scale)
-        f[6] = log_above((begin - s.free[d]) / units.scale)
-        f[7] = log_above(wait[d] / units.scale)
-        f[8] = min(MOST, move[d] / total)
-        f[9] = max(-MOST, min(MOST, (move[d] - move[here]) / total))
-        f[10] = min(MOST, flow[d] / total)
-        f[11] = max(-MOST, min(MOST, (flow[d] - flow[here]) / total))
-        f[12] = near[d] / bytes_all if bytes_all > 0.0 else 0.0
-        f[13] = moved[d] / bytes_all if bytes_all > 0.0 else 0.0
-        f[14] = min(MOST, load / total)
-        f[15] = min(MOST, load / ideal)
-        f[16] = min(MOST, max(0.0, load - most_load) / total)
-        f[17] = np.log(units.time[u, d] / least_time) if least_time > 0.0 else 0.0
-        f[18] = min(MOST, peak)
-        f[19] = min(MOST, max(0.0, peak - 1.0))
-        f[20] = previous.critical[u]
-        f[21] = min(MOST, path[here] / total - 1.0)
-        f[22] = min(MOST, units.work[u] / ideal)
-        f[23] = 1.0 if s.load[d] <= 0.0 else 0.0
-        f[24] = walked
-        f[25] = share
-        f[26] = float(back)
-        f[27] = log_above(units.microbatches - 1.0)
-        f[28] = num_devices / 8.0
+        f["previous device"] = 1.0 if d == old else 0.0
+        f["path through the op there, above nearly the step time"] = min(
+            MOST, max(0.0, path[d] / total - NEARLY)
+        )
+        f["path through the op there"] = min(MOST, path[d] / total - 1.0)
+        f["path by its consumers alone"] = min(MOST, rest[d] / total - 1.0)
+        f["start above the best"] = log_above((begin - least_start) / units.scale)
+        f["finish above the best"] = log_above((begin + c.times[i, d] - least_finish) / units.scale)
+        f["idle gap"] = log_above((begin - s.free[d]) / units.scale)
+        f["wait for links"] = log_above(wait[d] / units.scale)
+        f["transfers of the op, of the step time"] = min(MOST, move[d] / total)
+        f["transfers of the op, above the previous device's"] = max(
+            -MOST, min(MOST, (move[d] - move[here]) / total)
+        )
+        f["transfers of the unit, of the step time"] = min(MOST, flow[d] / total)
+        f["transfers of the unit, above the previous device's"] = max(
+            -MOST, min(MOST, (flow[d] - flow[here]) / total)
+        )
+        f["share of neighbours' bytes there"] = near[d] / bytes_all if bytes_all > 0.0 else 0.0
+        f["share of neighbours' bytes there that this pass moved there"] = (
+            moved[d] / bytes_all if bytes_all > 0.0 else 0.0
+        )
+        f["load after, of the step time"] = min(MOST, load / total)
+        f["load after, of the ideal share"] = min(MOST, load / ideal)
+        f["raise of the greatest load"] = min(MOST, max(0.0, load - most_load) / total)
+        f["log slowness for this unit"] = (
+            np.log(units.time[u, d] / least_time) if least_time > 0.0 else 0.0
+        )
+        f["memory after"] = min(MOST, peak)
+        f["memory after, above the limit"] = min(MOST, max(0.0, peak - 1.0))
+        f["critical"] = previous.critical[u]
+        f["path on the previous device"] = min(MOST, path[here] / total - 1.0)
+        f["work of the unit, of the ideal share"] = min(MOST, units.work[u] / ideal)
+        f["device is unused"] = 1.0 if s.load[d] <= 0.0 else 0.0
+        f["share of the ops walked"] = walked
+        f["share of the units decided that moved"] = share
+        f["backwards"] = float(back)
+        f["log micro-batches"] = log_above(units.microbatches - 1.0)
+        f["devices"] = num_devices / 8.0
     return count
+
+
+REFINING = names_of(observe)
+NUM_REFINING = len(REFINING)
 
 
 @kernel

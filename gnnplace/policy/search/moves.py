@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph.jit import inner
+from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.policy.search.schedule import BINS, Schedule
 from gnnplace.search.moves import Neighbourhood
 from gnnplace.simulation.arrays import greatest
@@ -23,37 +24,7 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
-MOVE_FEATURES = (
-    "log units",
-    "work there now",
-    "work at the target",
-    "greatest load of their devices",
-    "load of the target",
-    "load of the target after",
-    "load of their devices after",
-    "greatest load of all",
-    "share of their work that is critical",
-    "most critical",
-    "change of transfers, signed log",
-    "the same on critical edges, signed log",
-    "share of the target that is idle when they run",
-    "share of the target that is critical when they run",
-    "share of edges that end at the target",
-    "share of edges that are local now",
-    "log slowness of the target",
-    "target is empty",
-    "log critical work",
-    "log work",
-    "load of the target above the step time",
-    "log devices",
-    "one over units",
-    "log transfers now",
-    "memory of the target after",
-    "memory of their devices",
-)
-NUM_MOVE_FEATURES = 26
 MANY = 100.0  # logarithms are of one plus hundredths of the step time
-assert len(MOVE_FEATURES) == NUM_MOVE_FEATURES
 
 
 @inner(_nrt=False)
@@ -63,6 +34,7 @@ def signed_log(value: float) -> float:
 
 
 @inner(_nrt=False)
+@named_columns("out")
 def describe(
     c: Compiled,
     h: Neighbourhood,
@@ -72,7 +44,7 @@ def describe(
     units: IntArray,
     target: int,
     inside: BoolArray,
-    out: SingleArray,
+    out: NamedRow,
 ) -> int:
     """Features of moving ``units`` to ``target``; how many units really move.
 
@@ -85,7 +57,7 @@ def describe(
         units: units of the move.
         target: where to.
         inside: scratch, all False. [U]
-        out: the features, in the order of ``MOVE_FEATURES``. [26]
+        out: the features. [len(MOVE_FEATURES)]
     """
     step_time, links = s.seconds[0], c.links
     for u in units:
@@ -151,30 +123,40 @@ def describe(
                 local += e == a
     for u in units:
         inside[u] = False
-    out[0] = np.log(count + 1.0)
-    out[1] = min(2.0, away / step_time)
-    out[2] = min(2.0, there / step_time)
-    out[3] = load / step_time
-    out[4] = s.load[target] / step_time
-    out[5] = min(3.0, (s.load[target] + there) / step_time)
-    out[6] = (load - away) / step_time
-    out[7] = greatest(s.load) / step_time
-    out[8] = critical / away if away > 0.0 else 0.0
-    out[9] = most
-    out[10] = signed_log(change / step_time)
-    out[11] = signed_log(critical_change / step_time)
-    out[12] = idle / there if there > 0.0 else 0.0
-    out[13] = taken / there if there > 0.0 else 0.0
-    out[14] = near / edges if edges > 0 else 0.0
-    out[15] = local / edges if edges > 0 else 0.0
-    out[16] = np.log(there / away) if there > 0.0 and away > 0.0 else 0.0
-    out[17] = 1.0 if s.load[target] == 0.0 else 0.0
-    out[18] = np.log1p(MANY * critical / step_time)
-    out[19] = np.log1p(MANY * away / step_time)
-    out[20] = 10.0 * max(0.0, min(2.0, (s.load[target] + there) / step_time) - 1.0)
-    out[21] = np.log(len(s.load))
-    out[22] = 1.0 / (1.0 + count)
-    out[23] = np.log1p(MANY * now / step_time)
-    out[24] = min(2.0, (s.held[target] + into) / max(1.0, c.memory[target]))
-    out[25] = min(2.0, memory)
+    out["log units"] = np.log(count + 1.0)
+    out["work there now"] = min(2.0, away / step_time)
+    out["work at the target"] = min(2.0, there / step_time)
+    out["greatest load of their devices"] = load / step_time
+    out["load of the target"] = s.load[target] / step_time
+    out["load of the target after"] = min(3.0, (s.load[target] + there) / step_time)
+    out["load of their devices after"] = (load - away) / step_time
+    out["greatest load of all"] = greatest(s.load) / step_time
+    out["share of their work that is critical"] = critical / away if away > 0.0 else 0.0
+    out["most critical"] = most
+    out["change of transfers, signed log"] = signed_log(change / step_time)
+    out["the same on critical edges, signed log"] = signed_log(critical_change / step_time)
+    out["share of the target that is idle when they run"] = idle / there if there > 0.0 else 0.0
+    out["share of the target that is critical when they run"] = (
+        taken / there if there > 0.0 else 0.0
+    )
+    out["share of edges that end at the target"] = near / edges if edges > 0 else 0.0
+    out["share of edges that are local now"] = local / edges if edges > 0 else 0.0
+    out["log slowness of the target"] = np.log(there / away) if there > 0.0 and away > 0.0 else 0.0
+    out["target is empty"] = 1.0 if s.load[target] == 0.0 else 0.0
+    out["log critical work"] = np.log1p(MANY * critical / step_time)
+    out["log work"] = np.log1p(MANY * away / step_time)
+    out["load of the target above the step time"] = 10.0 * max(
+        0.0, min(2.0, (s.load[target] + there) / step_time) - 1.0
+    )
+    out["log devices"] = np.log(len(s.load))
+    out["one over units"] = 1.0 / (1.0 + count)
+    out["log transfers now"] = np.log1p(MANY * now / step_time)
+    out["memory of the target after"] = min(
+        2.0, (s.held[target] + into) / max(1.0, c.memory[target])
+    )
+    out["memory of their devices"] = min(2.0, memory)
     return count
+
+
+MOVE_FEATURES = names_of(describe)
+NUM_MOVE_FEATURES = len(MOVE_FEATURES)
