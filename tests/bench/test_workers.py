@@ -12,6 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import distributed
 import psutil
 import pytest
 from rich.console import Console
@@ -199,7 +200,6 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(suite, more):
 
 
 def test_the_same_cells_run_on_a_dask_cluster(suite):
-    distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None
     ) as cluster:
