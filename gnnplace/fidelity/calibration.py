@@ -175,10 +175,10 @@ def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
     if len(models) < FEWEST:
         raise InputError(f"calibration: {len(models)} measured placements; {FEWEST} are needed")
 
-    def errors(x: FloatArray, ridge: float) -> FloatArray:
-        c = Calibration(*(x * UNIT).tolist())
+    def errors(values: FloatArray, ridge: float) -> FloatArray:
+        c = Calibration(*(values * UNIT).tolist())
         error = np.log([model.seconds(c) for model in models]) - np.log(measured)
-        return np.concatenate([error, ridge * x])
+        return np.concatenate([error, ridge * values])
 
     limits = (LOWEST / UNIT, HIGHEST / UNIT)
     options: Any = {"bounds": limits, "loss": "soft_l1", "f_scale": ROUND, "max_nfev": ROUNDS}

@@ -196,3 +196,7 @@ class InnerCache(KernelCache):
     """The cache on disk of an inner kernel."""
 
     _impl_class = InnerFiles
+
+    def _index_key(self, kinds: Any, codegen: Any) -> Any:
+        """Another key than a kernel's made of the same function: bitcode does not run."""
+        return (*super()._index_key(kinds, codegen), "bitcode")

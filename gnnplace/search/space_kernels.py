@@ -69,13 +69,13 @@ def follow_forward(
 
 @kernel
 def flows_between(
-    a: IntArray, b: IntArray, size: FloatArray, count: int
+    source: IntArray, target: IntArray, size: FloatArray, count: int
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Bytes between units both ways: offset, neighbours in ascending order, bytes in, bytes out.
 
     Args:
-        a: unit that each edge comes from; edges within a unit are left out. [E]
-        b: unit that each edge goes to. [E]
+        source: unit that each edge comes from; edges within a unit are left out. [E]
+        target: unit that each edge goes to. [E]
         size: bytes of each edge. [E]
         count: number of units U.
 
@@ -84,20 +84,20 @@ def flows_between(
         them, -1 where no tensor goes that way.
     """
     offset = zero_ints(count + 1)
-    for k in range(len(a)):
-        if a[k] != b[k]:
-            offset[a[k] + 1] += 1
-            offset[b[k] + 1] += 1
+    for k in range(len(source)):
+        if source[k] != target[k]:
+            offset[source[k] + 1] += 1
+            offset[target[k] + 1] += 1
     for u in range(count):
         offset[u + 1] += offset[u]
     at = offset[:-1].copy()
     end, edge = empty_ints(offset[-1]), empty_ints(offset[-1])
-    for k in range(len(a)):
-        if a[k] != b[k]:
-            end[at[a[k]]], edge[at[a[k]]] = b[k], k
-            at[a[k]] += 1
-            end[at[b[k]]], edge[at[b[k]]] = a[k], k
-            at[b[k]] += 1
+    for k in range(len(source)):
+        if source[k] != target[k]:
+            end[at[source[k]]], edge[at[source[k]]] = target[k], k
+            at[source[k]] += 1
+            end[at[target[k]]], edge[at[target[k]]] = source[k], k
+            at[target[k]] += 1
     # Each unit's neighbours in ascending order: units in turn tell their neighbours of themselves.
     ranked, at = empty_ints(len(end)), offset[:-1].copy()
     for u in range(count):
@@ -119,7 +119,7 @@ def flows_between(
                 slot[neighbour] = total
                 total += 1
         for k in range(low, high):
-            flow = out if a[edge[k]] == u else into
+            flow = out if source[edge[k]] == u else into
             at_slot = slot[end[k]]
             flow[at_slot] = max(flow[at_slot], 0.0) + size[edge[k]]
     offset[count] = total

@@ -44,28 +44,28 @@ IntArray = NDArray[np.int32]
 
 
 @inner(_nrt=False)
-def receive(c: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
+def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
     """Seconds that messages for ``op`` take of device ``d``; only their first consumer pays.
 
     ``unpaid``: seconds of every tensor's message to each device, 0 if paid; changed. [T, D]
     """
     seconds = 0.0
-    for k in range(c.input_offset[op], c.input_offset[op + 1]):
-        seconds += unpaid[c.input_tensor[k], d]
-        unpaid[c.input_tensor[k], d] = 0.0
+    for k in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
+        seconds += unpaid[compiled.input_tensor[k], d]
+        unpaid[compiled.input_tensor[k], d] = 0.0
     return seconds
 
 
 @kernel
-def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
+def list_schedule(compiled: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
     """Order in which ops start when free devices take the ready op of highest priority. [n].
 
     Pairs without a link are taken as instant, so that an order always comes out; the simulator
     says that the placement is infeasible.
     """
-    n, num_devices = c.times.shape
-    links = c.links
-    missing = c.num_inputs.copy()
+    n, num_devices = compiled.times.shape
+    links = compiled.links
+    missing = compiled.num_inputs.copy()
     free, look = zero_floats(num_devices), full_floats(num_devices, np.inf)
     running = full_ints(num_devices, -1)
     channel_free = zero_floats(links.num_channels)
@@ -87,10 +87,10 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
             num_ready[d] += 1
     order = empty_ints(n)
     count = 0
-    stamp = full_indices(num_devices, len(c.size))
+    stamp = full_indices(num_devices, len(compiled.size))
     arrivals = zero_floats(num_devices)
     # Seconds that a message takes of its receiver, until an op there consumes it.
-    unpaid = zero_table(len(c.size) if links.receives_cost else 0, num_devices)
+    unpaid = zero_table(len(compiled.size) if links.receives_cost else 0, num_devices)
     now = 0.0
     while now < np.inf:
         while num_coming > 0 and coming[0] <= now:
@@ -108,11 +108,16 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
             op, source = Index(running[d]), Index(d)
             running[d] = -1
             overhead = 0.0
-            for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + ONE])):
-                tensor = Index(c.op_tensor[j])
-                low_k, high_k = c.consumer_offset[tensor], c.consumer_offset[tensor + ONE]
+            for j in range(
+                Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + ONE])
+            ):
+                tensor = Index(compiled.op_tensor[j])
+                low_k, high_k = (
+                    compiled.consumer_offset[tensor],
+                    compiled.consumer_offset[tensor + ONE],
+                )
                 for k in range(Index(low_k), Index(high_k)):
-                    other = Index(c.consumer[k])
+                    other = Index(compiled.consumer[k])
                     target = Index(device[other])
                     if target == source:
                         arrivals[target] = now
@@ -120,7 +125,7 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                         stamp[target] = tensor
                         arrivals[target] = now
                         if linked(links, source, target):
-                            size = c.size[tensor]
+                            size = compiled.size[tensor]
                             end = send(links, channel_free, free, source, target, size, now)[1]
                             overhead += links.costs[source, target, SENDS]
                             arrivals[target] = end + links.costs[source, target, LATENCY]
@@ -131,7 +136,7 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                     ready_at[other] = max(ready_at[other], arrivals[target])
                     if missing[other] > 0:
                         continue
-                    made = np.int64(c.consumer[k])
+                    made = np.int64(compiled.consumer[k])
                     if ready_at[other] > now:
                         heap_push(coming, coming_op, zero, num_coming, ready_at[other], made)
                         num_coming += 1
@@ -152,8 +157,8 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                 running[d] = op
                 begin = now
                 if links.receives_cost:
-                    begin += receive(c, unpaid, op, d)
-                look[d] = free[d] = begin + c.times[Index(op), d]
+                    begin += receive(compiled, unpaid, op, d)
+                look[d] = free[d] = begin + compiled.times[Index(op), d]
             following = min(following, look[d])
         now = following
     return order
@@ -196,11 +201,11 @@ def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
     return mean_seconds(problem.cluster, size)
 
 
-def complete(problem: Problem, c: Compiled, device: IntArray) -> IntArray:
+def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray:
     """The best order found for given devices, as the module's text says. [n]"""
     device = np.ascontiguousarray(device, dtype=np.int32)
-    orders = [list_schedule(c, device, priority) for priority in priorities(problem)]
+    orders = [list_schedule(compiled, device, priority) for priority in priorities(problem)]
     orders += [turn_order(problem)]
     batch = np.stack(orders)
-    times = step_times_kernel(c, np.tile(device, (len(batch), 1)), batch)
+    times = step_times_kernel(compiled, np.tile(device, (len(batch), 1)), batch)
     return batch[int(np.argmin(times))]
