@@ -39,7 +39,11 @@ class GroupedGraph:
 
 
 def group_graph(
-    program: Program, fine: ProgramGraph, group: NDArray[np.int32], cost: NDArray[np.float64]
+    program: Program,
+    fine: ProgramGraph,
+    group: NDArray[np.int32],
+    cost: NDArray[np.float64],
+    apart: bool = False,
 ) -> GroupedGraph:
     """Group a program's graph.
 
@@ -48,15 +52,19 @@ def group_graph(
         fine: Its graph.
         group: Group of each op, as `gnnplace.graph.coarsening.coarsen` makes them. [num_ops]
         cost: Estimated seconds; the costliest op names its group. [num_ops]
+        apart: Keep a tensor of its own for each view, with its bytes, as the shipped data sets do.
     """
     count = int(group.max()) + 1
     heads = _heads(group, cost, count)
-    united_graph, order_only = _in_one_memory(fine, group)
+    order_only = np.array([not name for name in fine.values], dtype=np.bool_)
+    whole = fine.graph
+    if not apart:
+        whole, order_only = _in_one_memory(fine, group)
     members: list[list[str]] = [[] for _ in range(count)]
     for i, op in enumerate(program.ops):
         members[group[i]].append(op.name)
     return GroupedGraph(
-        graph=quotient(united_graph, group, [program.ops[i].name for i in heads], order_only),
+        graph=quotient(whole, group, [program.ops[i].name for i in heads], order_only),
         phase=fine.phase[heads],
         colocate=_classes(fine.colocate, group, count),
         module=tuple(fine.module[i] for i in heads),
@@ -71,12 +79,13 @@ def _in_one_memory(
 ) -> tuple[ComputationGraph, NDArray[np.bool_]]:
     """The graph with one tensor for those of a group that share memory; which are but orders."""
     graph = fine.graph
-    key = fine.root.astype(np.int64) * (int(group.max()) + 1) + group[graph.producer]
+    own = np.where(fine.root >= 0, fine.root, graph.num_tensors + np.arange(graph.num_tensors))
+    key = own * (int(group.max()) + 1) + group[graph.producer]
     _, first, label = np.unique(key, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[label]  # in the order of the first of each
     first = np.sort(first)
     size = np.zeros(len(first))
-    np.maximum.at(size, place, graph.size)
+    np.maximum.at(size, place, np.where(fine.root >= 0, graph.size, 0.0))
     tensor = place[np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))]
     pairs = np.unique(np.stack([tensor, graph.consumer]), axis=1)
     merged = ComputationGraph(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,8 @@ class ProgramGraph:
         graph: One op for each op of the program, in its order. A tensor for each value that an
             op reads, and a tensor of no bytes where an op only has to come before another.
         values: Value name of each tensor; empty for a tensor that is only an order. [num_tensors]
-        root: Class of tensors in the same memory: a tensor and its views. [num_tensors]
+        root: Class of tensors in the same memory: a tensor and its views. -1 of a view of what is
+            counted as state, which never travels. [num_tensors]
         phase: As in a problem. [num_ops]
         colocate: Class of the ops that touch the same parameter or changing buffer, named after
             the first of them. [num_ops]
@@ -70,21 +71,12 @@ def _tensors(program: Program) -> tuple[tuple[str, ...], list[tuple[int, float, 
                 consumers.setdefault(read, []).append(i)
                 linked.add((program.producer[read], i))
     names = [r for op in program.ops for r in op.results if r in consumers and r is not None]
-    own = _own_bytes(program)
-    triples = [(program.producer[name], own(name), consumers[name]) for name in names]
+    triples = [
+        (program.producer[name], float(program.values[name].bytes), consumers[name])
+        for name in names
+    ]
     orders = _orders(program, linked)
     return (*names, *("" for _ in orders)), triples + orders
-
-
-def _own_bytes(program: Program) -> Callable[[str], float]:
-    """Bytes of a value; 0 of a view of what is counted as state, which never travels."""
-    roots, stays = alias_roots(program.ops), _state_keys(program).keys()
-
-    def bytes_of(name: str) -> float:
-        within = name in roots and roots[name] <= stays
-        return 0.0 if within else float(program.values[name].bytes)
-
-    return bytes_of
 
 
 def _orders(program: Program, linked: set[tuple[int, int]]) -> list[tuple[int, float, list[int]]]:
@@ -147,9 +139,12 @@ def _classes(program: Program) -> tuple[str | None, ...]:
 def _roots(program: Program, values: Sequence[str]) -> NDArray[np.int32]:
     """Values with one root are of its class; those with several are alone, as orders are."""
     roots, classes = alias_roots(program.ops), dict[object, int]()
-    keys = [roots.get(name, frozenset((name,))) if name else None for name in values]
-    named = [next(iter(key)) if key and len(key) == 1 else i for i, key in enumerate(keys)]
-    return np.array([classes.setdefault(key, len(classes)) for key in named], dtype=np.int32)
+    stays = _state_keys(program).keys()
+    keys = [roots.get(name, frozenset((name,))) if name else frozenset[str]() for name in values]
+    named = [next(iter(key)) if len(key) == 1 else i for i, key in enumerate(keys)]
+    found = [classes.setdefault(key, len(classes)) for key in named]
+    within = [bool(key) and key <= stays for key in keys]
+    return np.where(within, -1, found).astype(np.int32)
 
 
 def _held(program: Program, kinds: Sequence[str]) -> NDArray[np.float64]:
