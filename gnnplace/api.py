@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnplace.cluster.headroom import read_headroom
+from gnnplace.cluster.headroom import with_headroom as _with_headroom
 from gnnplace.cluster.machine import machine, versions
 from gnnplace.formats import convert as convert
 from gnnplace.placement import placed_microbatches as placed_microbatches
@@ -129,6 +132,7 @@ __all__ = [
     "capture",
     "check_budget",
     "check_fidelity",
+    "check_headroom",
     "choose_microbatches",
     "compare",
     "compare_intervals",
@@ -169,6 +173,7 @@ __all__ = [
     "verify_data",
     "walk_road",
     "warm",
+    "with_headroom",
     "write_report",
 ]
 
@@ -207,6 +212,31 @@ def caches() -> dict[str, Path]:
         "store of measured steps": Path(default_store()),
         KERNELS: Path(compiled) if compiled else Path(__file__).parent,
     }
+
+
+def check_headroom(headroom: str | float | None) -> None:
+    """Refuses headroom that is neither a share nor bytes; None is none.
+
+    Raises:
+        InputError: naming what was given and what may be.
+    """
+    if headroom is not None:
+        read_headroom(headroom)
+
+
+def with_headroom(problem: Problem, headroom: str | float | None) -> Problem:
+    """The problem with headroom on every device; None leaves it as it is.
+
+    Args:
+        problem: what is placed.
+        headroom: a share of each device's memory, as "10%", or bytes, as 2e9 or "2GB".
+
+    Raises:
+        InputError: neither, or more than a device has.
+    """
+    if headroom is None:
+        return problem
+    return replace(problem, cluster=_with_headroom(problem.cluster, headroom))
 
 
 def compare_intervals(

@@ -298,7 +298,7 @@ def problem_to_data(problem: Problem) -> dict[str, Any]:
         "version": 1,
         "name": problem.name,
         "microbatches": problem.microbatches,
-        "devices": [d.model_dump() for d in problem.cluster.devices],
+        "devices": [d.model_dump(exclude_defaults=True) for d in problem.cluster.devices],
         "links": [link.model_dump(exclude_defaults=True) for link in problem.cluster.links],
         "ops": [_op_data(problem, i) for i in range(problem.num_ops)],
         "tensors": [

@@ -8,6 +8,7 @@ from gnnplace import api
 from gnnplace.cli.console import console, names_in, print_json, say
 from gnnplace.cli.options import (
     add_capture_options,
+    add_headroom,
     add_json,
     add_objective,
     add_search_options,
@@ -38,17 +39,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
     add_search_options(parser)
     add_capture_options(parser)
+    add_headroom(parser)
 
 
 def run(args: Namespace) -> int:
     """Compares placers."""
     api.check_budget(args.budget)
+    api.check_headroom(args.headroom)
     names = names_in(args.placers)
     for name in names:
         api.make_placer(name)  # a wrong name shows before the work
     if args.objective not in (api.TIME, api.THROUGHPUT):
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
-    problem = read_problem_of(args, capture_options(args))
+    problem = api.with_headroom(read_problem_of(args, capture_options(args)), args.headroom)
     api.warm(names or None, progress=say)
     title = f"{problem.name} on {problem.num_devices} devices"
     if args.objective == api.THROUGHPUT:

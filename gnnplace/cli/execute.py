@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -24,6 +25,7 @@ from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text, eager_line, seconds_text
 
 if TYPE_CHECKING:
+    from gnnplace.execution.result import WorkerMemory
     from gnnplace.runtime.hosts import Hosts
 
 SUMMARY = "Runs a placement on workers, checks it against one device, and measures it."
@@ -154,6 +156,7 @@ def _print_run(
             "bitwise": run.verification.bitwise,
             "peak_memory": execution.peak_memory,
             "predicted_peak_memory": memory,
+            "memory": {name: asdict(each) for name, each in execution.memory.items()},
             "loss": execution.first.loss if execution.first else None,
             "eager_step_time": {str(cores): seconds for cores, seconds in eager.items()},
         }
@@ -168,11 +171,21 @@ def _print_run(
         soft_wrap=True,
     )
     out.print(run.verification.summary(), soft_wrap=True)
-    for name, peak in execution.peak_memory.items():
-        told = f"{bytes_text(peak)} at most (predicted {bytes_text(memory[name])})"
-        out.print(f"memory of {name}: {told}", soft_wrap=True)
+    for name, found in execution.memory.items():
+        out.print(f"memory of {name}: {_memory_text(found, memory[name])}", soft_wrap=True)
     if eager:
         out.print(eager_line(eager), soft_wrap=True)
+
+
+def _memory_text(found: WorkerMemory, predicted: float) -> str:
+    """What a step takes beside what was predicted, and what the worker holds without any step."""
+    before = f"message buffers {bytes_text(found.messages)}"
+    if found.process is not None:
+        before = f"process and libraries {bytes_text(found.process)}, {before}"
+    return (
+        f"{bytes_text(found.peak)} in a step, {bytes_text(found.state)} of it state "
+        f"(predicted {bytes_text(predicted)}); held beside: {before}"
+    )
 
 
 def _placed_options(args: Namespace, data: Any) -> api.CaptureOptions:

@@ -132,6 +132,16 @@ def add_calibration(parser: ArgumentParser) -> None:
     )
 
 
+def add_headroom(parser: ArgumentParser) -> None:
+    """Declares how much of every device stays free."""
+    parser.add_argument(
+        "--headroom",
+        type=str | None,
+        default=None,
+        help="What a placement leaves free on every device: a share, as 10%%, or bytes, as 2GB.",
+    )
+
+
 def add_output(parser: ArgumentParser, what: str, *, required: bool = True) -> None:
     """Where the result is written."""
     parser.add_argument("-o", "--output", required=required, default=None, help=what)

@@ -15,6 +15,7 @@ from gnnplace.cli.options import (
     AUTO,
     add_calibration,
     add_capture_options,
+    add_headroom,
     add_objective,
     add_output,
     add_placer_options,
@@ -30,6 +31,7 @@ from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem
 from gnnplace.report.intervals import interval_keys
+from gnnplace.report.tables import memory_lines
 
 if TYPE_CHECKING:
     from gnnplace.sizes import Size
@@ -49,15 +51,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_search_options(parser)
     add_capture_options(parser, auto=True)
     add_calibration(parser)
+    add_headroom(parser)
 
 
 def run(args: Namespace) -> int:
     """Places a problem or a model and writes the placement."""
     check_output(args.output)
     api.check_budget(args.budget)
+    api.check_headroom(args.headroom)
     given = placer_options(args)
     api.placer_for(args.objective, args.placer, **given)  # a wrong option shows before the work
-    correct = correction(args.calibration)
+    calibrated = correction(args.calibration)
+
+    def correct(found: Problem) -> Problem:
+        return api.with_headroom(calibrated(found), args.headroom)
+
     place = partial(
         api.place,
         placer=args.placer,
@@ -70,6 +78,8 @@ def run(args: Namespace) -> int:
     data = placement_to_data(result.placement, problem) | interval_keys(result)
     write_json(args.output, data | captured_as(args, options))
     console().print(f"{result}; written to {args.output}", soft_wrap=True)
+    for line in memory_lines(problem, result.simulation):
+        console().print(line, soft_wrap=True)
     return 0
 
 
@@ -92,7 +102,7 @@ def _placed(
 
 def _meanwhile(args: Namespace, options: api.CaptureOptions) -> AbstractContextManager[None]:
     """A first answer for a problem file while kernels are compiled, if they have to be."""
-    plain = args.objective == api.TIME and args.calibration is None
+    plain = args.objective == api.TIME and args.calibration is None and args.headroom is None
     if not plain or not api.is_problem_file(args.what) or api.is_warm([args.placer]):
         return nullcontext()
     extra = captured_as(args, options)

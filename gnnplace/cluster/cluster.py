@@ -61,8 +61,9 @@ class Cluster:
 
     @cached_property
     def memory(self) -> NDArray[np.float64]:
-        """Bytes of each device. [D]"""
-        return np.array([device.memory for device in self.devices], dtype=np.float64)
+        """Bytes of each device that a placement may use: its memory less what it reserves. [D]"""
+        free = [max(device.memory - device.reserve, 0.0) for device in self.devices]
+        return np.array(free, dtype=np.float64)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:

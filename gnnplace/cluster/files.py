@@ -87,7 +87,7 @@ def write_cluster(path: str | Path, cluster: Cluster) -> None:
     """Writes a cluster as a YAML file that ``read_cluster`` reads."""
     data = {
         "name": cluster.name,
-        "devices": [device.model_dump() for device in cluster.devices],
+        "devices": [device.model_dump(exclude_defaults=True) for device in cluster.devices],
         "links": [link.model_dump(exclude_defaults=True) for link in cluster.links],
     }
     write_text(path, yaml.safe_dump(data, sort_keys=False))

@@ -42,11 +42,12 @@ Channel = Annotated[
 
 
 class Device(Schema):
-    """One place that runs ops, one at a time. ``memory`` in bytes."""
+    """One place that runs ops, one at a time. ``memory`` in bytes, of it ``reserve`` stays free."""
 
     name: Name
     kind: Name
     memory: NonNegative
+    reserve: NonNegative = 0.0
 
 
 class LinkCosts(Schema):

@@ -143,7 +143,7 @@ def capture_graph(model: CapturedModel) -> CapturedGraph:
 def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
     fine = program_graph(program)
     group = group_ops(program, len(program.ops))  # only what must not be parted
-    grouped = group_graph(program, fine, group, estimate_ops(program, KINDS[0]))
+    grouped = group_graph(program, fine, group, estimate_ops(program, KINDS[0]), apart=True)
     count = grouped.graph.num_ops
     launch = np.stack([_launches(program, kind) for kind in KINDS])
     work = np.stack([estimate_ops(program, kind) for kind in KINDS]) - launch

@@ -11,6 +11,7 @@ from gnnplace.execution.result import OpTiming as OpTiming
 from gnnplace.execution.result import StepTiming as StepTiming
 from gnnplace.execution.result import StepValues as StepValues
 from gnnplace.execution.result import TransferTiming as TransferTiming
+from gnnplace.execution.result import WorkerMemory as WorkerMemory
 from gnnplace.execution.training.training_step import TrainingStep as TrainingStep
 from gnnplace.execution.training.training_step import compile as compile
 from gnnplace.execution.verification import Difference as Difference

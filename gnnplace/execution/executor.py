@@ -79,14 +79,13 @@ def execute(
     )
     reports = run.start(timeout, stream)
     names = [device.name for device in problem.cluster.devices]
-    peaks = {run.name(w): r["peak_memory"] for w, r in zip(run.workers, reports, strict=True)}
     return Execution(
         mode=mode,
         transport=transport,
         devices=tuple(names[d] for d in plan.devices),
         steps=tuple(stream.timings),
         first=run.saved.values() if run.saved and (hosts is None or hosts.first) else None,
-        peak_memory={name: peak for name, peak in peaks.items() if peak is not None},
+        memory={run.name(w): r["memory"] for w, r in zip(run.workers, reports, strict=True)},
     )
 
 

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from gnnplace.errors import DeadlockError, MismatchError
+from gnnplace.execution.views import Travels, travels
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
 from gnnplace.runtime.transport import Message
@@ -29,7 +30,8 @@ class Segment:
     Attributes:
         op: Index of the problem op.
         receives: Messages that it is the first to need.
-        ops: Indices of its program ops, in program order.
+        ops: Indices of its program ops, in program order; before them, those of views that are
+            made anew from what was received.
         sends: Messages that leave when it is done, in order.
     """
 
@@ -130,10 +132,11 @@ def plan_execution(program: Program, problem: Problem, placement: Placement) -> 
     members = _members(group_of, problem)
     op_device = tuple(int(placement.device[g]) for g in group_of)
     _check_order_on_one_device(program, op_device)
-    transfers = _transfers(program, group_of, op_device)
+    moving = travels(program, group_of, op_device)
+    transfers = _transfers(program, group_of, op_device, moving)
     sequences = _sequences(problem, placement, members)
     segments = tuple(
-        _segments(program, sequence, members, transfers, device)
+        _segments(program, sequence, members, transfers, moving, device)
         for device, sequence in enumerate(sequences)
     )
     plan = ExecutionPlan(program, problem, segments, transfers, op_device)
@@ -179,18 +182,14 @@ def _check_order_on_one_device(program: Program, op_device: tuple[int, ...]) -> 
 
 
 def _transfers(
-    program: Program, group_of: list[int], op_device: tuple[int, ...]
+    program: Program, group_of: list[int], op_device: tuple[int, ...], moving: Travels
 ) -> tuple[Transfer, ...]:
-    targets: dict[str, set[int]] = defaultdict(set)
-    for i, op in enumerate(program.ops):
-        for name in op.reads:
-            targets[name].add(op_device[i])
     return tuple(
         Transfer(value, group_of[i], op_device[i], target, program.values[value].bytes)
         for i, op in enumerate(program.ops)
         for value in op.results
         if value is not None
-        for target in sorted(targets[value] - {op_device[i]})
+        for target in sorted(moving.targets.get(value, ()))
     )
 
 
@@ -213,6 +212,7 @@ def _segments(
     sequence: list[int],
     members: list[list[int]],
     transfers: tuple[Transfer, ...],
+    moving: Travels,
     device: int,
 ) -> tuple[Segment, ...]:
     leaving: dict[int, list[int]] = defaultdict(list)
@@ -222,11 +222,15 @@ def _segments(
             leaving[transfer.producer].append(k)
         if transfer.target == device:
             coming[transfer.value] = k
-    segments = []
+    segments, made = [], set[int]()
     for g in sequence:
         reads = dict.fromkeys(name for i in members[g] for name in program.ops[i].reads)
+        anew = [i for name in reads for i in moving.anew.get((name, device), ()) if i not in made]
+        views = tuple(dict.fromkeys(anew))
+        made.update(views)
+        reads |= dict.fromkeys(name for i in views for name in program.ops[i].reads)
         receives = tuple(coming.pop(name) for name in reads if name in coming)
-        segments.append(Segment(g, receives, tuple(members[g]), tuple(leaving[g])))
+        segments.append(Segment(g, receives, (*views, *members[g]), tuple(leaving[g])))
     return tuple(segments)
 
 
@@ -277,7 +281,7 @@ def _waits_for(
 def _story(plan: ExecutionPlan, stuck: list[Segment], sent: set[int], done: list[bool]) -> str:
     names, devices = plan.problem.graph.names, plan.problem.cluster.devices
     return ", ".join(
-        f"op {names[s.op]!r} on {devices[plan.op_device[s.ops[0]]].name!r} waits for "
+        f"op {names[s.op]!r} on {devices[plan.op_device[s.ops[-1]]].name!r} waits for "
         f"{_waits_for(plan, s, sent, done)!r}"
         for s in stuck
     )

@@ -92,6 +92,30 @@ class StepValues:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class WorkerMemory:
+    """Bytes of one worker; see `gnnplace.runtime.peak`.
+
+    Attributes:
+        process: Resident before it made any tensor; None where the kernel does not say.
+        messages: Buffers that are kept for messages.
+        state: Parameters, buffers, the optimizer's state, the batch.
+        step: What a step takes at most beside the state.
+        grown: What the process grew by at most in all steps; None where the kernel does not say.
+    """
+
+    process: float | None
+    messages: float
+    state: float
+    step: float
+    grown: float | None
+
+    @property
+    def peak(self) -> float:
+        """State and step: what a placement's memory means."""
+        return self.state + self.step
+
+
 @dataclass(frozen=True, eq=False)
 class Execution:
     """A run of several steps.
@@ -102,8 +126,7 @@ class Execution:
         devices: Names of the devices that worked.
         steps: Clocks of every step after the warm-up.
         first: Numbers of the first step, None if they were not asked for.
-        peak_memory: Bytes by device name, where they are counted: of a GPU by its allocator, of a
-            CPU worker by what its process grew by (see `gnnplace.runtime.peak`).
+        memory: What each worker's memory was taken by, by device name.
     """
 
     mode: str
@@ -111,7 +134,12 @@ class Execution:
     devices: tuple[str, ...]
     steps: tuple[StepTiming, ...]
     first: StepValues | None
-    peak_memory: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, WorkerMemory] = field(default_factory=dict)
+
+    @property
+    def peak_memory(self) -> dict[str, float]:
+        """Bytes of each device in a step, by name: what the simulator predicts."""
+        return {name: memory.peak for name, memory in self.memory.items()}
 
     @cached_property
     def step_time(self) -> float:

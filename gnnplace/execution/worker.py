@@ -11,11 +11,12 @@ import torch
 
 from gnnplace.execution.device_clock import DeviceClock, device_clock
 from gnnplace.execution.plan import ExecutionPlan
+from gnnplace.execution.result import WorkerMemory
 from gnnplace.execution.saving import SavedValues
 from gnnplace.execution.source import FILENAME, TICKS, DeviceProgram, StepFunction
 from gnnplace.runtime.board import DONE, SEGMENT, STEP, STRIDE, Board
-from gnnplace.runtime.peak import PeakMemory
-from gnnplace.runtime.transport import Transport
+from gnnplace.runtime.peak import PeakMemory, StepPeak, storage_bytes
+from gnnplace.runtime.transport import Transport, copying
 from gnnplace.runtime.workers import WorkerFailure, describe
 from gnnplace.tracing.operations import set_step
 
@@ -81,16 +82,25 @@ class DeviceWorker:
             WorkerFailure: an op raised; names it.
         """
         self.transport.open(self.number, self.torch_device)
-        peak = PeakMemory()
+        grown = PeakMemory()
         try:
             with torch.inference_mode():
                 clock, tensors = device_clock(self.torch_device), self._tensors()
                 self._run(self._bind(tensors, clock), tensors, clock)
+                step = self._step_peak(tensors, clock)
                 self._bring_home()
             self.transport.close()
         except Exception as error:
             raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error
-        return {"peak_memory": self._peak_memory(peak)}
+        return {
+            "memory": WorkerMemory(
+                process=grown.before,
+                messages=self.transport.held(self.number),
+                state=storage_bytes(tensors.values()),
+                step=step,
+                grown=grown.bytes(),
+            )
+        }
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         initial = self.plan.program.initial
@@ -99,12 +109,14 @@ class DeviceWorker:
             for value, name in self.program.inputs.items()
         }
 
-    def _bind(self, tensors: dict[str, torch.Tensor], clock: DeviceClock) -> StepFunction:
+    def _bind(
+        self, tensors: dict[str, torch.Tensor], clock: DeviceClock, copied: bool = False
+    ) -> StepFunction:
         at = self.number * STRIDE
         names: dict[str, Any] = {"seg": self.board.words[at + SEGMENT : at + SEGMENT + 1]}
         names |= tensors | clock.functions()
         names["save"] = lambda name, tensor: None
-        if self.saved is not None:
+        if self.saved is not None and not copied:
             names["save"] = self._save
         for key, value in self.program.constants.items():
             if isinstance(value, torch.device):
@@ -113,7 +125,8 @@ class DeviceWorker:
             if transfer.source == self.device:
                 names[f"s{k}"] = self.transport.sender(k)
             if transfer.target == self.device:
-                names[f"r{k}"] = self.transport.receiver(k)
+                receive = self.transport.receiver(k)
+                names[f"r{k}"] = copying(receive) if copied else receive
         return self.program.bind(names)
 
     def _save(self, name: str, tensor: torch.Tensor) -> None:
@@ -169,11 +182,21 @@ class DeviceWorker:
         op = self.program.lines.get(line) if line is not None else None
         return f"member {op!r}: " if op else ""
 
-    def _peak_memory(self, grown: PeakMemory) -> float | None:
-        """Of a GPU what the allocator handed out at most, else what this process grew by."""
-        if self.torch_device.type != "cuda":
-            return grown.bytes()
-        return float(torch.cuda.max_memory_allocated(self.torch_device))
+    def _step_peak(self, tensors: dict[str, torch.Tensor], clock: DeviceClock) -> float:
+        """Bytes that one more step takes at most beside the state; it is neither timed nor kept.
+
+        Tensors that arrive are copied there, so that they are counted for as long as they live.
+        """
+        step_function = self._bind(tensors, clock, copied=True)
+        ticks = memoryview(bytearray(8 * self.records.row)).cast("q")
+        turn, peak = self.num_steps + 1, StepPeak(self.torch_device)
+        self.transport.barrier(self.number, turn)
+        with peak.measured():
+            clock.begin()
+            step_function(turn, ticks, 0)
+            clock.finish(ticks, 0, self.records.num_ticks)
+            self.transport.finish_round()
+        return peak.bytes
 
 
 def involuntary_switches() -> int:

@@ -18,12 +18,14 @@ class GroupedGraph:
     """Groups as arrays; see `gnnplace.problem.Problem` for what they mean.
 
     Attributes:
-        graph: A tensor for each value that leaves its group; an order (a tensor of no bytes)
-            where nothing else links two groups.
+        graph: A tensor for each value that leaves its group, one for all of a group's values in
+            the same memory (a tensor and its views), as large as the largest; an order (a tensor
+            of no bytes) where nothing else links two groups.
         phase: Of each group. [num_groups]
         colocate: Classes that share a group are one. [num_groups]
         module: Of each group's costliest op. [num_groups]
-        state: Bytes. [num_groups]
+        state: Bytes of parameters, optimizer state and buffers. [num_groups]
+        inputs: Bytes of the user's inputs. [num_groups]
         members: Ops of the program, in its order. [num_groups]
     """
 
@@ -32,11 +34,16 @@ class GroupedGraph:
     colocate: tuple[str | None, ...]
     module: tuple[str | None, ...]
     state: NDArray[np.float64]
+    inputs: NDArray[np.float64]
     members: tuple[tuple[str, ...], ...]
 
 
 def group_graph(
-    program: Program, fine: ProgramGraph, group: NDArray[np.int32], cost: NDArray[np.float64]
+    program: Program,
+    fine: ProgramGraph,
+    group: NDArray[np.int32],
+    cost: NDArray[np.float64],
+    apart: bool = False,
 ) -> GroupedGraph:
     """Group a program's graph.
 
@@ -45,21 +52,50 @@ def group_graph(
         fine: Its graph.
         group: Group of each op, as `gnnplace.graph.coarsening.coarsen` makes them. [num_ops]
         cost: Estimated seconds; the costliest op names its group. [num_ops]
+        apart: Keep a tensor of its own for each view, with its bytes, as the shipped data sets do.
     """
     count = int(group.max()) + 1
     heads = _heads(group, cost, count)
     order_only = np.array([not name for name in fine.values], dtype=np.bool_)
+    whole = fine.graph
+    if not apart:
+        whole, order_only = _in_one_memory(fine, group)
     members: list[list[str]] = [[] for _ in range(count)]
     for i, op in enumerate(program.ops):
         members[group[i]].append(op.name)
     return GroupedGraph(
-        graph=quotient(fine.graph, group, [program.ops[i].name for i in heads], order_only),
+        graph=quotient(whole, group, [program.ops[i].name for i in heads], order_only),
         phase=fine.phase[heads],
         colocate=_classes(fine.colocate, group, count),
         module=tuple(fine.module[i] for i in heads),
         state=np.bincount(group, fine.state, count).astype(np.float64),
+        inputs=np.bincount(group, fine.inputs, count).astype(np.float64),
         members=tuple(tuple(names) for names in members),
     )
+
+
+def _in_one_memory(
+    fine: ProgramGraph, group: NDArray[np.int32]
+) -> tuple[ComputationGraph, NDArray[np.bool_]]:
+    """The graph with one tensor for those of a group that share memory; which are but orders."""
+    graph = fine.graph
+    own = np.where(fine.root >= 0, fine.root, graph.num_tensors + np.arange(graph.num_tensors))
+    key = own * (int(group.max()) + 1) + group[graph.producer]
+    _, first, label = np.unique(key, return_index=True, return_inverse=True)
+    place = np.argsort(np.argsort(first))[label]  # in the order of the first of each
+    first = np.sort(first)
+    size = np.zeros(len(first))
+    np.maximum.at(size, place, np.where(fine.root >= 0, graph.size, 0.0))
+    tensor = place[np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))]
+    pairs = np.unique(np.stack([tensor, graph.consumer]), axis=1)
+    merged = ComputationGraph(
+        names=graph.names,
+        producer=graph.producer[first],
+        size=size,
+        consumer_offset=np.searchsorted(pairs[0], np.arange(len(first) + 1)).astype(np.int32),
+        consumer=pairs[1].astype(np.int32),
+    )
+    return merged, np.array([not fine.values[k] for k in first], dtype=np.bool_)
 
 
 def _heads(group: NDArray[np.int32], cost: NDArray[np.float64], count: int) -> list[int]:

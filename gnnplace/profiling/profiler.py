@@ -70,7 +70,7 @@ def profile(
         coarse.graph,
         cluster,
         time,
-        state=coarse.state,
+        state=coarse.state + microbatches * coarse.inputs,
         phase=coarse.phase,
         colocate=coarse.colocate,
         module=coarse.module,

@@ -63,7 +63,7 @@ def _speedup(row: Row, base: Row | None) -> str:
 def simulation_table(problem: Problem, simulation: Simulation) -> Table:
     """Busy share and peak memory of every device."""
     table = Table(title=f"{problem.name}: predicted step", title_justify="left")
-    for heading in ("device", "kind", "ops", "busy", "peak memory", "of"):
+    for heading in ("device", "kind", "ops", "busy", "peak memory", "of", "headroom"):
         table.add_column(heading, justify="left" if heading in ("device", "kind") else "right")
     busy = simulation.busy_share(problem.num_devices)
     for d, device in enumerate(problem.cluster.devices):
@@ -74,5 +74,19 @@ def simulation_table(problem: Problem, simulation: Simulation) -> Table:
             f"{busy[d]:.1%}",
             bytes_text(simulation.peak_memory[d]),
             bytes_text(device.memory),
+            bytes_text(device.memory - simulation.peak_memory[d]),
         )
     return table
+
+
+def memory_lines(problem: Problem, simulation: Simulation) -> list[str]:
+    """Peak memory and headroom of each device, alike devices in one line."""
+    told: dict[str, list[str]] = {}
+    for device, peak in zip(problem.cluster.devices, simulation.peak_memory, strict=True):
+        kept = f", {bytes_text(device.reserve)} of it reserved" if device.reserve else ""
+        text = (
+            f"{bytes_text(peak)} of {bytes_text(device.memory)}, "
+            f"headroom {bytes_text(device.memory - peak)}{kept}"
+        )
+        told.setdefault(text, []).append(device.name)
+    return [f"memory of {', '.join(names)}: {text}" for text, names in told.items()]

@@ -55,6 +55,11 @@ class GlooTransport(Transport):
         """Waits at the board."""
         self._board.barrier(worker, meeting)
 
+    def held(self, worker: int) -> float:
+        """A buffer at both ends of each message."""
+        mine = [m for m in self._messages if worker in (m.source, m.target)]
+        return float(sum(m.capacity * m.dtype.itemsize for m in mine))
+
     def sender(self, message: int) -> Send:
         """A function that copies the tensor and starts sending the copy."""
         form = self._messages[message]

@@ -100,6 +100,17 @@ class NetworkTransport(Transport):
         with self._reaching():
             dist.barrier()
 
+    def held(self, worker: int) -> float:
+        """Buffers in shared memory of what it receives, and both ends of what goes by gloo."""
+        far = [
+            message
+            for i, message in enumerate(self._messages)
+            if i not in self._near and worker in (message.source, message.target)
+        ]
+        return self._shared.held(worker) + float(
+            sum(message.capacity * message.dtype.itemsize for message in far)
+        )
+
     def sender(self, message: int) -> Send:
         """Through shared memory, or a copy that gloo sends."""
         if message in self._near:

@@ -83,6 +83,10 @@ class Transport(ABC):
             tensors: Worker that has it, and where it lies in memory that this host shares.
         """
 
+    @abstractmethod
+    def held(self, worker: int) -> float:
+        """Bytes of buffers that a worker keeps for its messages through all rounds."""
+
     def finish_round(self) -> None:  # noqa: B027 (most transports have nothing to do)
         """Waits until what this worker sent may be changed."""
 
@@ -149,6 +153,20 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((size,), (1,), tensor.storage_offset())
 
 
+def copying(receive: Receive) -> Receive:
+    """The same, into memory of torch's own, laid out alike; what overlaps itself stays in place."""
+
+    def received(turn: int) -> torch.Tensor:
+        tensor = receive(turn)
+        if overlaps(tuple(tensor.shape), tensor.stride()):
+            return tensor
+        return torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        ).copy_(tensor)
+
+    return received
+
+
 class SharedMemoryTransport(Transport):
     """Buffers and flags in shared memory: the sender copies, the receiver reads in place.
 
@@ -184,6 +202,12 @@ class SharedMemoryTransport(Transport):
     def barrier(self, worker: int, meeting: int) -> None:
         """Waits at the board."""
         self._board.barrier(worker, meeting)
+
+    def held(self, worker: int) -> float:
+        """Buffers of what it receives: a sender writes into the receiver's."""
+        return float(
+            sum(m.capacity * m.dtype.itemsize for m in self._messages if m.target == worker)
+        )
 
     def sender(self, message: int) -> Send:
         """A function that copies the tensor into the message's buffer and raises its flag."""

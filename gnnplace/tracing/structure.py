@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,21 +23,26 @@ class ProgramGraph:
         graph: One op for each op of the program, in its order. A tensor for each value that an
             op reads, and a tensor of no bytes where an op only has to come before another.
         values: Value name of each tensor; empty for a tensor that is only an order. [num_tensors]
+        root: Class of tensors in the same memory: a tensor and its views. -1 of a view of what is
+            counted as state, which never travels. [num_tensors]
         phase: As in a problem. [num_ops]
         colocate: Class of the ops that touch the same parameter or changing buffer, named after
             the first of them. [num_ops]
         module: Of each op. [num_ops]
         state: Bytes of parameters, optimizer state and buffers, each counted at one op. [num_ops]
+        inputs: Bytes of the user's inputs, counted likewise. [num_ops]
         attach: Op that this one should never be parted from, -1 if none: a view's producer, the
             op that makes what is copied into a buffer. [num_ops]
     """
 
     graph: ComputationGraph
     values: tuple[str, ...]
+    root: NDArray[np.int32]
     phase: NDArray[np.int8]
     colocate: tuple[str | None, ...]
     module: tuple[str | None, ...]
     state: NDArray[np.float64]
+    inputs: NDArray[np.float64]
     attach: NDArray[np.int32]
 
 
@@ -47,10 +52,12 @@ def program_graph(program: Program) -> ProgramGraph:
     return ProgramGraph(
         graph=ComputationGraph.from_tensors([op.name for op in program.ops], triples),
         values=values,
+        root=_roots(program, values),
         phase=np.array([PHASES.index(op.phase) for op in program.ops], dtype=np.int8),
         colocate=_classes(program),
         module=tuple(op.module for op in program.ops),
-        state=_state(program),
+        state=_held(program, ("parameter", "buffer", "optimizer", "constant")),
+        inputs=_held(program, ("input",)),
         attach=_attach(program),
     )
 
@@ -129,7 +136,18 @@ def _classes(program: Program) -> tuple[str | None, ...]:
     return tuple(names.get(same[i]) for i in range(len(program.ops)))
 
 
-def _state(program: Program) -> NDArray[np.float64]:
+def _roots(program: Program, values: Sequence[str]) -> NDArray[np.int32]:
+    """Values with one root are of its class; those with several are alone, as orders are."""
+    roots, classes = alias_roots(program.ops), dict[object, int]()
+    stays = _state_keys(program).keys()
+    keys = [roots.get(name, frozenset((name,))) if name else frozenset[str]() for name in values]
+    named = [next(iter(key)) if len(key) == 1 else i for i, key in enumerate(keys)]
+    found = [classes.setdefault(key, len(classes)) for key in named]
+    within = [bool(key) and key <= stays for key in keys]
+    return np.where(within, -1, found).astype(np.int32)
+
+
+def _held(program: Program, kinds: Sequence[str]) -> NDArray[np.float64]:
     """Bytes at the op that changes a value in place, else at the first that reads it."""
     state = np.zeros(len(program.ops))
     owner = _first_readers(program.ops)
@@ -137,7 +155,7 @@ def _state(program: Program) -> NDArray[np.float64]:
         if not op.results or PHASES.index(op.phase) == UPDATE:
             owner.update(dict.fromkeys(op.reads, i))
     for name, entry in program.inputs.items():
-        if entry.kind != "input" and name in owner:
+        if entry.kind in kinds and name in owner:
             state[owner[name]] += entry.info.bytes
     return state
 

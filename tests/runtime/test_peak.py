@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnnplace.runtime.peak import PeakMemory
+from gnnplace.runtime.peak import PeakMemory, StepPeak, storage_bytes
 from gnnplace.runtime.workers import Task, run_tasks
 
 MEGA = 2**20
@@ -46,3 +46,28 @@ def test_a_kernel_that_does_not_tell_is_no_error(tmp_path):
     assert clear.read_text() == "5"
     status.write_text("Name:\tx\n")
     assert PeakMemory(status, clear).bytes() is None
+
+
+def test_a_steps_peak_is_what_is_alive_at_a_time():
+    held, peak = torch.ones(MEGA), StepPeak(torch.device("cpu"))
+    with peak.measured():
+        first = torch.ones(4 * MEGA // 4)
+        second = torch.ones(2 * MEGA // 4)
+        del first
+        third = torch.ones(3 * MEGA // 4)
+        held.add_(1.0)
+        del second, third
+    assert peak.bytes == 6 * MEGA
+
+
+def test_nothing_allocated_is_nothing(capfd):
+    peak = StepPeak(torch.device("cpu"))
+    with peak.measured():
+        pass
+    assert peak.bytes == 0.0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_storages_count_once():
+    whole = torch.ones(8, 4)
+    assert storage_bytes([whole, whole[2:], whole.t(), torch.ones(3)]) == 8 * 4 * 4 + 12

@@ -9,6 +9,7 @@ from torch import nn
 from gnnplace import zoo
 from gnnplace.problem import UPDATE
 from gnnplace.tracing import capture
+from gnnplace.tracing.builder import alias_roots
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.structure import program_graph, touched
 
@@ -37,6 +38,20 @@ def test_bytes_are_those_of_the_values() -> None:
     fine = program_graph(program)
     for k, name in enumerate(fine.values):
         assert fine.graph.size[k] == (program.values[name].bytes if name else 0)
+
+
+def test_a_tensor_and_its_views_are_one_class() -> None:
+    program = small()
+    fine, roots = program_graph(program), alias_roots(program.ops)
+    of = {name: int(fine.root[k]) for k, name in enumerate(fine.values) if name}
+    for name, found in of.items():
+        kinds = {program.inputs[r].kind for r in roots.get(name, ()) if r in program.inputs}
+        assert (found == -1) == (kinds == {"parameter"})
+        same = {other for other in of if roots.get(other, {other}) == roots.get(name, {name})}
+        assert found == -1 or {other for other in of if of[other] == found} == same
+    assert -1 in of.values()
+    orders = [int(fine.root[k]) for k, name in enumerate(fine.values) if not name]
+    assert len(set(orders)) == len(orders)
 
 
 def test_all_that_touches_a_parameter_is_in_one_class() -> None:
