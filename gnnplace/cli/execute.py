@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, open_store, print_json, say, say_kept
+from gnnplace.cli.console import check_output, console, open_store, print_json, say, say_kept
 from gnnplace.cli.options import (
     CAPTURE,
     add_capture_options,
@@ -56,6 +56,7 @@ def run(args: Namespace) -> int:
         signal.signal(signal.SIGTERM, _stop)
         if not hosts.first:
             return _help(args, hosts)
+    check_output(args.trace)
     data, store = read_json(args.placement), open_store(args.store)
     options = _placed_options(args, data)
     program = api.capture(args.model, options=options)

@@ -24,7 +24,7 @@ from gnnplace.cli.options import (
     placer_options,
 )
 from gnnplace.errors import InputError
-from gnnplace.files import read_json, write_json
+from gnnplace.files import in_place, read_json, write_json
 from gnnplace.placement import OPTIONS_KEY, placement_to_data
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
@@ -69,7 +69,7 @@ def run(args: Namespace) -> int:
     options, problem, result = _placed(args, place, correct)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
     write_json(args.output, data | captured_as(args, options))
-    console().print(f"{result}; written to {args.output}", soft_wrap=True)
+    console(args.output).print(f"{result}; written to {args.output}", soft_wrap=True)
     return 0
 
 
@@ -92,7 +92,7 @@ def _placed(
 
 def _meanwhile(args: Namespace, options: api.CaptureOptions) -> AbstractContextManager[None]:
     """A first answer for a problem file while kernels are compiled, if they have to be."""
-    plain = args.objective == api.TIME and args.calibration is None
+    plain = args.objective == api.TIME and args.calibration is None and not in_place(args.output)
     if not plain or not api.is_problem_file(args.what) or api.is_warm([args.placer]):
         return nullcontext()
     extra = captured_as(args, options)
@@ -132,5 +132,5 @@ def _chosen_size(args: Namespace, place: Place, correct: Callable[[Problem], Pro
     sizes, chosen = api.choose_microbatches(
         args.what, args.cluster, capture_options(args), place, say, correct
     )
-    console().print(sizes_table(sizes, chosen))
+    console(args.output).print(sizes_table(sizes, chosen))
     return chosen

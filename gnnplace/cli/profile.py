@@ -43,7 +43,7 @@ def run(args: Namespace) -> int:
     share = float(problem.estimated.mean())
     origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"
     single = np.where(np.isfinite(problem.times), problem.times, 0).sum(axis=0).min()
-    console().print(
+    console(args.output).print(
         f"{problem.name}: {problem.num_ops} ops, {seconds_text(float(single))} of work on one "
         f"device ({origin} times), {problem.num_devices} devices; written to {args.output}"
     )

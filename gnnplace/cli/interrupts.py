@@ -1,0 +1,56 @@
+"""Ctrl-C on the command line: one line and exit code 130, wherever it strikes.
+
+Python raises ``KeyboardInterrupt`` where the main thread happens to be. Inside the import of
+compiled code that may come out as another error, and inside a callback it is printed and lost. So
+it is remembered here that there was one, and what was lost is raised again.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import sys
+import threading
+from types import FrameType
+
+_state = {"interrupted": False}
+
+
+def watch() -> None:
+    """Remembers Ctrl-C from here on; nothing in a thread, or where the signal is ignored."""
+    _state["interrupted"] = False
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = _unraisable
+
+
+def interrupted() -> bool:
+    """Whether there was a Ctrl-C since ``watch``."""
+    return _state["interrupted"]
+
+
+def unwatch() -> None:
+    """Leaves Ctrl-C to Python again, for whoever calls the command line from Python."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = sys.__unraisablehook__
+
+
+def leave() -> None:
+    """The process is about to end: Ctrl-C ends it at once, without a word."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _state["interrupted"] = True
+    raise KeyboardInterrupt
+
+
+def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+    if lost.exc_type is KeyboardInterrupt:
+        _thread.interrupt_main()
+    else:
+        sys.__unraisablehook__(lost)
