@@ -61,11 +61,23 @@ def now() -> str:
 
 
 def append(path: Path, row: dict[str, Any]) -> None:
-    """Appends one row and makes sure that it is on disk."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Appends one row and makes sure that it is on disk.
+
+    Raises:
+        InputError: it cannot be written, as on a full disk; nothing of it is left in the file.
+    """
+    rest = memoryview((json.dumps(row, allow_nan=False) + "\n").encode())
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except OSError as error:
+            file.truncate(size)
+            raise InputError(
+                f"{path}: a row cannot be written: {error.strerror}; make room and run it again"
+            ) from None
 
 
 @contextmanager

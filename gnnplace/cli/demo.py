@@ -12,6 +12,7 @@ from gnnplace.cli.console import console, open_store, output_folder, say
 from gnnplace.cli.options import (
     AUTO,
     add_capture_options,
+    add_fresh,
     add_run_options,
     add_search_options,
     capture_options,
@@ -39,6 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_search_options(parser)
     add_capture_options(parser, auto=True)
+    add_fresh(parser)
     add_run_options(parser)
 
 

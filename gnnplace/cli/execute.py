@@ -13,6 +13,7 @@ from gnnplace.cli.console import check_output, console, open_store, print_json, 
 from gnnplace.cli.options import (
     CAPTURE,
     add_capture_options,
+    add_fresh,
     add_json,
     add_run_options,
 )
@@ -46,6 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--no-eager", action="store_true", help="Do not time eager PyTorch beside the run."
     )
     add_capture_options(parser)
+    add_fresh(parser)
     add_run_options(parser)
 
 

@@ -9,6 +9,7 @@ from gnnplace.cli.console import console, names_in, open_store, output_folder, p
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
     add_capture_options,
+    add_fresh,
     add_json,
     add_run_options,
     add_search_options,
@@ -54,6 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_search_options(parser)
     add_capture_options(parser)
+    add_fresh(parser)
     add_run_options(parser)
 
 

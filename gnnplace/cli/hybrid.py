@@ -11,6 +11,7 @@ from gnnplace.cli.console import check_output, console, print_json, say
 from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_number
 from gnnplace.cli.options import (
     add_capture_options,
+    add_fresh,
     add_json,
     add_output,
     add_run_options,
@@ -69,6 +70,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_output(parser, "A plot of time against devices, .svg or .html.", required=False)
     add_search_options(parser)
     add_capture_options(parser, many=True)
+    add_fresh(parser)
     add_run_options(parser, store=False)
 
 

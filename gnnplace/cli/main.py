@@ -152,7 +152,12 @@ def _run(arguments: list[str]) -> int:
     from gnnplace.cli.numbers import check_numbers
 
     check_numbers(parser, args)
-    return chosen.run(args)
+    if not getattr(args, "fresh", False):
+        return chosen.run(args)
+    from gnnplace.profiling.cache import measured_anew
+
+    with measured_anew():
+        return chosen.run(args)
 
 
 def command(name: str) -> Command:

@@ -147,6 +147,15 @@ def add_calibration(parser: ArgumentParser) -> None:
     )
 
 
+def add_fresh(parser: ArgumentParser) -> None:
+    """Whether what is profiled is taken from the cache."""
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="Measure op and link times anew, whatever is in the cache.",
+    )
+
+
 def add_output(parser: ArgumentParser, what: str, *, required: bool = True) -> None:
     """Where the result is written."""
     parser.add_argument("-o", "--output", required=required, default=None, help=what)

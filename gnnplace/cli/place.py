@@ -15,6 +15,7 @@ from gnnplace.cli.options import (
     AUTO,
     add_calibration,
     add_capture_options,
+    add_fresh,
     add_objective,
     add_output,
     add_placer_options,
@@ -48,6 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_output(parser, "The file to write, such as placement.json.")
     add_search_options(parser)
     add_capture_options(parser, auto=True)
+    add_fresh(parser)
     add_calibration(parser)
 
 

@@ -10,6 +10,7 @@ from gnnplace.cli.console import check_output, console, correction, say
 from gnnplace.cli.options import (
     add_calibration,
     add_capture_options,
+    add_fresh,
     add_output,
     capture_options,
     options_entry,
@@ -29,6 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_output(parser, "The file to write, such as problem.json.")
     add_capture_options(parser)
+    add_fresh(parser)
     add_calibration(parser)
 
 
