@@ -12,6 +12,7 @@ from gnnplace.cli.numbers import (
     COUNT,
     DEVICES,
     MICROBATCHES,
+    NOT_NEGATIVE,
     POSITIVE,
     SECONDS,
     SEED,
@@ -192,7 +193,12 @@ def add_split_options(parser: ArgumentParser) -> None:
         help="The bytes per second of a link.",
     )
     add_number(
-        parser, "--memory-limit", float, POSITIVE, default=None, help="The bytes that a device has."
+        parser,
+        "--memory-limit",
+        float,
+        NOT_NEGATIVE,
+        default=None,
+        help="The bytes that a device has.",
     )
 
 

@@ -101,7 +101,7 @@ def _check(args: Namespace) -> None:
 def _best(tables: Tables, args: Namespace) -> int:
     result = shard_network(tables, memory_limit=args.memory_limit)
     if args.json:
-        print_json(split_data(tables.problem, result))
+        print_json(split_data(tables.problem, result, tables.setting))
     else:
         print_lines(*split_lines(tables.problem, tables.setting, result))
     return 0

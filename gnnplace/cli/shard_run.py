@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, print_json, print_lines, say
-from gnnplace.cli.numbers import DEVICES, POSITIVE, SECONDS, STEPS, add_number
+from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_number
 from gnnplace.cli.options import add_json, add_output
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.report.sharding import run_data, run_lines
@@ -46,7 +46,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="The seconds that the run may take.",
     )
     add_number(
-        parser, "--memory-limit", float, POSITIVE, default=None, help="The bytes that a device has."
+        parser,
+        "--memory-limit",
+        float,
+        NOT_NEGATIVE,
+        default=None,
+        help="The bytes that a device has.",
     )
     add_json(parser)
     add_output(parser, "The file that the plan is written to.", required=False)

@@ -32,6 +32,7 @@ from gnnplace.sharding import (
 from gnnplace.sharding.strategy import Parts
 from gnnplace.splitting.layers.calls import CallGraph
 from gnnplace.splitting.tables.costs import MeshMachine
+from gnnplace.splitting.tables.data_parallel import ddp_parts
 from gnnplace.splitting.tables.layout import (
     PARAMETER,
     REPLICATED,
@@ -332,19 +333,18 @@ def make_plan(
     """
     captured = CapturedProblem(operations, mesh, machine, tuple(seconds))
     problem = captured_tables(captured)
-    parallel = captured_data_parallel(captured)
     warm() if memory_limit is None else warm_frontier()
     found = (
         best_strategy(problem) if memory_limit is None else cheapest_within(problem, memory_limit)
     )
-    chosen = parallel if data_parallel else found.configuration
+    chosen = captured_data_parallel(captured) if data_parallel else found.configuration
     plan = ShardPlan(
         graph.name,
         mesh,
         _layers(graph, captured, chosen),
         _parameters(captured, chosen, parameters or {}),
         captured_parts(captured, chosen),
-        captured_parts(captured, parallel),
+        ddp_parts(captured),
         with_loss,
     )
     return Planned(plan, captured, problem, found)
