@@ -122,6 +122,12 @@ def say_kept(fault: str) -> None:
         say(f"measurements are not all kept: {fault}")
 
 
+def say_idle(problem: Problem) -> None:
+    """Says so if a problem has devices that no op can run on."""
+    if problem.idle:
+        say(problem.idle)
+
+
 def correction(path: str | None) -> Callable[[Problem], Problem]:
     """What a calibration file makes of a problem; nothing without one.
 

@@ -153,6 +153,7 @@ def _print_run(
             "wall_step_time": execution.wall_step_time,
             "virtual_step_time": execution.virtual_step_time,
             "predicted_step_time": predicted,
+            "comparable": not execution.caveat,
             "verified": run.verification.passed,
             "bitwise": run.verification.bitwise,
             "peak_memory": execution.peak_memory,
@@ -163,13 +164,17 @@ def _print_run(
         print_json(answer)
         return
     out = console()
+    told = f"predicted {seconds_text(predicted)}; " if not execution.caveat else ""
     out.print(
         f"{execution.mode} step time: {seconds_text(execution.step_time)} "
-        f"(predicted {seconds_text(predicted)}; median of {len(execution.steps)} steps, "
+        f"({told}median of {len(execution.steps)} steps, "
         f"{execution.num_interrupted} interrupted; wall {seconds_text(execution.wall_step_time)}, "
         f"virtual {seconds_text(execution.virtual_step_time)})",
         soft_wrap=True,
     )
+    if execution.caveat:
+        out.print(f"predicted step time: {seconds_text(predicted)}", soft_wrap=True)
+        out.print(f"not to be compared: {execution.caveat}", soft_wrap=True)
     out.print(run.verification.summary(), soft_wrap=True)
     for name, peak in execution.peak_memory.items():
         told = f"{bytes_text(peak)} at most (predicted {bytes_text(memory[name])})"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, correction, say
+from gnnplace.cli.console import check_output, console, correction, say, say_idle
 from gnnplace.cli.options import (
     AUTO,
     add_calibration,
@@ -118,7 +118,9 @@ def captured_as(args: Namespace, options: api.CaptureOptions) -> dict[str, Any]:
 def read_problem_of(args: Namespace, options: api.CaptureOptions) -> Problem:
     """The problem of a file, or of a model; torch is needed for a model alone."""
     if api.is_problem_file(args.what):
-        return api.read_on_cluster(args.what, args.cluster, options.microbatches)
+        problem = api.read_on_cluster(args.what, args.cluster, options.microbatches)
+        say_idle(problem)
+        return problem
     return api.read_or_profile(args.what, args.cluster, options, say)
 
 

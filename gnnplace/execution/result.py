@@ -104,6 +104,7 @@ class Execution:
         first: Numbers of the first step, None if they were not asked for.
         peak_memory: Bytes by device name, where they are counted: of a GPU by its allocator, of a
             CPU worker by what its process grew by (see `gnnplace.runtime.peak`).
+        played: Kinds of devices whose work the CPU did, being emulated.
     """
 
     mode: str
@@ -112,6 +113,18 @@ class Execution:
     steps: tuple[StepTiming, ...]
     first: StepValues | None
     peak_memory: dict[str, float] = field(default_factory=dict)
+    played: tuple[str, ...] = ()
+
+    @property
+    def caveat(self) -> str:
+        """Why its seconds must not be compared with the prediction; empty where they may."""
+        if not self.played:
+            return ""
+        kinds = " and ".join(self.played)
+        return (
+            f"the CPU of this machine played the devices of kind {kinds}: the seconds of this run "
+            "are CPU seconds, which say nothing about the prediction; what it computed counts"
+        )
 
     @cached_property
     def step_time(self) -> float:
