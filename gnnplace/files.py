@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from gnnplace.errors import FormatError, InputError
@@ -95,8 +96,31 @@ def read_json(path: str | Path) -> Any:
         raise FormatError(
             f"{path}: line {error.lineno} column {error.colno}: not JSON: {error.msg}"
         ) from None
-    except (InputError, RecursionError, ValueError) as error:
+    except RecursionError:
+        raise FormatError(f"{path}: nested too deeply; is it the right file?") from None
+    except (InputError, ValueError) as error:
         raise FormatError(f"{path}: {error}") from None
+
+
+def read_yaml(path: str | Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+    """Reads a UTF-8 YAML file of plain data.
+
+    Raises:
+        FormatError: the file is missing, unreadable, not UTF-8 or not YAML; names the place.
+    """
+    try:
+        return yaml.load(read_text(path), Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
+        told = str(getattr(error, "problem", None) or "syntax error")
+        raise FormatError(f"{path}: {where}: not YAML: {' '.join(told.split())}") from None
+    except RecursionError:
+        raise FormatError(f"{path}: nested too deeply; is it the right file?") from None
+    except (FormatError, OSError):
+        raise
+    except (ValueError, OverflowError, TypeError, AttributeError) as error:  # dates and such
+        raise FormatError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
 
 
 def read_text(path: str | Path) -> str:

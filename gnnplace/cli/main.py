@@ -53,6 +53,7 @@ hf:CONFIG or module:callable; C is cpu:N, cuda:N, auto, a preset or a YAML file.
 
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells have them: 128 + the signal's number
+LONGEST = 1000  # characters of an error's line
 STDOUT = 1  # its descriptor
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -177,6 +178,8 @@ def parser_of(name: str, chosen: Command) -> ArgumentParser:
 
 def _fail(message: str, code: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines() if part.strip())
+    if len(line) > LONGEST:  # a name out of a broken file may be a page
+        line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
     if line:
         sys.stderr.write(f"gnnplace: {line}\n")
     return code
