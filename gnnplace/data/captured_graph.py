@@ -30,7 +30,8 @@ from gnnplace.graph.quotient import quotient, united
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 FORMAT, VERSION = "gnnplace-captured", 1
-BROKEN = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, RecursionError)
+# What reading a broken archive raises; of RuntimeErrors, an unknown compression or nesting.
+BROKEN = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, RuntimeError)
 COSTS = ("work", "launch", "state")
 INDICES = ("producer", "consumer", "consumer_offset", "unit")
 

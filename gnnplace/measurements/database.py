@@ -75,7 +75,13 @@ class Database:
         """
         try:
             yield
-        except (SQLAlchemyError, sqlite3.Error, OSError, ModuleNotFoundError) as error:
+        except (
+            SQLAlchemyError,
+            sqlite3.Error,
+            OSError,
+            ModuleNotFoundError,
+            UnicodeError,
+        ) as error:
             reason = " ".join(str(getattr(error, "orig", None) or error).split())
             raise InputError(
                 f"store {self.shown!r}: cannot be {what}: {reason}; give a path of a SQLite file "

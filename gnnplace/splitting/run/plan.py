@@ -76,7 +76,7 @@ class ParameterEntry(Schema):
 
     name: str
     shape: list[int]
-    home: list[int | list[int] | None]
+    home: list[int | Annotated[list[int], Field(min_length=2, max_length=2)] | None]
 
 
 class PartsEntry(Schema):
@@ -267,6 +267,11 @@ def _home_place(entry: int | list[int] | None) -> Place:
     return Place(entry) if isinstance(entry, int) else Place(*entry)
 
 
+def _check_length(where: str, entries: Sequence[Any], mesh: Sequence[int]) -> None:
+    if len(entries) != len(mesh):
+        raise FormatError(f"{where}: must have one entry for each of {len(mesh)} mesh dimensions")
+
+
 def plan_from_data(data: Any, source: str) -> ShardPlan:
     """The plan that JSON holds.
 
@@ -274,6 +279,10 @@ def plan_from_data(data: Any, source: str) -> ShardPlan:
         FormatError: naming ``source``, the key path and the fault.
     """
     file = parse(PlanFile, data, source)
+    for i, layer in enumerate(file.layers):
+        _check_length(f"{source}: layers[{i}].split", layer.split, file.mesh)
+    for i, parameter in enumerate(file.parameters):
+        _check_length(f"{source}: parameters[{i}].home", parameter.home, file.mesh)
     layers = [
         PlannedLayer(x.name, x.function, x.kind, tuple(x.split), x.words, x.reason)
         for x in file.layers
