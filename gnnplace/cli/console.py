@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,9 @@ def show_progress(shown: bool) -> None:
 def say(line: str) -> None:
     """Prints progress on stderr, so that stdout stays clean."""
     if _progress["shown"]:
-        sys.stderr.write(f"  {line}\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # nobody listens, or a full disk: the work goes on
+            sys.stderr.write(f"  {line}\n")
+            sys.stderr.flush()
 
 
 def print_json(data: Any) -> None:

@@ -13,6 +13,7 @@ import sys
 import threading
 from types import FrameType
 
+AGAIN = 0.02  # seconds until what was lost is raised again
 _state = {"interrupted": False}
 
 
@@ -51,6 +52,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     if lost.exc_type is KeyboardInterrupt:
-        _thread.interrupt_main()
+        # A moment later: at once it would be raised in here, and be lost again.
+        threading.Timer(AGAIN, _thread.interrupt_main).start()
     else:
         sys.__unraisablehook__(lost)

@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -181,5 +182,6 @@ def _fail(message: str, code: int) -> int:
     if len(line) > LONGEST:  # a name out of a broken file may be a page
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
     if line:
-        sys.stderr.write(f"gnnplace: {line}\n")
+        with suppress(OSError):  # stderr may be as full as what this is about
+            sys.stderr.write(f"gnnplace: {line}\n")
     return code

@@ -24,6 +24,7 @@ from gnnplace.measurements.schema import ABOUT, METADATA, VERSION
 PATIENCE = 60.0
 """Seconds that a writer waits for its turn."""
 PAUSE = 0.01
+BROKEN = (SQLAlchemyError, sqlite3.Error, OSError, ModuleNotFoundError, UnicodeError)
 SQLITE = "sqlite"
 
 

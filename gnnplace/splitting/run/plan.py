@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from gnnplace.errors import MismatchError
+from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.sharding import (
     ShardingProblem,
