@@ -2,7 +2,9 @@
 
 Python raises ``KeyboardInterrupt`` where the main thread happens to be. Inside the import of
 compiled code that may come out as another error, and inside a callback it is printed and lost. So
-it is remembered here that there was one, and what was lost is raised again.
+it is remembered here that there was one, and what was lost is raised again. What a kernel of numba
+takes and returns is made in Python, by generated code and by a file of numba's own, and the process
+crashes where that raises: there the interrupt waits for a moment.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import sys
 import threading
 from types import FrameType
 
-AGAIN = 0.02  # seconds until what was lost is raised again
+AGAIN = 0.02  # seconds until an interrupt that was lost, or had to wait, is raised again
+GLUE = ("numba/core/serialize.py", "numba/core/typing/typeof.py")
 _state = {"interrupted": False}
 
 
@@ -47,12 +50,23 @@ def leave() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _state["interrupted"] = True
+    if frame is not None and _in_glue(frame):
+        _again()
+        return
     raise KeyboardInterrupt
+
+
+def _in_glue(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name.endswith(GLUE) or (name.startswith("<") and not name.startswith("<frozen"))
+
+
+def _again() -> None:
+    threading.Timer(AGAIN, _thread.interrupt_main).start()
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     if lost.exc_type is KeyboardInterrupt:
-        # A moment later: at once it would be raised in here, and be lost again.
-        threading.Timer(AGAIN, _thread.interrupt_main).start()
+        _again()  # a moment later: at once it would be raised in here, and be lost again
     else:
         sys.__unraisablehook__(lost)

@@ -53,7 +53,7 @@ def train_and_save(path: Path) -> int:
     step = gnnplace.compile(MODEL, path.with_name("placement.json"), "adamw", timeout=2.0)
     batch = workload_of(MODEL).inputs
     with step:
-        for _ in range(400):
+        for _ in range(60):
             step(batch)
             step.save(path)
     return 0

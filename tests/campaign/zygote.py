@@ -2,12 +2,13 @@
 
 A command then takes tenths of a second, so that a campaign can afford a thousand. Started as
 ``python -m tests.campaign.zygote``, it reads a job a line (JSON) and answers a line. A job's fork
-has a session of its own; whatever lives in that session, or carries the job's mark in its environment,
+has a session of its own; whatever lives in it, or has the mark of the job in its environment,
 once the fork has ended is an orphan.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import resource
@@ -20,6 +21,8 @@ from random import Random
 from typing import Any
 
 import psutil
+
+from gnnplace.processes import interrupts_held, let_interrupts
 
 GRACE = 3.0  # seconds in which the kernel may end and reap what is left
 MARK = "GNNPLACE_CAMPAIGN"
@@ -46,9 +49,10 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
     os.environ[MARK] = mark
     ours, theirs = os.pipe()  # a limit of files does not hold for it
     os.set_blocking(ours, False)
-    begin, pid = time.monotonic(), os.fork()
-    if pid == 0:
-        _child(job, theirs)
+    with interrupts_held():
+        begin, pid = time.monotonic(), os.fork()
+        if pid == 0:
+            _child(job, theirs)
     os.close(theirs)
     time.sleep(max(0.0, job["after"]))
     struck = _strike(pid, job, Random(job["seed"]))
@@ -82,13 +86,17 @@ def _child(job: dict[str, Any], errors: int) -> None:
             os.dup2(handle, number)
         os.chdir(folder)
         os.environ.update(job.get("environment", {}))
+        faulthandler.enable()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if job.get("file_size") is not None:
             limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
             resource.setrlimit(resource.RLIMIT_FSIZE, (job["file_size"], limit))
+        let_interrupts()
         code = jobs.run(job)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
+    except KeyboardInterrupt:  # before the command began
+        code = 130
     except BaseException:
         import traceback
 
