@@ -9,7 +9,6 @@ crashes where that raises: there the interrupt waits for a moment.
 
 from __future__ import annotations
 
-import _thread
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ from types import FrameType
 AGAIN = 0.02  # seconds until an interrupt that was lost, or had to wait, is raised again
 GLUE = ("numba/core/serialize.py", "numba/core/typing/typeof.py")
 _state = {"interrupted": False}
+_hook = {"before": sys.unraisablehook}
 
 
 def watch() -> None:
@@ -27,7 +27,7 @@ def watch() -> None:
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-        sys.unraisablehook = _unraisable
+        _hook["before"], sys.unraisablehook = sys.unraisablehook, _unraisable
 
 
 def interrupted() -> bool:
@@ -39,7 +39,7 @@ def unwatch() -> None:
     """Leaves Ctrl-C to Python again, for whoever calls the command line from Python."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.unraisablehook = sys.__unraisablehook__
+        sys.unraisablehook = _hook["before"]
 
 
 def leave() -> None:
@@ -62,11 +62,17 @@ def _in_glue(frame: FrameType) -> bool:
 
 
 def _again() -> None:
-    threading.Timer(AGAIN, _thread.interrupt_main).start()
+    threading.Timer(AGAIN, _send).start()
+
+
+def _send() -> None:
+    """A signal and no ``interrupt_main``, which would not wake a main thread that waits."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     if lost.exc_type is KeyboardInterrupt:
         _again()  # a moment later: at once it would be raised in here, and be lost again
     else:
-        sys.__unraisablehook__(lost)
+        _hook["before"](lost)

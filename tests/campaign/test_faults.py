@@ -146,7 +146,7 @@ CASES = [(name, *kill) for name in COMMANDS for kill in KILLS]
 CASES += [(name, "SIGKILL", "worker") for name in WITH_WORKERS]
 # Not of profile: a step that is being measured may take minutes, and is waited for so long.
 CASES += [(name, "SIGSTOP", "worker") for name in ("execute", "compile")]
-SLICE, ALL = 1, 26  # strikes of each case
+SLICE, ALL = 1, int(os.environ.get("GNNPLACE_STRIKES", "26"))  # strikes of each case
 SIZES = [pytest.param(SLICE, id="slice"), pytest.param(ALL, id="all", marks=pytest.mark.campaign)]
 
 
