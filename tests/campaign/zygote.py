@@ -44,7 +44,7 @@ def serve() -> None:
 
 def answer(job: dict[str, Any]) -> dict[str, Any]:
     """Runs a job and strikes it; what came of it."""
-    shm = set(os.listdir("/dev/shm"))
+    shm = _shared()
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     os.environ[MARK] = mark
     ours, theirs = os.pipe()  # a limit of files does not hold for it
@@ -70,8 +70,13 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
         "seconds": seconds - max(0.0, job["after"]),
         "error": told.decode(errors="replace"),
         "orphans": left,
-        "shm": sorted(set(os.listdir("/dev/shm")) - shm),
+        "shm": sorted(_shared() - shm),
     }
+
+
+def _shared() -> set[str]:
+    """Named shared memory; not that of databases that other tests start meanwhile."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("PostgreSQL.")}
 
 
 def _child(job: dict[str, Any], errors: int) -> None:
@@ -121,9 +126,11 @@ def _strike(pid: int, job: dict[str, Any], rng: Random) -> bool:
         elif job["whom"] == "main":
             os.kill(pid, number)
         else:
-            workers = psutil.Process(pid).children(recursive=True)
-            if not workers:
-                return False
+            while not (workers := psutil.Process(pid).children(recursive=True)):
+                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                    return False
+                time.sleep(0.005)
+            time.sleep(rng.uniform(0.0, 0.3))
             rng.choice(workers).send_signal(number)
     except (ProcessLookupError, psutil.Error):
         return False
