@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gnnplace.api import execute as execute
     from gnnplace.api import execute_hybrid as execute_hybrid
     from gnnplace.api import make_placer as make_placer
+    from gnnplace.api import measured_anew as measured_anew
     from gnnplace.api import place as place
     from gnnplace.api import placer_names as placer_names
     from gnnplace.api import plan_shard as plan_shard
@@ -66,6 +67,7 @@ VERBS = (
     "execute",
     "execute_hybrid",
     "make_placer",
+    "measured_anew",
     "place",
     "placer_names",
     "plan_shard",

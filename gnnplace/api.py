@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnplace.cluster.caches import Cache
 from gnnplace.cluster.headroom import read_headroom
 from gnnplace.cluster.headroom import with_headroom as _with_headroom
 from gnnplace.cluster.machine import machine, versions
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from gnnplace.fidelity.fitting import calibrate as calibrate
     from gnnplace.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.hybrid.study import study_hybrid as study_hybrid
+    from gnnplace.profiling.cache import measured_anew as measured_anew
     from gnnplace.profiling.problems import estimated_problem as estimated_problem
     from gnnplace.profiling.problems import profile_model as profile
     from gnnplace.profiling.problems import read_or_profile as read_or_profile
@@ -74,7 +76,6 @@ if TYPE_CHECKING:
     from gnnplace.studies.road import walk_road as walk_road
     from gnnplace.tracing.models import capture_model as capture
 
-KERNELS = "compiled kernels"
 ENVIRONMENT = (
     "gnnplace",
     "torch",
@@ -105,6 +106,7 @@ LATE = {
     "shard": ("gnnplace.splitting.run.planning", "plan_model"),
     "shard_counts": ("gnnplace.splitting.answers", "shard_counts"),
     "shard_frontier": ("gnnplace.splitting.answers", "shard_frontier"),
+    "measured_anew": ("gnnplace.profiling.cache", "measured_anew"),
     "plan_shard": ("gnnplace.splitting.answers", "plan_shard"),
     "shard_tables": ("gnnplace.splitting.answers", "shard_tables"),
     "shard_network": ("gnnplace.splitting.answers", "shard_network"),
@@ -146,6 +148,7 @@ __all__ = [
     "is_problem_file",
     "is_warm",
     "make_placer",
+    "measured_anew",
     "on_cluster",
     "place",
     "placed_microbatches",
@@ -186,31 +189,24 @@ def __getattr__(name: str) -> Any:
 
 
 def environment() -> dict[str, dict[str, Any]]:
-    """Versions, this machine, and caches with their sizes in bytes, as plain data."""
+    """Versions, this machine, and caches with their sizes and ages, as plain data."""
     return {
         "versions": versions(ENVIRONMENT),
         "machine": machine(),
-        "caches": {name: _size(name, path) for name, path in caches().items()},
+        "caches": {name: str(cache) for name, cache in caches().items()},
     }
 
 
-def _size(name: str, path: Path) -> str:
-    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
-    if name == KERNELS:  # they lie among sources if numba has no folder of its own
-        files = [p for p in files if p.suffix in (".nbi", ".nbc")]
-    return f"{path} ({sum(p.stat().st_size for p in files)} bytes)"
-
-
-def caches() -> dict[str, Path]:
+def caches() -> dict[str, Cache]:
     """Where measurements and compiled kernels are kept, by what they are."""
     from gnnplace.measurements import default_store
     from gnnplace.profiling.cache import cache_folder
 
-    compiled = os.environ.get("NUMBA_CACHE_DIR")
+    compiled = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent
     return {
-        "op and link times": cache_folder(),
-        "store of measured steps": Path(default_store()),
-        KERNELS: Path(compiled) if compiled else Path(__file__).parent,
+        "op and link times": Cache(cache_folder(), ("*.json",)),
+        "store of measured steps": Cache(Path(default_store())),
+        "compiled kernels": Cache(Path(compiled), ("*.nbi", "*.nbc")),
     }
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from gnnplace.errors import FormatError, InputError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+DESCRIPTOR = re.compile(r"/dev/(stdin|stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 PLAIN_MESSAGES = {
     "extra_forbidden": "unknown key (keys of your own must begin with 'x-')",
     "missing": "required key is missing",
@@ -90,8 +96,31 @@ def read_json(path: str | Path) -> Any:
         raise FormatError(
             f"{path}: line {error.lineno} column {error.colno}: not JSON: {error.msg}"
         ) from None
-    except (InputError, RecursionError, ValueError) as error:
+    except RecursionError:
+        raise FormatError(f"{path}: nested too deeply; is it the right file?") from None
+    except (InputError, ValueError) as error:
         raise FormatError(f"{path}: {error}") from None
+
+
+def read_yaml(path: str | Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+    """Reads a UTF-8 YAML file of plain data.
+
+    Raises:
+        FormatError: the file is missing, unreadable, not UTF-8 or not YAML; names the place.
+    """
+    try:
+        return yaml.load(read_text(path), Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
+        told = str(getattr(error, "problem", None) or "syntax error")
+        raise FormatError(f"{path}: {where}: not YAML: {' '.join(told.split())}") from None
+    except RecursionError:
+        raise FormatError(f"{path}: nested too deeply; is it the right file?") from None
+    except (FormatError, OSError):
+        raise
+    except (ValueError, OverflowError, TypeError, AttributeError) as error:  # dates and such
+        raise FormatError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
 
 
 def read_text(path: str | Path) -> str:
@@ -109,25 +138,61 @@ def read_text(path: str | Path) -> str:
 
 
 def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Lets ``write`` fill a temporary file beside ``path`` and renames it over ``path``.
+    """Lets ``write`` fill a file, whole or not at all.
+
+    A temporary file beside ``path`` is filled and renamed over it. A symbolic link stays and the
+    file that it leads to is replaced. What is no regular file, such as a terminal, a pipe or
+    ``/dev/null``, is written to in place.
 
     Raises:
-        InputError: the folder does not exist or cannot be written to.
+        InputError: the folder does not exist or cannot be written to, or the disk is full.
     """
-    target = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        if in_place(path):
+            _write_in_place(path, write)
+        else:
+            _replace(Path(os.path.realpath(path)), write)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def in_place(path: str | Path) -> bool:
+    """Whether a path names something to write to as it is, and no file to replace."""
+    if descriptor_of(path) is not None:
+        return True
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:  # nothing there yet
+        return False
+
+
+def descriptor_of(path: str | Path) -> int | None:
+    """The open descriptor of this process that a path such as ``/dev/stdout`` names, if any."""
+    match = DESCRIPTOR.fullmatch(os.path.normpath(path))
+    if match is None:
+        return None
+    return int(match[2]) if match[2] else ["stdin", "stdout", "stderr"].index(match[1])
+
+
+def _write_in_place(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
+    """All of it at once; a descriptor goes on from where it stands."""
+    content = BytesIO()
+    write(content)
+    own = descriptor_of(path)
+    sys.stdout.flush()  # what was printed before comes before it
+    with open(path if own is None else os.dup(own), "wb") as file:
+        file.write(content.getbuffer())
+
+
+def _replace(target: Path, write: Callable[[BinaryIO], object]) -> None:
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
-    except BaseException as error:
+    except BaseException:
         Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
         raise
 
 

@@ -101,6 +101,20 @@ class Problem:
         allowed[pinned] &= np.arange(self.num_devices) == self.pin[pinned, None]
         return allowed
 
+    @property
+    def idle(self) -> str:
+        """Says which devices can run no op, since no op has a time for their kind; else empty."""
+        without = [kind for kind in self.cluster.kinds if kind not in self.time]
+        names = [d.name for d in self.cluster.devices if d.kind in without]
+        if not names:
+            return ""
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        known = ", ".join(repr(kind) for kind in self.time) or "none"
+        return (
+            f"no op has a time for kind {' or '.join(map(repr, without))}, so nothing can run on "
+            f"{shown}; there are times for {known}"
+        )
+
     @cached_property
     def unit_of(self) -> NDArray[np.int32]:
         """Placement unit of each op: its colocation class, or the op alone. [num_ops]"""
@@ -230,7 +244,9 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
     file = parse(ProblemFile, data, source)
     try:
         cluster = Cluster(tuple(file.devices), tuple(file.links))
-        return _assemble(file, cluster)
+        problem = _assemble(file, cluster)
+        _check_kinds(problem)
+        return problem
     except InputError as error:
         raise FormatError(f"{source}: {error}") from None
 
@@ -253,6 +269,22 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
         estimated=np.array([op.estimated for op in ops], dtype=bool),
         microbatches=file.microbatches,
     )
+
+
+def _check_kinds(problem: Problem) -> None:
+    """Refuses a kind that no op has a time for and that is another one, spelt differently."""
+    plain = {_plain_kind(kind): kind for kind in problem.time}
+    for i, device in enumerate(problem.cluster.devices):
+        meant = plain.get(_plain_kind(device.kind), device.kind)
+        if device.kind not in problem.time and meant != device.kind:
+            raise InputError(
+                f"devices[{i}].kind: no op has a time for {device.kind!r} but ops have for "
+                f"{meant!r}; write both alike"
+            )
+
+
+def _plain_kind(kind: str) -> str:
+    return "".join(letter for letter in kind.lower() if letter.isalnum())
 
 
 def _pin(op: OpEntry, i: int, cluster: Cluster) -> int:

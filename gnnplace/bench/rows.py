@@ -14,17 +14,47 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import psutil
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gnnplace.cluster.machine import processor_name
 from gnnplace.errors import FormatError, InputError
+from gnnplace.files import key_path
 from gnnplace.problem import Problem
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")
+
+
+class RowEntry(BaseModel):
+    """What every row of results says, whatever else it says."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    problem: str
+    placer: str
+    seed: int
+    budget: Annotated[float, Field(ge=0)]
+    feasible: bool = False
+    step_time: Annotated[float, Field(ge=0)] | None = None
+    lower_bound: Annotated[float, Field(ge=0)] | None = None
+    seconds: Annotated[float, Field(ge=0)] | None = None
+    error: str = ""
+    digest: str = ""
+    clock: str | None = None
+    family: str | None = None
+    cluster: str | None = None
+    commit: str | None = None
+    when: str | None = None
+
+    @model_validator(mode="after")
+    def _step_time(self) -> RowEntry:
+        if self.feasible and not self.step_time:
+            raise ValueError("a feasible row needs a step_time above 0")
+        return self
 
 
 @cache
@@ -61,11 +91,23 @@ def now() -> str:
 
 
 def append(path: Path, row: dict[str, Any]) -> None:
-    """Appends one row and makes sure that it is on disk."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Appends one row and makes sure that it is on disk.
+
+    Raises:
+        InputError: it cannot be written, as on a full disk; nothing of it is left in the file.
+    """
+    rest = memoryview((json.dumps(row, allow_nan=False) + "\n").encode())
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except OSError as error:
+            file.truncate(size)
+            raise InputError(
+                f"{path}: a row cannot be written: {error.strerror}; make room and run it again"
+            ) from None
 
 
 @contextmanager
@@ -96,14 +138,21 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         _keep(path, lines[:-1])
     rows = []
     for number, line in enumerate(lines[:-1], 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or any(key not in row for key in IDENTITY):
-            raise FormatError(f"{path}: line {number}: not a result row; mend or remove it")
-        rows.append(row)
+        rows.append(_row(line, f"{path}: line {number}"))
     return rows
+
+
+def _row(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        RowEntry.model_validate(row)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        told = f"{key_path(fault['loc'])}: {fault['msg']}"
+        raise FormatError(f"{where}: not a result row: {told}; mend or remove it") from None
+    except (ValueError, RecursionError, OverflowError):
+        raise FormatError(f"{where}: not a result row; mend or remove it") from None
+    return dict(row)
 
 
 def _keep(path: Path, lines: list[bytes]) -> None:

@@ -28,7 +28,6 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from gnnplace.data.captured import CapturedStore, captured_problem, shipped_store
@@ -36,8 +35,8 @@ from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.data.random_clusters import CLUSTERS
 from gnnplace.data.random_families import MOST_OPS, random_problem
 from gnnplace.data.recipes import RECIPES, STORE
-from gnnplace.errors import FormatError, InputError
-from gnnplace.files import Schema, parse, read_text
+from gnnplace.errors import InputError
+from gnnplace.files import Schema, parse, read_yaml
 from gnnplace.formats import convert
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, read_problem
@@ -253,12 +252,7 @@ def read_suite(path: str | Path) -> SuiteFile:
     Raises:
         FormatError: naming the file, the key path and the fault.
     """
-    try:
-        data = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        where = str(getattr(error, "problem_mark", "")).strip()
-        raise FormatError(f"{path}: not YAML: {' '.join(where.split())}") from None
-    return parse(SuiteFile, data, str(path))
+    return parse(SuiteFile, read_yaml(path), str(path))
 
 
 def cells(suite: SuiteFile) -> list[Cell]:

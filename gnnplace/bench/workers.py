@@ -28,6 +28,7 @@ from gnnplace.bench.kinds import warm_up
 from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
 from gnnplace.policy.warming import is_warm
+from gnnplace.processes import ends_with_this
 
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
 LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem
@@ -90,7 +91,11 @@ class Worker:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         # A session of its own: Ctrl-C is for the process that writes the rows.
         self.process = subprocess.Popen(
-            command, **pipes, env={**os.environ, **ONE_THREAD}, start_new_session=True
+            command,
+            **pipes,
+            env={**os.environ, **ONE_THREAD},
+            start_new_session=True,
+            preexec_fn=ends_with_this(),
         )
         self.answers = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(self.process, self.answers), daemon=True).start()

@@ -9,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from gnnplace import api
 from gnnplace.bench import Override, Where
 from gnnplace.cli.console import console, names_in, say
+from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, add_number, check_number
 from gnnplace.cli.options import add_output
 from gnnplace.errors import InputError
 
@@ -28,8 +29,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--part", default="", help="K/N runs the K-th of N parts of the problems alone."
     )
-    parser.add_argument(
-        "--processes", type=int, default=0, help="The number of worker processes; 0 for none."
+    add_number(
+        parser,
+        "--processes",
+        int,
+        Range(0, most=1024),
+        default=0,
+        help="The number of worker processes; 0 for none.",
     )
     parser.add_argument(
         "--dask", default="", help="The address of a Dask scheduler whose workers run the cells."
@@ -67,31 +73,34 @@ def run(args: Namespace) -> int:
         raise InputError("bench: give one suite and -o FOLDER, or: gnnplace bench summary FILE...")
     override = Override(
         tuple(names_in(args.placers)),
-        numbers(args.budgets, float, "--budgets"),
-        numbers(args.seeds, int, "--seeds"),
+        numbers(args.budgets, float, "--budgets", BUDGET),
+        numbers(args.seeds, int, "--seeds", SEED),
         part_of(args.part),
     )
     where = Where(args.processes, args.dask, args.keep)
     return api.run_suite(args.suite, args.output, console(), say, override, where)
 
 
-def numbers(text: str, kind: type[Number], what: str) -> tuple[Number, ...]:
+def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[Number, ...]:
     """Comma-separated numbers.
 
     Raises:
-        InputError: one of them is none.
+        InputError: one of them is none, or out of its range.
     """
     try:
-        return tuple(kind(part) for part in text.split(",") if part)
+        found = tuple(kind(part) for part in text.split(",") if part)
     except ValueError:
         raise InputError(f"{what} {text!r}: give numbers with commas between them") from None
+    for value in found:
+        check_number(what, value, allowed)
+    return found
 
 
 def part_of(text: str) -> tuple[int, int] | None:
     """``K/N`` as two numbers; None for nothing."""
     if not text:
         return None
-    found = numbers(text.replace("/", ","), int, "--part")
+    found = numbers(text.replace("/", ","), int, "--part", COUNT)
     if len(found) != 2:
         raise InputError(f"--part {text!r}: give K/N, such as 1/2")
     return found[0], found[1]

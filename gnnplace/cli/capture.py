@@ -33,7 +33,7 @@ def run(args: Namespace) -> int:
     program = api.capture(args.model, options=options, fake=args.fake)
     problem = api.estimated_problem(program, options)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
-    console().print(
+    console(args.output).print(
         f"{program.name}: {len(program.ops)} ops captured, {problem.num_ops} after grouping, "
         f"{bytes_text(problem.state.sum())} of state; written to {args.output}"
     )

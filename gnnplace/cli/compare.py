@@ -8,6 +8,7 @@ from gnnplace import api
 from gnnplace.cli.console import console, names_in, print_json, say
 from gnnplace.cli.options import (
     add_capture_options,
+    add_fresh,
     add_headroom,
     add_json,
     add_objective,
@@ -40,6 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_search_options(parser)
     add_capture_options(parser)
     add_headroom(parser)
+    add_fresh(parser)
 
 
 def run(args: Namespace) -> int:

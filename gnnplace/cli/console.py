@@ -6,25 +6,35 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from gnnplace.errors import InputError
+from gnnplace.files import descriptor_of, in_place
 
 if TYPE_CHECKING:
     from gnnplace.measurements import MeasurementStore
     from gnnplace.problem import Problem
 
+STDOUT = 1  # its descriptor
 WIDE = 160  # columns, where the output is neither a terminal nor told ``COLUMNS``
 _progress = {"shown": True}
 
 
-def console() -> Console:
-    """Where tables go; wide when it is neither a terminal nor told ``COLUMNS``."""
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
-    return Console(width=wide, highlight=False)
+def console(output: str | None = None) -> Console:
+    """Where tables go; wide when it is neither a terminal nor told ``COLUMNS``.
+
+    Args:
+        output: the file that a command wrote; where it is stdout itself, what is said of it goes to
+            stderr.
+    """
+    taken = output is not None and descriptor_of(output) == STDOUT
+    stream = sys.stderr if taken else sys.stdout
+    wide = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
+    return Console(width=wide, highlight=False, stderr=taken)
 
 
 def show_progress(shown: bool) -> None:
@@ -35,8 +45,9 @@ def show_progress(shown: bool) -> None:
 def say(line: str) -> None:
     """Prints progress on stderr, so that stdout stays clean."""
     if _progress["shown"]:
-        sys.stderr.write(f"  {line}\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # nobody listens, or a full disk: the work goes on
+            sys.stderr.write(f"  {line}\n")
+            sys.stderr.flush()
 
 
 def print_json(data: Any) -> None:
@@ -57,11 +68,15 @@ def check_output(path: str | None) -> None:
     """
     if path is None:
         return
-    folder = Path(path).resolve().parent
-    if not folder.is_dir():
-        raise InputError(f"output {path!r}: the folder {str(folder)!r} does not exist")
     if Path(path).is_dir():
         raise InputError(f"output {path!r}: is a folder; name a file")
+    if in_place(path):
+        return
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise InputError(f"output {path!r}: the folder {str(folder)!r} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"output {path!r}: the folder {str(folder)!r} cannot be written to")
 
 
 def output_folder(path: str) -> Path:
@@ -107,6 +122,12 @@ def say_kept(fault: str) -> None:
     """Says so if the store did not take everything of a run."""
     if fault:
         say(f"measurements are not all kept: {fault}")
+
+
+def say_idle(problem: Problem) -> None:
+    """Says so if a problem has devices that no op can run on."""
+    if problem.idle:
+        say(problem.idle)
 
 
 def correction(path: str | None) -> Callable[[Problem], Problem]:

@@ -31,7 +31,7 @@ def run(args: Namespace) -> int:
     cluster = api.resolve_cluster(args.cluster) if args.cluster else None
     problem = api.convert(args.file, args.format, cluster)
     write_problem(args.output, problem)
-    console().print(
+    console(args.output).print(
         f"{problem.name}: {problem.num_ops} ops, {problem.graph.num_tensors} tensors, "
         f"{problem.num_devices} devices; written to {args.output}"
     )

@@ -12,6 +12,7 @@ from gnnplace.cli.console import console, open_store, output_folder, say
 from gnnplace.cli.options import (
     AUTO,
     add_capture_options,
+    add_fresh,
     add_run_options,
     add_search_options,
     capture_options,
@@ -39,6 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_search_options(parser)
     add_capture_options(parser, auto=True)
+    add_fresh(parser)
     add_run_options(parser)
 
 
@@ -86,8 +88,14 @@ def _print(road: Road) -> None:
     )
     out.print(comparison_table(road.rows, title))
     eager = [eager_line(road.eager)] if road.eager else []
-    for line in [*summary_lines(road.rows), *_verdict(road), *_whole(road), *eager]:
+    for line in [*summary_lines(road.rows), *_verdict(road), *_whole(road), *eager, *_caveat(road)]:
         out.print(line, soft_wrap=True)
+
+
+def _caveat(road: Road) -> list[str]:
+    """Says so if the CPU played other devices."""
+    caveats = {run.execution.caveat for run in road.runs.values()} - {""}
+    return [f"not to be compared: {caveat}" for caveat in sorted(caveats)]
 
 
 def _verdict(road: Road) -> list[str]:

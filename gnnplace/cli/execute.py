@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, open_store, print_json, say, say_kept
+from gnnplace.cli.console import check_output, console, open_store, print_json, say, say_kept
 from gnnplace.cli.options import (
     CAPTURE,
     add_capture_options,
+    add_fresh,
     add_json,
     add_run_options,
 )
@@ -48,6 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--no-eager", action="store_true", help="Do not time eager PyTorch beside the run."
     )
     add_capture_options(parser)
+    add_fresh(parser)
     add_run_options(parser)
 
 
@@ -58,6 +60,7 @@ def run(args: Namespace) -> int:
         signal.signal(signal.SIGTERM, _stop)
         if not hosts.first:
             return _help(args, hosts)
+    check_output(args.trace)
     data, store = read_json(args.placement), open_store(args.store)
     options = _placed_options(args, data)
     program = api.capture(args.model, options=options)
@@ -152,6 +155,7 @@ def _print_run(
             "wall_step_time": execution.wall_step_time,
             "virtual_step_time": execution.virtual_step_time,
             "predicted_step_time": predicted,
+            "comparable": not execution.caveat,
             "verified": run.verification.passed,
             "bitwise": run.verification.bitwise,
             "peak_memory": execution.peak_memory,
@@ -163,13 +167,17 @@ def _print_run(
         print_json(answer)
         return
     out = console()
+    told = f"predicted {seconds_text(predicted)}; " if not execution.caveat else ""
     out.print(
         f"{execution.mode} step time: {seconds_text(execution.step_time)} "
-        f"(predicted {seconds_text(predicted)}; median of {len(execution.steps)} steps, "
+        f"({told}median of {len(execution.steps)} steps, "
         f"{execution.num_interrupted} interrupted; wall {seconds_text(execution.wall_step_time)}, "
         f"virtual {seconds_text(execution.virtual_step_time)})",
         soft_wrap=True,
     )
+    if execution.caveat:
+        out.print(f"predicted step time: {seconds_text(predicted)}", soft_wrap=True)
+        out.print(f"not to be compared: {execution.caveat}", soft_wrap=True)
     out.print(run.verification.summary(), soft_wrap=True)
     for name, found in execution.memory.items():
         out.print(f"memory of {name}: {_memory_text(found, memory[name])}", soft_wrap=True)

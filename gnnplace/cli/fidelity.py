@@ -6,8 +6,10 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json, say
+from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
     add_capture_options,
+    add_fresh,
     add_json,
     add_run_options,
     add_search_options,
@@ -23,16 +25,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", required=True, help="Devices of this machine: cpu:N, cuda:N or auto."
     )
-    parser.add_argument(
-        "--placements", type=int, default=30, help="The number of placements to measure."
+    add_number(
+        parser, "--placements", int, COUNT, default=30, help="The number of placements to measure."
     )
     parser.add_argument(
         "--placers",
         default="",
         help="Placers whose placements are among them, separated by commas; all by default.",
     )
-    parser.add_argument(
-        "--rounds", type=int, default=6, help="The number of times each placement is measured."
+    add_number(
+        parser,
+        "--rounds",
+        int,
+        COUNT,
+        default=6,
+        help="The number of times each placement is measured.",
     )
     parser.add_argument(
         "--clock",
@@ -48,6 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_search_options(parser)
     add_capture_options(parser)
+    add_fresh(parser)
     add_run_options(parser)
 
 

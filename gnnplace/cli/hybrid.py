@@ -8,8 +8,10 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_number
 from gnnplace.cli.options import (
     add_capture_options,
+    add_fresh,
     add_json,
     add_output,
     add_run_options,
@@ -32,59 +34,88 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=None,
         help="cpu:N, cuda:N, auto, a preset's name or a YAML file; a problem file has its own.",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--devices",
-        type=int,
+        int,
+        DEVICES,
         default=None,
         help="The number of devices, N; more than the cluster has are copies of it.",
     )
-    parser.add_argument(
-        "--most", type=int, default=8, help="The most devices that a group may have."
+    add_number(
+        parser, "--most", int, DEVICES, default=8, help="The most devices that a group may have."
     )
     parser.add_argument("--placer", default="best", help="The placer of a group's step.")
     _training_arguments(parser)
     parser.add_argument(
         "--execute", action="store_true", help="Run one hybrid step of MODEL for real."
     )
-    parser.add_argument(
-        "--replicas", type=int, default=2, help="With --execute: the data-parallel groups."
+    add_number(
+        parser,
+        "--replicas",
+        int,
+        DEVICES,
+        default=2,
+        help="With --execute: the data-parallel groups.",
     )
-    parser.add_argument(
-        "--group-devices", type=int, default=1, help="With --execute: the devices of a group."
+    add_number(
+        parser,
+        "--group-devices",
+        int,
+        DEVICES,
+        default=1,
+        help="With --execute: the devices of a group.",
     )
     add_json(parser)
     add_output(parser, "A plot of time against devices, .svg or .html.", required=False)
     add_search_options(parser)
     add_capture_options(parser, many=True)
+    add_fresh(parser)
     add_run_options(parser, store=False)
 
 
 def _training_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--batch", type=int, default=None, help="The examples of a step, for a problem file."
+    add_number(
+        parser,
+        "--batch",
+        int,
+        COUNT,
+        default=None,
+        help="The examples of a step, for a problem file.",
     )
-    parser.add_argument("--examples", type=int, default=None, help="The examples of an epoch.")
+    add_number(parser, "--examples", int, COUNT, default=None, help="The examples of an epoch.")
     parser.add_argument(
         "--epochs-table", default=None, help="A CSV or YAML file of epochs by global batch."
     )
-    parser.add_argument(
-        "--least-epochs", type=float, default=None, help="The epochs needed at small batches."
+    add_number(
+        parser,
+        "--least-epochs",
+        float,
+        POSITIVE,
+        default=None,
+        help="The epochs needed at small batches.",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--critical-batch",
-        type=float,
+        float,
+        POSITIVE,
         default=None,
         help="The global batch that takes twice the least epochs.",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--network-latency",
-        type=float,
+        float,
+        NOT_NEGATIVE,
         default=10e-6,
         help="The seconds of a message between copies of the cluster.",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--network-bandwidth",
-        type=float,
+        float,
+        POSITIVE,
         default=10e9,
         help="The bytes per second between copies of the cluster.",
     )

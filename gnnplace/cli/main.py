@@ -2,20 +2,25 @@
 
 A command is a module of this folder with ``SUMMARY``, ``add_arguments(parser)`` and ``run(args)``,
 which returns the exit code. Its name here is the module's, with dashes.
+Ctrl-C is exit 130, a reader of stdout that has gone is 141; a full disk is bad output, exit 2.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
-
-from gnnplace.cli.console import show_progress
+from gnnplace.cli import interrupts
 from gnnplace.errors import GnnplaceError, InputError
+
+if TYPE_CHECKING:  # imported when a command is parsed: Ctrl-C meanwhile is one line as well
+    from jsonargparse import ArgumentParser, Namespace
 
 COMMANDS = {
     "demo": "the main job on a built-in model",
@@ -48,6 +53,12 @@ hf:CONFIG or module:callable; C is cpu:N, cuda:N, auto, a preset or a YAML file.
 """
 
 
+INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells have them: 128 + the signal's number
+LONGEST = 1000  # characters of an error's line
+STDOUT = 1  # its descriptor
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 class Command(Protocol):
     """What a command's module has."""
 
@@ -71,22 +82,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # again and again while they are imported and once more at the end, takes a third of the time.
     gc.set_threshold(50_000, 20, 100)
     code = run(given)
+    interrupts.leave()
     gc.freeze()
     sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
     """Runs one command; returns its exit code. Errors of ours become one line on stderr."""
+    interrupts.watch()
     try:
-        return _run(arguments)
-    except GnnplaceError as error:
-        return _fail(str(error), error.exit_code)
-    except ArgumentError as error:
-        return _fail(str(error), 2)
-    except KeyboardInterrupt:
-        return _fail("interrupted; nothing half-written is left", 130)
-    except BrokenPipeError:
-        return 141
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except BaseException as error:
+        told = _told(error)
+        if told is None:
+            raise
+        return _fail(*told)
+    finally:
+        interrupts.unwatch()
+
+
+def _told(error: BaseException) -> tuple[str, int] | None:
+    """What is said of an error and the exit code; None: it is one of the program itself."""
+    if interrupts.interrupted() or isinstance(error, KeyboardInterrupt):
+        return "interrupted; nothing half-written is left", INTERRUPTED
+    if isinstance(error, GnnplaceError):
+        return str(error), error.exit_code
+    if isinstance(error, BrokenPipeError):
+        _forget_stdout()
+        return "", BROKEN_PIPE
+    if isinstance(error, OSError) and error.errno in FULL:
+        _forget_stdout()
+        where = error.filename or "what it writes to"
+        return f"{where}: cannot be written: {error.strerror}; make room and run it again", 2
+    from argparse import ArgumentError  # the parser's
+
+    return (str(error), 2) if isinstance(error, ArgumentError) else None
+
+
+def _forget_stdout() -> None:
+    """Has nothing more written to stdout, not even what Python would flush at the end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, STDOUT)
+    os.close(nowhere)
 
 
 def _run(arguments: list[str]) -> int:
@@ -101,6 +140,8 @@ def _run(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}")
+    from gnnplace.cli.console import show_progress
+
     show_progress("--quiet" not in rest)
     rest = [argument for argument in rest if argument != "--quiet"]
     if name == "train":
@@ -108,7 +149,17 @@ def _run(arguments: list[str]) -> int:
 
         return train(rest)
     chosen = command(name)
-    return chosen.run(parser_of(name, chosen).parse_args(rest))
+    parser = parser_of(name, chosen)
+    args = parser.parse_args(rest)
+    from gnnplace.cli.numbers import check_numbers
+
+    check_numbers(parser, args)
+    if not getattr(args, "fresh", False):
+        return chosen.run(args)
+    from gnnplace.profiling.cache import measured_anew
+
+    with measured_anew():
+        return chosen.run(args)
 
 
 def command(name: str) -> Command:
@@ -118,6 +169,8 @@ def command(name: str) -> Command:
 
 def parser_of(name: str, chosen: Command) -> ArgumentParser:
     """What parses a command's arguments."""
+    from jsonargparse import ArgumentParser
+
     parser = ArgumentParser(prog=f"gnnplace {name}", exit_on_error=False)
     parser.description = chosen.SUMMARY
     chosen.add_arguments(parser)
@@ -126,5 +179,9 @@ def parser_of(name: str, chosen: Command) -> ArgumentParser:
 
 def _fail(message: str, code: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines() if part.strip())
-    sys.stderr.write(f"gnnplace: {line}\n")
+    if len(line) > LONGEST:  # a name out of a broken file may be a page
+        line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+    if line:
+        with suppress(OSError):  # stderr may be as full as what this is about
+            sys.stderr.write(f"gnnplace: {line}\n")
     return code

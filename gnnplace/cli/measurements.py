@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_number
 from gnnplace.cli.options import add_output, add_store
 from gnnplace.errors import InputError
 from gnnplace.fidelity.calibration import write_calibration
@@ -38,11 +39,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--failed", action="store_true", help="Only runs that failed or never ended."
     )
-    parser.add_argument(
-        "--limit", type=int, default=None, help="For list and export: the newest N runs."
+    add_number(
+        parser, "--limit", int, COUNT, default=None, help="For list and export: the newest N runs."
     )
-    parser.add_argument(
-        "--keep", type=int, default=0, help="For prune: the newest N runs are kept."
+    add_number(
+        parser,
+        "--keep",
+        int,
+        NOT_NEGATIVE,
+        default=0,
+        help="For prune: the newest N runs are kept.",
     )
     parser.add_argument(
         "--json", action="store_true", help="For list: print one JSON object a line."
@@ -50,8 +56,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--clock", default="auto", help="For calibrate: the clock to fit to, auto, wall or virtual."
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="For calibrate: the seed of the cross-validation."
+    add_number(
+        parser,
+        "--seed",
+        int,
+        SEED,
+        default=0,
+        help="For calibrate: the seed of the cross-validation.",
     )
     add_output(
         parser,
@@ -81,12 +92,8 @@ def selection_of(args: Namespace) -> Selection:
     """The runs that the arguments narrow down to.
 
     Raises:
-        InputError: a date that is none, or a limit below one.
+        InputError: a date that is none.
     """
-    if args.limit is not None and args.limit < 1:
-        raise InputError(f"--limit {args.limit}: must be a positive number")
-    if args.keep < 0:
-        raise InputError(f"--keep {args.keep}: must not be negative")
     return Selection(
         model=args.model,
         fingerprint=args.fingerprint,
@@ -128,7 +135,7 @@ def _export(store: MeasurementStore, runs: list[StoredRun], output: str | None) 
         return 0
     check_output(output)
     write_text(output, "".join(_lines(store, runs)))
-    console().print(f"{len(runs)} runs written to {output}")
+    console(output).print(f"{len(runs)} runs written to {output}")
     return 0
 
 
@@ -158,7 +165,7 @@ def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -
     output = args.output or "calibration.json"
     check_output(output)
     found = api.calibrate(store, selection, clock=args.clock, seed=args.seed, progress=say)
-    out = console()
+    out = console(output)
     out.print(calibration_table(found))
     out.print(f"calibration: {found.calibration}", soft_wrap=True)
     write_calibration(output, found.calibration, found.overlap)

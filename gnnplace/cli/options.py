@@ -7,6 +7,18 @@ from typing import Any, Literal
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
+from gnnplace.cli.numbers import (
+    BUDGET,
+    COUNT,
+    DEVICES,
+    MICROBATCHES,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SECONDS,
+    SEED,
+    STEPS,
+    add_number,
+)
 from gnnplace.placement import OPTIONS_KEY
 from gnnplace.splitting.answers import BANDWIDTH, FLOPS, SplitOptions
 
@@ -31,8 +43,8 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
     parser.add_argument(
         "--forward-only", action="store_true", help="Capture inference instead of a training step."
     )
-    parser.add_argument(
-        "--groups", type=int, default=200, help="The number of ops to group the graph to."
+    add_number(
+        parser, "--groups", int, COUNT, default=200, help="The number of ops to group the graph to."
     )
     if many:
         told = "Numbers of micro-batches to try, separated by commas; 1,4 by default."
@@ -41,7 +53,7 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
     kind: Any = int | Literal["auto"] if auto else int
     told = "The number of shares that the batch is cut into"
     told += "; auto tries several and keeps the best." if auto else "."
-    parser.add_argument("--microbatches", type=kind, default=1, help=told)
+    add_number(parser, "--microbatches", kind, MICROBATCHES, default=1, help=told)
 
 
 def capture_options(args: Namespace, **changed: Any) -> api.CaptureOptions:
@@ -58,13 +70,15 @@ def options_entry(options: api.CaptureOptions) -> dict[str, Any]:
 
 def add_search_options(parser: ArgumentParser) -> None:
     """Budget and seed of a search."""
-    parser.add_argument(
+    add_number(
+        parser,
         "--budget",
-        type=float,
+        float,
+        BUDGET,
         default=api.DEFAULT_BUDGET,
         help="The seconds that each placer may search; 0 takes its first choice.",
     )
-    parser.add_argument("--seed", type=int, default=0, help="The seed of all randomness.")
+    add_number(parser, "--seed", int, SEED, default=0, help="The seed of all randomness.")
 
 
 def add_placer_options(parser: ArgumentParser) -> None:
@@ -94,7 +108,7 @@ def add_objective(parser: ArgumentParser) -> None:
 
 def add_run_options(parser: ArgumentParser, *, store: bool = True) -> None:
     """How a placement is executed."""
-    parser.add_argument("--steps", type=int, default=10, help="The number of steps to time.")
+    add_number(parser, "--steps", int, STEPS, default=10, help="The number of steps to time.")
     parser.add_argument(
         "--mode",
         default=AUTO,
@@ -103,9 +117,11 @@ def add_run_options(parser: ArgumentParser, *, store: bool = True) -> None:
     parser.add_argument(
         "--transport", default="shm", help="How workers exchange tensors: shm or gloo."
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--timeout",
-        type=float,
+        float,
+        SECONDS,
         default=120.0,
         help="The seconds without progress after which a run is given up.",
     )
@@ -142,6 +158,15 @@ def add_headroom(parser: ArgumentParser) -> None:
     )
 
 
+def add_fresh(parser: ArgumentParser) -> None:
+    """Whether what is profiled is taken from the cache."""
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="Measure op and link times anew, whatever is in the cache.",
+    )
+
+
 def add_output(parser: ArgumentParser, what: str, *, required: bool = True) -> None:
     """Where the result is written."""
     parser.add_argument("-o", "--output", required=required, default=None, help=what)
@@ -154,9 +179,11 @@ def add_json(parser: ArgumentParser) -> None:
 
 def add_split_options(parser: ArgumentParser) -> None:
     """Devices, speeds, allowed splits, memory."""
-    parser.add_argument(
+    add_number(
+        parser,
         "--devices",
-        type=int,
+        int,
+        DEVICES,
         default=None,
         help="The number of devices: 8 by default, 2 for what is executable.",
     )
@@ -166,12 +193,22 @@ def add_split_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--powers-of-two", action="store_true", help="A network is split by powers of two alone."
     )
-    parser.add_argument("--flops", type=float, default=FLOPS, help="The FLOP/s of a device.")
-    parser.add_argument(
-        "--bandwidth", type=float, default=BANDWIDTH, help="The bytes per second of a link."
+    add_number(parser, "--flops", float, POSITIVE, default=FLOPS, help="The FLOP/s of a device.")
+    add_number(
+        parser,
+        "--bandwidth",
+        float,
+        POSITIVE,
+        default=BANDWIDTH,
+        help="The bytes per second of a link.",
     )
-    parser.add_argument(
-        "--memory-limit", type=float, default=None, help="The bytes that a device has."
+    add_number(
+        parser,
+        "--memory-limit",
+        float,
+        NOT_NEGATIVE,
+        default=None,
+        help="The bytes that a device has.",
     )
 
 

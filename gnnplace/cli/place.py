@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, correction, say
+from gnnplace.cli.console import check_output, console, correction, say, say_idle
 from gnnplace.cli.options import (
     AUTO,
     add_calibration,
     add_capture_options,
+    add_fresh,
     add_headroom,
     add_objective,
     add_output,
@@ -25,7 +26,7 @@ from gnnplace.cli.options import (
     placer_options,
 )
 from gnnplace.errors import InputError
-from gnnplace.files import read_json, write_json
+from gnnplace.files import in_place, read_json, write_json
 from gnnplace.placement import OPTIONS_KEY, placement_to_data
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
@@ -50,6 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_output(parser, "The file to write, such as placement.json.")
     add_search_options(parser)
     add_capture_options(parser, auto=True)
+    add_fresh(parser)
     add_calibration(parser)
     add_headroom(parser)
 
@@ -77,9 +79,10 @@ def run(args: Namespace) -> int:
     options, problem, result = _placed(args, place, correct)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
     write_json(args.output, data | captured_as(args, options))
-    console().print(f"{result}; written to {args.output}", soft_wrap=True)
+    out = console(args.output)
+    out.print(f"{result}; written to {args.output}", soft_wrap=True)
     for line in memory_lines(problem, result.simulation):
-        console().print(line, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     return 0
 
 
@@ -102,7 +105,8 @@ def _placed(
 
 def _meanwhile(args: Namespace, options: api.CaptureOptions) -> AbstractContextManager[None]:
     """A first answer for a problem file while kernels are compiled, if they have to be."""
-    plain = args.objective == api.TIME and args.calibration is None and args.headroom is None
+    changed = args.calibration is not None or args.headroom is not None
+    plain = args.objective == api.TIME and not changed and not in_place(args.output)
     if not plain or not api.is_problem_file(args.what) or api.is_warm([args.placer]):
         return nullcontext()
     extra = captured_as(args, options)
@@ -126,7 +130,9 @@ def captured_as(args: Namespace, options: api.CaptureOptions) -> dict[str, Any]:
 def read_problem_of(args: Namespace, options: api.CaptureOptions) -> Problem:
     """The problem of a file, or of a model; torch is needed for a model alone."""
     if api.is_problem_file(args.what):
-        return api.read_on_cluster(args.what, args.cluster, options.microbatches)
+        problem = api.read_on_cluster(args.what, args.cluster, options.microbatches)
+        say_idle(problem)
+        return problem
     return api.read_or_profile(args.what, args.cluster, options, say)
 
 
@@ -142,5 +148,5 @@ def _chosen_size(args: Namespace, place: Place, correct: Callable[[Problem], Pro
     sizes, chosen = api.choose_microbatches(
         args.what, args.cluster, capture_options(args), place, say, correct
     )
-    console().print(sizes_table(sizes, chosen))
+    console(args.output).print(sizes_table(sizes, chosen))
     return chosen

@@ -10,6 +10,7 @@ from gnnplace.cli.console import check_output, console, correction, say
 from gnnplace.cli.options import (
     add_calibration,
     add_capture_options,
+    add_fresh,
     add_output,
     capture_options,
     options_entry,
@@ -29,6 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_output(parser, "The file to write, such as problem.json.")
     add_capture_options(parser)
+    add_fresh(parser)
     add_calibration(parser)
 
 
@@ -43,7 +45,7 @@ def run(args: Namespace) -> int:
     share = float(problem.estimated.mean())
     origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"
     single = np.where(np.isfinite(problem.times), problem.times, 0).sum(axis=0).min()
-    console().print(
+    console(args.output).print(
         f"{problem.name}: {problem.num_ops} ops, {seconds_text(float(single))} of work on one "
         f"device ({origin} times), {problem.num_devices} devices; written to {args.output}"
     )

@@ -26,5 +26,5 @@ def run(args: Namespace) -> int:
     check_output(args.output)
     check_output(args.trace)
     api.write_report(args.problem, args.placements, args.output, trace=args.trace)
-    console().print(f"written to {args.output}")
+    console(args.output).print(f"written to {args.output}")
     return 0

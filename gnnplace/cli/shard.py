@@ -6,6 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace.cli import shard_counts, shard_run
 from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.numbers import NOT_NEGATIVE, SECONDS, STEPS, add_number
 from gnnplace.cli.options import add_json, add_output, add_split_options, split_options
 from gnnplace.errors import InputError
 from gnnplace.report.pictures import check_drawable
@@ -40,8 +41,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--pareto", action="store_true", help="Find every trade of time for memory."
     )
-    parser.add_argument(
-        "--epsilon", type=float, default=0.0, help="The relative error that --pareto may make."
+    add_number(
+        parser,
+        "--epsilon",
+        float,
+        NOT_NEGATIVE,
+        default=0.0,
+        help="The relative error that --pareto may make.",
     )
     add_json(parser)
     add_output(
@@ -57,9 +63,9 @@ def _old_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--execute", action="store_true", help="Use gnnplace shard-run instead.")
     parser.add_argument("--profile", action="store_true", help="Use gnnplace shard-counts instead.")
     parser.add_argument("--plan", default=None, help="Use gnnplace shard-run --plan instead.")
-    parser.add_argument("--steps", type=int, default=10, help="Use gnnplace shard-run instead.")
-    parser.add_argument(
-        "--timeout", type=float, default=300.0, help="Use gnnplace shard-run instead."
+    add_number(parser, "--steps", int, STEPS, default=10, help="Use gnnplace shard-run instead.")
+    add_number(
+        parser, "--timeout", float, SECONDS, default=300.0, help="Use gnnplace shard-run instead."
     )
 
 
@@ -95,7 +101,7 @@ def _check(args: Namespace) -> None:
 def _best(tables: Tables, args: Namespace) -> int:
     result = shard_network(tables, memory_limit=args.memory_limit)
     if args.json:
-        print_json(split_data(tables.problem, result))
+        print_json(split_data(tables.problem, result, tables.setting))
     else:
         print_lines(*split_lines(tables.problem, tables.setting, result))
     return 0

@@ -10,6 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_number
 from gnnplace.cli.options import add_json, add_output
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.report.sharding import run_data, run_lines
@@ -24,18 +25,33 @@ SUMMARY = "Runs a split model on processes here, checks it against one device, t
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("what", metavar="MODEL", help="The model to split.")
-    parser.add_argument(
-        "--devices", type=int, default=None, help="The number of processes: 2 by default."
+    add_number(
+        parser,
+        "--devices",
+        int,
+        DEVICES,
+        default=None,
+        help="The number of processes: 2 by default.",
     )
     parser.add_argument(
         "--plan", default=None, help="The plan to run, instead of the best one found here."
     )
-    parser.add_argument("--steps", type=int, default=10, help="The number of steps to time.")
-    parser.add_argument(
-        "--timeout", type=float, default=300.0, help="The seconds that the run may take."
+    add_number(parser, "--steps", int, STEPS, default=10, help="The number of steps to time.")
+    add_number(
+        parser,
+        "--timeout",
+        float,
+        SECONDS,
+        default=300.0,
+        help="The seconds that the run may take.",
     )
-    parser.add_argument(
-        "--memory-limit", type=float, default=None, help="The bytes that a device has."
+    add_number(
+        parser,
+        "--memory-limit",
+        float,
+        NOT_NEGATIVE,
+        default=None,
+        help="The bytes that a device has.",
     )
     add_json(parser)
     add_output(parser, "The file that the plan is written to.", required=False)

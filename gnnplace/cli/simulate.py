@@ -6,7 +6,7 @@ import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, print_json
+from gnnplace.cli.console import console, print_json, say_idle
 from gnnplace.cli.options import add_json
 from gnnplace.problem import read_problem
 from gnnplace.report.tables import simulation_table
@@ -25,6 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Predicts a placement's step."""
     placement, problem = api.read_placement_for(args.placement, read_problem(args.problem))
+    say_idle(problem)
     simulation = api.simulate(problem, placement)
     finite = np.isfinite(simulation.step_time)
     if args.json:

@@ -6,6 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import names_in, say
+from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import add_output
 from gnnplace.errors import InputError
 
@@ -20,9 +21,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--orders", default="", help="Traversal orders, separated by commas; all by default."
     )
-    parser.add_argument("--seeds", type=int, default=3, help="The number of trainings an order.")
-    parser.add_argument(
-        "--generations", type=int, default=90, help="The number of generations of each training."
+    add_number(parser, "--seeds", int, COUNT, default=3, help="The number of trainings an order.")
+    add_number(
+        parser,
+        "--generations",
+        int,
+        COUNT,
+        default=90,
+        help="The number of generations of each training.",
     )
     parser.add_argument("--parts", default=PARTS, help="The parts of the problems to evaluate on.")
     parser.add_argument(

@@ -24,7 +24,7 @@ from gnnplace.cluster.cluster import Cluster
 from gnnplace.cluster.presets import preset, preset_names
 from gnnplace.cluster.schema import Device, Link, LinkCosts
 from gnnplace.errors import FormatError, InputError
-from gnnplace.files import Schema, parse, read_text, write_text
+from gnnplace.files import Schema, parse, read_yaml, write_text
 
 
 class ClusterFile(Schema):
@@ -42,21 +42,12 @@ def read_cluster(path: str | Path) -> Cluster:
     Raises:
         FormatError: naming the file, the key path and the fault.
     """
-    try:
-        data = yaml.load(read_text(path), Loader=_FloatLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
-        raise FormatError(f"{path}: {where}: not YAML: {_problem(error)}") from None
+    data = read_yaml(path, _FloatLoader)
     file = parse(ClusterFile, data, str(path))
     try:
         return Cluster(tuple(file.devices), (*file.links, *_connections(file)), file.name)
     except InputError as error:
         raise FormatError(f"{path}: {error}") from None
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    return str(getattr(error, "problem", None) or "syntax error").replace("\n", " ")
 
 
 def _connections(file: ClusterFile) -> list[Link]:

@@ -30,6 +30,9 @@ from gnnplace.graph.quotient import quotient, united
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 FORMAT, VERSION = "gnnplace-captured", 1
+# What reading a broken archive raises; of RuntimeErrors, an unknown compression or nesting.
+BROKEN = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, RuntimeError)
+COSTS = ("work", "launch", "state")
 INDICES = ("producer", "consumer", "consumer_offset", "unit")
 
 
@@ -124,7 +127,7 @@ def write_captured(path: str | Path, captured: CapturedGraph) -> None:
     arrays = {key: np.diff(value, prepend=0).astype(np.int32) for key, value in arrays.items()}
     arrays["header"] = np.array(json.dumps(header, sort_keys=True))
     arrays["phase"], arrays["size"] = captured.phase, graph.size
-    for key in ("work", "launch", "state"):
+    for key in COSTS:
         arrays[key] = getattr(captured, key).astype(np.float32)
     write_arrays(path, arrays)
 
@@ -139,14 +142,63 @@ def read_captured(path: str | Path) -> CapturedGraph:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         header = json.loads(str(arrays["header"]))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        BadZipFile,
+        zlib.error,
+        RecursionError,
+    ) as error:
         raise FormatError(f"{path}: not a captured graph: {error}") from None
-    if (header.pop("format", None), header.pop("version", None)) != (FORMAT, VERSION):
+    known = isinstance(header, dict)
+    if not known or (header.pop("format", None), header.pop("version", None)) != (FORMAT, VERSION):
         raise FormatError(f"{path}: not a {FORMAT} file of version {VERSION}; build the store anew")
+    fault = _header_fault(header) or _array_fault(arrays, len(header["kinds"]))
+    if fault:
+        raise FormatError(f"{path}: {fault}")
     try:
         return _assemble(header, arrays)
-    except (KeyError, InputError) as error:
+    except InputError as error:
         raise FormatError(f"{path}: {error}") from None
+
+
+def _header_fault(header: dict[str, Any]) -> str:
+    """What is wrong with a header, if anything."""
+    for key in ("name", "family", "part"):
+        if not isinstance(header.get(key), str):
+            return f"header.{key}: must be text"
+    kinds = header.get("kinds")
+    if not isinstance(kinds, list) or not kinds or not all(isinstance(k, str) for k in kinds):
+        return "header.kinds: must be a list of names"
+    return ""
+
+
+def _array_fault(arrays: dict[str, Any], num_kinds: int) -> str:
+    """What is wrong with the types, shapes and ranges of a file's arrays, if anything."""
+    for key in (*INDICES, "phase", *COSTS, "size"):
+        kinds = "iu" if key in (*INDICES, "phase") else "iuf"
+        if key not in arrays or arrays[key].dtype.kind not in kinds:
+            return f"{key}: must be there and hold numbers"
+    n, tensors = arrays["phase"].size, arrays["producer"].size
+    shapes = {
+        "phase": (n,), "unit": (n,), "state": (n,), "work": (num_kinds, n),
+        "launch": (num_kinds, n), "producer": (tensors,), "size": (tensors,),
+        "consumer_offset": (tensors + 1,), "consumer": (arrays["consumer"].size,),
+    }  # fmt: skip
+    for key, shape in shapes.items():
+        if arrays[key].shape != shape or not n:
+            return f"{key}: its shape is {arrays[key].shape}, not {shape}"
+    for key in COSTS:
+        if not (np.isfinite(arrays[key]) & (arrays[key] >= 0)).all():
+            return f"{key}: must be finite and not negative"
+    if not np.isin(arrays["phase"], (0, 1, 2)).all():
+        return "phase: must be 0, 1 or 2"
+    steps = arrays["consumer_offset"].astype(np.int64)
+    if steps[0] != 0 or (steps < 0).any() or steps.sum() != arrays["consumer"].size:
+        return "consumer_offset: must count up to the number of consumers"
+    return ""
 
 
 def _assemble(header: dict[str, Any], arrays: dict[str, Any]) -> CapturedGraph:
@@ -156,6 +208,6 @@ def _assemble(header: dict[str, Any], arrays: dict[str, Any]) -> CapturedGraph:
     graph = ComputationGraph(
         tuple(names), whole["producer"], size, whole["consumer_offset"], whole["consumer"]
     )
-    costs = {key: arrays[key].astype(np.float64) for key in ("work", "launch", "state")}
+    costs = {key: arrays[key].astype(np.float64) for key in COSTS}
     kinds = tuple(header.pop("kinds"))
     return CapturedGraph(header, graph, kinds, phase=arrays["phase"], unit=whole["unit"], **costs)

@@ -11,7 +11,7 @@ from gnnplace.execution.exchange import Exchange
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
 from gnnplace.execution.result import Execution
 from gnnplace.execution.saving import SavedValues, made_values, state_values
-from gnnplace.execution.setting import Setting
+from gnnplace.execution.setting import Setting, played_kinds
 from gnnplace.execution.stream import Observer, StepStream
 from gnnplace.execution.worker import DeviceWorker
 from gnnplace.placement import Placement, faults
@@ -86,6 +86,7 @@ def execute(
         steps=tuple(stream.timings),
         first=run.saved.values() if run.saved and (hosts is None or hosts.first) else None,
         memory={run.name(w): r["memory"] for w, r in zip(run.workers, reports, strict=True)},
+        played=played_kinds(problem, plan.devices, mode),
     )
 
 

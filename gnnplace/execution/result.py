@@ -127,6 +127,7 @@ class Execution:
         steps: Clocks of every step after the warm-up.
         first: Numbers of the first step, None if they were not asked for.
         memory: What each worker's memory was taken by, by device name.
+        played: Kinds of devices whose work the CPU did, being emulated.
     """
 
     mode: str
@@ -135,11 +136,23 @@ class Execution:
     steps: tuple[StepTiming, ...]
     first: StepValues | None
     memory: dict[str, WorkerMemory] = field(default_factory=dict)
+    played: tuple[str, ...] = ()
 
     @property
     def peak_memory(self) -> dict[str, float]:
         """Bytes of each device in a step, by name: what the simulator predicts."""
         return {name: memory.peak for name, memory in self.memory.items()}
+
+    @property
+    def caveat(self) -> str:
+        """Why its seconds must not be compared with the prediction; empty where they may."""
+        if not self.played:
+            return ""
+        kinds = " and ".join(self.played)
+        return (
+            f"the CPU of this machine played the devices of kind {kinds}: the seconds of this run "
+            "are CPU seconds, which say nothing about the prediction; what it computed counts"
+        )
 
     @cached_property
     def step_time(self) -> float:

@@ -120,6 +120,12 @@ def execution_mode(placement: Placement, problem: Problem) -> str:
     return "measured" if here and cores <= len(available_cores()) else "emulated"
 
 
+def played_kinds(problem: Problem, devices: Iterable[int], mode: str) -> tuple[str, ...]:
+    """Kinds other than the CPU whose work it does all the same, being emulated."""
+    kinds = dict.fromkeys(problem.cluster.devices[d].kind for d in devices)
+    return tuple(kind for kind in kinds if kind != "cpu") if mode == "emulated" else ()
+
+
 def torch_device(problem: Problem, device: int, mode: str) -> torch.device:
     """Where the tensors of a device live: "cuda:N" is that GPU, devices of kind "cpu" the CPU.
 

@@ -75,6 +75,8 @@ def sentence(advice: Advice, most: int) -> str:
     best, alone = advice.best, advice.data_parallel
     if best is None:
         return f"No way to use {most} devices can be recommended: nothing fits, or no epochs known."
+    if best.total_devices == 1 < most:
+        return _alone(best, alone, most)
     cut = f", {best.microbatches} micro-batches" if best.microbatches > 1 else ""
     how = f"{best.groups} data-parallel group{'s' if best.groups > 1 else ''} of "
     how += f"{best.devices} device{'s' if best.devices > 1 else ''}{cut}"
@@ -87,6 +89,15 @@ def sentence(advice: Advice, most: int) -> str:
         ratio = alone.seconds / best.seconds
         versus = f", {ratio:.2f} times as fast as data parallelism alone ({hours(alone.seconds)})"
     return f"With {most} devices, use {how}: {hours(best.seconds)} to converge{versus}."
+
+
+def _alone(best: Row, alone: Row | None, most: int) -> str:
+    """The recommendation where more devices only make it slower."""
+    told = f"With {most} devices, use one of them alone: {hours(best.seconds)} to converge"
+    if alone is None or not math.isfinite(alone.seconds):
+        return f"{told}; data parallelism on all of them is not possible."
+    ratio = alone.seconds / best.seconds
+    return f"{told}; data parallelism on all {most} takes {ratio:.2f} times as long."
 
 
 def hours(seconds: float) -> str:

@@ -17,15 +17,15 @@ import csv
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.files import read_text
+from gnnplace.files import read_text, read_yaml
 
 ASSUMED, GIVEN = "assumed", "given"
 
@@ -105,12 +105,11 @@ def read_epochs(path: str | Path) -> EpochTable:
     Raises:
         FormatError: naming the file and what is wrong.
     """
-    text = read_text(path)
+    yamlish = Path(path).suffix.lower() in (".yaml", ".yml")
+    read = partial(_from_yaml, read_yaml(path)) if yamlish else partial(_from_csv, read_text(path))
     try:
-        yamlish = Path(path).suffix.lower() in (".yaml", ".yml")
-        pairs = _from_yaml(yaml.safe_load(text)) if yamlish else _from_csv(text)
-        return EpochTable(tuple(sorted(pairs)), str(path))
-    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        return EpochTable(tuple(sorted(read())), str(path))
+    except (csv.Error, KeyError, TypeError, ValueError, OverflowError) as error:
         said = " ".join(str(error).split())
         raise FormatError(f"{path}: must have rows of batch and epochs: {said}") from None
 

@@ -24,6 +24,7 @@ from gnnplace.measurements.schema import ABOUT, METADATA, VERSION
 PATIENCE = 60.0
 """Seconds that a writer waits for its turn."""
 PAUSE = 0.01
+BROKEN = (SQLAlchemyError, sqlite3.Error, OSError, ModuleNotFoundError, UnicodeError)
 SQLITE = "sqlite"
 
 
@@ -75,7 +76,13 @@ class Database:
         """
         try:
             yield
-        except (SQLAlchemyError, sqlite3.Error, OSError, ModuleNotFoundError) as error:
+        except (
+            SQLAlchemyError,
+            sqlite3.Error,
+            OSError,
+            ModuleNotFoundError,
+            UnicodeError,
+        ) as error:
             reason = " ".join(str(getattr(error, "orig", None) or error).split())
             raise InputError(
                 f"store {self.shown!r}: cannot be {what}: {reason}; give a path of a SQLite file "

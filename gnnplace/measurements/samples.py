@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.measurements.records import OK, StepRecord, StoredRun, fastest, medians
+from gnnplace.measurements.records import EMULATED, OK, StepRecord, StoredRun, fastest, medians
 from gnnplace.measurements.store import MeasurementStore, Selection
 from gnnplace.placement import Placement, placement_from_data
 from gnnplace.problem import Problem, problem_from_data
@@ -44,6 +44,8 @@ def stored_samples(
 ) -> list[Sample]:
     """Samples of all runs that ended well and computed the right thing, the newest first.
 
+    Runs in which the CPU played other devices are left out: their seconds are not those predicted.
+
     Args:
         store: Where they are.
         selection: Which runs.
@@ -62,9 +64,16 @@ def stored_samples(
             problems[run.problem] = problem_from_data(store.problem(run.problem))
         problem = problems[run.problem]
         placement = placement_from_data(store.placement(run.id), problem)
+        if run.mode == EMULATED and _others_than_cpus(problem, placement):
+            continue
         name = run.placer or run.source
         samples.append(Sample(problem, placement, seconds, name, run.id))
     return samples
+
+
+def _others_than_cpus(problem: Problem, placement: Placement) -> bool:
+    devices = problem.cluster.devices
+    return any(devices[d].kind != "cpu" for d in set(placement.device.tolist()))
 
 
 def least_disturbed(samples: Sequence[Sample]) -> list[Sample]:

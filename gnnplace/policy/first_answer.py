@@ -26,6 +26,7 @@ from gnnplace.placement import placement_to_data
 from gnnplace.placers import Placer, Result
 from gnnplace.placers.contiguous import Contiguous
 from gnnplace.placers.single import Single
+from gnnplace.processes import ends_with_this
 from gnnplace.profiling.targets import read_on_cluster
 from gnnplace.search.found import Found
 from gnnplace.search.repair import repair
@@ -68,7 +69,11 @@ def first_answer(
     about: dict[str, Any] = {"what": what, "cluster": cluster, "microbatches": microbatches}
     about |= {"output": output, "extra": extra}
     command = [sys.executable, "-m", "gnnplace.policy.first_answer", json.dumps(about)]
-    with subprocess.Popen(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}) as process:
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    # A session of its own: Ctrl-C is for the process that searches, which ends this one.
+    with subprocess.Popen(
+        command, env=environment, start_new_session=True, preexec_fn=ends_with_this()
+    ) as process:
         try:
             yield
         finally:
@@ -88,5 +93,5 @@ def _answer(
 
 if __name__ == "__main__":
     # Whoever started this reads the same problem and says what is wrong with it.
-    with suppress(GnnplaceError, KeyboardInterrupt):
+    with suppress(GnnplaceError):
         _answer(**json.loads(sys.argv[1]))

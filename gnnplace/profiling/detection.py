@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from itertools import permutations
 from typing import Any
@@ -18,6 +19,8 @@ from gnnplace.profiling.targets import SPEC
 from gnnplace.runtime import measure_links
 from gnnplace.runtime.workers import available_cores
 
+LINKS = "the links between workers"
+MOST_WORKERS = 1024  # a cluster has a link for each pair
 SHARE = 0.8  # of the free memory that all workers together may take
 # Copies between GPUs of one server over PCIe 4.0, as `gnnplace.cluster.presets` has them; assumed
 # where they cannot be measured.
@@ -51,6 +54,8 @@ def _cpu(count: int, given: str | None, spec: str, cached: bool) -> Cluster:
     count = count if given else len(available_cores())
     if count < 1:
         raise InputError(f"cluster {spec!r}: at least one worker is needed")
+    if count > MOST_WORKERS:
+        raise InputError(f"cluster {spec!r}: at most {MOST_WORKERS} workers can be emulated")
     memory = float(int(SHARE * psutil.virtual_memory().available / count))
     names = [f"cpu:{i}" for i in range(count)]
     devices = tuple(Device(name=name, kind="cpu", memory=memory) for name in names)
@@ -62,15 +67,24 @@ def cpu_links(names: list[str], *, cached: bool = True) -> tuple[Link, ...]:
     if len(names) < 2:
         return ()
     key = disk.key("links", len(available_cores()))
-    entry = disk.load("links", key) if cached else None
-    if entry is None:
-        entry = _plain(measure_links(2)[0])
-        disk.store("links", key, entry)
+    entry = disk.kept(
+        "links", key, lambda: _plain(measure_links(2)), what=LINKS, fits=_is_link, use=cached
+    )
     return tuple(Link(source=a, target=b, **entry) for a, b in permutations(names, 2))
 
 
-def _plain(link: Link) -> dict[str, Any]:
-    return link.model_dump(exclude={"source", "target"})
+def _plain(links: Sequence[Link]) -> tuple[dict[str, Any], float]:
+    """One pair's link as plain data, and no noise: it is fitted to medians of many messages."""
+    return links[0].model_dump(exclude={"source", "target"}), 0.0
+
+
+def _is_link(entry: Any) -> bool:
+    """Whether plain data is what `_plain` made of a link."""
+    try:
+        Link(source="a", target="b", **entry)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _cuda(count: int, spec: str, cached: bool) -> Cluster:
@@ -92,14 +106,18 @@ def _gpu_links(devices: tuple[Device, ...], *, cached: bool) -> tuple[Link, ...]
     if len(devices) < 2:
         return ()
     key = disk.key("gpu links", [device.kind for device in devices])
-    entry = disk.load("links", key) if cached else None
-    if entry is None:
-        pair = [torch.device(device.name) for device in devices[:2]]
-        try:
-            entry = _plain(measure_links(2, devices=pair)[0])
-        except ExecutionError:  # less memory than the buffers, a GPU that others have for their own
-            return _assumed_links(devices)
-        disk.store("links", key, entry)
+    pair = [torch.device(device.name) for device in devices[:2]]
+    try:
+        entry = disk.kept(
+            "links",
+            key,
+            lambda: _plain(measure_links(2, devices=pair)),
+            what=LINKS,
+            fits=_is_link,
+            use=cached,
+        )
+    except ExecutionError:  # less memory than the buffers, a GPU that others have for their own
+        return _assumed_links(devices)
     names = [device.name for device in devices]
     return tuple(Link(source=a, target=b, **entry) for a, b in permutations(names, 2))
 

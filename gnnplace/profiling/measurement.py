@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from gnnplace.errors import InputError
+from gnnplace.profiling.conditions import spread
 from gnnplace.profiling.straight import straight_line
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.tracing.operations import set_step
@@ -32,8 +33,8 @@ def measure_ops(
     *,
     budget: float = 6.0,
     timeout: float = 600.0,
-) -> NDArray[np.float64]:
-    """Median seconds of every op over several warm steps.
+) -> tuple[NDArray[np.float64], float]:
+    """Median seconds of every op over several warm steps, and how much whole steps differ.
 
     Args:
         program: With its initial tensors, which stay as they are.
@@ -42,7 +43,7 @@ def measure_ops(
         timeout: Seconds after which a step that does not end is given up.
 
     Returns:
-        Seconds of each op. [num_ops]
+        Seconds of each op [num_ops]; interquartile range over median of the steps' seconds.
 
     Raises:
         InputError: the program was captured without tensors.
@@ -55,10 +56,12 @@ def measure_ops(
         lambda: _measure(program, torch.device(device), budget).tolist(),
         available_cores()[0],
     )
-    return np.array(run_tasks([task], timeout=timeout)[0], dtype=np.float64)
+    rows = np.array(run_tasks([task], timeout=timeout)[0], dtype=np.float64)
+    return np.median(rows, axis=0), spread(rows.sum(axis=1))
 
 
 def _measure(program: Program, device: torch.device, budget: float) -> NDArray[np.float64]:
+    """Seconds of each op in each step. [steps, num_ops]"""
     start, rows = time.perf_counter(), []
     set_step(0)
     with torch.inference_mode():
@@ -70,7 +73,7 @@ def _measure(program: Program, device: torch.device, budget: float) -> NDArray[n
             late = time.perf_counter() - start > budget
             if repetition + 1 >= WARM_UP + LEAST and late:
                 break
-    return np.median(np.array(rows[WARM_UP:]), axis=0)
+    return np.array(rows[WARM_UP:])
 
 
 def _cpu_step(step: Callable[[Callable[[], None]], None]) -> NDArray[np.float64]:

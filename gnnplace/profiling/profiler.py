@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,16 +122,31 @@ def op_times(
     device = local_device(kind)
     if device is None or not program.initial:
         return estimate_ops(program, kind), False
-    key = disk.key("ops", kind, disk.program_digest(program))
-    found = disk.load("ops", key) if cache else None
-    if isinstance(found, list) and len(found) == len(program.ops):
-        return np.array(found, dtype=np.float64), True
-    if progress is not None:
-        progress(f"measuring {len(program.ops)} ops of {program.name} on {device}")
-    seconds = measure_ops(program, device)
-    if cache:
-        disk.store("ops", key, seconds.tolist())
-    return seconds, True
+    count = len(program.ops)
+
+    def measure() -> tuple[list[float], float]:
+        if progress is not None:
+            progress(f"measuring {count} ops of {program.name} on {device}")
+        seconds, noise = measure_ops(program, device)
+        return seconds.tolist(), noise
+
+    found = disk.kept(
+        "ops",
+        disk.key("ops", kind, count, disk.program_digest(program)),
+        measure,
+        what=f"the op times of {program.name} on {device}",
+        fits=lambda value: _are_seconds(value, count),
+        use=cache,
+        progress=progress,
+    )
+    return np.array(found, dtype=np.float64), True
+
+
+def _are_seconds(value: Any, count: int) -> bool:
+    """Whether plain data is a time for each of so many ops."""
+    if not isinstance(value, list) or len(value) != count:
+        return False
+    return all(isinstance(second, int | float) and 0 <= second < np.inf for second in value)
 
 
 def any_local(cluster: Cluster) -> bool:

@@ -157,4 +157,5 @@ def run_lines(run: HybridRun) -> list[str]:
         f"hybrid {run.groups} x {run.devices}: {run.verification.summary()}, which accumulates "
         "over the same shares",
         f"DDP: gradients within {run.ddp.error:.2g} of accumulating over the same shares",
+        *([f"not to be compared: {caveat}"] if (caveat := run.execution.caveat) else []),
     ]

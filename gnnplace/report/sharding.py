@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +20,14 @@ if TYPE_CHECKING:
     from gnnplace.splitting.run.sharded import ShardRun
 
 PROPOSALS = 1_000_000  # of the random search: less than a second
+WHOLE = "whole on every device"  # what a layer that is not split is called
 COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
 
 
-def split_data(problem: ShardingProblem, result: ShardingResult) -> dict[str, Any]:
-    """A split as plain data."""
+def split_data(
+    problem: ShardingProblem, result: ShardingResult, setting: Setting | None = None
+) -> dict[str, Any]:
+    """A split as plain data; of a network with what DDP costs, and layers without a rule."""
     return {
         "cost": result.cost,
         "memory": result.memory,
@@ -30,6 +35,14 @@ def split_data(problem: ShardingProblem, result: ShardingResult) -> dict[str, An
         "seconds": result.seconds,
         "exact": result.exact,
         **({} if result.exact or result.bound is None else {"bound": result.bound}),
+        **({} if setting is None else _beside(setting)),
+    }
+
+
+def _beside(setting: Setting) -> dict[str, Any]:
+    return {
+        "data_parallel": vars(setting.ddp()) | {"total": setting.ddp().total},
+        "without_rule": {x.name: x.reason for x in setting.network.layers if x.reason},
     }
 
 
@@ -42,19 +55,39 @@ def split_lines(
 
 def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingResult) -> list[str]:
     width = max(len(layer.name) for layer in setting.network.layers)
-    words = zip(setting.network.layers, setting.words(result.configuration), strict=True)
-    best = setting.parts(result.configuration)
+    layers, words = setting.network.layers, setting.words(result.configuration)
+    best, parallel = setting.parts(result.configuration), setting.ddp()
     rows = {name: setting.parts(rival) for name, rival in _rivals(setting, problem).items()}
+    reasons = [(layer.name, layer.reason) for layer in layers]
     head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
     return [
         f"{head} in the cost model ({_proof(result)})",
-        *(f"  {layer.name:{width}}  {text}" for layer, text in words),
+        *(f"  {layer.name:{width}}  {text}" for layer, text in zip(layers, words, strict=True)),
+        *_without_rule(reasons),
         _heading(""),
         _part_line("this strategy", best),
+        _part_line("data parallelism", parallel),
         *(_part_line(name, parts) for name, parts in rows.items()),
-        f"{rows['data parallelism'].total / best.total:.3g} times as fast as data parallelism; "
-        f"searched for {result.seconds:.3f} s",
+        f"{_versus(best, parallel, words, setting.devices)}; searched for {result.seconds:.3f} s",
     ]
+
+
+def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    """A line that names every layer that no rule knows how to split, and what becomes of it."""
+    found = [f"{name} ({reason})" for name, reason in reasons if reason]
+    count = "1 layer" if len(found) == 1 else f"{len(found)} layers"
+    return [f"{count} cannot be split freely: {'; '.join(found)}"] if found else []
+
+
+def _versus(best: Parts, parallel: Parts, words: Sequence[str], devices: int) -> str:
+    """A strategy beside data parallelism, in words that say which of them to take."""
+    ratio = parallel.total / best.total
+    if all(text == WHOLE for text in words):
+        told = f"no layer is split: use one device, {ratio:.3g} times as fast as data parallelism"
+        return f"{told} on {devices}"
+    if ratio < 1:
+        return f"data parallelism is {1 / ratio:.3g} times as fast: use that (DDP)"
+    return f"{ratio:.3g} times as fast as data parallelism"
 
 
 def _table_lines(problem: ShardingProblem, result: ShardingResult) -> list[str]:
@@ -69,7 +102,6 @@ def _table_lines(problem: ShardingProblem, result: ShardingResult) -> list[str]:
 def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, ...]]:
     start = setting.data_parallel()
     return {
-        "data parallelism": start,
         "expert": expert(setting, problem),
         "greedy": greedy(problem),
         "random search": random_search(problem, start, seed=0, proposals=PROPOSALS),
@@ -78,7 +110,7 @@ def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, 
 
 def _proof(result: ShardingResult) -> str:
     if result.exact:
-        return "proven best"
+        return "proven best of all splits of its layers"
     if result.gap is None:
         return "not proven best"
     return f"at most {100 * result.gap:.2g} % of it above the best; a proof would take more memory"
@@ -139,7 +171,7 @@ def count_lines(found: dict[int, ShardingResult | None], *, limited: bool) -> li
 
 def planned_lines(made: Planned) -> list[str]:
     """A plan for people, and how it was found."""
-    proof = "proven best" if made.result.exact else "not proven best"
+    proof = "proven best of all splits of its layers" if made.result.exact else "not proven best"
     return [*plan_lines(made.plan), f"searched for {made.result.seconds:.3f} s, {proof}"]
 
 
@@ -147,13 +179,15 @@ def plan_lines(plan: ShardPlan) -> list[str]:
     """Layers in words, predicted cost in parts beside data parallelism."""
     mesh = " x ".join(str(n) for n in plan.mesh)
     best, parallel = plan.predicted, plan.data_parallel
+    words = [layer.words for layer in plan.layers]
     return [
         f"{plan.model} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a step",
         *(f"  {line}" for line in plan.lines()),
+        *_without_rule((layer.name, layer.reason) for layer in plan.layers),
         _heading("predicted"),
         _part_line("this strategy", best),
         _part_line("data parallelism", parallel),
-        f"{parallel.total / best.total:.3g} times as fast as data parallelism, as predicted",
+        f"{_versus(best, parallel, words, math.prod(plan.mesh))}, as predicted",
     ]
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 import torch
 
+from gnnplace.errors import ExecutionError
+
 WORD = 8
 LINE = 64
 """Bytes of a cache line; words that different workers write lie on lines of their own."""
@@ -25,7 +27,7 @@ def shared_words(count: int) -> memoryview:
     Returns:
         A view that indexes as integers.
     """
-    return memoryview(mmap.mmap(-1, max(count, 1) * WORD)).cast("q")
+    return memoryview(_mapped(max(count, 1) * WORD)).cast("q")
 
 
 def shared_bytes(count: int) -> torch.Tensor:
@@ -37,7 +39,17 @@ def shared_bytes(count: int) -> torch.Tensor:
     Returns:
         A uint8 tensor of shape (count,); it keeps the mapping alive.
     """
-    return torch.frombuffer(mmap.mmap(-1, max(count, 1)), dtype=torch.uint8)[:count]
+    return torch.frombuffer(_mapped(max(count, 1)), dtype=torch.uint8)[:count]
+
+
+def _mapped(count: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, count)
+    except (OSError, OverflowError, MemoryError) as error:
+        raise ExecutionError(
+            f"shared memory: {count} bytes cannot be mapped: {error}; take a smaller model or "
+            "batch, or a machine with more memory"
+        ) from None
 
 
 def aligned(count: int) -> int:

@@ -6,7 +6,6 @@ error; when the caller is interrupted all end.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,7 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from gnnplace.runtime.workers import PR_SET_PDEATHSIG, available_cores
+from gnnplace.processes import end_with, interrupts_held, let_interrupts
+from gnnplace.runtime.workers import available_cores
 
 Job = Callable[[], Any]
 
@@ -65,17 +65,19 @@ def side_by_side(jobs: Sequence[Job], groups: Sequence[tuple[int, ...]]) -> list
 def _start(job: int, jobs: Sequence[Job], cores: tuple[int, ...]) -> _Running:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(jobs[job], theirs, cores), daemon=False)
-    process.start()
+    process = context.Process(target=_work, args=(jobs[job], theirs, cores, os.getpid()))
+    with interrupts_held():
+        process.start()
     theirs.close()
     return _Running(job, process, ours, cores)
 
 
-def _work(job: Job, pipe: Connection, cores: tuple[int, ...]) -> None:
+def _work(job: Job, pipe: Connection, cores: tuple[int, ...], parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with(parent, signal.SIGTERM)
     os.sched_setaffinity(0, cores)
     try:
+        let_interrupts()
         pipe.send(job())
     except BaseException:
         os._exit(1)  # the missing result says it; the parent has the interrupt as well

@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnplace.errors import ExecutionError, UnsupportedError
+from gnnplace.processes import end_with, interrupts_held, let_interrupts
 
-PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h: the signal that a process gets when its parent dies."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """From glibc's malloc.h: free memory at which malloc trims the heap; blocks that may be mapped."""
 POLL = 0.1
@@ -124,7 +123,8 @@ def start_worker(task: Task, work: Callable[[Task, Connection, int], None]) -> W
     process = context.Process(
         target=work, args=(task, theirs, os.getpid()), name=f"gnnplace {task.name}", daemon=True
     )
-    process.start()
+    with interrupts_held():
+        process.start()
     theirs.close()
     return Worker(task, process, ours)
 
@@ -147,10 +147,9 @@ def describe(error: BaseException) -> str:
 
 def prepare_worker(task: Task, parent: int) -> None:
     """Makes a new process a worker: its core, one thread, and an end with its parent's."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel was told
-        os._exit(1)
+    end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    let_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if task.core is not None:
         os.sched_setaffinity(0, {task.core})

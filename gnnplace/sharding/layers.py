@@ -72,11 +72,13 @@ class Layer:
     """A named operation and the layers whose outputs it reads, in the order of its inputs.
 
     An input of None is the network's own (data), which is where it is needed from the start.
+    ``reason`` says why it is split less than others of its kind, if it is.
     """
 
     name: str
     operation: Operation
     inputs: tuple[str | None, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True)

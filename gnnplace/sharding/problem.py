@@ -187,7 +187,7 @@ def _read_arrays(path: Path) -> dict[str, FloatArray]:
             return {key: _number_array(archive[key]) for key in archive.files}
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error):
+    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         raise FormatError(f"{path}: not an npz archive of numbers") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,26 @@ class Setting:
             sum(float(costs.gradient[k]) for costs, k in pairs),
             moved,
             memory,
+        )
+
+    def ddp(self) -> Parts:
+        """What data parallelism costs as PyTorch's DDP does it.
+
+        Every device runs all layers on its share of the batch, layers that cannot be split as well,
+        and the gradients of all parameters are all-reduced once; nothing else is exchanged.
+        """
+        devices, machine = self.devices, self.machine
+        operations = [layer.operation for layer in self.network.layers]
+        examples = max(d.extent for x in operations for d in x.dimensions if d.name == "batch")
+        share = math.ceil(examples / devices) / examples
+        learned = sum(x.elements(axes) for x in operations for axes in x.parameters)
+        made = sum(x.elements(x.kept or x.output) for x in operations)
+        return Parts(
+            3.0 * share * sum(x.flops for x in operations) / machine.flops,
+            0.0,
+            2.0 * (devices - 1) / devices * learned * machine.element / machine.bandwidth,
+            0.0,
+            (share * made + machine.state * learned) * machine.element,
         )
 
     def data_parallel(self) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.exact.input import equal_devices, use_order
+from gnnplace.search.constraint_solver import make_solver, solve
 from gnnplace.search.space import SearchSpace
 from gnnplace.throughput.load import Flows
 
@@ -156,16 +157,8 @@ class ThroughputModel:
         Returns:
             Device of each unit of the best solution or None, a bound in seconds, the status.
         """
-        from ortools.sat.python import cp_model
-
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = workers
-        solver.parameters.random_seed = int(rng.integers(2**30))
-        if seconds > 0:
-            solver.parameters.max_time_in_seconds = seconds
-        else:
-            solver.parameters.max_deterministic_time = 0.2
-        status = solver.status_name(solver.solve(self.model))
+        solver = make_solver(rng, seconds, workers)
+        status = solve(solver, self.model)
         if status not in ("OPTIMAL", "FEASIBLE"):
             return None, 0.0, status
         device = [max(row, key=lambda d: solver.value(row[d])) for row in self.x]

@@ -152,7 +152,7 @@ def test_the_frontier_is_drawn(problem, path, tmp_path, capsys):
         (["-o", "f.svg"], "--pareto"),
         (["--pareto", "--profile"], "one of them"),
         (["--pareto", "--epsilon", "-1"], "epsilon"),
-        (["--pareto", "--memory-limit", "-5"], "memory limit"),
+        (["--pareto", "--memory-limit", "-5"], "--memory-limit -5"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(path, options, told, capsys):

@@ -38,3 +38,11 @@ def test_the_shortest_step_counts_also_if_it_was_interrupted():
     run = Execution("measured", "shm", (), taken, None)
     assert (run.fastest, run.fastest_wall, run.fastest_virtual) == (5, 5, 1)
     assert Execution("emulated", "shm", (), taken, None).fastest == 1
+
+
+def test_a_run_in_which_the_cpu_played_other_devices_is_not_to_be_compared():
+    taken = steps((1, 1, False))
+    assert not Execution("emulated", "shm", (), taken, None).caveat
+    played = Execution("emulated", "shm", (), taken, None, played=("a100", "h100"))
+    assert "a100 and h100" in played.caveat
+    assert "CPU seconds" in played.caveat

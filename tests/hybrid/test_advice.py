@@ -47,8 +47,11 @@ def test_the_gain_at_scale_is_over_the_best_data_parallelism() -> None:
 
 def test_fewer_devices_may_be_best() -> None:
     """Then the sentence says how many are in use."""
-    rows = [row(1, 1, 10.0), row(2, 1, 20.0)]
-    assert "1 of them in use" in sentence(advise(rows), 2)
+    rows = [row(1, 1, 10.0), row(2, 1, 12.0), row(4, 1, 20.0)]
+    told = sentence(advise(rows), 4)
+    assert "use one of them alone: 10 s" in told
+    assert "data parallelism on all 4 takes 2.00 times as long" in told
+    assert "2 of them in use" in sentence(advise(rows[1:]), 4)
 
 
 def test_where_data_parallelism_does_not_fit() -> None:

@@ -208,6 +208,7 @@ def runs(folder):
     return MeasurementStore(path).runs() if path.exists() else []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("again", [(), ("--ckpt_path=last",)], ids=["anew", "checkpoint"])
 def test_a_run_that_is_killed_goes_on_and_measures_nothing_twice(tmp_path, again):
     env = os.environ | {"GNNPLACE_CACHE": str(tmp_path / "cache")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError
+from gnnplace.files import write_whole
 
 FORMAT = "gnnplace-training"
 VERSION = "1"
@@ -35,14 +35,7 @@ def write_training(
     about = {"format": FORMAT, "version": VERSION}
     about |= {"steps": str(steps), "groups": json.dumps(groups)}
     data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, about)
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        os.replace(beside, target)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    write_whole(path, lambda file: file.write(data))
 
 
 def read_training(

@@ -42,6 +42,7 @@ from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.exact.tree import Tree
 from gnnplace.problem import Problem
 from gnnplace.search.annealing import anneal
+from gnnplace.search.constraint_solver import make_solver, solve
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import lower_bound
 
@@ -50,7 +51,6 @@ IntArray = NDArray[np.int32]
 MOST_OPS = 5_000
 WHOLE_SIZE, WHOLE_OPS = 4_000, 80  # Intervals and ops of a model that is solved whole.
 WHOLE_SIZE_WITHOUT_BUDGET = 400
-DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: budget 0.
 # Of the budget: where the model is solved whole, in parts, and where even parts are large.
 ANNEALING_SHARE = 0.05, 0.7, 0.95
 RUN_SECONDS, RUN_OPS = 12.0, 300  # Of one annealing, longer above so many ops.
@@ -129,7 +129,7 @@ class Exact(Placer):
         left = deadline - time.perf_counter()
         for level in (0, 1) if left > 0 else (1,):
             solver = self._solver(rng, left / 2, level)
-            status = solver.status_name(solver.solve(model.model, watcher(model, best)))
+            status = solve(solver, model.model, watcher(model, best))
             if status == "INFEASIBLE" and not best.feasible:
                 raise InfeasibleError("placer 'exact': no placement fits, proven")
             if status != "INFEASIBLE":
@@ -139,16 +139,8 @@ class Exact(Placer):
 
     def _solver(self, rng: np.random.Generator, seconds: float, level: int = 1) -> Any:
         """A solver with so many seconds (0 or less: of its own clock) and linear relaxation."""
-        from ortools.sat.python import cp_model
-
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self.workers
-        solver.parameters.random_seed = int(rng.integers(2**30))
+        solver = make_solver(rng, seconds, self.workers)
         solver.parameters.linearization_level = level
-        if seconds > 0:
-            solver.parameters.max_time_in_seconds = seconds
-        else:
-            solver.parameters.max_deterministic_time = DETERMINISTIC_TIME
         return solver
 
     def _improve(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
@@ -183,8 +175,7 @@ class Exact(Placer):
         same = np.arange(problem.num_devices, dtype=np.int32)
         model.hint(space.simulator.run(best.device, best.order), same)
         solver = self._solver(rng, max(0.001, deadline - time.perf_counter()))
-        status = solver.solve(model.model, watcher(model, best))
-        return solver.status_name(status) in ("OPTIMAL", "INFEASIBLE")
+        return solve(solver, model.model, watcher(model, best)) in ("OPTIMAL", "INFEASIBLE")
 
 
 def annealing_runs(num_ops: int, seconds: float) -> int:

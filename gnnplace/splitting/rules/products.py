@@ -92,6 +92,23 @@ def convolution(case: Case) -> Rule:
     return draft.rule("convolution", made, flops=flops, run=_biased(2, "bias"))
 
 
+def transposed_convolution(case: Case) -> Rule:
+    """`conv_transpose1d`, `2d`, `3d`: along the batch, and channels where there is one group."""
+    spatial = len(case.results[0]) - 2
+    if len(case.shapes[0]) != spatial + 2:
+        return whole(case, "a convolution without a batch")
+    ungrouped = case.call.argument(6, "groups", 1) == 1
+    into, out = (IN, OUT) if ungrouped else (None, None)
+    rest = (None,) * spatial
+    draft = Draft(case)
+    draft.read(0, ("0", into, *rest))
+    draft.read(1, (into, out, *rest))
+    draft.read(case.slot(2, "bias"), (out,))
+    flops = 2.0 * math.prod(case.shapes[0]) * math.prod(case.shapes[1][1:])
+    made = ("0", out, *rest)
+    return draft.rule("convolution", made, flops=flops, run=_biased(2, "bias"))
+
+
 def pool(case: Case) -> Rule:
     """Pooling and resizing: along batch and channels."""
     axes = tuple(str(i) if i < 2 else None for i in range(len(case.results[0])))
@@ -169,11 +186,13 @@ def recurrent(case: Case) -> Rule:
     return draft.rule("recurrent", axes, *[state] * count, flops=2.0 * rows * weights)
 
 
+TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 PRODUCT_RULES: dict[str, Callable[[Case], Rule]] = {
     "linear": linear,
     "addmm": addmm,
     **dict.fromkeys(("matmul", "bmm", "mm", "rmatmul"), matmul),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), convolution),
+    **dict.fromkeys(TRANSPOSED, transposed_convolution),
     **dict.fromkeys(
         ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
          "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",

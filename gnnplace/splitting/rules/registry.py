@@ -10,7 +10,8 @@ from gnnplace.splitting.rules.attention import ATTENTION_RULES
 from gnnplace.splitting.rules.elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
 from gnnplace.splitting.rules.losses import LOSS_RULES
 from gnnplace.splitting.rules.norms import NORM_RULES
-from gnnplace.splitting.rules.products import PRODUCT_RULES
+from gnnplace.splitting.rules.probing import UNKNOWN, with_batches
+from gnnplace.splitting.rules.products import PRODUCT_RULES, TRANSPOSED
 from gnnplace.splitting.rules.rule import Case, Rule, case_of, whole
 from gnnplace.splitting.rules.shapes import SHAPE_RULES
 
@@ -27,7 +28,7 @@ ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
     "linear": ("input", "weight", "bias"),
     "addmm": ("input", "mat1", "mat2"),
     **dict.fromkeys(("matmul", "mm", "bmm"), ("input", "other")),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), ("input", "weight", "bias")),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", *TRANSPOSED), ("input", "weight", "bias")),
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask"),
     "multi_head_attention_forward": ("query", "key", "value"),
     "embedding": ("input", "weight"),
@@ -39,7 +40,8 @@ ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
 
 def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
     """A rule for each call of a graph."""
-    return with_groups(graph, [rule_of(case_of(graph, call)) for call in graph.calls])
+    rules = [rule_of(case_of(graph, call)) for call in graph.calls]
+    return with_groups(graph, with_batches(graph, rules))
 
 
 def rule_of(case: Case) -> Rule:
@@ -50,7 +52,7 @@ def rule_of(case: Case) -> Rule:
     found = RULES.get(name)
     if found is None:
         if not is_elementwise(name) or case.call.changes:
-            return whole(case, f"no rule for {name!r}")
+            return whole(case, f"{UNKNOWN} {name!r}")
         found = elementwise
     if not _ordered(case, ORDERS.get(name, ())):
         return whole(case, f"{name} with keywords in another order")

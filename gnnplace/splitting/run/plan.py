@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from gnnplace.errors import MismatchError
+from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.sharding import (
     ShardingProblem,
@@ -32,6 +32,7 @@ from gnnplace.sharding import (
 from gnnplace.sharding.strategy import Parts
 from gnnplace.splitting.layers.calls import CallGraph
 from gnnplace.splitting.tables.costs import MeshMachine
+from gnnplace.splitting.tables.data_parallel import ddp_parts
 from gnnplace.splitting.tables.layout import (
     PARAMETER,
     REPLICATED,
@@ -75,7 +76,7 @@ class ParameterEntry(Schema):
 
     name: str
     shape: list[int]
-    home: list[int | list[int] | None]
+    home: list[int | Annotated[list[int], Field(min_length=2, max_length=2)] | None]
 
 
 class PartsEntry(Schema):
@@ -266,6 +267,11 @@ def _home_place(entry: int | list[int] | None) -> Place:
     return Place(entry) if isinstance(entry, int) else Place(*entry)
 
 
+def _check_length(where: str, entries: Sequence[Any], mesh: Sequence[int]) -> None:
+    if len(entries) != len(mesh):
+        raise FormatError(f"{where}: must have one entry for each of {len(mesh)} mesh dimensions")
+
+
 def plan_from_data(data: Any, source: str) -> ShardPlan:
     """The plan that JSON holds.
 
@@ -273,6 +279,10 @@ def plan_from_data(data: Any, source: str) -> ShardPlan:
         FormatError: naming ``source``, the key path and the fault.
     """
     file = parse(PlanFile, data, source)
+    for i, layer in enumerate(file.layers):
+        _check_length(f"{source}: layers[{i}].split", layer.split, file.mesh)
+    for i, parameter in enumerate(file.parameters):
+        _check_length(f"{source}: parameters[{i}].home", parameter.home, file.mesh)
     layers = [
         PlannedLayer(x.name, x.function, x.kind, tuple(x.split), x.words, x.reason)
         for x in file.layers
@@ -332,19 +342,18 @@ def make_plan(
     """
     captured = CapturedProblem(operations, mesh, machine, tuple(seconds))
     problem = captured_tables(captured)
-    parallel = captured_data_parallel(captured)
     warm() if memory_limit is None else warm_frontier()
     found = (
         best_strategy(problem) if memory_limit is None else cheapest_within(problem, memory_limit)
     )
-    chosen = parallel if data_parallel else found.configuration
+    chosen = captured_data_parallel(captured) if data_parallel else found.configuration
     plan = ShardPlan(
         graph.name,
         mesh,
         _layers(graph, captured, chosen),
         _parameters(captured, chosen, parameters or {}),
         captured_parts(captured, chosen),
-        captured_parts(captured, parallel),
+        ddp_parts(captured),
         with_loss,
     )
     return Planned(plan, captured, problem, found)

@@ -28,10 +28,10 @@ from gnnplace.splitting.run.plan import (
     plan_to_data,
 )
 from gnnplace.splitting.tables.costs import MeshMachine
+from gnnplace.splitting.tables.data_parallel import ddp_parts
 from gnnplace.splitting.tables.layout import Mesh, SplitGraph, default_mesh
 from gnnplace.splitting.tables.problem import (
     CapturedProblem,
-    captured_data_parallel,
     captured_parts,
     completed,
 )
@@ -158,8 +158,8 @@ def predicted_here(plan: ShardPlan, layers: LayerGraph, mesh: DeviceMesh) -> Sha
     machine, seconds = _figures(layers, mesh)
     captured = CapturedProblem(layers.operations, plan.mesh, machine, seconds)
     chosen = completed(captured, [layer.split for layer in plan.layers])
-    parallel = captured_parts(captured, captured_data_parallel(captured))
-    return replace(plan, predicted=captured_parts(captured, chosen), data_parallel=parallel)
+    predicted = captured_parts(captured, chosen)
+    return replace(plan, predicted=predicted, data_parallel=ddp_parts(captured))
 
 
 def _processes() -> int:

@@ -24,7 +24,7 @@ def captured_network(graph: SplitGraph) -> Network:
         if op.shape.moves or not _has_gradient(graph, op):
             continue
         draft = _Draft(graph, op, producer)
-        layers.append(Layer(op.name, draft.operation(), draft.sources()))
+        layers.append(Layer(op.name, draft.operation(), draft.sources(), op.reason))
     return Network(graph.name, tuple(layers))
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 
-import yaml
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -25,7 +24,7 @@ from optuna.distributions import (
 from optuna.trial import Trial
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.files import read_text
+from gnnplace.files import read_yaml
 
 SearchSpace = dict[str, BaseDistribution]
 RANGE = re.compile(r"(?P<low>\S+?)\.\.(?P<high>\S+?)(?P<log>:log)?")
@@ -55,10 +54,7 @@ def read_file(path: str) -> SearchSpace:
     Raises:
         FormatError: not a mapping from key paths to ranges or choices; names file and key.
     """
-    try:
-        data = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        raise FormatError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    data = read_yaml(path)
     if not isinstance(data, dict) or not data:
         raise FormatError(f"{path}: top level: must map key paths to values; {HOW}")
     try:

@@ -94,3 +94,17 @@ def test_recurrent_layers_along_the_batch(kind, first):
     weights = [p.detach().clone().requires_grad_() for p in layer.parameters()]
     shape = (4, 3, 6) if first else (3, 4, 6)
     assert check(run, real(*shape), real(2, 4, 5), *weights) == {"0"}
+
+
+def test_transposed_convolutions():
+    labels = check(
+        lambda x, w, b: functional.conv_transpose2d(x, w, b, stride=2),
+        real(4, 4, 5, 5),
+        real(4, 6, 2, 2),
+        real(6),
+    )
+    assert labels == {"0", "in", "out"}
+    grouped = check(
+        lambda x, w: functional.conv_transpose1d(x, w, groups=2), real(4, 4, 5), real(4, 3, 3)
+    )
+    assert grouped == {"0"}

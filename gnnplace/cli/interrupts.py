@@ -1,0 +1,78 @@
+"""Ctrl-C on the command line: one line and exit code 130, wherever it strikes.
+
+Python raises ``KeyboardInterrupt`` where the main thread happens to be. Inside the import of
+compiled code that may come out as another error, and inside a callback it is printed and lost. So
+it is remembered here that there was one, and what was lost is raised again. What a kernel of numba
+takes and returns is made in Python, by generated code and by a file of numba's own, and the process
+crashes where that raises: there the interrupt waits for a moment.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+
+AGAIN = 0.02  # seconds until an interrupt that was lost, or had to wait, is raised again
+GLUE = ("numba/core/serialize.py", "numba/core/typing/typeof.py")
+_state = {"interrupted": False}
+_hook = {"before": sys.unraisablehook}
+
+
+def watch() -> None:
+    """Remembers Ctrl-C from here on; nothing in a thread, or where the signal is ignored."""
+    _state["interrupted"] = False
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+        _hook["before"], sys.unraisablehook = sys.unraisablehook, _unraisable
+
+
+def interrupted() -> bool:
+    """Whether there was a Ctrl-C since ``watch``."""
+    return _state["interrupted"]
+
+
+def unwatch() -> None:
+    """Leaves Ctrl-C to Python again, for whoever calls the command line from Python."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = _hook["before"]
+
+
+def leave() -> None:
+    """The process is about to end: Ctrl-C ends it at once, without a word."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _state["interrupted"] = True
+    if frame is not None and _in_glue(frame):
+        _again()
+        return
+    raise KeyboardInterrupt
+
+
+def _in_glue(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name.endswith(GLUE) or (name.startswith("<") and not name.startswith("<frozen"))
+
+
+def _again() -> None:
+    threading.Timer(AGAIN, _send).start()
+
+
+def _send() -> None:
+    """A signal and no ``interrupt_main``, which would not wake a main thread that waits."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+    if lost.exc_type is KeyboardInterrupt:
+        _again()  # a moment later: at once it would be raised in here, and be lost again
+    else:
+        _hook["before"](lost)

@@ -1,0 +1,49 @@
+"""What keeps processes from outliving each other, and interrupts from hitting them half-made."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h: the signal that a process gets when the thread that made it ends."""
+
+
+def end_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Has the kernel end this process with its parent.
+
+    Args:
+        parent: the process that made this one.
+        number: the signal that ends it.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it died before the kernel was told
+        os._exit(1)
+
+
+def ends_with_this() -> Callable[[], None]:
+    """What a process that is not forked by hand has to call at its beginning (``preexec_fn``)."""
+    parent = os.getpid()
+    return lambda: end_with(parent)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Holds Ctrl-C back while a process is forked.
+
+    The new one begins with the signal held; it says what shall become of it and calls
+    ``let_interrupts``.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def let_interrupts() -> None:
+    """Takes Ctrl-C again, after ``interrupts_held``."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,0 +1,89 @@
+"""Ctrl-C is one line and exit code 130, while compiled code is imported and in callbacks, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+from gnnplace.cli import interrupts
+from gnnplace.cli.main import run
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("after", [0.2, 0.5, 1.0, 2.0])
+def test_while_the_command_is_imported(tmp_path, after):
+    command = [sys.executable, "-m", "gnnplace", "compare", "mlp", "--cluster", "cpu:2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    time.sleep(after)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=30)[1].decode()
+    told = [line for line in error.splitlines() if not line.startswith("  ")]
+    assert told == ["gnnplace: interrupted; nothing half-written is left"]
+    assert process.returncode == 130
+
+
+def doing(monkeypatch, work):
+    """Runs a command that does what a test wants."""
+    module = SimpleNamespace(SUMMARY="", add_arguments=lambda parser: None, run=work)
+    monkeypatch.setattr("gnnplace.cli.main.command", lambda name: module)
+    return run(["env"])
+
+
+def test_an_interrupt_that_became_another_error(monkeypatch, capsys):
+    def work(args):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise ImportError("initialization failed") from None
+
+    assert doing(monkeypatch, work) == 130
+    assert capsys.readouterr().err == "gnnplace: interrupted; nothing half-written is left\n"
+
+
+def test_an_interrupt_that_is_lost_in_a_callback_is_raised_again(monkeypatch, capsys):
+    class Thing:
+        pass
+
+    def work(args):
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGINT) or time.sleep(1))
+        del thing
+        time.sleep(5)
+        return 0 if kept else 1
+
+    begin = time.perf_counter()
+    assert doing(monkeypatch, work) == 130
+    assert time.perf_counter() - begin < 4
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_interrupt_waits_where_numba_would_crash(monkeypatch):
+    """Generated code, such as a named tuple's constructor, is left before it is raised."""
+    ended = []
+
+    def work(args):
+        space: dict[str, object] = {}
+        source = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\ndone = True"
+        exec(compile(source, "<string>", "exec"), space)
+        ended.append(space["done"])
+        time.sleep(5)
+        return 0
+
+    assert doing(monkeypatch, work) == 130
+    assert ended == [True]
+
+
+def test_the_handler_is_put_back():
+    before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    assert run(["env", "--json"]) == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    assert sys.unraisablehook is hook
+    assert not interrupts.interrupted()

@@ -1,0 +1,95 @@
+"""Files are written whole or not at all; links are followed, devices are written to in place."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from gnnplace.errors import InputError
+from gnnplace.files import descriptor_of, in_place, write_arrays, write_json, write_text
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "a.json"
+    for value in (1, [2] * 1000):
+        write_json(path, value)
+        assert json.loads(path.read_text()) == value
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_fault_while_writing_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, "old")
+    with pytest.raises(ValueError, match="Out of range"):
+        write_json(path, float("nan"))
+    assert json.loads(path.read_text()) == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    link, target = tmp_path / "link", tmp_path / "there" / "real"
+    link.symlink_to(target)  # leads to nothing yet
+    for text in ("one", "two"):
+        write_text(link, text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+    assert os.listdir(tmp_path / "there") == ["real"]
+
+
+def test_devices_stay_devices():
+    write_text("/dev/null", "gone")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(InputError, match=r"/dev/full: cannot be written: No space left on device"):
+        write_text("/dev/full", "no room")
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_a_named_pipe_is_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    write_arrays(pipe, {"x": [1, 2, 3]})
+    assert reader.communicate(timeout=20)[0].startswith(b"PK")
+    assert stat.S_ISFIFO(os.stat(pipe).st_mode)
+
+
+def test_stdout_goes_on_from_where_it_stands(tmp_path):
+    code = "from gnnplace.files import write_text; print(1); write_text('/dev/stdout', '2\\n')"
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run([sys.executable, "-c", f"{code}; print(3)"], stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "1\n2\n3\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [("/dev/stdout", 1), ("/dev/fd/7", 7), ("/proc/self/fd/2", 2), ("out.json", None)],
+)
+def test_paths_of_descriptors(path, number):
+    assert descriptor_of(path) == number
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """The kernel refuses to let files grow beyond a limit, as it does on a full disk."""
+    path = tmp_path / "a.json"
+    write_json(path, "old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(InputError, match=r"a\.json: cannot be written: File too large"):
+            write_json(path, "new" * 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert json.loads(path.read_text()) == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_what_is_written_in_place(tmp_path):
+    assert in_place("/dev/null")
+    assert not in_place(tmp_path / "nothing")
