@@ -48,7 +48,7 @@ def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
     path, _, query = spec.partition("?")
     options = _options(query, spec)
     try:
-        with _fake_mode(fake):
+        with fake_mode(fake):
             return _build(path, options, share, spec)
     except GnnplaceError:
         raise
@@ -90,6 +90,18 @@ def _from_callable(
         raise InputError(f"model {spec!r}: {name} failed: {_said(error)}") from error
     workload = _workload(result, name, spec)
     return workload if sized or share == 1 else cut(workload, share)
+
+
+def is_sized(spec: str) -> bool:
+    """Whether a callable that a spec names has a batch among its parameters.
+
+    It is then called for a share of the batch, which may stand on any axis of its inputs.
+    """
+    path, _, query = spec.partition("?")
+    module, colon, name = path.partition(":")
+    if not colon or module in (ZOO, HUGGING_FACE):
+        return False
+    return _default_batch(_find(module, name, spec), _options(query, spec)) is not None
 
 
 def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> int | None:
@@ -204,7 +216,8 @@ def _options(query: str, spec: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _fake_mode(fake: bool) -> Iterator[None]:
+def fake_mode(fake: bool) -> Iterator[None]:
+    """Within it tensors that are made are fake, if they are to be."""
     if not fake:
         yield
         return

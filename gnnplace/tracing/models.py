@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.tracing.capturing import capture
-from gnnplace.tracing.loading import cut, load
+from gnnplace.tracing.cut_batch import batch_axes
+from gnnplace.tracing.cutting import Whole
+from gnnplace.tracing.loading import cut, fake_mode, is_sized, load
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
 from gnnplace.zoo import Workload
@@ -35,10 +39,11 @@ def capture_model(
 
     Raises:
         InputError: there is no such model, or its batch cannot be cut.
+        OtherLossError: naming the op that mixes the examples of the batch.
         CaptureError: naming the module and the line that cannot be captured.
     """
     options = options or CaptureOptions()
-    workload = workload_of(model, inputs, loss, options.microbatches, fake=fake)
+    workload, whole = _cut_workload(model, inputs, loss, options, fake=fake)
     return capture(
         workload.model,
         workload.inputs,
@@ -47,7 +52,40 @@ def capture_model(
         dtype=options.dtype,
         forward_only=options.forward_only,
         name=workload.name,
+        whole=whole,
     )
+
+
+def _cut_workload(
+    model: str | nn.Module,
+    inputs: Any,
+    loss: Callable[..., torch.Tensor] | None,
+    options: CaptureOptions,
+    *,
+    fake: bool,
+) -> tuple[Workload, Whole | None]:
+    """What is captured, and the batch that it is a share of."""
+    count = options.microbatches
+    whole = workload_of(model, inputs, loss, fake=fake)
+    if count == 1:
+        return whole, None
+    if isinstance(model, str) and is_sized(model):
+        share = load(model, share=count, fake=fake)
+    else:
+        with fake_mode(fake):
+            share = cut(whole, count)
+    return share_of(share, whole, count), Whole(whole, count, options.accept_other_loss)
+
+
+def share_of(share: Workload, whole: Workload, count: int) -> Workload:
+    """A share that was built by itself, with the first part of the whole batch's inputs."""
+    leaves, spec = pytree.tree_flatten(share.inputs)
+    others = pytree.tree_leaves(whole.inputs)
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    axes = batch_axes([leaves[i] for i in tensors], [others[i] for i in tensors])
+    for i, axis in zip(tensors, axes, strict=True):
+        leaves[i] = others[i] if axis is None else others[i].chunk(count, axis)[0].contiguous()
+    return replace(share, inputs=pytree.tree_unflatten(leaves, spec))
 
 
 def workload_of(

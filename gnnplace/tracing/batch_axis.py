@@ -1,0 +1,371 @@
+"""Follows the batch through a step, from the axis of its inputs to its loss.
+
+The forward pass is exported twice: of a share and of the whole batch. Op by op, rules
+(`batch_rules`, `batch_shapes`, `batch_layers`) say how the whole batch's value follows from those
+of the shares (`batch_state`). Shapes and numbers that differ between the two graphs show where the
+batch and its size stand; no tensor's numbers are needed, so that fake tensors will do.
+
+Where a value would be another one in a share, the share's graph is repaired, if it can be:
+
+* A value that follows from the batch alone (a count of unmasked words) is *given*: the share reads
+  the whole batch's.
+* A sum over examples is multiplied with M where it meets a mean, and as the loss.
+
+So the mean of the shares' losses is the loss of the whole batch, and as the factors do not depend
+on parameters, the mean of the shares' gradients is its gradient. Otherwise the op that mixes
+examples is named. The idea of following a split axis from op to op is that of sharding propagation
+(Xu et al., "GSPMD", arXiv:2105.04663). O(ops).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from gnnplace.tracing import batch_layers, batch_rules, batch_shapes
+from gnnplace.tracing.batch_state import (
+    MIXED,
+    SAME,
+    SPLIT,
+    SUM,
+    UNKNOWN,
+    ChangeError,
+    MixesError,
+    Op,
+    State,
+    UndecidedError,
+    flat_nodes,
+    is_one,
+    is_static,
+    op_name,
+    same,
+    shape_of,
+    statics,
+)
+from gnnplace.tracing.counted_losses import ATEN, insert
+
+RULES = {**batch_rules.RULES, **batch_shapes.RULES, **batch_layers.RULES}
+GIVEN = "given_"
+TRIES = 20  # changes of one op's operands; each has a few operands
+
+
+@dataclass
+class Flow:
+    """What became of the batch.
+
+    Attributes:
+        loss: State of the loss, after the repairs: a sum with scale 1/M, or what failed.
+        given: Nodes of the whole batch's graph whose values every share reads, by the name of
+            the buffer that they stand in.
+        scaled: Nodes that were multiplied by a factor, with it.
+        normed: Batch norms that train.
+        random: Ops that draw random numbers.
+    """
+
+    loss: State = field(default_factory=lambda: State(UNKNOWN))
+    given: dict[str, fx.Node] = field(default_factory=dict)
+    scaled: list[tuple[fx.Node, float]] = field(default_factory=list)
+    normed: list[fx.Node] = field(default_factory=list)
+    random: list[fx.Node] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the mean of the shares' losses is the loss of the whole batch."""
+        return not self.loss.is_failure
+
+
+def follow(
+    share: fx.GraphModule, whole: fx.GraphModule, count: int, *, outputs: bool = False
+) -> Flow:
+    """Follow the batch through a forward graph, and repair the share's.
+
+    Args:
+        share: Graph of a share, which is changed.
+        whole: Graph of the whole batch.
+        count: Shares, M.
+        outputs: The graph returns outputs, whose shares are to be parts of the batch's.
+    """
+    return _Follower(share, whole, count, outputs).flow()
+
+
+class _Follower:
+    def __init__(
+        self, share: fx.GraphModule, whole: fx.GraphModule, count: int, outputs: bool
+    ) -> None:
+        self.share, self.whole, self.count, self.outputs = share, whole, count, outputs
+        self.states: dict[fx.Node, Any] = {}
+        self.base: dict[fx.Node, fx.Node] = {}
+        self.changed = _changed_attributes(share.graph)
+        self.found = Flow()
+
+    def flow(self) -> Flow:
+        mine, twins = list(self.share.graph.nodes), list(self.whole.graph.nodes)
+        odd = next((a for a, b in zip(mine, twins, strict=False) if not _alike(a, b)), None)
+        if odd is not None or len(mine) != len(twins):
+            why = "the model does something else for a batch of another size"
+            self.found.loss = State(UNKNOWN, culprit=odd or mine[-2], why=why)
+            return self.found
+        for node, twin in zip(mine, twins, strict=True):
+            if node.op == "output":
+                self._end(node)
+            else:
+                self.states[node] = self._state(node, twin)
+        self.share.recompile()
+        return self.found
+
+    def _end(self, output: fx.Node) -> None:
+        """The loss as a mean over the shares, or outputs that are parts of the batch's."""
+        if self.outputs:
+            self.found.loss = self._outputs(flat_nodes(output))
+            return
+        loss = flat_nodes(output)[0]
+        state = self.states[loss]
+        if state.kind == SPLIT:
+            state = State(UNKNOWN, culprit=loss, why="the loss has the batch as an axis")
+        if state.kind == SUM and not is_one(state.scale * self.count):
+            self._change(output, loss, state.scale * self.count)
+            state = state.scaled(1 / (state.scale * self.count))
+        self.found.loss = state
+
+    def _outputs(self, nodes: list[fx.Node]) -> State:
+        why = "an output is a sum over the examples"
+        for node in nodes:
+            state = self.states[node]
+            if state.is_failure:
+                return state
+            if state.kind == SUM or not is_one(state.scale):
+                return State(MIXED, culprit=node, why=why)
+        if self.found.given or self.found.scaled:
+            return State(UNKNOWN, culprit=nodes[0], why="an output needs the whole batch")
+        return same()
+
+    def _state(self, node: fx.Node, twin: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return _input_state(node, twin, self.count)
+        if node.op == "get_attr":
+            return self._attribute_state(node, twin)
+        if node.target is operator.getitem:
+            source = self.states[node.args[0]]
+            return source[node.args[1]] if isinstance(source, tuple) else source
+        if is_static(node):
+            return same(known=True)
+        state = self._ruled(node, twin)
+        self._alias(node, state)
+        return state
+
+    def _attribute_state(self, node: fx.Node, twin: fx.Node) -> State:
+        mine = _attribute(self.share, str(node.target))
+        other = _attribute(self.whole, str(twin.target))
+        known = not isinstance(mine, torch.nn.Parameter) and node.target not in self.changed
+        if mine is other or isinstance(mine, torch.nn.Parameter) and mine.shape == other.shape:
+            return same(known)
+        if mine.shape != other.shape:
+            return State(UNKNOWN, culprit=node, why="its shape depends on the batch")
+        if _fake(mine) or _fake(other) or torch.equal(mine, other):
+            return same(known)
+        return State(MIXED, known=known, culprit=node, why="it depends on the size of the batch")
+
+    def _ruled(self, node: fx.Node, twin: fx.Node) -> Any:
+        """The state that the op's rule gives, with its operands changed as it asks for."""
+        for _ in range(TRIES):
+            op = Op(node, twin, self.states, self.count)
+            try:
+                return self._checked(op, self._by_rule(op))
+            except ChangeError as change:
+                self._change(node, change.operand, change.factor, op.twin_of(change.operand))
+            except (MixesError, UndecidedError) as error:
+                kind = MIXED if isinstance(error, MixesError) else UNKNOWN
+                return State(kind, known=op.known, culprit=node, why=str(error))
+        return State(UNKNOWN, culprit=node, why="its operands cannot be repaired")
+
+    def _by_rule(self, op: Op) -> Any:
+        self._note(op)
+        for node in op.operands:
+            state = op.state(node)
+            if state.is_failure:
+                if state.known and shape_of(node) == shape_of(op.twin_of(node)):
+                    raise ChangeError(node, None)
+                return State(state.kind, known=op.known, culprit=state.culprit, why=state.why)
+        if _is_plain(op):
+            return batch_rules.each(op, same(op.known))
+        rule = RULES.get(op.name)
+        if rule is None and batch_rules.is_elementwise(op.node.target):
+            rule = batch_rules.elementwise
+        if rule is None:
+            raise UndecidedError("there is no rule for it")
+        return rule(op)
+
+    def _note(self, op: Op) -> None:
+        if _trains_norm(op) and op.node not in self.found.normed:
+            self.found.normed.append(op.node)
+        if draws(op) and op.node not in self.found.random:
+            self.found.random.append(op.node)
+
+    def _checked(self, op: Op, state: Any) -> Any:
+        """The state if the shapes agree with it; random numbers are not known."""
+        states = state if isinstance(state, tuple) else (state,) * len(op.shapes)
+        for each, (share, whole) in zip(states, op.shapes, strict=False):
+            if not each.is_failure and _grown(each, share, self.count) != whole:
+                raise UndecidedError(f"its rule does not fit its shape ({each.kind})")
+        if draws(op):
+            return batch_rules.each(op, _unknown(states[0]))
+        return state
+
+    def _alias(self, node: fx.Node, state: Any) -> None:
+        """An op in place changes its first operand and what that is a view of."""
+        if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
+            return
+        first = node.args[0]
+        if not isinstance(first, fx.Node):
+            return
+        if any(r.alias_info is not None for r in node.target._schema.returns):
+            self.base[node] = first
+        if not node.target._schema.is_mutable or not node.target._schema.name.endswith("_"):
+            return
+        self.states[first] = state
+        while (first := self.base.get(first)) is not None:  # type: ignore[assignment]
+            self.states[first] = _merged(self.states[first], state, node)
+
+    def _change(
+        self, node: fx.Node, operand: fx.Node, factor: float | None, twin: fx.Node | None = None
+    ) -> None:
+        """Let a node read another operand: given, or multiplied."""
+        if factor is not None:
+            new = self._multiplied(node, operand, factor)
+        else:
+            assert twin is not None
+            new = self._given(node, operand, twin)
+        _replace(node, operand, new)
+
+    def _multiplied(self, node: fx.Node, operand: fx.Node, factor: float) -> fx.Node:
+        whole = float(factor).is_integer()
+        new = insert(
+            self.share.graph, node, ATEN.mul.Tensor, operand, int(factor) if whole else factor
+        )
+        self.states[new] = self.states[operand].scaled(1 / factor)
+        self.found.scaled.append((operand, factor))
+        return new
+
+    def _given(self, node: fx.Node, operand: fx.Node, twin: fx.Node) -> fx.Node:
+        name = next((n for n, other in self.found.given.items() if other is twin), None)
+        if name is None:
+            name = f"{GIVEN}{len(self.found.given)}"
+            self.found.given[name] = twin
+            value = operand.meta["val"]
+            self.share.register_buffer(name, torch.zeros(value.shape, dtype=value.dtype))
+        with self.share.graph.inserting_before(node):
+            new = self.share.graph.get_attr(name)
+        new.meta["val"] = operand.meta["val"]
+        self.states[new] = same(known=True)
+        return new
+
+
+def _replace(node: fx.Node, operand: fx.Node, new: fx.Node) -> None:
+    """Let a node read `new`; an op that would change it in place makes a value instead."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and schema.is_mutable and node.args and node.args[0] is operand:
+        packet = getattr(torch.ops.aten, op_name(node.target))
+        node.target = getattr(packet, node.target._overloadname)  # type: ignore[union-attr]
+        later = [user for user in operand.users if user is not node and node < user]
+        for user in later:
+            user.replace_input_with(operand, node)
+    node.replace_input_with(operand, new)
+
+
+def _alike(node: fx.Node, twin: fx.Node) -> bool:
+    if node.op != twin.op:
+        return False
+    return node.op != "call_function" or node.target == twin.target
+
+
+def _input_state(node: fx.Node, twin: fx.Node, count: int) -> State:
+    share, whole = shape_of(node), shape_of(twin)
+    if share == whole:
+        return same(known=True)
+    dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
+    if len(share) != len(whole) or len(dims) != 1 or whole[dims[0]] != count * share[dims[0]]:
+        return State(UNKNOWN, culprit=node, why="this input has the batch on several axes")
+    return State(SPLIT, dims[0], known=True)
+
+
+def _grown(state: State, share: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Shape of the whole batch's value as the state has it."""
+    if state.kind in (SAME, SUM):
+        return share
+    if not 0 <= state.dim < len(share):
+        return ()
+    return tuple(n * count if d == state.dim else n for d, n in enumerate(share))
+
+
+def _is_plain(op: Op) -> bool:
+    """Whether an op reads nothing of the batch and does not know its size."""
+    if any(op.state(n).kind != SAME for n in op.operands):
+        return False
+    alike = list(statics(list(op.args.values()))) == list(statics(list(op.whole_args.values())))
+    return alike and all(share == whole for share, whole in op.shapes)
+
+
+def _unknown(state: State) -> State:
+    return State(state.kind, state.dim, state.outer, state.scale, False, state.culprit, state.why)
+
+
+def _merged(base: Any, state: Any, node: fx.Node) -> Any:
+    """State of a tensor after a part of it was changed in place."""
+    if not isinstance(base, State) or not isinstance(state, State) or base.is_failure:
+        return base
+    known = base.known and state.known
+    if state.is_failure:
+        return State(state.kind, known=known, culprit=state.culprit, why=state.why)
+    if base.kind == state.kind == SPLIT and is_one(base.scale) and is_one(state.scale):
+        return State(SPLIT, base.dim, base.outer, known=known)
+    if base.kind == SPLIT and state.kind == SAME:
+        return State(SPLIT, base.dim, base.outer, base.scale, known)
+    if base.kind == state.kind == SAME:
+        return same(known)
+    return State(UNKNOWN, known=known, culprit=node, why="it changes a part of a tensor in place")
+
+
+def _trains_norm(op: Op) -> bool:
+    return "batch_norm" in op.name and op.get("training", "train", "use_input_stats") is True
+
+
+def draws(op: Op) -> bool:
+    """Whether an op draws random numbers."""
+    target = op.node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if op.name == "dropout" or "dropout" in op.args or "dropout_p" in op.args:
+        share = op.get("p", "dropout", "dropout_p", default=0.0)
+        return bool(share) and op.get("train", default=True) is not False
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _changed_attributes(graph: fx.Graph) -> set[str]:
+    """Buffers that the step changes."""
+    found = set()
+    for node in graph.find_nodes(op="get_attr"):
+        for user in node.users:
+            schema = getattr(user.target, "_schema", None)
+            norm = "batch_norm" in op_name(user.target)
+            mutates = schema is not None and schema.is_mutable and user.args[0] is node
+            if mutates or norm and node in user.args[3:5]:
+                found.add(str(node.target))
+    return found
+
+
+def _attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
+    owner, _, name = path.rpartition(".")
+    found: torch.Tensor = getattr(module.get_submodule(owner), name)
+    return found
+
+
+def _fake(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "fake_mode")
+
+
+__all__: Mapping[str, Any] | list[str] = ["Flow", "draws", "follow"]

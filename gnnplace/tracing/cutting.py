@@ -1,0 +1,158 @@
+"""Proves that the loss of a batch is the mean of its shares' losses, or repairs it, or refuses it.
+
+`Cutter` is called with the exported forward pass of a share. It exports that of the whole batch
+beside it, follows the batch through both (`batch_axis`), and returns the share's graph, repaired
+where it had to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from gnnplace.errors import OtherLossError
+from gnnplace.tracing.batch_axis import Flow, follow
+from gnnplace.tracing.batch_state import State, op_name
+from gnnplace.tracing.blame import node_place
+from gnnplace.tracing.counted_losses import write_out_counts
+from gnnplace.tracing.cut_batch import CutBatch, batch_axes, subgraph
+from gnnplace.tracing.program import Program
+from gnnplace.tracing.step import StepModule
+from gnnplace.zoo import Workload
+
+GIVEN = "given"
+"""Kind of a program's input that every share reads of the whole batch."""
+MEND = "leave the batch whole (--microbatches 1), or say --accept-other-loss"
+Export = Callable[[StepModule], torch.export.ExportedProgram]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The whole batch of which a share is captured.
+
+    Attributes:
+        workload: Model, all inputs and loss.
+        count: Shares, M.
+        accept: Capture the share as it is where its loss is another one.
+    """
+
+    workload: Workload
+    count: int
+    accept: bool = False
+
+
+class Cutter:
+    """Cuts the batch of one capture.
+
+    Args:
+        step: Model, loss and inputs of the whole batch.
+        share: The same of one share.
+        count: Shares, M.
+        accept: See `Whole`.
+        name: Of the model, for messages.
+
+    Attributes:
+        batch: What was found, after the call.
+    """
+
+    def __init__(
+        self, step: StepModule, share: StepModule, count: int, *, accept: bool, name: str
+    ) -> None:
+        self._step, self._accept, self._name = step, accept, name
+        axes = tuple(batch_axes(share.inputs(), step.inputs()))
+        self.batch = CutBatch(count, axes, whole=step)
+        if not self._is_fake:
+            self.batch = replace(self.batch, shares=self.batch.cut(step.inputs()))
+
+    @property
+    def _is_fake(self) -> bool:
+        return any(isinstance(t, FakeTensor) for t in self._step.inputs())
+
+    def __call__(self, exported: torch.export.ExportedProgram, export: Export) -> fx.GraphModule:
+        """The share's forward graph, repaired.
+
+        Args:
+            exported: The share's forward pass.
+            export: Exports another one.
+
+        Raises:
+            OtherLossError: the loss of the whole batch is not that of its shares.
+        """
+        share = exported.module(check_guards=False)
+        whole = export(self._step).module(check_guards=False)
+        assert isinstance(share, fx.GraphModule)
+        assert isinstance(whole, fx.GraphModule)
+        for module in (share, whole):
+            write_out_counts(module)
+        flow = follow(share, whole, self.batch.count, outputs=self._step.forward_only)
+        if not flow.holds:
+            self._refuse(flow.loss)
+            left: fx.GraphModule = exported.module(check_guards=False)
+            return left
+        self._give(share, whole, flow)
+        self.batch = replace(self.batch, notes=tuple(notes(flow)))
+        return share
+
+    def _refuse(self, loss: State) -> None:
+        told = f"{said(loss)}, so that the loss of the batch is not the mean of its shares' losses"
+        if not self._accept:
+            raise OtherLossError(f"{self._name}, {self.batch.count} micro-batches: {told}; {MEND}")
+        self.batch = replace(self.batch, differs=told)
+
+    def _give(self, share: fx.GraphModule, whole: fx.GraphModule, flow: Flow) -> None:
+        """Let the share read what it is given of the example."""
+        if not flow.given:
+            return
+        numbers = subgraph(whole, list(flow.given.values()))
+        self.batch = replace(self.batch, given=tuple(flow.given), numbers=numbers)
+        values = self.batch.values(self._step.inputs())
+        for name, value in values.items():
+            setattr(share, name, value.clone())
+
+
+def finished(program: Program, batch: CutBatch) -> Program:
+    """The program of a share that knows its batch: example inputs, and what it is given."""
+    known = [f"constant.{name}" for name in batch.given]
+    inputs = {
+        name: replace(entry, kind=GIVEN) if name in known else entry
+        for name, entry in program.inputs.items()
+    }
+    kept = tuple(name for name in known if name in inputs)
+    assert kept == tuple(known)
+    return replace(program, inputs=inputs, batch=replace(batch, given=kept))
+
+
+def said(state: State) -> str:
+    """Which op it is and what it does, in words."""
+    node = state.culprit
+    if node is None:
+        return "the step cannot be followed"
+    what = f"input {node.name!r}" if node.op == "placeholder" else f"op {op_name(node.target)!r}"
+    return f"{what}{node_place(node)} cannot be cut: {state.why}"
+
+
+def notes(flow: Flow) -> list[str]:
+    """What was repaired and what a share sees otherwise than the batch."""
+    found = []
+    if flow.given:
+        ops = ", ".join(dict.fromkeys(op_name(node.target) for node in flow.given.values()))
+        found.append(f"counts of the whole batch are given to every share ({ops})")
+    if flow.scaled:
+        found.append("sums over the examples are added up, not averaged")
+    if flow.normed:
+        found.append(f"{plural(len(flow.normed), 'batch norm')} see micro-batches one by one")
+    if flow.random:
+        found.append(f"{plural(len(flow.random), 'random op')} draw numbers of their own for each")
+    return found
+
+
+def plural(count: int, what: str) -> str:
+    """`1 op`, `2 ops`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+__all__: Sequence[str] = ["Cutter", "Whole", "finished"]
