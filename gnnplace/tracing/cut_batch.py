@@ -13,6 +13,8 @@ from torch import fx
 
 from gnnplace.errors import InputError
 
+GIVEN = "given"
+"""Kind of a program's input that every share reads of the whole batch."""
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -60,8 +62,17 @@ class CutBatch:
         """What every share is given, of a whole batch's input tensors."""
         if self.numbers is None:
             return {}
+        slots = self.numbers.graph.find_nodes(op="placeholder")
+        own = [_like(tensor, slot) for tensor, slot in zip(inputs, slots, strict=True)]
         with torch.no_grad():
-            return dict(zip(self.given, self.numbers(*inputs), strict=True))
+            return dict(zip(self.given, self.numbers(*own), strict=True))
+
+
+def _like(tensor: torch.Tensor, slot: fx.Node) -> torch.Tensor:
+    """A batch's tensor where and as what it was captured."""
+    expected = slot.meta["val"]
+    floating = tensor.is_floating_point() and expected.is_floating_point()
+    return tensor.to(expected.device, expected.dtype if floating else tensor.dtype)
 
 
 def batch_axes(share: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> list[int | None]:

@@ -19,13 +19,11 @@ from gnnplace.tracing.batch_axis import Flow, follow
 from gnnplace.tracing.batch_state import State, op_name
 from gnnplace.tracing.blame import node_place
 from gnnplace.tracing.counted_losses import write_out_counts
-from gnnplace.tracing.cut_batch import CutBatch, batch_axes, subgraph
+from gnnplace.tracing.cut_batch import GIVEN, CutBatch, batch_axes, subgraph
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 
-GIVEN = "given"
-"""Kind of a program's input that every share reads of the whole batch."""
 MEND = "leave the batch whole (--microbatches 1), or say --accept-other-loss"
 Export = Callable[[StepModule], torch.export.ExportedProgram]
 

@@ -24,7 +24,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch.export.graph_signature import InputKind, OutputKind
 
 from gnnplace.errors import CaptureError, OtherLossError
-from gnnplace.tracing.blame import blame
+from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
 from gnnplace.tracing.guard import custom_functions, unchanged
 from gnnplace.tracing.recurrent import recurrent_layers
@@ -106,7 +106,12 @@ def trace(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with quiet(), unchanged(step), recurrent_layers(training=backward):
+            with (
+                quiet(),
+                unchanged(step),
+                loss_lines(step.loss),
+                recurrent_layers(training=backward),
+            ):
                 return _trace(step, inputs, backward, cutter)
         except (CaptureError, OtherLossError):
             raise

@@ -48,7 +48,7 @@ def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
     path, _, query = spec.partition("?")
     options = _options(query, spec)
     try:
-        with fake_mode(fake):
+        with _fake_mode(fake):
             return _build(path, options, share, spec)
     except GnnplaceError:
         raise
@@ -216,8 +216,7 @@ def _options(query: str, spec: str) -> dict[str, Any]:
 
 
 @contextmanager
-def fake_mode(fake: bool) -> Iterator[None]:
-    """Within it tensors that are made are fake, if they are to be."""
+def _fake_mode(fake: bool) -> Iterator[None]:
     if not fake:
         yield
         return

@@ -14,7 +14,8 @@ from gnnplace.errors import InputError
 from gnnplace.tracing.capturing import capture
 from gnnplace.tracing.cut_batch import batch_axes
 from gnnplace.tracing.cutting import Whole
-from gnnplace.tracing.loading import cut, fake_mode, is_sized, load
+from gnnplace.tracing.loading import cut, is_sized, load
+from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
 from gnnplace.zoo import Workload
@@ -43,38 +44,59 @@ def capture_model(
         CaptureError: naming the module and the line that cannot be captured.
     """
     options = options or CaptureOptions()
-    workload, whole = _cut_workload(model, inputs, loss, options, fake=fake)
+    whole = workload_of(model, inputs, loss, fake=fake)
+    share = None
+    if options.microbatches > 1 and isinstance(model, str) and is_sized(model):
+        share = load(model, share=options.microbatches, fake=fake)
+    return capture_workload(
+        whole,
+        options.microbatches,
+        share=share,
+        optimizer=options.optimizer,
+        dtype=options.dtype,
+        forward_only=options.forward_only,
+        accept_other_loss=options.accept_other_loss,
+    )
+
+
+def capture_workload(
+    whole: Workload,
+    count: int = 1,
+    *,
+    share: Workload | None = None,
+    optimizer: str | Optimizer = "sgd",
+    dtype: str = "float32",
+    forward_only: bool = False,
+    accept_other_loss: bool = False,
+) -> Program:
+    """Captures one of `count` shares of a workload's batch, if it may be cut.
+
+    Args:
+        whole: With the inputs of the whole batch.
+        count: Shares, M.
+        share: One that was built by itself; by default the whole is cut.
+        optimizer: As `capture` takes it.
+        dtype: The same.
+        forward_only: The same.
+        accept_other_loss: Capture it also where its loss is another one.
+
+    Raises:
+        OtherLossError: naming the op that mixes the examples of the batch.
+        InputError, CaptureError: see `capture`.
+    """
+    workload = whole
+    if count > 1:
+        workload = share_of(share or cut(whole, count), whole, count)
     return capture(
         workload.model,
         workload.inputs,
         loss=workload.loss,
-        optimizer=options.optimizer,
-        dtype=options.dtype,
-        forward_only=options.forward_only,
+        optimizer=optimizer,
+        dtype=dtype,
+        forward_only=forward_only,
         name=workload.name,
-        whole=whole,
+        whole=Whole(whole, count, accept_other_loss) if count > 1 else None,
     )
-
-
-def _cut_workload(
-    model: str | nn.Module,
-    inputs: Any,
-    loss: Callable[..., torch.Tensor] | None,
-    options: CaptureOptions,
-    *,
-    fake: bool,
-) -> tuple[Workload, Whole | None]:
-    """What is captured, and the batch that it is a share of."""
-    count = options.microbatches
-    whole = workload_of(model, inputs, loss, fake=fake)
-    if count == 1:
-        return whole, None
-    if isinstance(model, str) and is_sized(model):
-        share = load(model, share=count, fake=fake)
-    else:
-        with fake_mode(fake):
-            share = cut(whole, count)
-    return share_of(share, whole, count), Whole(whole, count, options.accept_other_loss)
 
 
 def share_of(share: Workload, whole: Workload, count: int) -> Workload:
