@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from gnnplace import api
 from gnnplace.bench import Override, Where
 from gnnplace.cli.console import console, names_in, say
-from gnnplace.cli.options import add_output
+from gnnplace.cli.options import add_accept, add_output
 from gnnplace.errors import InputError
 
 SUMMARY = "Runs a suite, resumable, one JSON line a cell; or sums such lines up."
@@ -34,6 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dask", default="", help="The address of a Dask scheduler whose workers run the cells."
     )
+    add_accept(parser)
     parser.add_argument(
         "--keep", action="store_true", help="Keep problems and placements beside the rows."
     )
@@ -70,6 +71,7 @@ def run(args: Namespace) -> int:
         numbers(args.budgets, float, "--budgets"),
         numbers(args.seeds, int, "--seeds"),
         part_of(args.part),
+        args.accept_other_loss,
     )
     where = Where(args.processes, args.dask, args.keep)
     return api.run_suite(args.suite, args.output, console(), say, override, where)

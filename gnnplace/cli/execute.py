@@ -59,6 +59,7 @@ def run(args: Namespace) -> int:
     data, store = read_json(args.placement), open_store(args.store)
     options = _placed_options(args, data)
     program = api.capture(args.model, options=options)
+    api.say_batch(program, say)
     cluster = api.resolve_cluster(args.cluster or _cluster_of(data))
     problem = api.profile(program, cluster, options=options, progress=say)
     placement, problem = api.read_placement_for(args.placement, problem)
@@ -86,8 +87,8 @@ def run(args: Namespace) -> int:
     eager = {} if _without_eager(args, options) else api.eager_times(args.model, options)
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
-    _print_run(args, done, predicted.step_time, eager, memory)
-    return 0 if done.verification.passed else 1
+    _print_run(args, done, predicted.step_time, eager, memory, options)
+    return 0 if done.passed else 1
 
 
 def _hosts() -> Hosts | None:
@@ -141,6 +142,7 @@ def _print_run(
     predicted: float,
     eager: dict[int, float],
     memory: dict[str, float],
+    options: api.CaptureOptions,
 ) -> None:
     execution = run.execution
     if args.json:
@@ -150,7 +152,7 @@ def _print_run(
             "wall_step_time": execution.wall_step_time,
             "virtual_step_time": execution.virtual_step_time,
             "predicted_step_time": predicted,
-            "verified": run.verification.passed,
+            "verified": run.passed,
             "bitwise": run.verification.bitwise,
             "peak_memory": execution.peak_memory,
             "predicted_peak_memory": memory,
@@ -168,6 +170,8 @@ def _print_run(
         soft_wrap=True,
     )
     out.print(run.verification.summary(), soft_wrap=True)
+    if not options.forward_only:
+        out.print(run.whole.summary(), soft_wrap=True)
     for name, peak in execution.peak_memory.items():
         told = f"{bytes_text(peak)} at most (predicted {bytes_text(memory[name])})"
         out.print(f"memory of {name}: {told}", soft_wrap=True)

@@ -20,7 +20,6 @@ examples is named. The idea of following a split axis from op to op is that of s
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +99,7 @@ class _Follower:
         self.share, self.whole, self.count, self.outputs = share, whole, count, outputs
         self.states: dict[fx.Node, Any] = {}
         self.base: dict[fx.Node, fx.Node] = {}
-        self.changed = _changed_attributes(share.graph)
+        self.changed = changed_attributes(share.graph)
         self.found = Flow()
 
     def flow(self) -> Flow:
@@ -150,8 +149,9 @@ class _Follower:
         if node.op == "get_attr":
             return self._attribute_state(node, twin)
         if node.target is operator.getitem:
-            source = self.states[node.args[0]]
-            return source[node.args[1]] if isinstance(source, tuple) else source
+            source, index = node.args
+            found = self.states[source]  # type: ignore[index]
+            return found[index] if isinstance(found, tuple) else found  # type: ignore[index]
         if is_static(node):
             return same(known=True)
         state = self._ruled(node, twin)
@@ -162,7 +162,8 @@ class _Follower:
         mine = _attribute(self.share, str(node.target))
         other = _attribute(self.whole, str(twin.target))
         known = not isinstance(mine, torch.nn.Parameter) and node.target not in self.changed
-        if mine is other or isinstance(mine, torch.nn.Parameter) and mine.shape == other.shape:
+        learned = isinstance(mine, torch.nn.Parameter)
+        if mine is other or (learned and mine.shape == other.shape):
             return same(known)
         if mine.shape != other.shape:
             return State(UNKNOWN, culprit=node, why="its shape depends on the batch")
@@ -345,7 +346,7 @@ def draws(op: Op) -> bool:
     return torch.Tag.nondeterministic_seeded in target.tags
 
 
-def _changed_attributes(graph: fx.Graph) -> set[str]:
+def changed_attributes(graph: fx.Graph) -> set[str]:
     """Buffers that the step changes."""
     found = set()
     for node in graph.find_nodes(op="get_attr"):
@@ -353,7 +354,7 @@ def _changed_attributes(graph: fx.Graph) -> set[str]:
             schema = getattr(user.target, "_schema", None)
             norm = "batch_norm" in op_name(user.target)
             mutates = schema is not None and schema.is_mutable and user.args[0] is node
-            if mutates or norm and node in user.args[3:5]:
+            if mutates or (norm and node in user.args[3:5]):
                 found.add(str(node.target))
     return found
 
@@ -366,6 +367,3 @@ def _attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
 
 def _fake(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "fake_mode")
-
-
-__all__: Mapping[str, Any] | list[str] = ["Flow", "draws", "follow"]

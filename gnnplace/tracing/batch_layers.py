@@ -147,8 +147,9 @@ def cross_entropy(op: Op) -> Any:
         raise MixesError("the batch is its axis of classes, as in a contrastive loss")
     if all(state.kind == SAME for _, state in states):
         return each(op, same(op.known))
+    shares = shape_of(x) == shape_of(target)  # of classes, instead of a class
     places = {
-        (s.dim - (n is x and s.dim > classes) if shape_of(x) != shape_of(target) else s.dim, s.outer)
+        (s.dim - (not shares and n is x and s.dim > classes), s.outer)
         for n, s in states
         if s.kind == SPLIT
     }
@@ -156,7 +157,7 @@ def cross_entropy(op: Op) -> Any:
         raise MixesError("it pairs examples of the batch")
     if op.args["reduction"] == NONE:
         return each(op, op.split(*places.pop()))
-    if op.args["reduction"] == MEAN and shape_of(x) != shape_of(target):
+    if op.args["reduction"] == MEAN and not shares:
         raise UndecidedError("it is a mean over targets that may be ignored")
     total = op.args["reduction"] == TOTAL
     return each(op, State(SUM, scale=1.0 if total else 1.0 / op.count))

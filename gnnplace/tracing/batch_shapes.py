@@ -257,9 +257,7 @@ def indexed(op: Op) -> State:
     return op.split(there[0] + place, outer)
 
 
-def _placed(
-    op: Op, index: fx.Node, rank: int, dim: int, state: State
-) -> tuple[int, int] | None:
+def _placed(op: Op, index: fx.Node, rank: int, dim: int, state: State) -> tuple[int, int] | None:
     """Batch axis of an index after broadcasting, and what comes before it there."""
     own = op.state(index)
     along = state.kind == SPLIT and state.dim == dim

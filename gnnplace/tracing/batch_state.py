@@ -220,9 +220,8 @@ def result_shapes(node: fx.Node) -> list[tuple[int, ...]]:
     """Shapes of the tensors that a node makes."""
     value = node.meta.get("val")
     items = value if isinstance(value, list | tuple) else [value]
-    return [
-        tuple(int(s) for s in item.shape) if isinstance(item, torch.Tensor) else () for item in items
-    ]
+    tensors = (item if isinstance(item, torch.Tensor) else None for item in items)
+    return [() if item is None else tuple(int(s) for s in item.shape) for item in tensors]
 
 
 def statics(value: Any) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.tracing.builder import Builder
+from gnnplace.tracing.cut_batch import CutBatch
 from gnnplace.tracing.cutting import Cutter, Whole, finished
 from gnnplace.tracing.export import trace
 from gnnplace.tracing.optimizers import Optimizer
@@ -69,7 +70,8 @@ def capture(
     if not forward_only:
         builder.add_updates(method)
     program = builder.program(name, fake=_is_fake(model, step), forward_only=forward_only)
-    return program if cutter is None else finished(program, cutter.batch)
+    batch = CutBatch(1, (), whole=step) if cutter is None else cutter.batch
+    return finished(program, batch)
 
 
 def _cutter(whole: Whole, share: StepModule, dtype: str, name: str) -> Cutter:

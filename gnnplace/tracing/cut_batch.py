@@ -20,7 +20,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, eq=False)
 class CutBatch:
-    """A batch cut into equal shares.
+    """A batch cut into equal shares, or left whole (one share).
 
     Attributes:
         count: Shares, M.
@@ -29,7 +29,8 @@ class CutBatch:
         given: Names of the values that a share reads of the whole batch, such as the number of
             words that are not padding.
         numbers: From the input tensors of the whole batch to those values.
-        notes: What was repaired, and what a share sees otherwise; a sentence each.
+        notes: What was repaired, a sentence each.
+        exceptions: What a share sees otherwise than the batch: batch norm and random numbers.
         whole: Model and loss on the whole batch, as the user has them (a `StepModule`).
         differs: Why the loss is another one than the whole batch's; empty if it is the same.
     """
@@ -40,6 +41,7 @@ class CutBatch:
     given: tuple[str, ...] = ()
     numbers: fx.GraphModule | None = None
     notes: tuple[str, ...] = ()
+    exceptions: tuple[str, ...] = ()
     whole: torch.nn.Module | None = field(default=None, repr=False)
     differs: str = ""
 

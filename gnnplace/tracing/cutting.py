@@ -7,7 +7,7 @@ where it had to be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,10 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from gnnplace.errors import OtherLossError
 from gnnplace.tracing.batch_axis import Flow, follow
-from gnnplace.tracing.batch_state import State, op_name
+from gnnplace.tracing.batch_state import UNKNOWN, State, op_name
 from gnnplace.tracing.blame import node_place
 from gnnplace.tracing.counted_losses import write_out_counts
 from gnnplace.tracing.cut_batch import GIVEN, CutBatch, batch_axes, subgraph
+from gnnplace.tracing.cut_numbers import differences
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
@@ -87,16 +88,31 @@ class Cutter:
         for module in (share, whole):
             write_out_counts(module)
         flow = follow(share, whole, self.batch.count, outputs=self._step.forward_only)
-        if not flow.holds:
-            self._refuse(flow.loss)
-            left: fx.GraphModule = exported.module(check_guards=False)
-            return left
-        self._give(share, whole, flow)
-        self.batch = replace(self.batch, notes=tuple(notes(flow)))
+        self.batch = replace(self.batch, exceptions=tuple(exceptions(flow)))
+        if flow.holds:
+            self._give(share, whole, flow)
+            self.batch = replace(self.batch, notes=tuple(notes(flow)))
+        else:
+            share = exported.module(check_guards=False)
+        self._judge(flow.loss, self._numbers(whole, share))
         return share
 
-    def _refuse(self, loss: State) -> None:
-        told = f"{said(loss)}, so that the loss of the batch is not the mean of its shares' losses"
+    def _numbers(self, whole: fx.GraphModule, share: fx.GraphModule) -> str | None:
+        """What is off in numbers; None where there are none."""
+        if self._is_fake or self._step.forward_only:
+            return None
+        return differences(whole, share, self._step.inputs(), self.batch)
+
+    def _judge(self, loss: State, numbers: str | None) -> None:
+        """Refuse what mixes examples, what numbers refute, and what neither way decides."""
+        if not loss.is_failure and not numbers:
+            return
+        if loss.kind == UNKNOWN and numbers == "":
+            found = f"{said(loss)}; the numbers of the shares agree with those of the batch"
+            self.batch = replace(self.batch, notes=(*self.batch.notes, found))
+            return
+        why = said(loss) if loss.is_failure else str(numbers)
+        told = f"{why}, so that the loss of the batch is not the mean of its shares' losses"
         if not self._accept:
             raise OtherLossError(f"{self._name}, {self.batch.count} micro-batches: {told}; {MEND}")
         self.batch = replace(self.batch, differs=told)
@@ -134,23 +150,27 @@ def said(state: State) -> str:
 
 
 def notes(flow: Flow) -> list[str]:
-    """What was repaired and what a share sees otherwise than the batch."""
+    """What was repaired."""
     found = []
     if flow.given:
         ops = ", ".join(dict.fromkeys(op_name(node.target) for node in flow.given.values()))
         found.append(f"counts of the whole batch are given to every share ({ops})")
     if flow.scaled:
         found.append("sums over the examples are added up, not averaged")
-    if flow.normed:
-        found.append(f"{plural(len(flow.normed), 'batch norm')} see micro-batches one by one")
-    if flow.random:
-        found.append(f"{plural(len(flow.random), 'random op')} draw numbers of their own for each")
     return found
 
 
-def plural(count: int, what: str) -> str:
-    """`1 op`, `2 ops`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-__all__: Sequence[str] = ["Cutter", "Whole", "finished"]
+def exceptions(flow: Flow) -> list[str]:
+    """What a share sees otherwise than the batch, as in gradient accumulation."""
+    found = []
+    if flow.normed:
+        found.append(
+            f"batch norm ({len(flow.normed)} in all) sees micro-batches one by one, as in "
+            "gradient accumulation"
+        )
+    if flow.random:
+        found.append(
+            f"random numbers ({len(flow.random)} ops, such as dropout) are drawn anew for every "
+            "micro-batch"
+        )
+    return found

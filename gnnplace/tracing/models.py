@@ -99,6 +99,17 @@ def capture_workload(
     )
 
 
+def say_batch(program: Program, progress: Callable[[str], None] | None) -> None:
+    """Says how the batch was cut, where that is worth a word."""
+    batch = program.batch
+    if progress is None or batch is None or batch.count == 1:
+        return
+    told = [*batch.notes, *batch.exceptions]
+    told += [f"accepted although {batch.differs}"] if batch.differs else []
+    if told:
+        progress(f"{batch.count} micro-batches: {'; '.join(told)}")
+
+
 def share_of(share: Workload, whole: Workload, count: int) -> Workload:
     """A share that was built by itself, with the first part of the whole batch's inputs."""
     leaves, spec = pytree.tree_flatten(share.inputs)

@@ -60,9 +60,7 @@ class Batches:
             target.copy_(self._share(tensor, int(copy or 0)))
         self._give(given, tensors)
 
-    def _give(
-        self, given: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]
-    ) -> None:
+    def _give(self, given: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
         """What every micro-batch reads of the whole batch, such as its number of words."""
         batch = self._program.batch
         if batch is None or not batch.given:
