@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gnnplace.cluster import Cluster
-from gnnplace.errors import InfeasibleError, InputError, OtherLossError
+from gnnplace.errors import CaptureError, InfeasibleError, InputError, OtherLossError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import Result
 from gnnplace.problem import Problem
@@ -147,7 +147,7 @@ def _sizes(
             if progress is not None:
                 progress(f"the batch is left whole: {error}" if count == 2 else str(error))
             return
-        except InputError:
+        except (InputError, CaptureError):
             if count == 1:
                 raise
             return

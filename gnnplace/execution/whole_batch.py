@@ -13,13 +13,15 @@ from dataclasses import dataclass
 import torch
 
 from gnnplace.execution.result import StepValues
-from gnnplace.execution.verification import TOLERANCE
+from gnnplace.tracing.cut_numbers import (
+    NEGLIGIBLE,
+    TOLERANCE,
+    VANISHED,
+    largest_of,
+    relative_error,
+)
 from gnnplace.tracing.operations import seeded
 from gnnplace.tracing.program import Program
-
-NEGLIGIBLE = 1e-3
-"""A gradient is compared on a scale no smaller than this part of the largest gradient: that of an
-attention's key bias is zero but for rounding, and so is its own scale."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,10 @@ def beside_whole_batch(program: Program, values: StepValues | None) -> WholeBatc
     assert program.batch.whole is not None
     assert values is not None
     loss, gradients = eager_step(program.batch.whole)
-    largest = max((float(g.abs().max()) for g in gradients.values() if g.numel()), default=0.0)
-    errors = {"the loss": _relative(torch.tensor(values.loss), loss, 0.0)}
-    for name in gradients.keys() & values.gradients.keys():
-        floor = NEGLIGIBLE * largest
-        errors[f"the gradient of {name}"] = _relative(
+    floor = max(NEGLIGIBLE * largest_of(gradients.values()), VANISHED * float(loss.abs()))
+    errors = {"the loss": relative_error(torch.tensor(values.loss), loss)}
+    for name in sorted(gradients.keys() & values.gradients.keys()):
+        errors[f"the gradient of {name}"] = relative_error(
             values.gradients[name], gradients[name], floor
         )
     worst = max(errors, key=errors.__getitem__)
@@ -102,15 +103,3 @@ def eager_step(step: torch.nn.Module) -> tuple[torch.Tensor, dict[str, torch.Ten
     named = own.named_parameters()
     found = {n.removeprefix("model."): p.grad for n, p in named if p.grad is not None}
     return loss.detach(), found
-
-
-def _relative(found: torch.Tensor, expected: torch.Tensor, floor: float) -> float:
-    """Largest difference over the largest magnitude, or over `floor` if that is larger."""
-    a, b = found.detach().double().cpu(), expected.detach().double().cpu()
-    if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
-        return float("inf")
-    if not b.numel():
-        return 0.0
-    difference = float((a - b).nan_to_num(0.0).abs().max())
-    scale = max(float(b.nan_to_num(0.0).abs().max()), floor)
-    return difference / scale if scale else difference

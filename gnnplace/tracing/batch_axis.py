@@ -50,6 +50,9 @@ from gnnplace.tracing.counted_losses import ATEN, insert
 
 RULES = {**batch_rules.RULES, **batch_shapes.RULES, **batch_layers.RULES}
 GIVEN = "given_"
+CALLS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+"""Ops that call a graph of their own; their last argument but its operands is that graph."""
+NO_REPAIR = "it needs a number of the whole batch inside no_grad or autocast"
 TRIES = 20  # changes of one op's operands; each has a few operands
 
 
@@ -64,6 +67,7 @@ class Flow:
         scaled: Nodes that were multiplied by a factor, with it.
         normed: Batch norms that train.
         random: Ops that draw random numbers.
+        assumed: Ops without a rule that were taken to keep examples apart.
     """
 
     loss: State = field(default_factory=lambda: State(UNKNOWN))
@@ -71,6 +75,7 @@ class Flow:
     scaled: list[tuple[fx.Node, float]] = field(default_factory=list)
     normed: list[fx.Node] = field(default_factory=list)
     random: list[fx.Node] = field(default_factory=list)
+    assumed: list[fx.Node] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
@@ -79,7 +84,12 @@ class Flow:
 
 
 def follow(
-    share: fx.GraphModule, whole: fx.GraphModule, count: int, *, outputs: bool = False
+    share: fx.GraphModule,
+    whole: fx.GraphModule,
+    count: int,
+    *,
+    outputs: bool = False,
+    assume: bool = False,
 ) -> Flow:
     """Follow the batch through a forward graph, and repair the share's.
 
@@ -88,38 +98,71 @@ def follow(
         whole: Graph of the whole batch.
         count: Shares, M.
         outputs: The graph returns outputs, whose shares are to be parts of the batch's.
+        assume: Take it that an op without a rule keeps examples apart; numbers must confirm it.
     """
-    return _Follower(share, whole, count, outputs).flow()
+    return _Follower(share, whole, count, _Mode(outputs, assume)).flow()
+
+
+@dataclass(frozen=True)
+class _Mode:
+    """See `follow`."""
+
+    outputs: bool
+    assume: bool
 
 
 class _Follower:
     def __init__(
-        self, share: fx.GraphModule, whole: fx.GraphModule, count: int, outputs: bool
+        self,
+        share: fx.GraphModule,
+        whole: fx.GraphModule,
+        count: int,
+        mode: _Mode,
+        outer: _Follower | None = None,
     ) -> None:
-        self.share, self.whole, self.count, self.outputs = share, whole, count, outputs
+        self.share, self.whole, self.count, self.mode = share, whole, count, mode
         self.states: dict[fx.Node, Any] = {}
         self.base: dict[fx.Node, fx.Node] = {}
         self.changed = changed_attributes(share.graph)
-        self.found = Flow()
+        self.outer = outer
+        self.found: Flow = Flow() if outer is None else outer.found
 
     def flow(self) -> Flow:
-        mine, twins = list(self.share.graph.nodes), list(self.whole.graph.nodes)
-        odd = next((a for a, b in zip(mine, twins, strict=False) if not _alike(a, b)), None)
-        if odd is not None or len(mine) != len(twins):
-            why = "the model does something else for a batch of another size"
-            self.found.loss = State(UNKNOWN, culprit=odd or mine[-2], why=why)
+        """Of the whole graph."""
+        odd = self._odd()
+        if odd is not None:
+            self.found.loss = odd
             return self.found
-        for node, twin in zip(mine, twins, strict=True):
-            if node.op == "output":
-                self._end(node)
-            else:
-                self.states[node] = self._state(node, twin)
+        self._walk()
+        self._end(self.share.graph.output_node())
         self.share.recompile()
         return self.found
 
+    def results(self) -> Any:
+        """States of what a graph returns that is called by another one."""
+        odd = self._odd()
+        if odd is not None:
+            return odd
+        self._walk()
+        return tuple(self.states[n] for n in flat_nodes(self.share.graph.output_node()))
+
+    def _odd(self) -> State | None:
+        """Where the graphs of the share and of the whole batch are not alike."""
+        mine, twins = list(self.share.graph.nodes), list(self.whole.graph.nodes)
+        odd = next((a for a, b in zip(mine, twins, strict=False) if not _alike(a, b)), None)
+        if odd is None and len(mine) == len(twins):
+            return None
+        why = "the model does something else for a batch of another size"
+        return State(UNKNOWN, culprit=odd or mine[-2], why=why)
+
+    def _walk(self) -> None:
+        for node, twin in zip(self.share.graph.nodes, list(self.whole.graph.nodes), strict=False):
+            if node.op != "output" and node not in self.states:
+                self.states[node] = self._state(node, twin)
+
     def _end(self, output: fx.Node) -> None:
         """The loss as a mean over the shares, or outputs that are parts of the batch's."""
-        if self.outputs:
+        if self.mode.outputs:
             self.found.loss = self._outputs(flat_nodes(output))
             return
         loss = flat_nodes(output)[0]
@@ -154,6 +197,8 @@ class _Follower:
             return found[index] if isinstance(found, tuple) else found  # type: ignore[index]
         if is_static(node):
             return same(known=True)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return self._inside(node, twin)
         state = self._ruled(node, twin)
         self._alias(node, state)
         return state
@@ -161,6 +206,8 @@ class _Follower:
     def _attribute_state(self, node: fx.Node, twin: fx.Node) -> State:
         mine = _attribute(self.share, str(node.target))
         other = _attribute(self.whole, str(twin.target))
+        if isinstance(mine, fx.GraphModule):
+            return same(known=True)
         known = not isinstance(mine, torch.nn.Parameter) and node.target not in self.changed
         learned = isinstance(mine, torch.nn.Parameter)
         if mine is other or (learned and mine.shape == other.shape):
@@ -171,6 +218,17 @@ class _Follower:
             return same(known)
         return State(MIXED, known=known, culprit=node, why="it depends on the size of the batch")
 
+    def _inside(self, node: fx.Node, twin: fx.Node) -> Any:
+        """Of an op that calls another graph, as `torch.no_grad` and `autocast` do."""
+        share, whole = _called(self.share, node), _called(self.whole, twin)
+        if share is None or whole is None or op_name(node.target) not in CALLS:
+            return State(UNKNOWN, culprit=node, why="there is no rule for it")
+        nested = _Follower(share, whole, self.count, self.mode, self)
+        given = [n for n in node.args if isinstance(n, fx.Node) and not _is_graph(self.share, n)]
+        slots = share.graph.find_nodes(op="placeholder")
+        nested.states = {s: self.states[n] for s, n in zip(slots, given, strict=True)}
+        return nested.results()
+
     def _ruled(self, node: fx.Node, twin: fx.Node) -> Any:
         """The state that the op's rule gives, with its operands changed as it asks for."""
         for _ in range(TRIES):
@@ -178,11 +236,24 @@ class _Follower:
             try:
                 return self._checked(op, self._by_rule(op))
             except ChangeError as change:
+                if self.outer is not None:
+                    return State(UNKNOWN, known=op.known, culprit=node, why=NO_REPAIR)
                 self._change(node, change.operand, change.factor, op.twin_of(change.operand))
-            except (MixesError, UndecidedError) as error:
-                kind = MIXED if isinstance(error, MixesError) else UNKNOWN
-                return State(kind, known=op.known, culprit=node, why=str(error))
+            except MixesError as error:
+                return State(MIXED, known=op.known, culprit=node, why=str(error))
+            except UndecidedError as error:
+                return self._undecided(op, str(error))
         return State(UNKNOWN, culprit=node, why="its operands cannot be repaired")
+
+    def _undecided(self, op: Op, why: str) -> Any:
+        """Unknown; or by the shapes of its results, if that is to be assumed."""
+        failed = State(UNKNOWN, known=op.known, culprit=op.node, why=why)
+        if not self.mode.assume:
+            return failed
+        found = tuple(_assumed(share, whole, op, failed) for share, whole in op.shapes)
+        if not any(state.is_failure for state in found):
+            self.found.assumed.append(op.node)
+        return found if isinstance(op.node.meta.get("val"), list | tuple) else found[0]
 
     def _by_rule(self, op: Op) -> Any:
         self._note(op)
@@ -264,6 +335,28 @@ class _Follower:
         new.meta["val"] = operand.meta["val"]
         self.states[new] = same(known=True)
         return new
+
+
+def _assumed(share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: State) -> State:
+    grown = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
+    if len(share) != len(whole) or len(grown) > 1:
+        return failed
+    if not grown:
+        return same(op.known)
+    fits = whole[grown[0]] == op.count * share[grown[0]]
+    return State(SPLIT, grown[0], known=op.known) if fits else failed
+
+
+def _is_graph(module: fx.GraphModule, node: fx.Node) -> bool:
+    return node.op == "get_attr" and isinstance(
+        getattr(module, str(node.target), None), fx.GraphModule
+    )
+
+
+def _called(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule | None:
+    """The graph that an op calls."""
+    graphs = [n for n in flat_nodes(node) if _is_graph(module, n)]
+    return getattr(module, str(graphs[0].target)) if len(graphs) == 1 else None
 
 
 def _replace(node: fx.Node, operand: fx.Node, new: fx.Node) -> None:

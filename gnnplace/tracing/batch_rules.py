@@ -50,6 +50,9 @@ ALONG = ("softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum", "cumpro
          "cosine_similarity_along", "softmin", "renorm", "unfold", "flip", "roll",
          "msort", "trapezoid", "fft_fft", "fft_ifft", "gumbel_softmax")  # fmt: skip
 
+ORDERS = ("sort", "argsort", "msort", "roll", "flip")
+"""Ops along an axis that only put examples into another order."""
+
 
 def elementwise(op: Op) -> State:
     """An op that works on each element by itself, with broadcasting.
@@ -248,7 +251,8 @@ def along(op: Op) -> Any:
     else:
         dims = {op.get("dim", "dimension", default=-1) % rank}
     if state.dim in dims:
-        raise MixesError("it works along the batch")
+        kind = UndecidedError if op.name in ORDERS else MixesError
+        raise kind("it works along the batch")
     return each(op, state)
 
 

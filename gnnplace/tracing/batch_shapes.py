@@ -203,7 +203,7 @@ def embedded(op: Op) -> State:
     """`embedding`: a row of a table that all shares have for every index."""
     weight = op.plain(op.args["weight"])
     if weight.kind != SAME:
-        raise MixesError("it looks examples up in the batch")
+        raise UndecidedError("it looks examples up in the batch")
     state = op.plain(op.args["indices"])
     return state if state.kind == SAME else op.split(state.dim, state.outer)
 
@@ -216,7 +216,7 @@ def gathered(op: Op) -> State:
         return fresh(op)
     dim = op.get("dim", default=0) % len(shape_of(node))
     if state.kind == SPLIT and state.dim == dim:
-        raise MixesError("it looks examples up in the batch")
+        raise UndecidedError("it looks examples up in the batch")
     if {state.kind, other.kind} == {SAME, SPLIT} and state.kind == SPLIT:
         raise UndecidedError("it looks all examples up by one index")
     if state.kind == SAME and other.dim != dim:
@@ -230,7 +230,7 @@ def selected(op: Op) -> State:
     state, other = op.plain(node), op.plain(index)
     dim = op.args["dim"] % len(shape_of(node))
     if state.kind == SPLIT and (state.dim == dim or other.kind == SPLIT):
-        raise MixesError("it looks examples up in the batch")
+        raise UndecidedError("it looks examples up in the batch")
     if other.kind == SPLIT:
         return op.split(dim, other.outer)
     return state
@@ -262,7 +262,7 @@ def _placed(op: Op, index: fx.Node, rank: int, dim: int, state: State) -> tuple[
     own = op.state(index)
     along = state.kind == SPLIT and state.dim == dim
     if along and not (own.kind == POSITION and state.outer == 1):
-        raise MixesError("it looks examples up in the batch")
+        raise UndecidedError("it looks examples up in the batch")
     if own.kind == POSITION and not along:
         op.plain(index)
     if own.kind not in (SPLIT, POSITION):

@@ -23,9 +23,15 @@ from gnnplace.tracing.counted_losses import COUNTED
 from gnnplace.tracing.cut_batch import CutBatch
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-"""Allowed differences, over the largest magnitude: a few hundred roundings of the type."""
+"""Largest error allowed, relative to the tensor's largest magnitude: a few hundred roundings of the
+type (its machine epsilon times about 1e3, less for the short types), as another order of sums
+makes them. Equal kernels on equal layouts give equal bits, so errors beyond rounding are faults."""
 NEGLIGIBLE = 1e-3
-"""Gradients are compared on a scale no smaller than this part of the largest one."""
+"""Gradients are compared on a scale no smaller than this part of the largest one: that of an
+attention's key bias is zero but for rounding, and so is its own scale."""
+VANISHED = 1e-5
+"""Gradients all smaller than this part of the loss are rounding errors and tell nothing; those of an
+untrained network whose batch norm is frozen are."""
 ROOM = 0.5
 """Part of the free memory that the whole batch's tensors may take; beyond it nothing is run."""
 OFF = {"training": False, "train": False, "dropout_p": 0.0, "dropout": 0.0}
@@ -45,7 +51,7 @@ def differences(
 
     Returns:
         Empty if nothing is; None if it cannot be told: the step draws random numbers elsewhere
-        than in dropout, or takes too much memory.
+        than in dropout, takes too much memory, or has no gradients to speak of.
     """
     frozen = [_frozen(whole), _frozen(share)]
     if None in frozen or _bytes(whole) > ROOM * psutil.virtual_memory().available:
@@ -62,7 +68,7 @@ def differences(
 
 def _compared(
     whole: fx.GraphModule, share: fx.GraphModule, inputs: Sequence[torch.Tensor], batch: CutBatch
-) -> str:
+) -> str | None:
     expected = _step(whole, inputs)
     for name, value in batch.values(inputs).items():
         setattr(share, name, value)
@@ -70,14 +76,14 @@ def _compared(
     for part in batch.cut(inputs):
         for name, tensor in _step(share, part).items():
             total[name] = total[name] + tensor if name in total else tensor
-    largest = max(float(t.abs().max()) for n, t in expected.items() if n and t.numel())
+    largest = largest_of(t for n, t in expected.items() if n)
     for name, tensor in expected.items():
-        floor = NEGLIGIBLE * largest if name else 0.0
-        error = _relative(total[name] / batch.count, tensor, floor)
+        floor = max(NEGLIGIBLE * largest, VANISHED * float(expected[""].abs())) if name else 0.0
+        error = relative_error(total[name] / batch.count, tensor, floor)
         if not error <= TOLERANCE.get(tensor.dtype, 0.0):
             what = f"the gradient of {name.removeprefix('model.')}" if name else "the loss"
             return f"{what} is off by {error:.2g} of its size"
-    return ""
+    return "" if largest > VANISHED * float(expected[""].abs()) else None
 
 
 def _step(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -90,12 +96,17 @@ def _step(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> dict[str, t
     return {"": loss.detach()} | {name: g for name, g in pairs if g is not None}
 
 
-def _relative(found: torch.Tensor, expected: torch.Tensor, floor: float) -> float:
-    a, b = found.double(), expected.double()
-    if not torch.equal(a.isnan(), b.isnan()):
+def largest_of(tensors: Iterable[torch.Tensor]) -> float:
+    """Largest magnitude in some tensors; 0 of none."""
+    return max((float(t.nan_to_num(0.0).abs().max()) for t in tensors if t.numel()), default=0.0)
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor, floor: float = 0.0) -> float:
+    """Largest difference over the largest magnitude expected, or over `floor` if that is larger."""
+    a, b = found.detach().double().cpu(), expected.detach().double().cpu()
+    if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
         return float("inf")
-    scale = max(float(b.nan_to_num(0.0).abs().max()), floor) if b.numel() else 0.0
-    error = float((a - b).nan_to_num(0.0).abs().max()) if b.numel() else 0.0
+    scale, error = max(largest_of([b]), floor), largest_of([a - b])
     return error / scale if scale else error
 
 

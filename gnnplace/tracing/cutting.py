@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from gnnplace.errors import OtherLossError
 from gnnplace.tracing.batch_axis import Flow, follow
-from gnnplace.tracing.batch_state import UNKNOWN, State, op_name
+from gnnplace.tracing.batch_state import MIXED, UNKNOWN, State, op_name
 from gnnplace.tracing.blame import node_place
 from gnnplace.tracing.counted_losses import write_out_counts
 from gnnplace.tracing.cut_batch import GIVEN, CutBatch, batch_axes, subgraph
@@ -81,25 +81,36 @@ class Cutter:
         Raises:
             OtherLossError: the loss of the whole batch is not that of its shares.
         """
-        share = exported.module(check_guards=False)
-        whole = export(self._step).module(check_guards=False)
-        assert isinstance(share, fx.GraphModule)
-        assert isinstance(whole, fx.GraphModule)
-        for module in (share, whole):
-            write_out_counts(module)
-        flow = follow(share, whole, self.batch.count, outputs=self._step.forward_only)
+        share, whole = _module(exported), _module(export(self._step))
+        write_out_counts(whole)
+        flow = self._followed(share, whole)
+        loss = flow.loss
+        if loss.kind == UNKNOWN and self._has_numbers:
+            share = _module(exported)
+            flow = self._followed(share, whole, assume=True)
         self.batch = replace(self.batch, exceptions=tuple(exceptions(flow)))
         if flow.holds:
             self._give(share, whole, flow)
             self.batch = replace(self.batch, notes=tuple(notes(flow)))
         else:
-            share = exported.module(check_guards=False)
-        self._judge(flow.loss, self._numbers(whole, share))
-        return share
+            share = _module(exported)
+        self._judge(loss, self._numbers(whole, share, loss))
+        return share if not self.batch.differs else _module(exported)
 
-    def _numbers(self, whole: fx.GraphModule, share: fx.GraphModule) -> str | None:
-        """What is off in numbers; None where there are none."""
-        if self._is_fake or self._step.forward_only:
+    def _followed(
+        self, share: fx.GraphModule, whole: fx.GraphModule, *, assume: bool = False
+    ) -> Flow:
+        write_out_counts(share)
+        outputs = self._step.forward_only
+        return follow(share, whole, self.batch.count, outputs=outputs, assume=assume)
+
+    @property
+    def _has_numbers(self) -> bool:
+        return not self._is_fake and not self._step.forward_only
+
+    def _numbers(self, whole: fx.GraphModule, share: fx.GraphModule, loss: State) -> str | None:
+        """What is off in numbers; None where there are none, or they do not matter."""
+        if not self._has_numbers or loss.kind == MIXED:
             return None
         return differences(whole, share, self._step.inputs(), self.batch)
 
@@ -108,10 +119,11 @@ class Cutter:
         if not loss.is_failure and not numbers:
             return
         if loss.kind == UNKNOWN and numbers == "":
-            found = f"{said(loss)}; the numbers of the shares agree with those of the batch"
+            found = f"{said(loss)}, but the numbers of the shares are those of the batch"
             self.batch = replace(self.batch, notes=(*self.batch.notes, found))
             return
         why = said(loss) if loss.is_failure else str(numbers)
+        why += f", and {numbers}" if loss.is_failure and numbers else ""
         told = f"{why}, so that the loss of the batch is not the mean of its shares' losses"
         if not self._accept:
             raise OtherLossError(f"{self._name}, {self.batch.count} micro-batches: {told}; {MEND}")
@@ -126,6 +138,12 @@ class Cutter:
         values = self.batch.values(self._step.inputs())
         for name, value in values.items():
             setattr(share, name, value.clone())
+
+
+def _module(exported: torch.export.ExportedProgram) -> fx.GraphModule:
+    module = exported.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)
+    return module
 
 
 def finished(program: Program, batch: CutBatch) -> Program:

@@ -52,7 +52,8 @@ def microbatched(program: Program, count: int) -> Program:
         return program
     made = _Cut(program, count).program()
     batch = program.batch
-    return made if batch is None or not batch.shares else with_inputs(made, batch.shares)
+    known = batch is not None and program.initial and len(batch.shares) == count
+    return with_inputs(made, batch.shares) if batch is not None and known else made
 
 
 def with_inputs(program: Program, inputs: tuple[tuple[torch.Tensor, ...], ...]) -> Program:
