@@ -64,6 +64,7 @@ class Flow:
         loss: State of the loss, after the repairs: a sum with scale 1/M, or what failed.
         given: Nodes of the whole batch's graph whose values every share reads, by the name of
             the buffer that they stand in.
+        counted: Nodes of the share's graph whose values were replaced by those.
         scaled: Nodes that were multiplied by a factor, with it.
         normed: Batch norms that train.
         random: Ops that draw random numbers.
@@ -72,6 +73,7 @@ class Flow:
 
     loss: State = field(default_factory=lambda: State(UNKNOWN))
     given: dict[str, fx.Node] = field(default_factory=dict)
+    counted: list[fx.Node] = field(default_factory=list)
     scaled: list[tuple[fx.Node, float]] = field(default_factory=list)
     normed: list[fx.Node] = field(default_factory=list)
     random: list[fx.Node] = field(default_factory=list)
@@ -328,6 +330,7 @@ class _Follower:
         if name is None:
             name = f"{GIVEN}{len(self.found.given)}"
             self.found.given[name] = twin
+            self.found.counted.append(operand)
             value = operand.meta["val"]
             self.share.register_buffer(name, torch.zeros(value.shape, dtype=value.dtype))
         with self.share.graph.inserting_before(node):

@@ -29,6 +29,8 @@ class CutBatch:
         given: Names of the values that a share reads of the whole batch, such as the number of
             words that are not padding.
         numbers: From the input tensors of the whole batch to those values.
+        counts: From the input tensors of a share to counts that must be equal in all shares,
+            because the loss could not be repaired; None if there are none.
         notes: What was repaired, a sentence each.
         exceptions: What a share sees otherwise than the batch: batch norm and random numbers.
         whole: Model and loss on the whole batch, as the user has them (a `StepModule`).
@@ -40,6 +42,7 @@ class CutBatch:
     shares: tuple[Tensors, ...] = ()
     given: tuple[str, ...] = ()
     numbers: fx.GraphModule | None = None
+    counts: fx.GraphModule | None = None
     notes: tuple[str, ...] = ()
     exceptions: tuple[str, ...] = ()
     whole: torch.nn.Module | None = field(default=None, repr=False)
@@ -64,10 +67,33 @@ class CutBatch:
         """What every share is given, of a whole batch's input tensors."""
         if self.numbers is None:
             return {}
-        slots = self.numbers.graph.find_nodes(op="placeholder")
-        own = [_like(tensor, slot) for tensor, slot in zip(inputs, slots, strict=True)]
-        with torch.no_grad():
-            return dict(zip(self.given, self.numbers(*own), strict=True))
+        return dict(zip(self.given, _called(self.numbers, inputs), strict=True))
+
+    def check(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Whether the shares of a whole batch have equal counts, where they must.
+
+        Raises:
+            InputError: they have not, so that the mean of the shares' losses is another loss.
+        """
+        if self.counts is None:
+            return
+        found = [_called(self.counts, share) for share in self.cut(inputs)]
+        for first, *others in zip(*found, strict=True):
+            odd = next((k for k, other in enumerate(others, 1) if not torch.equal(first, other)), 0)
+            if odd:
+                raise InputError(
+                    f"batch: a mean over {first.sum():g} elements in micro-batch 0 and over "
+                    f"{others[odd - 1].sum():g} in micro-batch {odd} is another loss than that of "
+                    "the whole batch; give equal counts, or leave the batch whole"
+                )
+
+
+def _called(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Tensors:
+    slots = module.graph.find_nodes(op="placeholder")
+    own = [_like(tensor, slot) for tensor, slot in zip(inputs, slots, strict=True)]
+    with torch.no_grad():
+        found: Tensors = module(*own)
+    return found
 
 
 def _like(tensor: torch.Tensor, slot: fx.Node) -> torch.Tensor:

@@ -30,8 +30,8 @@ NEGLIGIBLE = 1e-3
 """Gradients are compared on a scale no smaller than this part of the largest one: that of an
 attention's key bias is zero but for rounding, and so is its own scale."""
 VANISHED = 1e-5
-"""Gradients all smaller than this part of the loss are rounding errors and tell nothing; those of an
-untrained network whose batch norm is frozen are."""
+"""Gradients that are all smaller than this part of the loss are rounding errors and tell nothing;
+those of an untrained network whose batch norm is frozen may be."""
 ROOM = 0.5
 """Part of the free memory that the whole batch's tensors may take; beyond it nothing is run."""
 OFF = {"training": False, "train": False, "dropout_p": 0.0, "dropout": 0.0}
@@ -39,7 +39,12 @@ OFF = {"training": False, "train": False, "dropout_p": 0.0, "dropout": 0.0}
 
 
 def differences(
-    whole: fx.GraphModule, share: fx.GraphModule, inputs: Sequence[torch.Tensor], batch: CutBatch
+    whole: fx.GraphModule,
+    share: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    batch: CutBatch,
+    *,
+    uneven: bool = True,
 ) -> str | None:
     """What is off between the whole batch and its shares.
 
@@ -48,6 +53,7 @@ def differences(
         share: Of a share, repaired.
         inputs: Of the whole batch.
         batch: How it is cut.
+        uneven: Make masks and padding unequal.
 
     Returns:
         Empty if nothing is; None if it cannot be told: the step draws random numbers elsewhere
@@ -57,7 +63,8 @@ def differences(
     if None in frozen or _bytes(whole) > ROOM * psutil.virtual_memory().available:
         return None
     found = None
-    for example in (unequal(whole, inputs, batch), tuple(inputs)):
+    examples = [unequal(whole, inputs, batch)] if uneven else []
+    for example in (*examples, tuple(inputs)):
         try:
             found = _compared(frozen[0], frozen[1], example, batch)  # type: ignore[arg-type]
         except (IndexError, RuntimeError):  # numbers that the model cannot take
@@ -76,14 +83,18 @@ def _compared(
     for part in batch.cut(inputs):
         for name, tensor in _step(share, part).items():
             total[name] = total[name] + tensor if name in total else tensor
-    largest = largest_of(t for n, t in expected.items() if n)
+    loss = expected.pop("")
+    if not relative_error(total[""] / batch.count, loss) <= TOLERANCE.get(loss.dtype, 0.0):
+        return f"the loss is {float(total['']) / batch.count:.6g} instead of {float(loss):.6g}"
+    floor = NEGLIGIBLE * largest_of(expected.values())
+    if floor <= NEGLIGIBLE * VANISHED * float(loss.abs()):
+        return None
     for name, tensor in expected.items():
-        floor = max(NEGLIGIBLE * largest, VANISHED * float(expected[""].abs())) if name else 0.0
         error = relative_error(total[name] / batch.count, tensor, floor)
         if not error <= TOLERANCE.get(tensor.dtype, 0.0):
-            what = f"the gradient of {name.removeprefix('model.')}" if name else "the loss"
-            return f"{what} is off by {error:.2g} of its size"
-    return "" if largest > VANISHED * float(expected[""].abs()) else None
+            parameter = name.removeprefix("model.")
+            return f"the gradient of {parameter} is off by {error:.2g} of its size"
+    return ""
 
 
 def _step(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -71,12 +71,16 @@ class Cutter:
     def _is_fake(self) -> bool:
         return any(isinstance(t, FakeTensor) for t in self._step.inputs())
 
-    def __call__(self, exported: torch.export.ExportedProgram, export: Export) -> fx.GraphModule:
+    def __call__(
+        self, exported: torch.export.ExportedProgram, export: Export, *, fixed: str = ""
+    ) -> fx.GraphModule:
         """The share's forward graph, repaired.
 
         Args:
             exported: The share's forward pass.
             export: Exports another one.
+            fixed: Why the graph that is returned will not be used, so that nothing can be
+                repaired; counts must be equal then. Empty: it will.
 
         Raises:
             OtherLossError: the loss of the whole batch is not that of its shares.
@@ -89,6 +93,9 @@ class Cutter:
             share = _module(exported)
             flow = self._followed(share, whole, assume=True)
         self.batch = replace(self.batch, exceptions=tuple(exceptions(flow)))
+        if fixed and flow.holds and (flow.given or flow.scaled):
+            self._leave(_module(exported), share, whole, flow, fixed)
+            return share
         if flow.holds:
             self._give(share, whole, flow)
             self.batch = replace(self.batch, notes=tuple(notes(flow)))
@@ -96,6 +103,28 @@ class Cutter:
             share = _module(exported)
         self._judge(loss, self._numbers(whole, share, loss))
         return share if not self.batch.differs else _module(exported)
+
+    def _leave(
+        self,
+        share: fx.GraphModule,
+        repaired: fx.GraphModule,
+        whole: fx.GraphModule,
+        flow: Flow,
+        fixed: str,
+    ) -> None:
+        """Leave a share as it is: its counts must be equal, now and in every step."""
+        needed = "; ".join(notes(flow))
+        loss = State(UNKNOWN, why=f"it needs a repair ({needed}), but {fixed}")
+        off = None
+        if self._has_numbers:
+            off = differences(whole, share, self._step.inputs(), self.batch, uneven=False)
+        if off == "":
+            told = "means over counts must be over equal counts in every micro-batch"
+            counts = subgraph(repaired, flow.counted)
+            self.batch = replace(self.batch, counts=counts, notes=(told,))
+            self.batch.check(self._step.inputs())
+        else:
+            self._judge(loss, off)
 
     def _followed(
         self, share: fx.GraphModule, whole: fx.GraphModule, *, assume: bool = False
@@ -162,7 +191,7 @@ def said(state: State) -> str:
     """Which op it is and what it does, in words."""
     node = state.culprit
     if node is None:
-        return "the step cannot be followed"
+        return f"the loss cannot be cut: {state.why}"
     what = f"input {node.name!r}" if node.op == "placeholder" else f"op {op_name(node.target)!r}"
     return f"{what}{node_place(node)} cannot be cut: {state.why}"
 

@@ -129,6 +129,8 @@ def _trace(
             cutter(exported, _export)
         return _inference(exported.run_decompositions(_composite_decompositions()))
     if custom:  # only autograd itself knows their backward: trace the model as it is
+        if cutter is not None:
+            cutter(exported, _export, fixed=f"its autograd function {custom[0]!r} is traced as is")
         return _joint(step, inputs, step)
     module = cutter(exported, _export) if cutter else exported.module(check_guards=False)
     _register_constants(module)

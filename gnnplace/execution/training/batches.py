@@ -63,9 +63,11 @@ class Batches:
     def _give(self, given: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
         """What every micro-batch reads of the whole batch, such as its number of words."""
         batch = self._program.batch
-        if batch is None or not batch.given:
+        if batch is None or batch.count == 1:
             return
-        for name, value in batch.values([given[source] for source in self._sources]).items():
+        whole = [given[source] for source in self._sources]
+        batch.check(whole)
+        for name, value in batch.values(whole).items():
             tensors[name].copy_(value)
 
     def _checked(self, batch: Inputs) -> dict[str, torch.Tensor]:
