@@ -29,7 +29,6 @@ from torch import fx
 from gnnplace.tracing import batch_layers, batch_rules, batch_shapes
 from gnnplace.tracing.batch_state import (
     MIXED,
-    SAME,
     SPLIT,
     SUM,
     UNKNOWN,
@@ -44,7 +43,23 @@ from gnnplace.tracing.batch_state import (
     op_name,
     same,
     shape_of,
-    statics,
+)
+from gnnplace.tracing.batch_twins import (
+    alike,
+    assumed,
+    attribute,
+    called_graph,
+    changed_attributes,
+    draws,
+    grown,
+    input_state,
+    is_fake,
+    is_graph,
+    is_plain,
+    merged,
+    replace_operand,
+    trains_norm,
+    unknown,
 )
 from gnnplace.tracing.counted_losses import ATEN, insert
 
@@ -151,7 +166,7 @@ class _Follower:
     def _odd(self) -> State | None:
         """Where the graphs of the share and of the whole batch are not alike."""
         mine, twins = list(self.share.graph.nodes), list(self.whole.graph.nodes)
-        odd = next((a for a, b in zip(mine, twins, strict=False) if not _alike(a, b)), None)
+        odd = next((a for a, b in zip(mine, twins, strict=False) if not alike(a, b)), None)
         if odd is None and len(mine) == len(twins):
             return None
         why = "the model does something else for a batch of another size"
@@ -190,7 +205,7 @@ class _Follower:
 
     def _state(self, node: fx.Node, twin: fx.Node) -> Any:
         if node.op == "placeholder":
-            return _input_state(node, twin, self.count)
+            return input_state(node, twin, self.count)
         if node.op == "get_attr":
             return self._attribute_state(node, twin)
         if node.target is operator.getitem:
@@ -206,8 +221,8 @@ class _Follower:
         return state
 
     def _attribute_state(self, node: fx.Node, twin: fx.Node) -> State:
-        mine = _attribute(self.share, str(node.target))
-        other = _attribute(self.whole, str(twin.target))
+        mine = attribute(self.share, str(node.target))
+        other = attribute(self.whole, str(twin.target))
         if isinstance(mine, fx.GraphModule):
             return same(known=True)
         known = not isinstance(mine, torch.nn.Parameter) and node.target not in self.changed
@@ -216,17 +231,17 @@ class _Follower:
             return same(known)
         if mine.shape != other.shape:
             return State(UNKNOWN, culprit=node, why="its shape depends on the batch")
-        if _fake(mine) or _fake(other) or torch.equal(mine, other):
+        if is_fake(mine) or is_fake(other) or torch.equal(mine, other):
             return same(known)
         return State(MIXED, known=known, culprit=node, why="it depends on the size of the batch")
 
     def _inside(self, node: fx.Node, twin: fx.Node) -> Any:
         """Of an op that calls another graph, as `torch.no_grad` and `autocast` do."""
-        share, whole = _called(self.share, node), _called(self.whole, twin)
+        share, whole = called_graph(self.share, node), called_graph(self.whole, twin)
         if share is None or whole is None or op_name(node.target) not in CALLS:
             return State(UNKNOWN, culprit=node, why="there is no rule for it")
         nested = _Follower(share, whole, self.count, self.mode, self)
-        given = [n for n in node.args if isinstance(n, fx.Node) and not _is_graph(self.share, n)]
+        given = [n for n in node.args if isinstance(n, fx.Node) and not is_graph(self.share, n)]
         slots = share.graph.find_nodes(op="placeholder")
         nested.states = {s: self.states[n] for s, n in zip(slots, given, strict=True)}
         return nested.results()
@@ -252,7 +267,7 @@ class _Follower:
         failed = State(UNKNOWN, known=op.known, culprit=op.node, why=why)
         if not self.mode.assume:
             return failed
-        found = tuple(_assumed(share, whole, op, failed) for share, whole in op.shapes)
+        found = tuple(assumed(share, whole, op, failed) for share, whole in op.shapes)
         if not any(state.is_failure for state in found):
             self.found.assumed.append(op.node)
         return found if isinstance(op.node.meta.get("val"), list | tuple) else found[0]
@@ -265,7 +280,7 @@ class _Follower:
                 if state.known and shape_of(node) == shape_of(op.twin_of(node)):
                     raise ChangeError(node, None)
                 return State(state.kind, known=op.known, culprit=state.culprit, why=state.why)
-        if _is_plain(op):
+        if is_plain(op):
             return batch_rules.each(op, same(op.known))
         rule = RULES.get(op.name)
         if rule is None and batch_rules.is_elementwise(op.node.target):
@@ -275,7 +290,7 @@ class _Follower:
         return rule(op)
 
     def _note(self, op: Op) -> None:
-        if _trains_norm(op) and op.node not in self.found.normed:
+        if trains_norm(op) and op.node not in self.found.normed:
             self.found.normed.append(op.node)
         if draws(op) and op.node not in self.found.random:
             self.found.random.append(op.node)
@@ -284,10 +299,10 @@ class _Follower:
         """The state if the shapes agree with it; random numbers are not known."""
         states = state if isinstance(state, tuple) else (state,) * len(op.shapes)
         for each, (share, whole) in zip(states, op.shapes, strict=False):
-            if not each.is_failure and _grown(each, share, self.count) != whole:
+            if not each.is_failure and grown(each, share, self.count) != whole:
                 raise UndecidedError(f"its rule does not fit its shape ({each.kind})")
         if draws(op):
-            return batch_rules.each(op, _unknown(states[0]))
+            return batch_rules.each(op, unknown(states[0]))
         return state
 
     def _alias(self, node: fx.Node, state: Any) -> None:
@@ -303,7 +318,7 @@ class _Follower:
             return
         self.states[first] = state
         while (first := self.base.get(first)) is not None:  # type: ignore[assignment]
-            self.states[first] = _merged(self.states[first], state, node)
+            self.states[first] = merged(self.states[first], state, node)
 
     def _change(
         self, node: fx.Node, operand: fx.Node, factor: float | None, twin: fx.Node | None = None
@@ -314,7 +329,7 @@ class _Follower:
         else:
             assert twin is not None
             new = self._given(node, operand, twin)
-        _replace(node, operand, new)
+        replace_operand(node, operand, new)
 
     def _multiplied(self, node: fx.Node, operand: fx.Node, factor: float) -> fx.Node:
         whole = float(factor).is_integer()
@@ -338,128 +353,3 @@ class _Follower:
         new.meta["val"] = operand.meta["val"]
         self.states[new] = same(known=True)
         return new
-
-
-def _assumed(share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: State) -> State:
-    grown = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
-    if len(share) != len(whole) or len(grown) > 1:
-        return failed
-    if not grown:
-        return same(op.known)
-    fits = whole[grown[0]] == op.count * share[grown[0]]
-    return State(SPLIT, grown[0], known=op.known) if fits else failed
-
-
-def _is_graph(module: fx.GraphModule, node: fx.Node) -> bool:
-    return node.op == "get_attr" and isinstance(
-        getattr(module, str(node.target), None), fx.GraphModule
-    )
-
-
-def _called(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule | None:
-    """The graph that an op calls."""
-    graphs = [n for n in flat_nodes(node) if _is_graph(module, n)]
-    return getattr(module, str(graphs[0].target)) if len(graphs) == 1 else None
-
-
-def _replace(node: fx.Node, operand: fx.Node, new: fx.Node) -> None:
-    """Let a node read `new`; an op that would change it in place makes a value instead."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None and schema.is_mutable and node.args and node.args[0] is operand:
-        packet = getattr(torch.ops.aten, op_name(node.target))
-        node.target = getattr(packet, node.target._overloadname)  # type: ignore[union-attr]
-        later = [user for user in operand.users if user is not node and node < user]
-        for user in later:
-            user.replace_input_with(operand, node)
-    node.replace_input_with(operand, new)
-
-
-def _alike(node: fx.Node, twin: fx.Node) -> bool:
-    if node.op != twin.op:
-        return False
-    return node.op != "call_function" or node.target == twin.target
-
-
-def _input_state(node: fx.Node, twin: fx.Node, count: int) -> State:
-    share, whole = shape_of(node), shape_of(twin)
-    if share == whole:
-        return same(known=True)
-    dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
-    if len(share) != len(whole) or len(dims) != 1 or whole[dims[0]] != count * share[dims[0]]:
-        return State(UNKNOWN, culprit=node, why="this input has the batch on several axes")
-    return State(SPLIT, dims[0], known=True)
-
-
-def _grown(state: State, share: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Shape of the whole batch's value as the state has it."""
-    if state.kind in (SAME, SUM):
-        return share
-    if not 0 <= state.dim < len(share):
-        return ()
-    return tuple(n * count if d == state.dim else n for d, n in enumerate(share))
-
-
-def _is_plain(op: Op) -> bool:
-    """Whether an op reads nothing of the batch and does not know its size."""
-    if any(op.state(n).kind != SAME for n in op.operands):
-        return False
-    alike = list(statics(list(op.args.values()))) == list(statics(list(op.whole_args.values())))
-    return alike and all(share == whole for share, whole in op.shapes)
-
-
-def _unknown(state: State) -> State:
-    return State(state.kind, state.dim, state.outer, state.scale, False, state.culprit, state.why)
-
-
-def _merged(base: Any, state: Any, node: fx.Node) -> Any:
-    """State of a tensor after a part of it was changed in place."""
-    if not isinstance(base, State) or not isinstance(state, State) or base.is_failure:
-        return base
-    known = base.known and state.known
-    if state.is_failure:
-        return State(state.kind, known=known, culprit=state.culprit, why=state.why)
-    if base.kind == state.kind == SPLIT and is_one(base.scale) and is_one(state.scale):
-        return State(SPLIT, base.dim, base.outer, known=known)
-    if base.kind == SPLIT and state.kind == SAME:
-        return State(SPLIT, base.dim, base.outer, base.scale, known)
-    if base.kind == state.kind == SAME:
-        return same(known)
-    return State(UNKNOWN, known=known, culprit=node, why="it changes a part of a tensor in place")
-
-
-def _trains_norm(op: Op) -> bool:
-    return "batch_norm" in op.name and op.get("training", "train", "use_input_stats") is True
-
-
-def draws(op: Op) -> bool:
-    """Whether an op draws random numbers."""
-    target = op.node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    if op.name == "dropout" or "dropout" in op.args or "dropout_p" in op.args:
-        share = op.get("p", "dropout", "dropout_p", default=0.0)
-        return bool(share) and op.get("train", default=True) is not False
-    return torch.Tag.nondeterministic_seeded in target.tags
-
-
-def changed_attributes(graph: fx.Graph) -> set[str]:
-    """Buffers that the step changes."""
-    found = set()
-    for node in graph.find_nodes(op="get_attr"):
-        for user in node.users:
-            schema = getattr(user.target, "_schema", None)
-            norm = "batch_norm" in op_name(user.target)
-            mutates = schema is not None and schema.is_mutable and user.args[0] is node
-            if mutates or (norm and node in user.args[3:5]):
-                found.add(str(node.target))
-    return found
-
-
-def _attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
-    owner, _, name = path.rpartition(".")
-    found: torch.Tensor = getattr(module.get_submodule(owner), name)
-    return found
-
-
-def _fake(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "fake_mode")

@@ -125,6 +125,10 @@ def loss(op: Op) -> State:
         return aligned(op, states)
     if all(state.kind == SAME for _, state in states):
         return same(op.known)
+    front = {(s.dim, s.outer) for _, s in states if s.kind == SPLIT}
+    back = {(s.dim - len(shape_of(n)), s.outer) for n, s in states if s.kind == SPLIT}
+    if len(front) > 1 and len(back) > 1:  # neither row by row nor with broadcasting
+        raise MixesError("it pairs examples of the batch")
     total = op.args["reduction"] == TOTAL
     return State(SUM, scale=1.0 if total else 1.0 / op.count, known=op.known)
 

@@ -17,8 +17,8 @@ import psutil
 import torch
 from torch import fx
 
-from gnnplace.tracing.batch_axis import changed_attributes, draws
 from gnnplace.tracing.batch_state import Op, op_name
+from gnnplace.tracing.batch_twins import changed_attributes, draws
 from gnnplace.tracing.counted_losses import COUNTED
 from gnnplace.tracing.cut_batch import CutBatch
 
@@ -26,7 +26,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, tor
 """Largest error allowed, relative to the tensor's largest magnitude: a few hundred roundings of the
 type (its machine epsilon times about 1e3, less for the short types), as another order of sums
 makes them. Equal kernels on equal layouts give equal bits, so errors beyond rounding are faults."""
-NEGLIGIBLE = 1e-3
+NEGLIGIBLE = 0.05
 """Gradients are compared on a scale no smaller than this part of the largest one: that of an
 attention's key bias is zero but for rounding, and so is its own scale."""
 VANISHED = 1e-5
