@@ -8,6 +8,7 @@ is called, once, on all of the batch. Orders of sums differ, so there is a toler
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -97,7 +98,9 @@ def _reason(program: Program, values: StepValues | None) -> str:
 
 def eager_step(step: torch.nn.Module) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Loss and gradients of a copy of a `StepModule` on its inputs, by the model's names."""
-    own = copy.deepcopy(step)
+    with warnings.catch_warnings():  # of torch's own classes, about their own attributes
+        warnings.simplefilter("ignore", FutureWarning)
+        own = copy.deepcopy(step)
     loss = own(*own.inputs())  # type: ignore[operator]
     loss.backward()
     named = own.named_parameters()

@@ -153,5 +153,11 @@ def _ancestors(graph: fx.Graph, wanted: Sequence[fx.Node]) -> set[fx.Node]:
 
 
 def _changes(user: fx.Node, node: fx.Node) -> bool:
+    """Whether a user changes a node in place, itself or through a view."""
     schema = getattr(user.target, "_schema", None)
-    return schema is not None and schema.is_mutable and bool(user.args) and user.args[0] is node
+    if schema is None or not user.args or user.args[0] is not node:
+        return False
+    if schema.is_mutable:
+        return True
+    view = any(r.alias_info is not None for r in schema.returns)
+    return view and any(_changes(other, user) for other in user.users)

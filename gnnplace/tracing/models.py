@@ -111,7 +111,15 @@ def say_batch(program: Program, progress: Callable[[str], None] | None) -> None:
 
 
 def share_of(share: Workload, whole: Workload, count: int) -> Workload:
-    """A share that was built by itself, with the first part of the whole batch's inputs."""
+    """A share that was built by itself, with the state of the whole and the first of its inputs.
+
+    Whoever builds it may draw the batch before the parameters, which are other ones then.
+    """
+    mine, known = share.model.state_dict(), whole.model.state_dict()
+    with torch.no_grad():
+        for name in mine.keys() & known.keys():
+            if share.model is not whole.model and mine[name].shape == known[name].shape:
+                mine[name].copy_(known[name])
     leaves, spec = pytree.tree_flatten(share.inputs)
     others = pytree.tree_leaves(whole.inputs)
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
