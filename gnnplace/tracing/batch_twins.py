@@ -25,6 +25,7 @@ from gnnplace.tracing.batch_state import (
     shape_of,
     statics,
 )
+from gnnplace.tracing.cut_batch import changes
 
 
 def assumed(share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: State) -> State:
@@ -140,10 +141,8 @@ def changed_attributes(graph: fx.Graph) -> set[str]:
     found = set()
     for node in graph.find_nodes(op="get_attr"):
         for user in node.users:
-            schema = getattr(user.target, "_schema", None)
             norm = "batch_norm" in op_name(user.target)
-            mutates = schema is not None and schema.is_mutable and user.args[0] is node
-            if mutates or (norm and node in user.args[3:5]):
+            if changes(user, node) or (norm and node in user.args[3:5]):
                 found.add(str(node.target))
     return found
 

@@ -148,11 +148,11 @@ def _ancestors(graph: fx.Graph, wanted: Sequence[fx.Node]) -> set[fx.Node]:
             continue
         found.add(node)
         todo.extend(node.all_input_nodes)
-        todo.extend(user for user in node.users if _changes(user, node))
+        todo.extend(user for user in node.users if changes(user, node))
     return found
 
 
-def _changes(user: fx.Node, node: fx.Node) -> bool:
+def changes(user: fx.Node, node: fx.Node) -> bool:
     """Whether a user changes a node in place, itself or through a view."""
     schema = getattr(user.target, "_schema", None)
     if schema is None or not user.args or user.args[0] is not node:
@@ -160,4 +160,4 @@ def _changes(user: fx.Node, node: fx.Node) -> bool:
     if schema.is_mutable:
         return True
     view = any(r.alias_info is not None for r in schema.returns)
-    return view and any(_changes(other, user) for other in user.users)
+    return view and any(changes(other, user) for other in user.users)
