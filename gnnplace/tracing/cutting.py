@@ -15,6 +15,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gnnplace.errors import OtherLossError
+from gnnplace.tracing.batch_alike import make_alike
 from gnnplace.tracing.batch_axis import Flow, follow
 from gnnplace.tracing.batch_state import MIXED, UNKNOWN, State, op_name
 from gnnplace.tracing.blame import node_place
@@ -130,6 +131,7 @@ class Cutter:
         self, share: fx.GraphModule, whole: fx.GraphModule, *, assume: bool = False
     ) -> Flow:
         write_out_counts(share)
+        make_alike(share, whole)
         outputs = self._step.forward_only
         return follow(share, whole, self.batch.count, outputs=outputs, assume=assume)
 

@@ -213,7 +213,7 @@ def test_no_numbers_are_needed_for_what_rules_decide(name: str) -> None:
     [
         "mlp?batch=8", "small_resnet?batch=4", "moe?batch=8", "two_tower?batch=8",
         "seq2seq?batch=4",
-        "gpt2?batch=4&length=8&layers=1&width=32&heads=2&vocabulary=50",
+        "gpt2?batch=2&length=8&layers=1&width=32&heads=2&vocabulary=50",
         "vit?batch=2&size=16&layers=1&width=32&heads=2",
         f"hf:llama?{SMALL}",
         f"hf:mixtral?num_local_experts=4&{SMALL}",
