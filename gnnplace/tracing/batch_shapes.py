@@ -14,10 +14,12 @@ from gnnplace.tracing.batch_state import (
     SAME,
     SPLIT,
     SUM,
+    ChangeError,
     MixesError,
     Op,
     State,
     UndecidedError,
+    is_one,
     same,
     shape_of,
 )
@@ -179,6 +181,8 @@ def joined(op: Op) -> State:
         UndecidedError: examples beside something else along one axis.
     """
     nodes = list(op.get("tensors"))
+    if any(op.state(n).kind == SUM for n in nodes):
+        return _joined_sums(op, nodes)
     states = [op.plain(n) for n in nodes]
     rank = len(shape_of(nodes[0]))
     stack = op.name == "stack"
@@ -197,6 +201,21 @@ def joined(op: Op) -> State:
     if len(split) < len(states) or len({shape_of(n) for n in nodes}) > 1:
         raise UndecidedError("it joins examples with something else along the batch")
     return op.split(place, outer * len(nodes))
+
+
+def _joined_sums(op: Op, nodes: list[fx.Node]) -> State:
+    """Losses in one tensor: all of one scale, or as means."""
+    states = [op.state(n) for n in nodes]
+    scales = {state.scale if state.kind == SUM else None for state in states}
+    if len(scales) == 1:
+        return State(SUM, scale=states[0].scale, known=op.known)
+    for node, state in zip(nodes, states, strict=True):
+        if state.kind != SUM:
+            if op.plain(node).kind == SPLIT:
+                raise MixesError("it joins a sum over the examples with every example")
+        elif not is_one(state.scale * op.count):
+            raise ChangeError(node, state.scale * op.count)
+    return State(SUM, scale=1.0 / op.count, known=op.known)
 
 
 def embedded(op: Op) -> State:

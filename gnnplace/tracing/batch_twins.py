@@ -34,7 +34,7 @@ def assumed(share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: Stat
     if len(share) != len(whole) or len(grown) > 1:
         return failed
     if not grown:
-        return same(op.known)
+        return failed if op.known else same()  # what is known is given instead
     fits = whole[grown[0]] == op.count * share[grown[0]]
     return State(SPLIT, grown[0], known=op.known) if fits else failed
 

@@ -93,6 +93,7 @@ class Cutter:
         if loss.kind == UNKNOWN and self._has_numbers:
             share = _module(exported)
             flow = self._followed(share, whole, assume=True)
+            loss = flow.loss if flow.loss.kind == MIXED else loss
         self.batch = replace(self.batch, exceptions=tuple(exceptions(flow)))
         if fixed and flow.holds and (flow.given or flow.scaled):
             self._leave(_module(exported), share, whole, flow, fixed)

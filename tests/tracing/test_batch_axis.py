@@ -150,6 +150,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "triplet": lambda x, y, w: functional.triplet_margin_loss(x[:, 0] @ w, y[:, 1], y[:, 2]),
     "sum_linear": lambda x, y, w: ((x * y).sum((0, 1)) * 3 @ w).view(2, 2).T.mean(),
     "sums_added": lambda x, y, w: (x @ w).sum() - (y @ w).sum(),
+    "losses_in_one": lambda x, y, w: torch.stack([(x @ w).sum(), (y @ w).mean(), w.sum()]),
+    "sums_in_one": lambda x, y, w: torch.stack([(x @ w).sum(), (y @ w).sum()]).mean(),
     "given": lambda x, y, w: (x - x.mean(0)) / (x.std((0, 1)) + 1) * w[0],
     "given_count": lambda x, y, w: (x @ w * (y > 0)).sum() / (y > 0).sum().clamp(min=1),
     "given_largest": lambda x, y, w: (x @ w / y.abs().max()).mean(),
