@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
 
+KERNELS = "compiled kernels"
 ENVIRONMENT = (
     "gnnplace",
     "torch",
@@ -187,12 +188,14 @@ def environment() -> dict[str, dict[str, Any]]:
     return {
         "versions": versions(ENVIRONMENT),
         "machine": machine(),
-        "caches": {name: _size(path) for name, path in caches().items()},
+        "caches": {name: _size(name, path) for name, path in caches().items()},
     }
 
 
-def _size(path: Path) -> str:
+def _size(name: str, path: Path) -> str:
     files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    if name == KERNELS:  # they lie among sources if numba has no folder of its own
+        files = [p for p in files if p.suffix in (".nbi", ".nbc")]
     return f"{path} ({sum(p.stat().st_size for p in files)} bytes)"
 
 
@@ -205,7 +208,7 @@ def caches() -> dict[str, Path]:
     return {
         "op and link times": cache_folder(),
         "store of measured steps": Path(default_store()),
-        "compiled kernels": Path(compiled) if compiled else Path(__file__).parent,
+        KERNELS: Path(compiled) if compiled else Path(__file__).parent,
     }
 
 
