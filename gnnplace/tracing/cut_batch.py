@@ -51,7 +51,9 @@ class CutBatch:
     def cut(self, inputs: Sequence[torch.Tensor]) -> tuple[Tensors, ...]:
         """Input tensors of every share of a whole batch."""
         parts = [
-            [tensor] * self.count if axis is None else tensor.chunk(self.count, axis)
+            [tensor] * self.count
+            if axis is None
+            else [part.contiguous() for part in tensor.chunk(self.count, axis)]
             for tensor, axis in zip(inputs, self.axes, strict=True)
         ]
         return tuple(tuple(part[k] for part in parts) for k in range(self.count))

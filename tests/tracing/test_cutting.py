@@ -212,18 +212,45 @@ def test_no_numbers_are_needed_for_what_rules_decide(name: str) -> None:
     "model",
     [
         "mlp?batch=8", "small_resnet?batch=4", "moe?batch=8", "two_tower?batch=8",
-        "seq2seq?batch=4",
+        "rnn_lm?batch=4",
         "gpt2?batch=2&length=8&layers=1&width=32&heads=2&vocabulary=50",
         "vit?batch=2&size=16&layers=1&width=32&heads=2",
         f"hf:llama?{SMALL}",
         f"hf:mixtral?num_local_experts=4&{SMALL}",
-        "hf:t5?batch=2&length=8&vocab_size=97&d_model=32&num_layers=1&num_heads=4&d_kv=8&d_ff=64",
+        "hf:t5?batch=2&length=4&vocab_size=97&d_model=32&num_layers=1&num_heads=4&d_kv=8&d_ff=64",
     ],
 )  # fmt: skip
 def test_models_of_the_zoo_and_of_hugging_face_may_be_cut(model: str) -> None:
     program = capture_model(model, options=CaptureOptions(microbatches=2))
     assert program.batch is not None
     assert not program.batch.differs
+
+
+class WordsFirst(nn.Module):
+    """Takes [words, batch, width], as recurrent layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.GRU(4, 6), nn.Linear(6, 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(words)[0][-1])
+
+
+def test_a_batch_on_the_second_axis_is_cut_there() -> None:
+    """Of a model that is built for each size; it may draw its batch before its parameters."""
+
+    def build(batch: int) -> Workload:
+        words = torch.randn(5, losses.BATCH, 4, generator=torch.Generator().manual_seed(1))
+        torch.manual_seed(batch)
+        model = WordsFirst()
+        return losses.case(model, (words[:, :batch], losses.Y[:batch]), nn.CrossEntropyLoss())
+
+    whole = build(losses.BATCH)
+    program = capture_workload(whole, 4, share=build(2))
+    assert program.batch is not None
+    assert program.batch.axes == (1, 0)
+    check(program, whole, 4)
 
 
 def test_inference_may_be_cut_where_outputs_are_of_examples() -> None:
