@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from gnnplace.studies.orders.study import study_orders as study_orders
     from gnnplace.studies.road import walk_road as walk_road
     from gnnplace.tracing.models import capture_model as capture
+    from gnnplace.tracing.models import say_batch as say_batch
 
 ENVIRONMENT = (
     "gnnplace",
@@ -101,6 +102,7 @@ LATE = {
     "execution_mode": ("gnnplace.execution.setting", "execution_mode"),
     "profile": ("gnnplace.profiling.problems", "profile_model"),
     "read_or_profile": ("gnnplace.profiling.problems", "read_or_profile"),
+    "say_batch": ("gnnplace.tracing.models", "say_batch"),
     "run_shard": ("gnnplace.splitting.run.sharded", "run_sharded"),
     "run_suite": ("gnnplace.bench", "run_suite"),
     "shard": ("gnnplace.splitting.run.planning", "plan_model"),
@@ -163,6 +165,7 @@ __all__ = [
     "resolve_cluster",
     "run_shard",
     "run_suite",
+    "say_batch",
     "shard",
     "shard_counts",
     "shard_frontier",

@@ -33,6 +33,10 @@ class UnsupportedError(InputError):
     """A placer, reader or device that cannot handle the problem; the message says why."""
 
 
+class OtherLossError(InputError):
+    """A loss that is another one once the batch is cut; the message names the op."""
+
+
 class InfeasibleError(GnnplaceError):
     """No placement satisfies memory, links, kinds, pins and colocation."""
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gnnplace.cluster import Cluster
-from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.errors import CaptureError, InfeasibleError, InputError, OtherLossError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import Result
 from gnnplace.problem import Problem
 from gnnplace.profiling.problems import Progress, profile_model, read_or_profile
 from gnnplace.profiling.targets import is_problem_file
 from gnnplace.simulation import lower_bound
-from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.models import capture_model, say_batch
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
 
@@ -143,7 +143,11 @@ def _sizes(
     for count in SIZES:
         try:
             yield _size(what, cluster, replace(options, microbatches=count), progress)
-        except InputError:
+        except OtherLossError as error:
+            if progress is not None:
+                progress(f"the batch is left whole: {error}" if count == 2 else str(error))
+            return
+        except (InputError, CaptureError):
             if count == 1:
                 raise
             return
@@ -162,6 +166,7 @@ def _size(
         problem = with_microbatches(problem, options.microbatches)
     else:
         program = capture_model(what, options=options)
+        say_batch(program, progress if options.microbatches == SIZES[1] else None)
         problem = profile_model(program, cluster or "auto", options=options, progress=progress)
     return Size(options, program, problem, _work(problem))
 

@@ -44,7 +44,6 @@ from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.strategy import Setting
 from gnnplace.tracing.models import capture_model
-from gnnplace.tracing.options import CaptureOptions
 
 if TYPE_CHECKING:
     from gnnplace.execution import Execution
@@ -87,7 +86,7 @@ def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
         return Split(setting, tables)
     if kind != EXECUTE:
         return entry.load(folder)
-    options = CaptureOptions(groups=entry.groups, microbatches=entry.microbatches)
+    options = entry.capture_options()
     program = capture_model(str(entry.model), options=options)
     return Executable(program, profile_model(program, entry.cluster or "auto", options=options))
 
@@ -199,8 +198,8 @@ def _run(loaded: Executable, result: Result, mode: str) -> Execution:
     run = execute_placement(
         loaded.program, loaded.problem, result.placement, steps=STEPS, mode=mode
     )
-    if not run.verification.passed:
-        raise ExecutionError(f"the run computed something else: {run.verification.summary()}")
+    if not run.passed:
+        raise ExecutionError(f"the run computed something else: {run.summary()}")
     return run.execution
 
 

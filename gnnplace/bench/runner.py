@@ -14,7 +14,7 @@ from rich.console import Console
 from gnnplace.bench.cells import tasks_of
 from gnnplace.bench.kinds import known_names
 from gnnplace.bench.rows import append, identity, read_rows, results_file, sole_writer
-from gnnplace.bench.suite import SuiteFile, cells, read_suite
+from gnnplace.bench.suite import ProblemEntry, SuiteFile, cells, read_suite
 from gnnplace.bench.summary import print_standings
 from gnnplace.bench.workers import Runner, Say, here, in_processes, on_dask
 from gnnplace.errors import InputError
@@ -63,12 +63,14 @@ class Override:
         budgets: seconds.
         seeds: of the placers.
         part: (k, n): the k-th of n parts of the problems, from 1, so that n processes can share.
+        accept_other_loss: models' batches are cut also where that changes the loss.
     """
 
     placers: tuple[str, ...] = ()
     budgets: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
     part: tuple[int, int] | None = None
+    accept_other_loss: bool = False
 
     def __post_init__(self) -> None:
         if self.part is not None and not 1 <= self.part[0] <= self.part[1]:
@@ -86,7 +88,16 @@ class Override:
         if self.part is not None:
             first, step = self.part
             changed["problems"] = suite.problems[first - 1 :: step]
+        if self.accept_other_loss:
+            problems = changed.get("problems", suite.problems)
+            changed["problems"] = [_accepting(entry) for entry in problems]
         return suite.model_copy(update=changed)
+
+
+def _accepting(entry: ProblemEntry) -> ProblemEntry:
+    """A model that is cut whatever becomes of its loss; anything else as it is."""
+    cut = entry.model is not None and entry.microbatches > 1
+    return entry.model_copy(update={"accept_other_loss": True}) if cut else entry
 
 
 def run_suite(

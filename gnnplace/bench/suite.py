@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -41,6 +41,9 @@ from gnnplace.formats import convert
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, read_problem
 from gnnplace.profiling.targets import resolve_cluster
+
+if TYPE_CHECKING:
+    from gnnplace.tracing.options import CaptureOptions
 
 FAMILY_OF = {m.name: m.family for recipe in (STORE, *RECIPES.values()) for m in recipe.models}
 NonNegative = Annotated[float, Field(ge=0)]
@@ -68,6 +71,7 @@ class ProblemEntry(Schema):
         cluster: a type of cluster to draw (family, captured), or a preset, as ``compare`` takes
             it; a dataset's graph needs one.
         microbatches: shares that the batch is cut into; a family draws its own number.
+        accept_other_loss: a model's batch is cut also where that changes its loss.
         groups: ops to aim at (captured, dataset, model).
         whole: the captured graph is not grouped.
         memory: of a captured graph's devices, ``ample`` or ``tight``.
@@ -90,6 +94,7 @@ class ProblemEntry(Schema):
     seed: int = 0
     cluster: str | None = None
     microbatches: Annotated[int, Field(ge=1)] = 1
+    accept_other_loss: bool = False
     groups: Annotated[int, Field(ge=1)] = 200
     whole: bool = False
     memory: str = "ample"
@@ -154,10 +159,18 @@ class ProblemEntry(Schema):
     def _profiled(self, model: str) -> Problem:
         # Imported late: suites of problems alone need no torch.
         from gnnplace.profiling.problems import profile_model
+
+        return profile_model(model, self.cluster or "auto", options=self.capture_options())
+
+    def capture_options(self) -> CaptureOptions:
+        """How a model of a suite is captured."""
         from gnnplace.tracing.options import CaptureOptions
 
-        options = CaptureOptions(groups=self.groups, microbatches=self.microbatches)
-        return profile_model(model, self.cluster or "auto", options=options)
+        return CaptureOptions(
+            groups=self.groups,
+            microbatches=self.microbatches,
+            accept_other_loss=self.accept_other_loss,
+        )
 
     def _captured(self, name: str) -> Problem:
         return captured_problem(

@@ -10,7 +10,7 @@ from gnnplace import api
 from gnnplace.bench import Override, Where
 from gnnplace.cli.console import console, names_in, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, add_number, check_number
-from gnnplace.cli.options import add_output
+from gnnplace.cli.options import add_accept, add_output
 from gnnplace.errors import InputError
 
 SUMMARY = "Runs a suite, resumable, one JSON line a cell; or sums such lines up."
@@ -40,6 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dask", default="", help="The address of a Dask scheduler whose workers run the cells."
     )
+    add_accept(parser)
     parser.add_argument(
         "--keep", action="store_true", help="Keep problems and placements beside the rows."
     )
@@ -76,6 +77,7 @@ def run(args: Namespace) -> int:
         numbers(args.budgets, float, "--budgets", BUDGET),
         numbers(args.seeds, int, "--seeds", SEED),
         part_of(args.part),
+        args.accept_other_loss,
     )
     where = Where(args.processes, args.dask, args.keep)
     return api.run_suite(args.suite, args.output, console(), say, override, where)

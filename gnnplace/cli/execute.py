@@ -64,6 +64,7 @@ def run(args: Namespace) -> int:
     data, store = read_json(args.placement), open_store(args.store)
     options = _placed_options(args, data)
     program = api.capture(args.model, options=options)
+    api.say_batch(program, say)
     cluster = api.resolve_cluster(args.cluster or _cluster_of(data))
     problem = api.profile(program, cluster, options=options, progress=say)
     placement, problem = api.read_placement_for(args.placement, problem)
@@ -91,8 +92,8 @@ def run(args: Namespace) -> int:
     eager = {} if _without_eager(args, options) else api.eager_times(args.model, options)
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
-    _print_run(args, done, predicted.step_time, eager, memory)
-    return 0 if done.verification.passed else 1
+    _print_run(args, done, predicted.step_time, eager, memory, options)
+    return 0 if done.passed else 1
 
 
 def _hosts() -> Hosts | None:
@@ -146,6 +147,7 @@ def _print_run(
     predicted: float,
     eager: dict[int, float],
     memory: dict[str, float],
+    options: api.CaptureOptions,
 ) -> None:
     execution = run.execution
     if args.json:
@@ -156,7 +158,7 @@ def _print_run(
             "virtual_step_time": execution.virtual_step_time,
             "predicted_step_time": predicted,
             "comparable": not execution.caveat,
-            "verified": run.verification.passed,
+            "verified": run.passed,
             "bitwise": run.verification.bitwise,
             "peak_memory": execution.peak_memory,
             "predicted_peak_memory": memory,
@@ -179,6 +181,8 @@ def _print_run(
         out.print(f"predicted step time: {seconds_text(predicted)}", soft_wrap=True)
         out.print(f"not to be compared: {execution.caveat}", soft_wrap=True)
     out.print(run.verification.summary(), soft_wrap=True)
+    if not options.forward_only:
+        out.print(run.whole.summary(), soft_wrap=True)
     for name, found in execution.memory.items():
         out.print(f"memory of {name}: {_memory_text(found, memory[name])}", soft_wrap=True)
     if eager:

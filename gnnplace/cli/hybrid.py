@@ -197,7 +197,7 @@ def _execute(args: Namespace) -> int:
         out.print(run_table(done, args.what))
         for line in run_lines(done):
             out.print(line)
-    return 0 if done.verification.passed else 1
+    return 0 if done.passed else 1
 
 
 def _search(args: Namespace) -> Search:

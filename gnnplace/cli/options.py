@@ -23,7 +23,7 @@ from gnnplace.placement import OPTIONS_KEY
 from gnnplace.splitting.answers import BANDWIDTH, FLOPS, SplitOptions
 
 AUTO = "auto"
-CAPTURE = ("optimizer", "dtype", "forward_only", "groups", "microbatches")
+CAPTURE = ("optimizer", "dtype", "forward_only", "groups", "microbatches", "accept_other_loss")
 
 
 def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: bool = False) -> None:
@@ -43,6 +43,7 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
     parser.add_argument(
         "--forward-only", action="store_true", help="Capture inference instead of a training step."
     )
+    add_accept(parser)
     add_number(
         parser, "--groups", int, COUNT, default=200, help="The number of ops to group the graph to."
     )
@@ -54,6 +55,15 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
     told = "The number of shares that the batch is cut into"
     told += "; auto tries several and keeps the best." if auto else "."
     add_number(parser, "--microbatches", kind, MICROBATCHES, default=1, help=told)
+
+
+def add_accept(parser: ArgumentParser) -> None:
+    """Whether a batch is cut whatever becomes of the loss."""
+    parser.add_argument(
+        "--accept-other-loss",
+        action="store_true",
+        help="Cut the batch into micro-batches also where that changes the loss.",
+    )
 
 
 def capture_options(args: Namespace, **changed: Any) -> api.CaptureOptions:

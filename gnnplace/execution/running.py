@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gnnplace.execution.eager import eager_step_times
 from gnnplace.execution.executor import execute
@@ -10,6 +10,7 @@ from gnnplace.execution.recording import recording
 from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.verification import Verification, verify
+from gnnplace.execution.whole_batch import WholeBatch, beside_whole_batch
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
@@ -27,6 +28,7 @@ class Executed:
     Attributes:
         execution: What the run took.
         verification: What it computed, against one process.
+        whole: The same, against eager PyTorch on the whole batch.
         run: Its name in the store of measurements; None if it was not kept.
         fault: Why the store took no more of it; empty if it took all.
     """
@@ -35,6 +37,17 @@ class Executed:
     verification: Verification
     run: str | None = None
     fault: str = ""
+    whole: WholeBatch = field(default_factory=WholeBatch)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it computed what one process and what eager PyTorch compute."""
+        return self.verification.passed and self.whole.passed
+
+    def summary(self) -> str:
+        """What was found, in a line; of what is wrong, if something is."""
+        wrong = [part for part in (self.verification, self.whole) if not part.passed]
+        return (wrong[0] if wrong else self.verification).summary()
 
 
 def execute_placement(
@@ -94,10 +107,11 @@ def execute_placement(
         if hosts is not None and not hosts.first:
             return Executed(run, Verification(0, ()))
         verification = verify(program, run)
+    whole = beside_whole_batch(program, run.first)
     if recorder is None:
-        return Executed(run, verification)
+        return Executed(run, verification, whole=whole)
     recorder.finish(verification)
-    return Executed(run, verification, recorder.run, recorder.fault)
+    return Executed(run, verification, recorder.run, recorder.fault, whole)
 
 
 def eager_times(model: str, options: CaptureOptions | None = None) -> dict[int, float]:

@@ -44,6 +44,7 @@ class Plan:
         name: For messages.
         optimizer: That the model was captured with; what updates cost has a say in the groups.
             None: the same as it will be trained with.
+        accept_other_loss: The batch is cut also where the loss of its shares is another one.
     """
 
     source: Placement | dict[str, Any]
@@ -53,6 +54,7 @@ class Plan:
     dtype: str
     name: str
     optimizer: str | None = None
+    accept_other_loss: bool = False
 
     def placed(self, program: Program, problem: Problem | None) -> tuple[Problem, Placement]:
         """The problem, and the placement of it.
@@ -118,6 +120,7 @@ def read_plan(
         str(options.get("dtype", dtype)),
         str(placement),
         str(options["optimizer"]) if "optimizer" in options else None,
+        bool(options.get("accept_other_loss", False)),
     )
 
 

@@ -10,12 +10,8 @@ import torch
 from gnnplace.errors import InputError
 from gnnplace.execution.reference import reference_step
 from gnnplace.execution.result import Execution, StepValues
+from gnnplace.tracing.cut_numbers import TOLERANCE
 from gnnplace.tracing.program import Program
-
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-"""Largest error allowed, relative to the tensor's largest magnitude: a few hundred roundings of the
-type (its machine epsilon times about 1e3, less for the short types), as another order of sums
-makes them. Equal kernels on equal layouts give equal bits, so errors beyond rounding are faults."""
 
 
 @dataclass(frozen=True)

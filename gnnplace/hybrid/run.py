@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from gnnplace.execution.result import Execution
 from gnnplace.execution.running import eager_times
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.verification import Verification, compare
+from gnnplace.execution.whole_batch import WholeBatch, beside_whole_batch
 from gnnplace.hybrid.ddp import DataParallelRun, run_data_parallel, shares_of
 from gnnplace.hybrid.fabric import Fabric
 from gnnplace.hybrid.place import Search
@@ -28,7 +29,7 @@ from gnnplace.profiling.targets import resolve_cluster
 from gnnplace.simulation import simulate
 from gnnplace.tracing import load
 from gnnplace.tracing.microbatching import microbatched, with_inputs
-from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.models import capture_model, say_batch
 from gnnplace.tracing.program import Program
 
 Progress = Callable[[str], None]
@@ -69,6 +70,7 @@ class HybridRun:
         execution: of all workers.
         verification: gradients and every group's parameters against one device that accumulates
             over the same shares.
+        whole: the same against eager PyTorch on the whole batch.
         ddp: PyTorch's DistributedDataParallel on as many shares, beside it.
         eager: seconds of an eager step of the whole batch, by number of cores.
     """
@@ -81,6 +83,12 @@ class HybridRun:
     verification: Verification
     ddp: DataParallelRun
     eager: dict[int, float]
+    whole: WholeBatch = field(default_factory=WholeBatch)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it computed what one device and what eager PyTorch compute."""
+        return self.verification.passed and self.whole.passed
 
 
 def execute_hybrid(
@@ -108,6 +116,7 @@ def execute_hybrid(
     groups, devices, cut = running.groups, running.devices, running.microbatches
     fabric = Fabric(_cluster(cluster, groups * devices))
     base = capture_model(model, options=replace(search.capture, microbatches=groups * cut))
+    say_batch(base, progress)
     options = replace(search.capture, microbatches=cut)
     problem = profile_model(base, fabric.group(0, devices), options=options, progress=progress)
     warm([search.placer], progress=progress)
@@ -134,7 +143,8 @@ def execute_hybrid(
         timeout=running.timeout,
     )
     eager = eager_times(model, options)
-    return HybridRun(groups, devices, predicted, placed.step_time, run, checked, ddp, eager)
+    beside = beside_whole_batch(base, run.first)
+    return HybridRun(groups, devices, predicted, placed.step_time, run, checked, ddp, eager, beside)
 
 
 def _cluster(cluster: str | Cluster, devices: int) -> Cluster:

@@ -9,7 +9,7 @@ from gnnplace.cluster import Cluster, Device
 from gnnplace.problem import Problem
 from gnnplace.profiling.profiler import any_local, profile
 from gnnplace.profiling.targets import is_problem_file, read_on_cluster, resolve_cluster
-from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.models import capture_model, say_batch
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
 
@@ -40,6 +40,7 @@ def profile_model(
     if isinstance(model, str):
         # Where nothing can be measured nothing needs to be allocated, however large the model.
         model = capture_model(model, options=options, fake=not any_local(cluster))
+        say_batch(model, progress)
     return profile(
         model,
         cluster,

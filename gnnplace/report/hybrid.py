@@ -123,6 +123,7 @@ def run_data(run: HybridRun) -> dict[str, Any]:
         "predicted_group_alone": run.alone,
         "verified": run.verification.summary(),
         "bitwise": run.verification.bitwise,
+        "whole_batch": run.whole.summary(),
         "ddp": {
             "workers": ddp.workers,
             "cores": ddp.cores,
@@ -156,6 +157,7 @@ def run_lines(run: HybridRun) -> list[str]:
     return [
         f"hybrid {run.groups} x {run.devices}: {run.verification.summary()}, which accumulates "
         "over the same shares",
+        f"hybrid {run.groups} x {run.devices}: {run.whole.summary()}",
         f"DDP: gradients within {run.ddp.error:.2g} of accumulating over the same shares",
         *([f"not to be compared: {caveat}"] if (caveat := run.execution.caveat) else []),
     ]

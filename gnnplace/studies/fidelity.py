@@ -210,8 +210,8 @@ class _Runner:
         )
         if run.fault:
             self.progress(f"measurements are not all kept: {run.fault}")
-        if not run.verification.passed:
-            raise ExecutionError(run.verification.summary())
+        if not run.passed:
+            raise ExecutionError(run.summary())
         return run
 
     def _take(self, row: Row, run: Executed) -> None:

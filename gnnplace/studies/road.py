@@ -26,7 +26,7 @@ from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_execution, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.sizes import Size, choose_microbatches
-from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.models import capture_model, say_batch
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
 
@@ -94,7 +94,7 @@ class Road:
     @property
     def passed(self) -> bool:
         """Whether every run computed what one device computes."""
-        return all(run.verification.passed for run in self.runs.values())
+        return all(run.passed for run in self.runs.values())
 
     def write(self, folder: Path) -> None:
         """Writes problem.json, report.html and trace.json.
@@ -160,6 +160,7 @@ def walk_road(
 def _captured(walking: Walking, progress: Progress) -> Road:
     progress(f"capturing the training step of {walking.model}")
     program = capture_model(walking.model, options=walking.capture)
+    say_batch(program, progress)
     progress(f"captured {len(program.ops)} ops; profiling on {walking.cluster}")
     problem = profile_model(program, walking.cluster, options=walking.capture, progress=progress)
     return Road(walking, program, problem)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.fx import proxy
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent)
@@ -47,6 +50,19 @@ def node_place(node: fx.Node) -> str:
     own = [p for p in places if not p[0].startswith((_TORCH, _OWN))] or places
     module = f" in module {path!r}" if path else ""
     return module + (f" at {own[-1][0]}:{own[-1][1]}" if own else "")
+
+
+@contextmanager
+def loss_lines(function: Any) -> Iterator[None]:
+    """Within it a traced node tells the lines of a loss function too, not of `forward`s alone."""
+    anchors: set[tuple[str, str]] = getattr(proxy, "_STACK_TRACE_ANCHORS", set())
+    code = getattr(function, "__code__", None)
+    added = set() if code is None else {(code.co_filename, code.co_name)} - anchors
+    anchors |= added
+    try:
+        yield
+    finally:
+        anchors -= added
 
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:

@@ -14,6 +14,8 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.tracing.builder import Builder
+from gnnplace.tracing.cut_batch import CutBatch
+from gnnplace.tracing.cutting import Cutter, Whole, finished
 from gnnplace.tracing.export import trace
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
@@ -32,6 +34,7 @@ def capture(
     dtype: str = "float32",
     forward_only: bool = False,
     name: str | None = None,
+    whole: Whole | None = None,
 ) -> Program:
     """Capture one step of a model as a program of ATen ops.
 
@@ -47,6 +50,7 @@ def capture(
         dtype: "float32": as it is; "bfloat16": parameters, buffers and inputs are converted.
         forward_only: Inference: no loss, backward or update.
         name: Of the program; the model's class by default.
+        whole: The batch that the inputs are a share of, to prove that it may be cut.
 
     Returns:
         The program, without dead code.
@@ -54,17 +58,27 @@ def capture(
     Raises:
         CaptureError: the model cannot be captured; names the module and the line.
         InputError: inputs, optimizer or dtype that cannot be used.
+        OtherLossError: a share whose loss is another one than that of the whole batch.
     """
     method = find_optimizer(optimizer)
     model, inputs = _converted(model, inputs, dtype)
     step = StepModule(model, loss, inputs, forward_only=forward_only)
-    traced = trace(step, step.inputs(), backward=not forward_only)
+    name = name or type(model).__name__
+    cutter = None if whole is None else _cutter(whole, step, dtype, name)
+    traced = trace(step, step.inputs(), backward=not forward_only, cutter=cutter)
     builder = Builder(traced, step.sources(), step.inputs())
     if not forward_only:
         builder.add_updates(method)
-    return builder.program(
-        name or type(model).__name__, fake=_is_fake(model, step), forward_only=forward_only
-    )
+    program = builder.program(name, fake=_is_fake(model, step), forward_only=forward_only)
+    batch = CutBatch(1, (), whole=step) if cutter is None else cutter.batch
+    return finished(program, batch)
+
+
+def _cutter(whole: Whole, share: StepModule, dtype: str, name: str) -> Cutter:
+    workload = whole.workload
+    model, inputs = _converted(workload.model, workload.inputs, dtype)
+    step = StepModule(model, workload.loss, inputs, forward_only=share.forward_only)
+    return Cutter(step, share, whole.count, accept=whole.accept, name=name)
 
 
 def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module, Inputs]:

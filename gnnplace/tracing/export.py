@@ -23,8 +23,9 @@ from torch._functorch._aot_autograd import descriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch.export.graph_signature import InputKind, OutputKind
 
-from gnnplace.errors import CaptureError
-from gnnplace.tracing.blame import blame
+from gnnplace.errors import CaptureError, OtherLossError
+from gnnplace.tracing.blame import blame, loss_lines
+from gnnplace.tracing.cutting import Cutter
 from gnnplace.tracing.guard import custom_functions, unchanged
 from gnnplace.tracing.recurrent import recurrent_layers
 from gnnplace.tracing.step import StepModule
@@ -83,38 +84,63 @@ def quiet() -> Iterator[None]:
             logger.disabled = False
 
 
-def trace(step: StepModule, inputs: tuple[torch.Tensor, ...], *, backward: bool) -> Traced:
+def trace(
+    step: StepModule,
+    inputs: tuple[torch.Tensor, ...],
+    *,
+    backward: bool,
+    cutter: Cutter | None = None,
+) -> Traced:
     """Trace a step.
 
     Args:
         step: Model and loss.
         inputs: Example tensors for it.
         backward: Differentiate the loss with respect to every parameter that requires it.
+        cutter: Of a share of a batch: proves that it may be cut, and repairs the loss.
 
     Raises:
         CaptureError: the model cannot be exported; names the module and the line.
+        OtherLossError: the share has another loss than the whole batch.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with quiet(), unchanged(step), recurrent_layers(training=backward):
-                return _trace(step, inputs, backward)
-        except CaptureError:
+            with (
+                quiet(),
+                unchanged(step),
+                loss_lines(step.loss),
+                recurrent_layers(training=backward),
+            ):
+                return _trace(step, inputs, backward, cutter)
+        except (CaptureError, OtherLossError):
             raise
         except Exception as error:
             raise CaptureError(blame(error, step)) from error
 
 
-def _trace(step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool) -> Traced:
+def _trace(
+    step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool, cutter: Cutter | None
+) -> Traced:
     with custom_functions() as custom:
         exported = torch.export.export(step, inputs, strict=False)
     if not backward:
+        if cutter is not None:
+            cutter(exported, _export)
         return _inference(exported.run_decompositions(_composite_decompositions()))
     if custom:  # only autograd itself knows their backward: trace the model as it is
+        if cutter is not None:
+            cutter(exported, _export, fixed=f"its autograd function {custom[0]!r} is traced as is")
         return _joint(step, inputs, step)
-    module = exported.module(check_guards=False)
+    module = cutter(exported, _export) if cutter else exported.module(check_guards=False)
     _register_constants(module)
     return _joint(module, inputs, step)
+
+
+def _export(step: StepModule) -> torch.export.ExportedProgram:
+    """The forward pass of another step."""
+    with unchanged(step):
+        return torch.export.export(step, step.inputs(), strict=False)
 
 
 def _joint(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: StepModule) -> Traced:

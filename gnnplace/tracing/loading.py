@@ -93,6 +93,18 @@ def _from_callable(
     return workload if sized or share == 1 else cut(workload, share)
 
 
+def is_sized(spec: str) -> bool:
+    """Whether a callable that a spec names has a batch among its parameters.
+
+    It is then called for a share of the batch, which may stand on any axis of its inputs.
+    """
+    path, _, query = spec.partition("?")
+    module, colon, name = path.partition(":")
+    if not colon or module in (ZOO, HUGGING_FACE):
+        return False
+    return _default_batch(_find(module, name, spec), _options(query, spec)) is not None
+
+
 def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> int | None:
     parameter = inspect.signature(function).parameters.get("batch")
     default = None if parameter is None else parameter.default

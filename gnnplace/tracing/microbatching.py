@@ -38,8 +38,8 @@ def microbatched(program: Program, count: int) -> Program:
         count: Micro-batches M; 1 returns the program itself.
 
     Returns:
-        The program. `initial` has the example inputs of the program for every copy; see
-        `with_inputs` for others.
+        The program. `initial` has for every copy its share of the batch that was captured, or of
+        a program that knows no batch its example inputs; see `with_inputs` for others.
 
     Raises:
         InputError: a count below 1, or a program that is cut already.
@@ -48,7 +48,12 @@ def microbatched(program: Program, count: int) -> Program:
         raise InputError(f"microbatches: {count} is not a positive number")
     if program.microbatches != 1:
         raise InputError(f"{program.name}: already cut into {program.microbatches} micro-batches")
-    return program if count == 1 else _Cut(program, count).program()
+    if count == 1:
+        return program
+    made = _Cut(program, count).program()
+    batch = program.batch
+    known = batch is not None and program.initial and len(batch.shares) == count
+    return with_inputs(made, batch.shares) if batch is not None and known else made
 
 
 def with_inputs(program: Program, inputs: tuple[tuple[torch.Tensor, ...], ...]) -> Program:
@@ -75,7 +80,10 @@ def with_inputs(program: Program, inputs: tuple[tuple[torch.Tensor, ...], ...]) 
                 f"{program.name}: input {name!r} has shape {tuple(tensor.shape)} and type "
                 f"{tensor.dtype}; {info.shape} and {info.dtype} were captured"
             )
-    return replace(program, initial={**program.initial, **dict(zip(names, flat, strict=True))})
+    given = {} if program.batch is None else program.batch.values(program.batch.joined(inputs))
+    numbers = {name: given[name].clone() for name in given if name in program.inputs}
+    initial = {**program.initial, **dict(zip(names, flat, strict=True)), **numbers}
+    return replace(program, initial=initial)
 
 
 def buffer_turns(program: Program) -> list[tuple[int, int]]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.tracing.capturing import capture
-from gnnplace.tracing.loading import cut, load
+from gnnplace.tracing.cut_batch import batch_axes
+from gnnplace.tracing.cutting import Whole
+from gnnplace.tracing.loading import cut, is_sized, load
+from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
 from gnnplace.zoo import Workload
@@ -35,19 +40,93 @@ def capture_model(
 
     Raises:
         InputError: there is no such model, or its batch cannot be cut.
+        OtherLossError: naming the op that mixes the examples of the batch.
         CaptureError: naming the module and the line that cannot be captured.
     """
     options = options or CaptureOptions()
-    workload = workload_of(model, inputs, loss, options.microbatches, fake=fake)
+    whole = workload_of(model, inputs, loss, fake=fake)
+    share = None
+    if options.microbatches > 1 and isinstance(model, str) and is_sized(model):
+        share = load(model, share=options.microbatches, fake=fake)
+    return capture_workload(
+        whole,
+        options.microbatches,
+        share=share,
+        optimizer=options.optimizer,
+        dtype=options.dtype,
+        forward_only=options.forward_only,
+        accept_other_loss=options.accept_other_loss,
+    )
+
+
+def capture_workload(
+    whole: Workload,
+    count: int = 1,
+    *,
+    share: Workload | None = None,
+    optimizer: str | Optimizer = "sgd",
+    dtype: str = "float32",
+    forward_only: bool = False,
+    accept_other_loss: bool = False,
+) -> Program:
+    """Captures one of `count` shares of a workload's batch, if it may be cut.
+
+    Args:
+        whole: With the inputs of the whole batch.
+        count: Shares, M.
+        share: One that was built by itself; by default the whole is cut.
+        optimizer: As `capture` takes it.
+        dtype: The same.
+        forward_only: The same.
+        accept_other_loss: Capture it also where its loss is another one.
+
+    Raises:
+        OtherLossError: naming the op that mixes the examples of the batch.
+        InputError, CaptureError: see `capture`.
+    """
+    workload = whole
+    if count > 1:
+        workload = share_of(share or cut(whole, count), whole, count)
     return capture(
         workload.model,
         workload.inputs,
         loss=workload.loss,
-        optimizer=options.optimizer,
-        dtype=options.dtype,
-        forward_only=options.forward_only,
+        optimizer=optimizer,
+        dtype=dtype,
+        forward_only=forward_only,
         name=workload.name,
+        whole=Whole(whole, count, accept_other_loss) if count > 1 else None,
     )
+
+
+def say_batch(program: Program, progress: Callable[[str], None] | None) -> None:
+    """Says how the batch was cut, where that is worth a word."""
+    batch = program.batch
+    if progress is None or batch is None or batch.count == 1:
+        return
+    told = [*batch.notes, *batch.exceptions]
+    told += [f"accepted although {batch.differs}"] if batch.differs else []
+    if told:
+        progress(f"{batch.count} micro-batches: {'; '.join(told)}")
+
+
+def share_of(share: Workload, whole: Workload, count: int) -> Workload:
+    """A share that was built by itself, with the state of the whole and the first of its inputs.
+
+    Whoever builds it may draw the batch before the parameters, which are other ones then.
+    """
+    mine, known = share.model.state_dict(), whole.model.state_dict()
+    with torch.no_grad():
+        for name in mine.keys() & known.keys():
+            if share.model is not whole.model and mine[name].shape == known[name].shape:
+                mine[name].copy_(known[name])
+    leaves, spec = pytree.tree_flatten(share.inputs)
+    others = pytree.tree_leaves(whole.inputs)
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    axes = batch_axes([leaves[i] for i in tensors], [others[i] for i in tensors])
+    for i, axis in zip(tensors, axes, strict=True):
+        leaves[i] = others[i] if axis is None else others[i].chunk(count, axis)[0].contiguous()
+    return replace(share, inputs=pytree.tree_unflatten(leaves, spec))
 
 
 def workload_of(

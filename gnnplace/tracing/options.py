@@ -17,6 +17,7 @@ class CaptureOptions:
         forward_only: inference instead of a training step.
         groups: ops of the problem to aim at.
         microbatches: shares that the batch is cut into.
+        accept_other_loss: cut it also where the loss of the shares is another one.
     """
 
     optimizer: str = "sgd"
@@ -24,6 +25,7 @@ class CaptureOptions:
     forward_only: bool = False
     groups: int = 200
     microbatches: int = 1
+    accept_other_loss: bool = False
 
     def __post_init__(self) -> None:
         if self.groups < 1:

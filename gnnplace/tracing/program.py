@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gnnplace.errors import InputError
+from gnnplace.tracing.cut_batch import CutBatch
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -83,7 +84,8 @@ class ProgramInput:
     """A value that exists before the first op.
 
     Attributes:
-        kind: "parameter", "buffer", "optimizer" (its state), "input" (of the user) or "constant".
+        kind: "parameter", "buffer", "optimizer" (its state), "input" (of the user), "constant", or
+            "given" (a number of the whole batch that every micro-batch reads).
         source: Qualified name in the model; of an optimizer value "parameter:state", as in
             "fc.weight:momentum"; of a user input its position, "2" (in micro-batch 1: "2#1").
         info: What it is.
@@ -109,6 +111,7 @@ class Program:
         buffers: Buffer's qualified name -> value name of its new value.
         initial: Initial tensors of inputs by value name; empty of a fake capture.
         microbatches: Copies of forward and backward in flight; 1 as captured.
+        batch: How the batch is cut of which a share was captured; None of a whole batch.
     """
 
     name: str
@@ -121,6 +124,7 @@ class Program:
     initial: dict[str, torch.Tensor] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     microbatches: int = 1
+    batch: CutBatch | None = None
 
     @cached_property
     def producer(self) -> dict[str, int]:

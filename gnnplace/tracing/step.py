@@ -24,8 +24,8 @@ class StepModule(nn.Module):
 
     Args:
         model: Becomes the submodule `model`.
-        loss: A callable, or `None`: the output's `.loss`, else the sum of all its
-            floating-point tensors.
+        loss: A callable that returns the loss, or a dict with the entry `loss`; or `None`: the
+            output's `.loss`, else the sum of all its floating-point tensors.
         inputs: Example inputs: positional, by keyword, or one tensor.
         forward_only: Return the output's tensors instead of the loss.
 
@@ -69,8 +69,25 @@ class StepModule(nn.Module):
             return tuple(output_tensors(output))
         if self.loss is not None:
             count = len(args)
-            return self.loss(output, *args[count - self.targets :])
+            return scalar_loss(self.loss(output, *args[count - self.targets :]))
         return default_loss(output)
+
+
+def scalar_loss(found: Any) -> torch.Tensor:
+    """The loss that a loss function returned: a tensor, or the entry `loss` of a dict.
+
+    Raises:
+        InputError: it returned something else, of which no part is known to be the loss.
+    """
+    if isinstance(found, Mapping) and isinstance(found.get("loss"), torch.Tensor):
+        found = found["loss"]
+    if isinstance(found, torch.Tensor):
+        return found
+    told = f"a dict of {', '.join(map(str, found))}" if isinstance(found, Mapping) else ""
+    raise InputError(
+        f"the loss function returns {told or type(found).__name__}; return the loss alone, a "
+        "tensor, or a dict with the entry 'loss'"
+    )
 
 
 def default_loss(output: Any) -> torch.Tensor:

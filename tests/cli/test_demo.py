@@ -52,8 +52,7 @@ def test_a_users_own_model_profiled_placed_and_executed_with_micro_batches(tmp_p
         "    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1),\n"
         "                          nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))\n"
         "    x, y = torch.randn(batch, 64), torch.randint(0, 10, (batch,))\n"
-        "    loss = lambda out: nn.functional.cross_entropy(out, y)\n"
-        "    return model, (x,), loss\n"
+        "    return model, (x, y), nn.CrossEntropyLoss()\n"
     )
     place = ["place", "mine:build", "--cluster", "cpu:2", "--microbatches", "2"]
     placed = gnnplace(*place, "--placer", "contiguous", "-o", "p.json", folder=tmp_path)

@@ -58,6 +58,17 @@ class Batches:
                     f"batch: input {source} is of {tensor.dtype}; {target.dtype} was captured"
                 )
             target.copy_(self._share(tensor, int(copy or 0)))
+        self._give(given, tensors)
+
+    def _give(self, given: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
+        """What every micro-batch reads of the whole batch, such as its number of words."""
+        batch = self._program.batch
+        if batch is None or batch.count == 1:
+            return
+        whole = [given[source] for source in self._sources]
+        batch.check(whole)
+        for name, value in batch.values(whole).items():
+            tensors[name].copy_(value)
 
     def _checked(self, batch: Inputs) -> dict[str, torch.Tensor]:
         grouped = _grouped(batch)

@@ -28,6 +28,7 @@ from gnnplace.runtime.board import DONE, STEP
 from gnnplace.runtime.crew import Crew
 from gnnplace.runtime.memory import shared_copies
 from gnnplace.runtime.workers import Task, WorkerFailure, describe
+from gnnplace.tracing.cut_batch import GIVEN
 from gnnplace.tracing.operations import set_step
 from gnnplace.tracing.program import Program
 
@@ -167,7 +168,7 @@ class StandingWorker(DeviceWorker):
             elif request == TAKE:
                 self._copy(tensors, STATEFUL)
             else:
-                self._copy(tensors, ("input",))
+                self._copy(tensors, ("input", GIVEN))
                 self._once(request, function, clock)
         except Exception as error:
             raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,7 +41,8 @@ from gnnplace.execution.training.torch_optimizers import (
 from gnnplace.execution.training.training_file import read_training, write_training
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
-from gnnplace.tracing import capture, cut, load, microbatched
+from gnnplace.tracing import load, microbatched
+from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.step import Inputs
@@ -63,6 +65,7 @@ def compile(
     mode: str = "auto",
     transport: str = "shm",
     timeout: float = 120.0,
+    accept_other_loss: bool = False,
 ) -> TrainingStep:
     """A training step that runs where a placement says.
 
@@ -83,12 +86,17 @@ def compile(
         mode: "measured", "emulated" or "auto"; see `execute`.
         transport: "shm" or "gloo".
         timeout: Seconds without progress after which a step is given up.
+        accept_other_loss: Cut the batch also where the loss of its shares is another one; a
+            placement file that was made so says it itself.
 
     Raises:
+        OtherLossError: the loss of the micro-batches is another one; names the op.
         FormatError, MismatchError: a placement of another model or cluster.
         InputError, UnsupportedError, CaptureError: model or optimizer that cannot be placed.
     """
     plan = read_plan(placement, problem, microbatches=microbatches, groups=groups, dtype=dtype)
+    if accept_other_loss:
+        plan = replace(plan, accept_other_loss=True)
     workload = _workload(model, inputs, loss)
     step = TrainingStep(workload.model, workload.loss, plan, problem, optimizer)
     step.options = {"mode": mode, "transport": transport, "timeout": timeout}
@@ -141,13 +149,12 @@ class TrainingStep:
             raise InputError("compile: the step is captured already; make another one")
         given = (batch,) if isinstance(batch, torch.Tensor) else batch
         whole = Workload(type(self._model).__name__, self._model, given, self._loss)  # type: ignore[arg-type]
-        share = cut(whole, self._plan.microbatches) if self._plan.microbatches > 1 else whole
-        program = capture(
-            share.model,
-            share.inputs,
-            loss=share.loss,
+        program = capture_workload(
+            whole,
+            self._plan.microbatches,
             optimizer=self._method,
             dtype=self._plan.dtype,
+            accept_other_loss=self._plan.accept_other_loss,
         )
         problem, placement = self._plan.placed(program, self._problem)
         group = group_of(self._torch, self._model) if self._torch else {}
@@ -285,7 +292,7 @@ class TrainingStep:
         return {
             id(named[entry.kind][entry.source]): placed.tensors[name]
             for name, entry in placed.program.inputs.items()
-            if entry.kind in KEPT
+            if entry.kind in KEPT and entry.source in named[entry.kind]
         }
 
     def _constants_now(self) -> list[dict[str, Any]]:

@@ -25,7 +25,8 @@ from gnnplace.execution.structure import with_optimizer
 from gnnplace.execution.training.training_step import TrainingStep
 from gnnplace.placement import write_placement
 from gnnplace.profiling.profiler import profile
-from gnnplace.tracing import capture, cut
+from gnnplace.tracing import capture
+from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.zoo import Workload
 from tests.execution.programs import cpu_cluster, random_placement
@@ -80,8 +81,7 @@ LOSS = nn.functional.cross_entropy
 def placed(model, devices=2, microbatches=1, seed=0, optimizer="sgd"):
     """A problem of the model and a random placement of its units."""
     workload = Workload("Net", model, batches(1)[0], LOSS)
-    small = cut(workload, microbatches) if microbatches > 1 else workload
-    program = capture(small.model, small.inputs, loss=LOSS, optimizer=optimizer)
+    program = capture_workload(workload, microbatches, optimizer=optimizer)
     bare = replace(program, initial={})  # its ops need not be measured
     problem = profile(bare, cpu_cluster(devices), groups=30, microbatches=microbatches)
     return problem, random_placement(problem, seed, shuffle=False)
