@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from gnnplace.studies.road import walk_road as walk_road
     from gnnplace.tracing.models import capture_model as capture
 
+KERNELS = "compiled kernels"
 ENVIRONMENT = (
     "gnnplace",
     "torch",
@@ -201,7 +202,7 @@ def caches() -> dict[str, Cache]:
     return {
         "op and link times": Cache(cache_folder(), ("*.json",)),
         "store of measured steps": Cache(Path(default_store())),
-        "compiled kernels": Cache(Path(compiled), ("*.nbi", "*.nbc")),
+        KERNELS: Cache(Path(compiled), ("*.nbi", "*.nbc")),
     }
 
 

@@ -237,14 +237,19 @@ def known_names(kind: str) -> tuple[str, ...]:
     return (EXACT_SHARDER, *SHARDERS) if kind == SHARD else placer_names()
 
 
-def warm_up(kind: str, names: list[str]) -> None:
+def warm_up(kind: str, names: list[str], progress: Callable[[str], None] | None = None) -> None:
     """Compiles what cells run, so that no cell's seconds contain it.
 
     Errors are ignored here: the cell itself raises them again and records them.
+
+    Args:
+        kind: of the suite.
+        names: of its placers.
+        progress: called with a line now and then while placers' kernels are compiled.
     """
     if kind == SHARD:
         warm()
         return
     for name in names:
         with suppress(Exception):
-            warm_placers([name])
+            warm_placers([name], progress=progress)

@@ -5,7 +5,6 @@ Cells run wherever ``workers`` says; the rows come back here and are written by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from gnnplace.bench.kinds import known_names
 from gnnplace.bench.rows import append, identity, read_rows, results_file, sole_writer
 from gnnplace.bench.suite import SuiteFile, cells, read_suite
 from gnnplace.bench.summary import print_standings
-from gnnplace.bench.workers import Runner, here, in_processes, on_dask
+from gnnplace.bench.workers import Runner, Say, here, in_processes, on_dask
 from gnnplace.errors import InputError
 
-Say = Callable[[str], None]
 KEPT = "kept"  # folder of problems and placements
 
 
@@ -42,8 +40,8 @@ class Where:
         if self.processes and self.dask:
             raise InputError("--processes, --dask: give one of them")
 
-    def runner(self, suite: SuiteFile) -> Runner:
-        """What runs a suite's cells.
+    def runner(self, suite: SuiteFile, say: Say) -> Runner:
+        """What runs a suite's cells; ``say`` is called with lines while kernels are compiled.
 
         Raises:
             InputError: a negative number of processes, or no scheduler.
@@ -51,7 +49,9 @@ class Where:
         warmed = [suite.kind, *suite.constructions, *suite.placers]
         if self.dask:
             return on_dask(self.dask, warmed)
-        return in_processes(self.processes, warmed) if self.processes else here(warmed)
+        if self.processes:
+            return in_processes(self.processes, warmed, say)
+        return here(warmed, say)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _run_missing(suite: SuiteFile, rows_path: Path, folder: Path, where: Where, 
     """Runs the cells that have no row yet, and writes a row each."""
     done = {identity(row) for row in read_rows(rows_path)}
     todo = [c for c in cells(suite) if tuple(c.identity().values()) not in done]
-    run = where.runner(suite)
+    run = where.runner(suite, say)
     keep = str((rows_path.parent / KEPT).resolve()) if where.keep else ""
     tasks = tasks_of(suite, todo, folder, keep)
     say(f"{suite.name}: {len(todo)} cells to run, {len(done)} rows already in {rows_path}")

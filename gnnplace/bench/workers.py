@@ -25,13 +25,16 @@ from typing import Any
 
 from gnnplace.bench.cells import Row, Task, failed, run_task
 from gnnplace.bench.kinds import warm_up
+from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
+from gnnplace.policy.warming import is_warm
 from gnnplace.processes import ends_with_this
 
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
 LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 Runner = Callable[[Sequence[Task]], Iterator[Row]]
+Say = Callable[[str], None]
 
 
 class Worker:
@@ -125,20 +128,32 @@ def _listen(process: subprocess.Popen[str], answers: queue.SimpleQueue[str]) -> 
     answers.put("")
 
 
-def here(names: Sequence[str]) -> Runner:
-    """Runs cells in this process, in order; no cell's seconds contain compilation."""
+def here(names: Sequence[str], say: Say | None = None) -> Runner:
+    """Runs cells in this process, in order; no cell's seconds contain compilation.
+
+    Args:
+        names: kind of the suite and placers, to compile before the first cell.
+        say: called with a line now and then meanwhile.
+    """
 
     def run(tasks: Sequence[Task]) -> Iterator[Row]:
         if tasks:
-            warm_up(names[0], list(names[1:]))
+            warm_up(names[0], list(names[1:]), say)
         for task in tasks:
             yield run_task(task)
 
     return run
 
 
-def in_processes(count: int, names: Sequence[str]) -> Runner:
+def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Runner:
     """Runs cells in ``count`` worker processes; rows come as they are done.
+
+    Kernels that are not on disk are compiled here first: each worker would compile all of them.
+
+    Args:
+        count: processes.
+        names: kind of the suite and placers, to compile before the first cell.
+        say: called with a line now and then meanwhile.
 
     Raises:
         InputError: no process.
@@ -147,6 +162,8 @@ def in_processes(count: int, names: Sequence[str]) -> Runner:
         raise InputError(f"--processes {count}: give a number above 0")
 
     def run(tasks: Sequence[Task]) -> Iterator[Row]:
+        if tasks and names[0] != SHARD and not is_warm(names[1:]):
+            warm_up(names[0], list(names[1:]), say)
         workers = [Worker(names) for _ in range(min(count, len(tasks)))]
         free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for worker in workers:

@@ -31,7 +31,7 @@ from gnnplace.measurements.samples import Sample
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
 from gnnplace.simulation import Simulation, Simulator
-from gnnplace.simulation.transfer import Links, with_overheads
+from gnnplace.simulation.transfer import RECEIVES, SENDS, Links, with_overheads
 
 FloatArray = NDArray[np.float64]
 UNIT = np.array([5e-6, 1e-5, 1e-5, 0.02, 0.02])
@@ -130,8 +130,8 @@ class Forward:
             times=np.maximum(plain.times * (1.0 + c.slowdown) + c.op_overhead, 0.0) * slower,
             links=with_overheads(
                 links,
-                _more(links, links.send_overhead, c.send_overhead),
-                _more(links, links.receive_overhead, c.receive_overhead),
+                _more(links, links.each(SENDS), c.send_overhead),
+                _more(links, links.each(RECEIVES), c.receive_overhead),
             ),
         )
         return self._simulator.step_time(self._device, self._order)
@@ -175,10 +175,10 @@ def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
     if len(models) < FEWEST:
         raise InputError(f"calibration: {len(models)} measured placements; {FEWEST} are needed")
 
-    def errors(x: FloatArray, ridge: float) -> FloatArray:
-        c = Calibration(*(x * UNIT).tolist())
+    def errors(values: FloatArray, ridge: float) -> FloatArray:
+        c = Calibration(*(values * UNIT).tolist())
         error = np.log([model.seconds(c) for model in models]) - np.log(measured)
-        return np.concatenate([error, ridge * x])
+        return np.concatenate([error, ridge * values])
 
     limits = (LOWEST / UNIT, HIGHEST / UNIT)
     options: Any = {"bounds": limits, "loss": "soft_l1", "f_scale": ROUND, "max_nfev": ROUNDS}

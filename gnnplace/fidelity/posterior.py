@@ -151,18 +151,18 @@ def fit_parameters(models: Sequence[Forward], measured: FloatArray, noise: float
     if not models:
         return Calibration()
 
-    def errors(x: FloatArray) -> FloatArray:
-        c = _calibration(x)
+    def errors(values: FloatArray) -> FloatArray:
+        c = _calibration(values)
         error = np.log([model.seconds(c) for model in models]) - np.log(measured)
-        return np.concatenate([error / noise, x])
+        return np.concatenate([error / noise, values])
 
     return _calibration(
         least_squares(errors, np.full(len(PRIOR), 0.1), max_nfev=15, diff_step=STEP).x
     )
 
 
-def _calibration(x: FloatArray) -> Calibration:
-    send, receive, contention, slowdown = (x * PRIOR).tolist()
+def _calibration(values: FloatArray) -> Calibration:
+    send, receive, contention, slowdown = (values * PRIOR).tolist()
     return Calibration(0.0, send, receive, contention, slowdown)
 
 

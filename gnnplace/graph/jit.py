@@ -20,8 +20,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from numba import config, njit
+from numba import config, njit, types
 from numba.core.registry import CPUDispatcher
+
+from gnnplace.graph.code import InnerCache, InnerCompiler, KernelCache, KernelCompiler
 
 Function = Callable[..., Any]
 FLAGS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
@@ -37,6 +39,15 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
             return self.py_func(*args)
         return _through_kernel(self)(*args)
 
+    def get_call_template(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        """What kernels call it by: 0 is no type of its own, and short whole numbers are long."""
+        return super().get_call_template(tuple(map(_widened, args)), kws)
+
+
+def _widened(kind: Any) -> Any:
+    kind = types.unliteral(kind)
+    return types.intp if kind in (types.int8, types.int16, types.int32) else kind
+
 
 @cache
 def _through_kernel(inner_kernel: InnerKernel) -> Any:
@@ -49,8 +60,13 @@ def _through_kernel(inner_kernel: InnerKernel) -> Any:
 
 def kernel(function: Function) -> Any:
     """Compiles a function that Python calls."""
-    KERNELS.append(njit(cache=True, **FLAGS)(function))
-    return KERNELS[-1]
+    if config.DISABLE_JIT:
+        KERNELS.append(function)
+        return function
+    made = njit(pipeline_class=KernelCompiler, **FLAGS)(function)
+    made._cache = KernelCache(function)
+    KERNELS.append(made)
+    return made
 
 
 def inner(**flags: Any) -> Callable[[Function], Any]:
@@ -64,8 +80,8 @@ def inner(**flags: Any) -> Callable[[Function], Any]:
         if config.DISABLE_JIT:
             return function
         options = {"nopython": True, "no_cpython_wrapper": True} | FLAGS | flags
-        made = InnerKernel(function, locals={}, targetoptions=options)
-        made.enable_caching()
+        made = InnerKernel(function, targetoptions=options, pipeline_class=InnerCompiler)
+        made._cache = InnerCache(function)
         KERNELS.append(made)
         return made
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints, zero_flags, zero_floats, zero_ints
 from gnnplace.graph.jit import inner, kernel
 
 IntArray = NDArray[np.int32]
@@ -18,13 +19,13 @@ FloatArray = NDArray[np.float64]
 @inner()
 def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
     """Number of predecessors of each op. [n]"""
-    waiting = np.zeros(len(offset) - 1, np.int32)
+    waiting = zero_ints(len(offset) - 1)
     for other in successor:
         waiting[other] += 1
     return waiting
 
 
-@inner()
+@inner(_nrt=False)
 def add_to(heap: IntArray, count: int, item: int) -> None:
     """Adds an item to a binary heap of ``count`` items, the least first; ``heap`` has room."""
     at = count
@@ -34,7 +35,7 @@ def add_to(heap: IntArray, count: int, item: int) -> None:
     heap[at] = item
 
 
-@inner()
+@inner(_nrt=False)
 def take_least(heap: IntArray, count: int) -> int:
     """Takes the least item off a binary heap of ``count`` items, at least one."""
     least, item, at = heap[0], heap[count - 1], 0
@@ -62,16 +63,16 @@ def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntAr
         op_of: all ops, the one to prefer first. [n]
     """
     n = len(op_of)
-    key = np.empty(n, np.int32)
+    key = empty_ints(n)
     for k in range(n):
         key[op_of[k]] = k
     waiting = count_inputs(offset, successor)
-    ready, num_ready = np.empty(n, np.int32), 0
+    ready, num_ready = empty_ints(n), 0
     for k in range(n):
         if waiting[op_of[k]] == 0:
             ready[num_ready] = k  # A list that ascends is a heap.
             num_ready += 1
-    order = np.empty(n, np.int32)
+    order = empty_ints(n)
     count = 0
     while num_ready > 0:
         op = op_of[take_least(ready, num_ready)]
@@ -91,7 +92,7 @@ def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntAr
 def first_ready_first(offset: IntArray, successor: IntArray) -> IntArray:
     """Producers first; ops become ready into a queue. [n]"""
     waiting = count_inputs(offset, successor)
-    order = np.empty(len(waiting), np.int32)
+    order = empty_ints(len(waiting))
     count = 0
     for op in range(len(waiting)):
         if waiting[op] == 0:
@@ -117,8 +118,8 @@ def depth_first(
     """Pre- and post-order of a depth-first search from ``sources`` in turn. [n], [n]"""
     n = len(offset) - 1
     following = offset[:-1].copy()
-    met = np.zeros(n, np.bool_)
-    pre, post, stack = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n + 1, np.int32)
+    met = zero_flags(n)
+    pre, post, stack = empty_ints(n), empty_ints(n), empty_ints(n + 1)
     num_pre, num_post = 0, 0
     for source in sources:
         stack[0] = source
@@ -150,7 +151,7 @@ def longest_after(
     edge_cost: FloatArray,
 ) -> FloatArray:
     """Longest path from each op's finish to the end; ``order`` is topological. [n]"""
-    after = np.zeros(len(order))
+    after = zero_floats(len(order))
     for i in range(len(order) - 1, -1, -1):
         op = order[i]
         for k in range(offset[op], offset[op + 1]):
@@ -168,7 +169,7 @@ def longest_before(
     edge_cost: FloatArray,
 ) -> FloatArray:
     """Longest path from the beginning to each op's start; ``order`` is topological. [n]"""
-    before = np.zeros(len(order))
+    before = zero_floats(len(order))
     for op in order:
         done = before[op] + cost[op]
         for k in range(offset[op], offset[op + 1]):

@@ -64,15 +64,15 @@ def shares_of(workload: Workload, count: int) -> list[Any]:
     first = next(x for x in pytree.tree_leaves(part.inputs) if _has_batch(x))
     size = first.shape[0]
 
-    def share(x: Any, k: int) -> Any:
-        whole = _has_batch(x) and x.shape[0] == size * count
-        return x[k * size : (k + 1) * size].contiguous() if whole else x
+    def share(value: Any, index: int) -> Any:
+        whole = _has_batch(value) and value.shape[0] == size * count
+        return value[index * size : (index + 1) * size].contiguous() if whole else value
 
     return [pytree.tree_map(lambda x, k=k: share(x, k), workload.inputs) for k in range(count)]
 
 
-def _has_batch(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.dim() > 0
+def _has_batch(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0
 
 
 def run_data_parallel(

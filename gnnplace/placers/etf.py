@@ -17,6 +17,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_int_table,
+    empty_ints,
+    empty_table,
+    full_ints,
+    zero_floats,
+    zero_longs,
+    zero_table,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.problem import Problem
@@ -34,38 +43,42 @@ MOST_OPS = 200_000
 NEVER = 1e12  # seconds until a tensor is there without a link: after everything else
 
 
-@inner()
-def still_open(c: Compiled, device: IntArray, unit_device: IntArray, op: int, d: int) -> bool:
+@inner(_nrt=False)
+def still_open(
+    compiled: Compiled, device: IntArray, unit_device: IntArray, op: int, d: int
+) -> bool:
     """Whether a ready op that a heap of device ``d`` holds may still go there."""
-    fixed = unit_device[c.unit_of[op]]
+    fixed = unit_device[compiled.unit_of[op]]
     return device[op] < 0 and (fixed < 0 or fixed == d)
 
 
 @kernel
-def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntArray, FloatArray]:
+def etf_kernel(
+    compiled: Compiled, by_rank: IntArray, allowed: BoolArray
+) -> tuple[IntArray, FloatArray]:
     """Device and scheduled start of each op. [n], [n]
 
     Args:
-        c: the problem.
+        compiled: the problem.
         by_rank: all ops, the highest upward rank first. [n]
         allowed: whether a unit may be on a device. [U, D]
     """
-    n, num_devices = c.times.shape
-    device, unit_device = np.full(n, -1, np.int32), np.full(len(allowed), -1, np.int32)
-    start, finish, free = np.zeros(n), np.zeros(n), np.zeros(num_devices)
-    missing, there = c.num_inputs.copy(), np.zeros((n, num_devices))
-    links, num_tensors = c.links, len(c.size)
+    n, num_devices = compiled.times.shape
+    device, unit_device = full_ints(n, -1), full_ints(len(allowed), -1)
+    start, finish, free = zero_floats(n), zero_floats(n), zero_floats(num_devices)
+    missing, there = compiled.num_inputs.copy(), zero_table(n, num_devices)
+    links, num_tensors = compiled.links, len(compiled.size)
     costly = links.sends_cost or links.receives_cost
-    made_on = np.empty(num_tensors, np.int32)
+    made_on = empty_ints(num_tensors)
     told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
-    place = np.empty(n, np.int32)
+    place = empty_ints(n)
     for k in range(n):
         place[by_rank[k]] = k
     # Heaps of places in ``by_rank``: what could start at once, by place; what comes, by time.
-    now, now_at = np.empty((num_devices, n)), np.empty((num_devices, n), np.int32)
-    later, later_at = np.empty((num_devices, n)), np.empty((num_devices, n), np.int32)
-    num_now, num_later = np.zeros(num_devices, np.int64), np.zeros(num_devices, np.int64)
-    ready, num_ready = np.empty(n, np.int32), 0
+    now, now_at = empty_table(num_devices, n), empty_int_table(num_devices, n)
+    later, later_at = empty_table(num_devices, n), empty_int_table(num_devices, n)
+    num_now, num_later = zero_longs(num_devices), zero_longs(num_devices)
+    ready, num_ready = empty_ints(n), 0
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     for op in range(n):
         if missing[op] == 0:
@@ -75,7 +88,7 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
         for i in range(num_ready):
             op = ready[i]
             for d in range(num_devices):
-                if allowed[c.unit_of[op], d]:
+                if allowed[compiled.unit_of[op], d]:
                     rank = np.int64(place[op])
                     heap_push(later[d], later_at[d], zero, num_later[d], there[op, d], rank)
                     num_later[d] += 1
@@ -83,7 +96,7 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
         for d in range(num_devices):
             while num_later[d] > 0:
                 op = by_rank[later_at[d, 0]]
-                open_here = still_open(c, device, unit_device, op, d)
+                open_here = still_open(compiled, device, unit_device, op, d)
                 if open_here and later[d, 0] > free[d]:
                     break
                 k = heap_pop(later[d], later_at[d], zero, num_later[d])
@@ -92,7 +105,7 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
                     heap_push(now[d], now_at[d], zero, num_now[d], float(k), np.int64(k))
                     num_now[d] += 1
             while num_now[d] > 0:
-                if still_open(c, device, unit_device, by_rank[now_at[d, 0]], d):
+                if still_open(compiled, device, unit_device, by_rank[now_at[d, 0]], d):
                     break
                 heap_pop(now[d], now_at[d], zero, num_now[d])
                 num_now[d] -= 1
@@ -104,24 +117,26 @@ def etf_kernel(c: Compiled, by_rank: IntArray, allowed: BoolArray) -> tuple[IntA
             if at < best or (at == best and k < best_place):
                 best, best_place, best_device = at, k, d
         op, d = int(by_rank[best_place]), best_device
-        unit_device[c.unit_of[op]], device[op] = d, d
+        unit_device[compiled.unit_of[op]], device[op] = d, d
         if costly:
-            inputs = c.input_tensor[c.input_offset[op] : c.input_offset[op + 1]]
-            best = max(best, free[d] + pay(links, free, told, inputs, made_on, c.size, d))
-            for i in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
-                made_on[c.op_tensor[i]] = d
+            inputs = compiled.input_tensor[
+                compiled.input_offset[op] : compiled.input_offset[op + 1]
+            ]
+            best = max(best, free[d] + pay(links, free, told, inputs, made_on, compiled.size, d))
+            for i in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
+                made_on[compiled.op_tensor[i]] = d
         start[op] = best
-        finish[op] = free[d] = best + c.times[op, d]
+        finish[op] = free[d] = best + compiled.times[op, d]
         num_ready = 0
-        for i in range(c.flow_offset[op], c.flow_offset[op + 1]):
-            other = c.flow_op[i]
+        for i in range(compiled.flow_offset[op], compiled.flow_offset[op + 1]):
+            other = compiled.flow_op[i]
             for target in range(num_devices):
                 at = finish[op]
                 if target != d:
                     if not linked(links, Index(d), Index(target)):
                         at = NEVER
                     else:
-                        at += seconds_between(links, Index(d), Index(target), c.flow_size[i])
+                        at += seconds_between(links, Index(d), Index(target), compiled.flow_size[i])
                 there[other, target] = max(there[other, target], at)
             missing[other] -= 1
             if missing[other] == 0:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_table, full_ints, full_table, zero_floats, zero_longs
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.search.orders import rank_order, with_own_order
@@ -30,6 +31,8 @@ from gnnplace.simulation.arrays import copy_rows, greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import (
+    BUSY,
+    LATENCY,
     fetch_begin,
     hold,
     linked,
@@ -79,14 +82,14 @@ def take(
 @inner()
 def twice_as_wide(rows: FloatArray) -> FloatArray:
     """The same rows with as much room again."""
-    wider = np.empty((rows.shape[0], 2 * rows.shape[1]))
+    wider = empty_table(rows.shape[0], 2 * rows.shape[1])
     copy_rows(wider, rows)
     return wider
 
 
 @kernel
 def heft_kernel(
-    c: Compiled,
+    compiled: Compiled,
     by_rank: IntArray,
     producer: IntArray,
     allowed: NDArray[np.bool_],
@@ -95,36 +98,36 @@ def heft_kernel(
     """Device and scheduled start of each op. [n], [n]
 
     Args:
-        c: the problem.
+        compiled: the problem.
         by_rank: ops in the order they are scheduled, a topological order. [n]
         producer: op that makes each tensor. [T]
         allowed: whether a unit may be on a device. [U, D]
         contention: whether links serve one tensor at a time.
     """
-    n, num_devices = c.times.shape
-    device = np.full(n, -1, np.int32)
-    unit_device = np.full(len(allowed), -1, np.int32)
-    start, finish = np.zeros(n), np.zeros(n)
-    links = c.links
+    n, num_devices = compiled.times.shape
+    device = full_ints(n, -1)
+    unit_device = full_ints(len(allowed), -1)
+    start, finish = zero_floats(n), zero_floats(n)
+    links = compiled.links
     costly = links.sends_cost or links.receives_cost
-    begins = np.empty((num_devices, 16))
-    ends = np.empty((num_devices, 16))
-    count = np.zeros(num_devices, np.int64)
-    channel_free = np.zeros(links.num_channels)
+    begins = empty_table(num_devices, 16)
+    ends = empty_table(num_devices, 16)
+    count = zero_longs(num_devices)
+    channel_free = zero_floats(links.num_channels)
     once = contention or costly
-    arrival = np.full((len(c.size) if once else 0, num_devices), np.inf)
-    tried = np.zeros(links.num_channels)  # As ``channel_free`` but while a device is tried.
-    sent = np.zeros(n if links.sends_cost else 0)
+    arrival = full_table(len(compiled.size) if once else 0, num_devices, np.inf)
+    tried = zero_floats(links.num_channels)  # As ``channel_free`` but while a device is tried.
+    sent = zero_floats(n if links.sends_cost else 0)
     for op in by_rank:
-        unit = c.unit_of[op]
+        unit = compiled.unit_of[op]
         least, best_device, best_slot = np.inf, -1, 0
         best, best_begin, best_start = np.inf, 0.0, 0.0
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                 continue
             ready, extra, sending, target = 0.0, 0.0, 0.0, Index(d)
-            for j in range(c.input_offset[op], c.input_offset[op + 1]):
-                tensor = c.input_tensor[j]
+            for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
+                tensor = compiled.input_tensor[j]
                 p = Index(producer[tensor])
                 source = Index(device[p])
                 there = finish[p]
@@ -136,31 +139,31 @@ def heft_kernel(
                     else:
                         if contention:
                             there = fetch_begin(links, tried, sent, p, source, target, there)
-                        there += service_time(links, source, target, c.size[tensor])
+                        there += service_time(links, source, target, compiled.size[tensor])
                         if contention:
                             hold(links, tried, source, target, there)
-                        there += links.latency[source, target]
+                        there += links.costs[source, target, LATENCY]
                         if links.receives_cost:
-                            extra += receive_time(links, source, target, c.size[tensor])
+                            extra += receive_time(links, source, target, compiled.size[tensor])
                         if links.sends_cost:
-                            sending += send_time(links, source, target, c.size[tensor])
+                            sending += send_time(links, source, target, compiled.size[tensor])
                 ready = max(ready, there)
             if contention:
-                for j in range(c.input_offset[op], c.input_offset[op + 1]):
-                    source = Index(device[producer[c.input_tensor[j]]])
+                for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
+                    source = Index(device[producer[compiled.input_tensor[j]]])
                     restore(links, tried, channel_free, source, target)
-            cost = extra + c.times[op, d]
+            cost = extra + compiled.times[op, d]
             at, slot = earliest_gap(begins[d], ends[d], count[d], ready, cost)
             if at + cost + sending < least or best_device < 0:
                 least, best_device, best_slot = at + cost + sending, d, slot
                 best, best_begin, best_start = at + cost, at, at + extra
         d, target = best_device, Index(best_device)
-        room = greatest(count) + 1 + (c.input_offset[op + 1] - c.input_offset[op])
+        room = greatest(count) + 1 + (compiled.input_offset[op + 1] - compiled.input_offset[op])
         while room >= begins.shape[1]:
             begins, ends = twice_as_wide(begins), twice_as_wide(ends)
         if once:
-            for j in range(c.input_offset[op], c.input_offset[op + 1]):
-                tensor = c.input_tensor[j]
+            for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
+                tensor = compiled.input_tensor[j]
                 p = Index(producer[tensor])
                 source = Index(device[p])
                 if source == target or arrival[tensor, d] < np.inf:
@@ -170,14 +173,14 @@ def heft_kernel(
                 end = finish[p]
                 if contention:
                     end = fetch_begin(links, channel_free, sent, p, source, target, end)
-                end += service_time(links, source, target, c.size[tensor])
-                arrival[tensor, d] = end + links.latency[source, target]
+                end += service_time(links, source, target, compiled.size[tensor])
+                arrival[tensor, d] = end + links.costs[source, target, LATENCY]
                 if contention:
                     hold(links, channel_free, source, target, end)
                     hold(links, tried, source, target, end)
                 if links.sends_cost:
-                    cost = send_time(links, source, target, c.size[tensor])
-                    if links.sender_busy[source, target]:
+                    cost = send_time(links, source, target, compiled.size[tensor])
+                    if links.costs[source, target, BUSY] > 0.0:
                         sent[p] = end
                     row, rest = begins[source], ends[source]
                     at, slot = earliest_gap(row, rest, count[source], finish[p], cost)

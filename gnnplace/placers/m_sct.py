@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.problem import Problem
@@ -29,7 +30,7 @@ from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled, least_times
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
-from gnnplace.simulation.transfer import linked, pay, service_time
+from gnnplace.simulation.transfer import DELAY, linked, pay, service_time
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -40,7 +41,7 @@ MOST_OPS = 20_000
 
 @kernel
 def favourite_kernel(
-    c: Compiled,
+    compiled: Compiled,
     rank: FloatArray,
     allowed: NDArray[np.bool_],
     favourite: IntArray,
@@ -50,26 +51,26 @@ def favourite_kernel(
     """Device and scheduled start of each op. [n], [n]
 
     Args:
-        c: the problem.
+        compiled: the problem.
         rank: upward rank, breaks ties. [n]
         allowed: whether a unit may be on a device. [U, D]
         favourite: the child an op would like to have on its own device, or -1. [n]
         limit: bytes of units a device takes before it counts as full. [D]
         unit_bytes: bytes of each unit. [U]
     """
-    n, num_devices = c.times.shape
-    device = np.full(n, -1, np.int32)
-    unit_device = np.full(len(allowed), -1, np.int32)
-    start, finish = np.zeros(n), np.zeros(n)
-    free, held = np.zeros(num_devices), np.zeros(num_devices)
-    last = np.full(num_devices, -1, np.int32)
-    missing = c.num_inputs.copy()
-    there = np.zeros((n, num_devices))
-    links, num_tensors = c.links, len(c.size)
+    n, num_devices = compiled.times.shape
+    device = full_ints(n, -1)
+    unit_device = full_ints(len(allowed), -1)
+    start, finish = zero_floats(n), zero_floats(n)
+    free, held = zero_floats(num_devices), zero_floats(num_devices)
+    last = full_ints(num_devices, -1)
+    missing = compiled.num_inputs.copy()
+    there = zero_table(n, num_devices)
+    links, num_tensors = compiled.links, len(compiled.size)
     costly = links.sends_cost or links.receives_cost
-    made_on = np.empty(num_tensors, np.int32)
+    made_on = empty_ints(num_tensors)
     told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
-    ready = np.empty(n, np.int32)
+    ready = empty_ints(n)
     num_ready = 0
     for op in range(n):
         if missing[op] == 0:
@@ -79,7 +80,7 @@ def favourite_kernel(
         best, best_rank, best_at, best_device, best_wish = np.inf, -1.0, -1, -1, False
         for i in range(num_ready):
             op = ready[i]
-            unit = c.unit_of[op]
+            unit = compiled.unit_of[op]
             for d in range(num_devices):
                 if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                     continue
@@ -90,7 +91,7 @@ def favourite_kernel(
                 if last[d] >= 0 and favourite[last[d]] >= 0 and not wish:
                     child = favourite[last[d]]
                     if device[child] < 0 and missing[child] == 0 and there[child, d] <= free[d]:
-                        at = max(at, free[d] + c.times[child, d])
+                        at = max(at, free[d] + compiled.times[child, d])
                 better = at < best or (at == best and wish and not best_wish)
                 tie = at == best and wish == best_wish and rank[op] > best_rank
                 if better or tie or best_device < 0:
@@ -99,31 +100,33 @@ def favourite_kernel(
         op, d = ready[best_at], best_device
         num_ready -= 1
         ready[best_at] = ready[num_ready]
-        unit = c.unit_of[op]
+        unit = compiled.unit_of[op]
         if unit_device[unit] < 0:
             held[d] += unit_bytes[unit]
         unit_device[unit], device[op], last[d] = d, d, op
         start[op] = max(there[op, d], free[d])
         if costly:
-            inputs = c.input_tensor[c.input_offset[op] : c.input_offset[op + 1]]
-            extra = pay(links, free, told, inputs, made_on, c.size, d)
+            inputs = compiled.input_tensor[
+                compiled.input_offset[op] : compiled.input_offset[op + 1]
+            ]
+            extra = pay(links, free, told, inputs, made_on, compiled.size, d)
             start[op] = max(start[op], free[d] + extra)
-        finish[op] = start[op] + c.times[op, d]
+        finish[op] = start[op] + compiled.times[op, d]
         free[d] = finish[op]
-        for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
-            tensor = c.op_tensor[j]
+        for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
+            tensor = compiled.op_tensor[j]
             made_on[tensor] = d
-            for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
-                other = c.consumer[k]
+            for k in range(compiled.consumer_offset[tensor], compiled.consumer_offset[tensor + 1]):
+                other = compiled.consumer[k]
                 for target in range(num_devices):
                     at = finish[op]
                     if target != d:
                         if not linked(links, Index(d), Index(target)):
                             at = 1e12
                         else:
-                            size = c.size[tensor]
+                            size = compiled.size[tensor]
                             service = service_time(links, Index(d), Index(target), size)
-                            at += links.delay[d, target] + service
+                            at += links.costs[d, target, DELAY] + service
                     there[other, target] = max(there[other, target], at)
                 missing[other] -= 1
                 if missing[other] == 0:

@@ -54,10 +54,10 @@ def frontier_plot(
     return figure
 
 
-def _series(trades: Sequence[Trade], x: Axis) -> list[Series]:
+def _series(trades: Sequence[Trade], axis: Axis) -> list[Series]:
     """The staircase, which the fastest strategy carries on to the right, and a dot for each."""
     memory, time = [t.memory for t in reversed(trades)], [t.time for t in reversed(trades)]
-    end = x.limits[1] if x.limits else memory[-1]
+    end = axis.limits[1] if axis.limits else memory[-1]
     stairs = Series("", [*memory, end], [*time, time[-1]], joined="steps", dots=False, colour=BLUE)
     told = [trade.told for trade in reversed(trades)]
     return [stairs, Series("", memory, time, told=told, joined="none", colour=BLUE)]

@@ -189,16 +189,16 @@ def _scale(plot: Axes, letter: str, axis: Axis) -> None:
 
 
 @_style()
-def mark(figure: Figure, x: float, y: float, text: str, tooltip: str) -> None:
+def mark(figure: Figure, across: float, up: float, text: str, tooltip: str) -> None:
     """Marks a point of a chart by a larger dot and a text beside it, where there is more room."""
     [plot] = figure.axes
-    [dot] = plot.plot([x], [y], "o", color=VERMILION, markersize=10, markeredgewidth=0)
+    [dot] = plot.plot([across], [up], "o", color=VERMILION, markersize=10, markeredgewidth=0)
     dot.set_gid(told([tooltip]))
     plot.autoscale_view()
-    left = (plot.transScale + plot.transLimits).transform((x, y))[0] > 0.5
+    left = (plot.transScale + plot.transLimits).transform((across, up))[0] > 0.5
     plot.annotate(
         text,
-        (x, y),
+        (across, up),
         xytext=(-10 if left else 10, 10),
         textcoords="offset points",
         ha="right" if left else "left",

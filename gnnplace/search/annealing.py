@@ -21,6 +21,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import kernel
 from gnnplace.search.clock import NO_BUDGET
 from gnnplace.search.found import Found
@@ -50,8 +51,8 @@ ROUND_SECONDS = 0.02
 
 @kernel
 def anneal_kernel(
-    c: Compiled,
-    h: Neighbourhood,
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
     unit_device: IntArray,
     device: IntArray,
     order: IntArray,
@@ -68,16 +69,16 @@ def anneal_kernel(
         Energy of the state and of the best state.
     """
     n, num_units = len(order), len(unit_device)
-    touched = np.empty(num_units + 16, np.int32)
-    former = np.empty(num_units + 16, np.int32)
-    position = np.empty(n, np.int32)
+    touched = empty_ints(num_units + 16)
+    former = empty_ints(num_units + 16)
+    position = empty_ints(n)
     for k in range(n):
         position[order[k]] = k
     for _ in range(moves):
         threshold = now - temperature * np.log(1.0 - np.random.random())
         if np.random.random() < 0.3:
             op = np.random.randint(n)
-            low, high = window_of(c, h, order, position, op)
+            low, high = window_of(compiled, neighbourhood, order, position, op)
             if high <= low:
                 continue
             origin, goal = position[op], np.random.randint(low, high + 1)
@@ -85,21 +86,23 @@ def anneal_kernel(
             shift(order, position, origin, goal)
             if same:
                 continue
-            tried = energy(c, h, device, order, threshold)
+            tried = energy(compiled, neighbourhood, device, order, threshold)
             if tried <= threshold:
                 now = tried
             else:
                 shift(order, position, goal, origin)
         else:
-            count, target = propose(h, unit_device, touched)
-            changed = move_units(h, unit_device, device, touched[:count], target, former)
+            count, target = propose(neighbourhood, unit_device, touched)
+            changed = move_units(
+                neighbourhood, unit_device, device, touched[:count], target, former
+            )
             if changed == 0:
                 continue
             renewed = np.random.random() < RENEWED
-            changed_order = renewed_order(c, device, order) if renewed else order
-            tried = energy(c, h, device, changed_order, threshold)
+            changed_order = renewed_order(compiled, device, order) if renewed else order
+            tried = energy(compiled, neighbourhood, device, changed_order, threshold)
             if tried > threshold:
-                undo_move(h, unit_device, device, touched[:count], former)
+                undo_move(neighbourhood, unit_device, device, touched[:count], former)
                 continue
             now = tried
             if renewed:

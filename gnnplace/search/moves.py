@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_floats
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
@@ -53,45 +54,55 @@ def seed_kernel(seed: int) -> None:
 
 @inner(inline="always")
 def energy(
-    c: Compiled, h: Neighbourhood, device: IntArray, order: IntArray, cutoff: float
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    device: IntArray,
+    order: IntArray,
+    cutoff: float,
 ) -> float:
     """Simulated seconds plus the penalty; inf above ``cutoff``."""
-    if not h.memory_matters:
-        return step_time_kernel(c, device, order, cutoff)
-    seconds, excess = excess_kernel(c, device, order, cutoff)
+    if not neighbourhood.memory_matters:
+        return step_time_kernel(compiled, device, order, cutoff)
+    seconds, excess = excess_kernel(compiled, device, order, cutoff)
     memory = 0.0
-    for d in range(len(c.memory)):
-        memory += c.memory[d]
-    return seconds + h.penalty * excess / max(1.0, memory)
+    for d in range(len(compiled.memory)):
+        memory += compiled.memory[d]
+    return seconds + neighbourhood.penalty * excess / max(1.0, memory)
 
 
 def energy_of(
-    c: Compiled, h: Neighbourhood, device: IntArray, order: IntArray, cutoff: float
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    device: IntArray,
+    order: IntArray,
+    cutoff: float,
 ) -> float:
     """``energy`` for callers that are no kernels."""
-    if not h.memory_matters:
-        return float(step_time_kernel(c, device, order, cutoff))
-    seconds, excess = excess_kernel(c, device, order, cutoff)
-    return float(seconds + h.penalty * excess / max(1.0, float(np.cumsum(c.memory)[-1])))
+    if not neighbourhood.memory_matters:
+        return float(step_time_kernel(compiled, device, order, cutoff))
+    seconds, excess = excess_kernel(compiled, device, order, cutoff)
+    return float(
+        seconds + neighbourhood.penalty * excess / max(1.0, float(np.cumsum(compiled.memory)[-1]))
+    )
 
 
-@inner()
+@inner(_nrt=False)
 def window_of(
-    c: Compiled, h: Neighbourhood, order: IntArray, position: IntArray, op: int
+    compiled: Compiled, neighbourhood: Neighbourhood, order: IntArray, position: IntArray, op: int
 ) -> tuple[int, int]:
     """First and last position that ``op`` may take between its inputs and its consumers."""
     here = position[op]
     low, high = max(0, here - WINDOW), min(len(order) - 1, here + WINDOW)
-    for j in range(c.input_offset[op], c.input_offset[op + 1]):
-        low = max(low, position[h.producer[c.input_tensor[j]]] + 1)
-    for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
-        tensor = c.op_tensor[j]
-        for k in range(c.consumer_offset[tensor], c.consumer_offset[tensor + 1]):
-            high = min(high, position[c.consumer[k]] - 1)
+    for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
+        low = max(low, position[neighbourhood.producer[compiled.input_tensor[j]]] + 1)
+    for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
+        tensor = compiled.op_tensor[j]
+        for k in range(compiled.consumer_offset[tensor], compiled.consumer_offset[tensor + 1]):
+            high = min(high, position[compiled.consumer[k]] - 1)
     return low, high
 
 
-@inner()
+@inner(_nrt=False)
 def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
     """Moves the op at position ``origin`` to ``goal``, the ones between by one."""
     op = order[origin]
@@ -103,7 +114,7 @@ def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
     position[op] = goal
 
 
-@inner()
+@inner(_nrt=False)
 def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bool:
     """Whether a shift leaves every device's own sequence as it is."""
     d, step = device[order[origin]], 1 if goal > origin else -1
@@ -114,48 +125,50 @@ def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bo
 
 
 @inner(inline="always")
-def renewed_order(c: Compiled, device: IntArray, order: IntArray) -> IntArray:
+def renewed_order(compiled: Compiled, device: IntArray, order: IntArray) -> IntArray:
     """The order that list scheduling makes where ``order`` says who goes first. [n]"""
-    priority = np.empty(len(order))
+    priority = empty_floats(len(order))
     for k in range(len(order)):
         priority[order[k]] = -k
-    return list_schedule(c, device, priority)
+    return list_schedule(compiled, device, priority)
 
 
-@inner()
-def propose(h: Neighbourhood, unit_device: IntArray, touched: IntArray) -> tuple[int, int]:
+@inner(_nrt=False)
+def propose(
+    neighbourhood: Neighbourhood, unit_device: IntArray, touched: IntArray
+) -> tuple[int, int]:
     """Units of a random move and the device they go to: how many are ``touched``, the target."""
-    num_units, num_devices = h.allowed.shape
+    num_units, num_devices = neighbourhood.allowed.shape
     unit = np.random.randint(num_units)
     kind = np.random.random()
     target = np.random.randint(num_devices)
-    low, high = h.edge_offset[unit], h.edge_offset[unit + 1]
+    low, high = neighbourhood.edge_offset[unit], neighbourhood.edge_offset[unit + 1]
     touched[0] = unit
     if kind < 0.5:
         if kind < 0.35 and high > low:
-            target = unit_device[h.neighbour[np.random.randint(low, high)]]
+            target = unit_device[neighbourhood.neighbour[np.random.randint(low, high)]]
         return 1, target
     if kind < 0.7:
         count = 1
         for k in range(low, min(high, low + 12)):
-            touched[count] = h.neighbour[k]
+            touched[count] = neighbourhood.neighbour[k]
             count += 1
         return count, target
-    first = h.unit_rank[unit]
+    first = neighbourhood.unit_rank[unit]
     longest = max(1, int(num_units * 2.0 ** (-1.0 - 6.0 * np.random.random())))
     last = min(num_units, first + longest)
     if kind < 0.9:
         before = np.random.random() < 0.5
         edge = max(0, first - 1) if before else min(num_units - 1, last)
-        target = unit_device[h.unit_order[edge]]
+        target = unit_device[neighbourhood.unit_order[edge]]
     for k in range(first, last):
-        touched[k - first] = h.unit_order[k]
+        touched[k - first] = neighbourhood.unit_order[k]
     return last - first, target
 
 
-@inner()
+@inner(_nrt=False)
 def move_units(
-    h: Neighbourhood,
+    neighbourhood: Neighbourhood,
     unit_device: IntArray,
     device: IntArray,
     units: IntArray,
@@ -170,17 +183,17 @@ def move_units(
     for i in range(len(units)):
         unit = units[i]
         former[i] = unit_device[unit]
-        if unit_device[unit] != target and h.allowed[unit, target]:
+        if unit_device[unit] != target and neighbourhood.allowed[unit, target]:
             changed += 1
             unit_device[unit] = target
-            for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
-                device[h.ops[k]] = target
+            for k in range(neighbourhood.op_offset[unit], neighbourhood.op_offset[unit + 1]):
+                device[neighbourhood.ops[k]] = target
     return changed
 
 
-@inner()
+@inner(_nrt=False)
 def undo_move(
-    h: Neighbourhood,
+    neighbourhood: Neighbourhood,
     unit_device: IntArray,
     device: IntArray,
     units: IntArray,
@@ -190,8 +203,8 @@ def undo_move(
     for i in range(len(units) - 1, -1, -1):
         unit = units[i]
         unit_device[unit] = former[i]
-        for k in range(h.op_offset[unit], h.op_offset[unit + 1]):
-            device[h.ops[k]] = former[i]
+        for k in range(neighbourhood.op_offset[unit], neighbourhood.op_offset[unit + 1]):
+            device[neighbourhood.ops[k]] = former[i]
 
 
 def neighbourhood(space: SearchSpace) -> Neighbourhood:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints, full_floats, full_ints, zero_floats, zero_ints
 from gnnplace.graph.jit import kernel
 
 IntArray = NDArray[np.int32]
@@ -15,7 +16,7 @@ BoolArray = NDArray[np.bool_]
 @kernel
 def mean_of_finite(rows: FloatArray) -> FloatArray:
     """Mean of the finite entries of each row, 0 where there is none. [n, D] to [n]"""
-    result = np.zeros(len(rows))
+    result = zero_floats(len(rows))
     for i in range(len(rows)):
         total, count = 0.0, 0
         for value in rows[i]:
@@ -30,7 +31,7 @@ def mean_of_finite(rows: FloatArray) -> FloatArray:
 @kernel
 def sum_of_finite(rows: FloatArray) -> FloatArray:
     """Sum of the finite entries of each column. [n, D] to [D]"""
-    total = np.zeros(rows.shape[1])
+    total = zero_floats(rows.shape[1])
     for i in range(len(rows)):
         for d in range(len(total)):
             if rows[i, d] < np.inf:
@@ -68,13 +69,13 @@ def follow_forward(
 
 @kernel
 def flows_between(
-    a: IntArray, b: IntArray, size: FloatArray, count: int
+    source: IntArray, target: IntArray, size: FloatArray, count: int
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Bytes between units both ways: offset, neighbours in ascending order, bytes in, bytes out.
 
     Args:
-        a: unit that each edge comes from; edges within a unit are left out. [E]
-        b: unit that each edge goes to. [E]
+        source: unit that each edge comes from; edges within a unit are left out. [E]
+        target: unit that each edge goes to. [E]
         size: bytes of each edge. [E]
         count: number of units U.
 
@@ -82,30 +83,30 @@ def flows_between(
         Where each unit's neighbours start [U + 1], the neighbours, bytes from and bytes to each of
         them, -1 where no tensor goes that way.
     """
-    offset = np.zeros(count + 1, np.int32)
-    for k in range(len(a)):
-        if a[k] != b[k]:
-            offset[a[k] + 1] += 1
-            offset[b[k] + 1] += 1
+    offset = zero_ints(count + 1)
+    for k in range(len(source)):
+        if source[k] != target[k]:
+            offset[source[k] + 1] += 1
+            offset[target[k] + 1] += 1
     for u in range(count):
         offset[u + 1] += offset[u]
     at = offset[:-1].copy()
-    end, edge = np.empty(offset[-1], np.int32), np.empty(offset[-1], np.int32)
-    for k in range(len(a)):
-        if a[k] != b[k]:
-            end[at[a[k]]], edge[at[a[k]]] = b[k], k
-            at[a[k]] += 1
-            end[at[b[k]]], edge[at[b[k]]] = a[k], k
-            at[b[k]] += 1
+    end, edge = empty_ints(offset[-1]), empty_ints(offset[-1])
+    for k in range(len(source)):
+        if source[k] != target[k]:
+            end[at[source[k]]], edge[at[source[k]]] = target[k], k
+            at[source[k]] += 1
+            end[at[target[k]]], edge[at[target[k]]] = source[k], k
+            at[target[k]] += 1
     # Each unit's neighbours in ascending order: units in turn tell their neighbours of themselves.
-    ranked, at = np.empty(len(end), np.int32), offset[:-1].copy()
+    ranked, at = empty_ints(len(end)), offset[:-1].copy()
     for u in range(count):
         for k in range(offset[u], offset[u + 1]):
             ranked[at[end[k]]] = u
             at[end[k]] += 1
-    other = np.empty(len(end), np.int32)
-    into, out = np.full(len(end), -1.0), np.full(len(end), -1.0)
-    slot = np.full(count, -1, np.int32)
+    other = empty_ints(len(end))
+    into, out = full_floats(len(end), -1.0), full_floats(len(end), -1.0)
+    slot = full_ints(count, -1)
     total = 0
     for u in range(count):
         low, high = offset[u], offset[u + 1]
@@ -118,7 +119,7 @@ def flows_between(
                 slot[neighbour] = total
                 total += 1
         for k in range(low, high):
-            flow = out if a[edge[k]] == u else into
+            flow = out if source[edge[k]] == u else into
             at_slot = slot[end[k]]
             flow[at_slot] = max(flow[at_slot], 0.0) + size[edge[k]]
     offset[count] = total

@@ -72,15 +72,18 @@ def _walk(
 
 
 @njit(cache=True)
-def _change(flat: Flat, current: IntArray, u: int, k: int) -> float:
-    """By how much the cost grows if node ``u`` takes configuration ``k``."""
-    old = current[u]
-    total = flat.unary[flat.start[u] + k] - flat.unary[flat.start[u] + old]
-    for p in range(flat.first[u], flat.first[u + 1]):
+def _change(flat: Flat, current: IntArray, node: int, option: int) -> float:
+    """By how much the cost grows if node ``node`` takes configuration ``option``."""
+    old = current[node]
+    total = flat.unary[flat.start[node] + option] - flat.unary[flat.start[node] + old]
+    for p in range(flat.first[node], flat.first[node + 1]):
         e = flat.incident[p]
-        side = 0 if flat.ends[e, 0] == u else 1
+        side = 0 if flat.ends[e, 0] == node else 1
         d = flat.classes[flat.lookup[e, 1 - side] + current[flat.ends[e, 1 - side]]]
-        new, was = flat.classes[flat.lookup[e, side] + k], flat.classes[flat.lookup[e, side] + old]
+        new, was = (
+            flat.classes[flat.lookup[e, side] + option],
+            flat.classes[flat.lookup[e, side] + old],
+        )
         columns, base = flat.shape[e, 1], flat.table[e]
         if side == 0:
             total += flat.cells[base + new * columns + d] - flat.cells[base + was * columns + d]

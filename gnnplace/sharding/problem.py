@@ -75,15 +75,15 @@ class ShardingProblem:
         for k, edge in enumerate(self.edges):
             self._check_edge(k, edge)
 
-    def _check_edge(self, k: int, edge: Edge) -> None:
+    def _check_edge(self, index: int, edge: Edge) -> None:
         shape = (len(self.cost[edge.u]), len(self.cost[edge.v]))
         if edge.u == edge.v:
-            raise InputError(f"edges[{k}].v: an edge from {self.names[edge.u]!r} to itself")
+            raise InputError(f"edges[{index}].v: an edge from {self.names[edge.u]!r} to itself")
         for key, table in (("cost", edge.cost), ("memory", edge.memory)):
             if table is not None and (table.shape != shape or not np.isfinite(table).all()):
-                raise InputError(f"edges[{k}].{key}: must be finite numbers of shape {shape}")
+                raise InputError(f"edges[{index}].{key}: must be finite numbers of shape {shape}")
         if edge.memory is not None and (edge.memory < 0).any():
-            raise InputError(f"edges[{k}].memory: must not be negative")
+            raise InputError(f"edges[{index}].memory: must not be negative")
 
     @property
     def has_memory(self) -> bool:

@@ -53,15 +53,15 @@ def sweep(
 
 @njit(cache=True)
 def _collect(
-    flat: Flat, messages: FloatArray, u: int, forth: bool, total: FloatArray
+    flat: Flat, messages: FloatArray, unit: int, forth: bool, total: FloatArray
 ) -> tuple[int, int]:
     """A node's costs and all messages to it; the number of neighbours before and after it."""
     before = after = 0
     for k in range(len(total)):
-        total[k] = flat.unary[flat.start[u] + k]
-    for p in range(flat.first[u], flat.first[u + 1]):
+        total[k] = flat.unary[flat.start[unit] + k]
+    for p in range(flat.first[unit], flat.first[unit + 1]):
         e = flat.incident[p]
-        side = 0 if flat.ends[e, 0] == u else 1
+        side = 0 if flat.ends[e, 0] == unit else 1
         if (side == 0) == forth:
             after += 1
         else:
@@ -73,13 +73,15 @@ def _collect(
 
 
 @njit(cache=True)
-def _choice(flat: Flat, messages: FloatArray, u: int, chosen: IntArray, given: FloatArray) -> int:
+def _choice(
+    flat: Flat, messages: FloatArray, unit: int, chosen: IntArray, given: FloatArray
+) -> int:
     """The best configuration beside the later nodes' and the messages of the earlier."""
     for k in range(len(given)):
-        given[k] = flat.unary[flat.start[u] + k]
-    for p in range(flat.first[u], flat.first[u + 1]):
+        given[k] = flat.unary[flat.start[unit] + k]
+    for p in range(flat.first[unit], flat.first[unit + 1]):
         e = flat.incident[p]
-        if flat.ends[e, 0] == u:
+        if flat.ends[e, 0] == unit:
             _add_chosen(flat, e, 0, chosen, given)
             continue
         place, to_class = flat.message[e, 1], flat.lookup[e, 1]

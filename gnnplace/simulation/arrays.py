@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import inner
 
 FloatArray = NDArray[np.float64]
@@ -19,14 +20,14 @@ IntArray = NDArray[np.int32]
 RUN = 16  # entries that are sorted by insertion before runs are merged
 
 
-@inner()
+@inner(_nrt=False)
 def copy_to(target: NDArray[Any], values: NDArray[Any]) -> None:
     """Writes ``values`` over the first entries of ``target``."""
     for i in range(len(values)):
         target[i] = values[i]
 
 
-@inner()
+@inner(_nrt=False)
 def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
     """Writes the rows of ``values`` over the beginnings of the first rows of ``target``."""
     for i in range(values.shape[0]):
@@ -34,7 +35,7 @@ def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
             target[i, j] = values[i, j]
 
 
-@inner()
+@inner(_nrt=False)
 def greatest(values: NDArray[Any]) -> Any:
     """The largest of at least one value, none of them nan."""
     most = values[0]
@@ -51,7 +52,7 @@ def ascending(keys: FloatArray) -> IntArray:
     are nearly sorted take little more than O(n); others O(n log n).
     """
     n = len(keys)
-    order, spare = np.empty(n, np.int32), np.empty(n, np.int32)
+    order, spare = empty_ints(n), empty_ints(n)
     for i in range(n):
         at, key = i, keys[i]
         low = i - i % RUN
@@ -67,7 +68,7 @@ def ascending(keys: FloatArray) -> IntArray:
     return order
 
 
-@inner()
+@inner(_nrt=False)
 def merge(
     keys: FloatArray, order: IntArray, spare: IntArray, low: int, middle: int, high: int
 ) -> None:

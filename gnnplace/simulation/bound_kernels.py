@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_floats, full_floats, zero_floats, zero_table
 from gnnplace.graph.jit import kernel
 from gnnplace.simulation.arrays import copy_to, greatest
 
@@ -25,10 +26,10 @@ def weighted_work(columns: FloatArray, counts: FloatArray, updates: int) -> Floa
     devices = 0.0
     for k in range(num_columns):
         devices += counts[k]
-    weight = np.full(num_columns, 1.0 / devices)
-    share, best, most = np.empty(n), np.zeros(n), -1.0
+    weight = full_floats(num_columns, 1.0 / devices)
+    share, best, most = empty_floats(n), zero_floats(n), -1.0
     for _ in range(updates if num_columns > 1 else 1):
-        load = np.zeros(num_columns)
+        load = zero_floats(num_columns)
         total = 0.0
         for op in range(n):
             least, choice = np.inf, 0
@@ -64,8 +65,8 @@ def on_one_device(part: IntArray, columns: FloatArray, head: FloatArray, tail: F
         tail: least seconds after each op. [n]
     """
     count, num_columns = greatest(part) + 1, columns.shape[1]
-    work = np.zeros((count, num_columns))
-    earliest, least = np.full(count, np.inf), np.full(count, np.inf)
+    work = zero_table(count, num_columns)
+    earliest, least = full_floats(count, np.inf), full_floats(count, np.inf)
     for op in range(len(part)):
         p = part[op]
         for k in range(num_columns):

@@ -26,31 +26,31 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
-def reversed_problem(c: Compiled) -> Compiled:
+def reversed_problem(compiled: Compiled) -> Compiled:
     """The same ops and devices with every edge and link turned round; a tensor an edge."""
-    n, edges = len(c.state), len(c.consumer)
-    tensor = np.repeat(np.arange(len(c.size)), np.diff(c.consumer_offset))
-    producer = np.empty(len(c.size), np.int32)
-    producer[c.op_tensor] = np.repeat(np.arange(n), np.diff(c.op_tensor_offset))
+    n, edges = len(compiled.state), len(compiled.consumer)
+    tensor = np.repeat(np.arange(len(compiled.size)), np.diff(compiled.consumer_offset))
+    producer = np.empty(len(compiled.size), np.int32)
+    producer[compiled.op_tensor] = np.repeat(np.arange(n), np.diff(compiled.op_tensor_offset))
     source = producer[tensor]
-    outputs = np.bincount(c.consumer, minlength=n)
+    outputs = np.bincount(compiled.consumer, minlength=n)
     inputs = np.bincount(source, minlength=n)
-    by_consumer = np.argsort(c.consumer, kind="stable").astype(np.int32)
-    return c._replace(
+    by_consumer = np.argsort(compiled.consumer, kind="stable").astype(np.int32)
+    return compiled._replace(
         num_inputs=inputs.astype(np.int32),
         op_tensor_offset=_offset(outputs),
         op_tensor=by_consumer,
         flow_offset=_offset(outputs),
         flow_op=source[by_consumer],
-        flow_size=c.size[tensor][by_consumer],
-        head=c.tail,
-        tail=c.head,
-        size=c.size[tensor],
+        flow_size=compiled.size[tensor][by_consumer],
+        head=compiled.tail,
+        tail=compiled.head,
+        size=compiled.size[tensor],
         consumer_offset=np.arange(edges + 1, dtype=np.int32),
         consumer=source,
         input_offset=_offset(inputs),
         input_tensor=np.argsort(source, kind="stable").astype(np.int32),
-        links=reversed_links(c.links),
+        links=reversed_links(compiled.links),
     )
 
 
@@ -58,33 +58,39 @@ def _offset(counts: NDArray[np.int64]) -> IntArray:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
-def times_of(c: Compiled, device: IntArray, order: IntArray) -> tuple[FloatArray, FloatArray]:
+def times_of(
+    compiled: Compiled, device: IntArray, order: IntArray
+) -> tuple[FloatArray, FloatArray]:
     """Start and finish of each op in seconds. [n], [n]"""
     n = len(device)
     start, finish = np.zeros(n), np.zeros(n)
     nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
-    run_kernel(c, device, order, np.inf, np.zeros(n), start, finish, nothing, nowhere)
+    run_kernel(compiled, device, order, np.inf, np.zeros(n), start, finish, nothing, nowhere)
     return start, finish
 
 
-def finish_times(c: Compiled, device: IntArray, order: IntArray) -> FloatArray:
+def finish_times(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:
     """Seconds at which each op finishes. [n]"""
-    return times_of(c, device, order)[1]
+    return times_of(compiled, device, order)[1]
 
 
-def distances(c: Compiled, r: Compiled, device: IntArray, order: IntArray) -> FloatArray:
+def distances(
+    compiled: Compiled, reversed_compiled: Compiled, device: IntArray, order: IntArray
+) -> FloatArray:
     """Seconds from each op's start to the end where all ops are as late as can be. [n]
 
     Args:
-        c: the problem.
-        r: ``reversed_problem(c)``.
+        compiled: the problem.
+        reversed_compiled: ``reversed_problem(c)``.
         device: device of each op. [n]
         order: all ops as the schedule to improve has them. [n]
     """
-    backwards = list_schedule(r, device, finish_times(c, device, order))
-    return finish_times(r, device, backwards)
+    backwards = list_schedule(reversed_compiled, device, finish_times(compiled, device, order))
+    return finish_times(reversed_compiled, device, backwards)
 
 
-def justify(c: Compiled, r: Compiled, device: IntArray, order: IntArray) -> IntArray:
+def justify(
+    compiled: Compiled, reversed_compiled: Compiled, device: IntArray, order: IntArray
+) -> IntArray:
     """Another order for the same devices, mostly a better one; arguments as ``distances``. [n]"""
-    return list_schedule(c, device, distances(c, r, device, order))
+    return list_schedule(compiled, device, distances(compiled, reversed_compiled, device, order))

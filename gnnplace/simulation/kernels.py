@@ -24,11 +24,30 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_floats,
+    empty_indices,
+    empty_int_table,
+    empty_ints,
+    empty_table,
+    full_floats,
+    full_indices,
+    zero_floats,
+    zero_ints,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
-from gnnplace.simulation.transfer import linked, receive_time, seconds_between, send, send_costs
+from gnnplace.simulation.transfer import (
+    LATENCY,
+    SENDS,
+    linked,
+    receive_time,
+    seconds_between,
+    send,
+    send_costs,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -40,13 +59,13 @@ ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cu
 @inner()
 def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[IntArray, IntArray]:
     """Sequences of all devices, one after the other, and where each starts. [n], [D + 1]"""
-    offset = np.zeros(num_devices + 1, np.int32)
+    offset = zero_ints(num_devices + 1)
     for k in range(len(order)):
         offset[Index(device[Index(order[k])]) + ONE] += 1
     for d in range(num_devices):
         offset[d + 1] += offset[d]
     head = offset[:-1].copy()
-    sequence = np.empty(len(order), np.int32)
+    sequence = empty_ints(len(order))
     for k in range(len(order)):
         d = Index(device[Index(order[k])])
         sequence[Index(head[d])] = order[k]
@@ -56,7 +75,7 @@ def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[In
 
 @inner()
 def exceeds(
-    c: Compiled, device: IntArray, order: IntArray, limit: float, after: FloatArray
+    compiled: Compiled, device: IntArray, order: IntArray, limit: float, after: FloatArray
 ) -> bool:
     """Whether a lower bound on the step time of a placement is above ``limit`` seconds.
 
@@ -67,32 +86,32 @@ def exceeds(
     consumers listed before it: the bound is lower, and still one. ``after``: out, [n]
     """
     if limit == np.inf:
-        copy_to(after, c.tail)
+        copy_to(after, compiled.tail)
         return False
-    behind, whole = np.zeros(len(c.memory)), np.zeros(len(order))
+    behind, whole = zero_floats(len(compiled.memory)), zero_floats(len(order))
     for k in range(len(order) - 1, -1, -1):
         op = Index(order[k])
         d = Index(device[op])
         longest = behind[d]
-        for i in range(Index(c.flow_offset[op]), Index(c.flow_offset[op + ONE])):
-            other = Index(c.flow_op[i])
+        for i in range(Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])):
+            other = Index(compiled.flow_op[i])
             target = Index(device[other])
             path = whole[other]
             if target != d:
-                path += seconds_between(c.links, d, target, c.flow_size[i])
+                path += seconds_between(compiled.links, d, target, compiled.flow_size[i])
             if path > longest:
                 longest = path
         after[op] = longest
-        longest += c.times[op, d]
+        longest += compiled.times[op, d]
         whole[op] = behind[d] = longest
-        if longest + c.head[op] > limit:
+        if longest + compiled.head[op] > limit:
             return True
     return False
 
 
 @kernel
 def run_kernel(
-    c: Compiled,
+    compiled: Compiled,
     device: IntArray,
     order: IntArray,
     limit: float,
@@ -105,7 +124,7 @@ def run_kernel(
     """Simulates one step.
 
     Args:
-        c: the problem.
+        compiled: the problem.
         device: device of each op. [n]
         order: all ops; a device runs its ops in this order. [n]
         limit: stop as soon as the step time must exceed this many seconds.
@@ -119,24 +138,24 @@ def run_kernel(
     Returns:
         DONE, DEADLOCK, NO_LINK or CUT_OFF; step time in seconds; number of transfers.
     """
-    n, num_devices = c.times.shape
-    links = c.links
+    n, num_devices = compiled.times.shape
+    links = compiled.links
     sequence, head = split_order(device, order, num_devices)
     end = head[1:].copy()
-    missing = c.num_inputs.copy()
-    ready = np.zeros(n)
-    free = np.zeros(num_devices)
-    channel_free = np.zeros(links.num_channels)
-    candidate = np.full(num_devices, np.inf)
-    batch = np.empty(n, np.int32)
-    targets = np.empty(num_devices, np.uint64)
-    stamp = np.full(num_devices, len(c.size), np.uint64)
-    waking = np.empty(2 * num_devices, np.int32)  # Once by its next op's inputs, once by itself.
-    position = np.empty(0, np.int32)
-    extra = np.empty(0)
+    missing = compiled.num_inputs.copy()
+    ready = zero_floats(n)
+    free = zero_floats(num_devices)
+    channel_free = zero_floats(links.num_channels)
+    candidate = full_floats(num_devices, np.inf)
+    batch = empty_ints(n)
+    targets = empty_indices(num_devices)
+    stamp = full_indices(num_devices, len(compiled.size))
+    waking = empty_ints(2 * num_devices)  # Once by its next op's inputs, once by itself.
+    position = empty_ints(0)
+    extra = empty_floats(0)
     if links.receives_cost:
-        extra = np.zeros(n)
-        position = np.empty(n, np.int32)
+        extra = zero_floats(n)
+        position = empty_ints(n)
         for k in range(n):
             position[order[k]] = k
     record = len(transfer) > 0
@@ -145,7 +164,7 @@ def run_kernel(
         if head[d] < end[d] and missing[sequence[head[d]]] == 0:
             op = sequence[head[d]]
             start[op] = 0.0
-            candidate[d] = c.times[op, d]
+            candidate[d] = compiled.times[op, d]
     while done < n:
         now = np.inf
         for d in range(num_devices):
@@ -165,8 +184,10 @@ def run_kernel(
                     return CUT_OFF, np.inf, transfers
                 free[d] = now
                 remote, costly = False, False
-                for k in range(Index(c.flow_offset[op]), Index(c.flow_offset[op + ONE])):
-                    other = Index(c.flow_op[k])
+                for k in range(
+                    Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])
+                ):
+                    other = Index(compiled.flow_op[k])
                     target = Index(device[other])
                     if target == Index(d):
                         missing[other] -= 1
@@ -187,7 +208,7 @@ def run_kernel(
                     if links.receives_cost:
                         begin += extra[op]
                     start[op] = begin
-                    candidate[d] = begin + c.times[op, d]
+                    candidate[d] = begin + compiled.times[op, d]
         # 2. Their tensors are queued in op order.
         for i in range(1, count):
             op = batch[i]
@@ -200,12 +221,17 @@ def run_kernel(
             op = Index(batch[i])
             d = Index(device[op])
             overhead = 0.0
-            for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + ONE])):
-                tensor = Index(c.op_tensor[j])
-                low, high = Index(c.consumer_offset[tensor]), Index(c.consumer_offset[tensor + ONE])
+            for j in range(
+                Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + ONE])
+            ):
+                tensor = Index(compiled.op_tensor[j])
+                low, high = (
+                    Index(compiled.consumer_offset[tensor]),
+                    Index(compiled.consumer_offset[tensor + ONE]),
+                )
                 num_targets = 0
                 for k in range(low, high):
-                    target = Index(device[Index(c.consumer[k])])
+                    target = Index(device[Index(compiled.consumer[k])])
                     if target != d and stamp[target] != tensor:
                         stamp[target] = tensor
                         at = num_targets
@@ -218,10 +244,10 @@ def run_kernel(
                     target = targets[m]
                     if not linked(links, d, target):
                         return NO_LINK, np.inf, transfers
-                    size = c.size[tensor]
+                    size = compiled.size[tensor]
                     begin, served = send(links, channel_free, free, d, target, size, now)
-                    overhead += links.send_overhead[d, target]
-                    arrival = served + links.latency[d, target]
+                    overhead += links.costs[d, target, SENDS]
+                    arrival = served + links.costs[d, target, LATENCY]
                     if record:
                         transfer[transfers, 0] = tensor
                         transfer[transfers, 1] = d
@@ -232,7 +258,7 @@ def run_kernel(
                     transfers += 1
                     first, found = op, False
                     for k in range(low, high):
-                        other = Index(c.consumer[k])
+                        other = Index(compiled.consumer[k])
                         if Index(device[other]) != target:
                             continue
                         missing[other] -= 1
@@ -256,27 +282,27 @@ def run_kernel(
                     if links.receives_cost:
                         begin += extra[op]
                     start[op] = begin
-                    candidate[d] = begin + c.times[op, d]
+                    candidate[d] = begin + compiled.times[op, d]
     return DONE, step_time, transfers
 
 
 @kernel
-def step_time_kernel(c: Compiled, device: IntArray, order: IntArray, cutoff: float) -> float:
+def step_time_kernel(compiled: Compiled, device: IntArray, order: IntArray, cutoff: float) -> float:
     """Step time in seconds; inf if infeasible, deadlocked or above ``cutoff``."""
     n = len(device)
-    after, limit = np.empty(n), cutoff * (1.0 + ROUNDING)
-    if exceeds(c, device, order, limit, after):
+    after, limit = empty_floats(n), cutoff * (1.0 + ROUNDING)
+    if exceeds(compiled, device, order, limit, after):
         return np.inf
-    start, finish = np.empty(n), np.empty(n)
-    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
-    return run_kernel(c, device, order, limit, after, start, finish, nothing, nowhere)[1]
+    start, finish = empty_floats(n), empty_floats(n)
+    nothing, nowhere = empty_int_table(0, 3), empty_table(0, 3)
+    return run_kernel(compiled, device, order, limit, after, start, finish, nothing, nowhere)[1]
 
 
 @kernel
-def step_times_kernel(c: Compiled, devices: IntArray, orders: IntArray) -> FloatArray:
+def step_times_kernel(compiled: Compiled, devices: IntArray, orders: IntArray) -> FloatArray:
     """Step times of a batch of placements; ``orders`` has one row, or one a placement. [B]"""
-    result = np.empty(len(devices))
+    result = empty_floats(len(devices))
     for b in range(len(devices)):
         order = orders[b if len(orders) > 1 else 0]
-        result[b] = step_time_kernel(c, devices[b], order, np.inf)
+        result[b] = step_time_kernel(compiled, devices[b], order, np.inf)
     return result

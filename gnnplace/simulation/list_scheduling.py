@@ -20,6 +20,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_floats,
+    empty_ints,
+    full_floats,
+    full_indices,
+    full_ints,
+    zero_floats,
+    zero_longs,
+    zero_table,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.ranks import upward_rank
 from gnnplace.problem import Problem
@@ -27,45 +37,45 @@ from gnnplace.simulation.compiled import Compiled, mean_times
 from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import step_times_kernel
-from gnnplace.simulation.transfer import linked, mean_seconds, receive_time, send
+from gnnplace.simulation.transfer import LATENCY, SENDS, linked, mean_seconds, receive_time, send
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 
 @inner(_nrt=False)
-def receive(c: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
+def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
     """Seconds that messages for ``op`` take of device ``d``; only their first consumer pays.
 
     ``unpaid``: seconds of every tensor's message to each device, 0 if paid; changed. [T, D]
     """
     seconds = 0.0
-    for k in range(c.input_offset[op], c.input_offset[op + 1]):
-        seconds += unpaid[c.input_tensor[k], d]
-        unpaid[c.input_tensor[k], d] = 0.0
+    for k in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
+        seconds += unpaid[compiled.input_tensor[k], d]
+        unpaid[compiled.input_tensor[k], d] = 0.0
     return seconds
 
 
 @kernel
-def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
+def list_schedule(compiled: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
     """Order in which ops start when free devices take the ready op of highest priority. [n].
 
     Pairs without a link are taken as instant, so that an order always comes out; the simulator
     says that the placement is infeasible.
     """
-    n, num_devices = c.times.shape
-    links = c.links
-    missing = c.num_inputs.copy()
-    free, look = np.zeros(num_devices), np.full(num_devices, np.inf)
-    running = np.full(num_devices, -1, np.int32)
-    channel_free = np.zeros(links.num_channels)
-    ready_at = np.zeros(n)
+    n, num_devices = compiled.times.shape
+    links = compiled.links
+    missing = compiled.num_inputs.copy()
+    free, look = zero_floats(num_devices), full_floats(num_devices, np.inf)
+    running = full_ints(num_devices, -1)
+    channel_free = zero_floats(links.num_channels)
+    ready_at = zero_floats(n)
     # Ops whose inputs are on their way, by arrival; ops ready on each device, by priority.
-    coming, coming_op, num_coming = np.empty(n), np.empty(n, np.int32), np.int64(0)
+    coming, coming_op, num_coming = empty_floats(n), empty_ints(n), np.int64(0)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
-    ready, ready_op = np.empty(n), np.empty(n, np.int32)
-    num_ready = np.zeros(num_devices, np.int64)
-    low = np.zeros(num_devices + 1, np.int64)
+    ready, ready_op = empty_floats(n), empty_ints(n)
+    num_ready = zero_longs(num_devices)
+    low = zero_longs(num_devices + 1)
     for op in range(n):
         low[Index(device[op]) + ONE] += 1
     for d in range(num_devices):
@@ -75,12 +85,12 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
             d = device[op]
             heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], op)
             num_ready[d] += 1
-    order = np.empty(n, np.int32)
+    order = empty_ints(n)
     count = 0
-    stamp = np.full(num_devices, len(c.size), np.uint64)
-    arrivals = np.zeros(num_devices)
+    stamp = full_indices(num_devices, len(compiled.size))
+    arrivals = zero_floats(num_devices)
     # Seconds that a message takes of its receiver, until an op there consumes it.
-    unpaid = np.zeros((len(c.size) if links.receives_cost else 0, num_devices))
+    unpaid = zero_table(len(compiled.size) if links.receives_cost else 0, num_devices)
     now = 0.0
     while now < np.inf:
         while num_coming > 0 and coming[0] <= now:
@@ -98,11 +108,16 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
             op, source = Index(running[d]), Index(d)
             running[d] = -1
             overhead = 0.0
-            for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + ONE])):
-                tensor = Index(c.op_tensor[j])
-                low_k, high_k = c.consumer_offset[tensor], c.consumer_offset[tensor + ONE]
+            for j in range(
+                Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + ONE])
+            ):
+                tensor = Index(compiled.op_tensor[j])
+                low_k, high_k = (
+                    compiled.consumer_offset[tensor],
+                    compiled.consumer_offset[tensor + ONE],
+                )
                 for k in range(Index(low_k), Index(high_k)):
-                    other = Index(c.consumer[k])
+                    other = Index(compiled.consumer[k])
                     target = Index(device[other])
                     if target == source:
                         arrivals[target] = now
@@ -110,10 +125,10 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                         stamp[target] = tensor
                         arrivals[target] = now
                         if linked(links, source, target):
-                            size = c.size[tensor]
+                            size = compiled.size[tensor]
                             end = send(links, channel_free, free, source, target, size, now)[1]
-                            overhead += links.send_overhead[source, target]
-                            arrivals[target] = end + links.latency[source, target]
+                            overhead += links.costs[source, target, SENDS]
+                            arrivals[target] = end + links.costs[source, target, LATENCY]
                             if links.receives_cost:
                                 paid = receive_time(links, source, target, size)
                                 unpaid[tensor, target] = paid
@@ -121,7 +136,7 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                     ready_at[other] = max(ready_at[other], arrivals[target])
                     if missing[other] > 0:
                         continue
-                    made = np.int64(c.consumer[k])
+                    made = np.int64(compiled.consumer[k])
                     if ready_at[other] > now:
                         heap_push(coming, coming_op, zero, num_coming, ready_at[other], made)
                         num_coming += 1
@@ -142,8 +157,8 @@ def list_schedule(c: Compiled, device: IntArray, priority: FloatArray) -> IntArr
                 running[d] = op
                 begin = now
                 if links.receives_cost:
-                    begin += receive(c, unpaid, op, d)
-                look[d] = free[d] = begin + c.times[Index(op), d]
+                    begin += receive(compiled, unpaid, op, d)
+                look[d] = free[d] = begin + compiled.times[Index(op), d]
             following = min(following, look[d])
         now = following
     return order
@@ -186,11 +201,11 @@ def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
     return mean_seconds(problem.cluster, size)
 
 
-def complete(problem: Problem, c: Compiled, device: IntArray) -> IntArray:
+def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray:
     """The best order found for given devices, as the module's text says. [n]"""
     device = np.ascontiguousarray(device, dtype=np.int32)
-    orders = [list_schedule(c, device, priority) for priority in priorities(problem)]
+    orders = [list_schedule(compiled, device, priority) for priority in priorities(problem)]
     orders += [turn_order(problem)]
     batch = np.stack(orders)
-    times = step_times_kernel(c, np.tile(device, (len(batch), 1)), batch)
+    times = step_times_kernel(compiled, np.tile(device, (len(batch), 1)), batch)
     return batch[int(np.argmin(times))]

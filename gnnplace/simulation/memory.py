@@ -11,6 +11,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_floats,
+    empty_int_table,
+    empty_ints,
+    empty_table,
+    full_indices,
+    full_ints,
+    zero_flags,
+    zero_floats,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.simulation.arrays import ascending
 from gnnplace.simulation.compiled import Compiled
@@ -22,13 +32,17 @@ IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
 
-@inner()
-def last_use(c: Compiled, device: IntArray, finish: FloatArray, tensor: int, on: int) -> float:
+@inner(_nrt=False)
+def last_use(
+    compiled: Compiled, device: IntArray, finish: FloatArray, tensor: int, on: int
+) -> float:
     """Latest finish of a consumer of ``tensor`` on device ``on``; -inf without one."""
     last = -np.inf
     tensor = Index(tensor)
-    for k in range(Index(c.consumer_offset[tensor]), Index(c.consumer_offset[tensor + ONE])):
-        other = Index(c.consumer[k])
+    for k in range(
+        Index(compiled.consumer_offset[tensor]), Index(compiled.consumer_offset[tensor + ONE])
+    ):
+        other = Index(compiled.consumer[k])
         if device[other] == on:
             last = max(last, finish[other])
     return last
@@ -36,7 +50,7 @@ def last_use(c: Compiled, device: IntArray, finish: FloatArray, tensor: int, on:
 
 @kernel
 def lifetimes(
-    c: Compiled,
+    compiled: Compiled,
     device: IntArray,
     start: FloatArray,
     finish: FloatArray,
@@ -47,7 +61,7 @@ def lifetimes(
     """Device, begin, end and bytes of every tensor's life on every wanted device that holds it.
 
     Args:
-        c: the problem.
+        compiled: the problem.
         device: device of each op. [n]
         start: seconds. [n]
         finish: seconds. [n]
@@ -55,20 +69,22 @@ def lifetimes(
         service: start and end of service, and arrival. [K, 3]
         wanted: whether to look at a device. [D]
     """
-    num_tensors, n = len(c.size), len(device)
+    num_tensors, n = len(compiled.size), len(device)
     total = num_tensors + len(transfer)
-    where, slot = np.empty(total, np.int32), np.full(num_tensors, -1, np.int32)
-    begin, end, size = np.empty(total), np.empty(total), np.empty(total)
+    where, slot = empty_ints(total), full_ints(num_tensors, -1)
+    begin, end, size = empty_floats(total), empty_floats(total), empty_floats(total)
     count = 0
     for op in range(n):
         on = device[op]
         if not wanted[Index(on)]:
             continue
-        for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + 1])):
-            tensor = c.op_tensor[j]
+        for j in range(
+            Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])
+        ):
+            tensor = compiled.op_tensor[j]
             k = Index(tensor)
-            where[count], begin[count], size[count] = on, start[op], c.size[k]
-            end[count] = max(finish[op], last_use(c, device, finish, tensor, on))
+            where[count], begin[count], size[count] = on, start[op], compiled.size[k]
+            end[count] = max(finish[op], last_use(compiled, device, finish, tensor, on))
             slot[k] = count
             count += 1
     for i in range(len(transfer)):
@@ -77,8 +93,8 @@ def lifetimes(
         if slot[k] >= 0:
             end[Index(slot[k])] = max(end[Index(slot[k])], service[i, 1])
         if wanted[Index(target)]:
-            where[count], begin[count], size[count] = target, service[i, 0], c.size[k]
-            end[count] = last_use(c, device, finish, tensor, target)
+            where[count], begin[count], size[count] = target, service[i, 0], compiled.size[k]
+            end[count] = last_use(compiled, device, finish, tensor, target)
             count += 1
     return where[:count], begin[:count], end[:count], size[:count]
 
@@ -104,46 +120,49 @@ def peak_kernel(
 
 
 @kernel
-def device_state(c: Compiled, device: IntArray) -> FloatArray:
+def device_state(compiled: Compiled, device: IntArray) -> FloatArray:
     """Bytes of state on each device. [D]."""
-    state = np.zeros(len(c.memory))
+    state = zero_floats(len(compiled.memory))
     for op in range(len(device)):
-        state[Index(device[op])] += c.state[op]
+        state[Index(device[op])] += compiled.state[op]
     return state
 
 
 @kernel
-def most_memory(c: Compiled, device: IntArray) -> FloatArray:
+def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
     """Bytes of each device if every tensor it ever holds were alive at once. [D]."""
-    most = device_state(c, device)
-    stamp = np.full(len(c.memory), len(c.size), np.uint64)
+    most = device_state(compiled, device)
+    stamp = full_indices(len(compiled.memory), len(compiled.size))
     for op in range(len(device)):
         d = Index(device[op])
-        for j in range(Index(c.op_tensor_offset[op]), Index(c.op_tensor_offset[op + 1])):
-            tensor = Index(c.op_tensor[j])
-            most[d] += c.size[tensor]
+        for j in range(
+            Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])
+        ):
+            tensor = Index(compiled.op_tensor[j])
+            most[d] += compiled.size[tensor]
             stamp[d] = tensor
             for k in range(
-                Index(c.consumer_offset[tensor]), Index(c.consumer_offset[tensor + ONE])
+                Index(compiled.consumer_offset[tensor]),
+                Index(compiled.consumer_offset[tensor + ONE]),
             ):
-                target = Index(device[Index(c.consumer[k])])
+                target = Index(device[Index(compiled.consumer[k])])
                 if stamp[target] != tensor:
                     stamp[target] = tensor
-                    most[target] += c.size[tensor]
+                    most[target] += compiled.size[tensor]
     return most
 
 
 @inner()
 def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
     """Which devices need more than the limit, and whether any does. [D]."""
-    result, some = np.zeros(len(need), np.bool_), False
+    result, some = zero_flags(len(need)), False
     for d in range(len(need)):
         result[d] = need[d] > limit[d]
         some |= result[d]
     return result, some
 
 
-@inner()
+@inner(_nrt=False)
 def excess_of(need: FloatArray, limit: FloatArray) -> float:
     """Bytes above the limit summed over devices."""
     total = 0.0
@@ -154,42 +173,44 @@ def excess_of(need: FloatArray, limit: FloatArray) -> float:
 
 @kernel
 def excess_kernel(
-    c: Compiled, device: IntArray, order: IntArray, cutoff: float
+    compiled: Compiled, device: IntArray, order: IntArray, cutoff: float
 ) -> tuple[float, float]:
     """Step time in seconds, and bytes above the limit summed over devices.
 
     The exact peak is computed only for devices where a cheap upper bound exceeds the limit.
     """
     n = len(device)
-    after, limit = np.empty(n), cutoff * (1.0 + ROUNDING)
-    if exceeds(c, device, order, limit, after):
+    after, limit = empty_floats(n), cutoff * (1.0 + ROUNDING)
+    if exceeds(compiled, device, order, limit, after):
         return np.inf, 0.0
-    doubtful, some = above(most_memory(c, device), c.memory)
-    rows = len(c.consumer) + 1 if some else 0
-    start, finish = np.empty(n), np.empty(n)
-    transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
+    doubtful, some = above(most_memory(compiled, device), compiled.memory)
+    rows = len(compiled.consumer) + 1 if some else 0
+    start, finish = empty_floats(n), empty_floats(n)
+    transfer, service = empty_int_table(rows, 3), empty_table(rows, 3)
     status, step_time, count = run_kernel(
-        c, device, order, limit, after, start, finish, transfer, service
+        compiled, device, order, limit, after, start, finish, transfer, service
     )
     if rows == 0:
         return step_time, 0.0
-    state = device_state(c, device)
+    state = device_state(compiled, device)
     if status != DONE:
-        return np.inf, excess_of(state, c.memory)
-    lives = lifetimes(c, device, start, finish, transfer[:count], service[:count], doubtful)
+        return np.inf, excess_of(state, compiled.memory)
+    lives = lifetimes(compiled, device, start, finish, transfer[:count], service[:count], doubtful)
     peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], state)
-    return step_time, excess_of(peak, c.memory)
+    return step_time, excess_of(peak, compiled.memory)
 
 
-def peak_memory(c: Compiled, device: IntArray, order: IntArray) -> FloatArray:
+def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:
     """Peak bytes of each device; an upper bound of it where that is within the limit. [D]."""
-    n, rows = len(device), len(c.consumer) + 1
-    most = most_memory(c, device)
-    doubtful = most > c.memory
+    n, rows = len(device), len(compiled.consumer) + 1
+    most = most_memory(compiled, device)
+    doubtful = most > compiled.memory
     if not doubtful.any():
         return np.asarray(most)
     start, finish = np.empty(n), np.empty(n)
     transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
-    count = run_kernel(c, device, order, np.inf, np.zeros(n), start, finish, transfer, service)[2]
-    lives = lifetimes(c, device, start, finish, transfer[:count], service[:count], doubtful)
-    return np.where(doubtful, peak_kernel(*lives, device_state(c, device)), most)
+    count = run_kernel(
+        compiled, device, order, np.inf, np.zeros(n), start, finish, transfer, service
+    )[2]
+    lives = lifetimes(compiled, device, start, finish, transfer[:count], service[:count], doubtful)
+    return np.where(doubtful, peak_kernel(*lives, device_state(compiled, device)), most)

@@ -41,94 +41,84 @@ IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
 
+# What ``Links.costs`` holds of a pair of devices, one cache line.
+LATENCY, BANDWIDTH, PER_BYTE, DELAY, PACE, BUSY, SENDS, RECEIVES = range(8)
+
+
 class Links(NamedTuple):
     """Links of D devices, from row to column; C channels, at most W of them a link.
 
+    One array holds all costs: kernels pass the links to each other again and again, and every array
+    makes that longer to compile. ``costs`` holds of every pair
+
+    * ``LATENCY``: seconds from end of service to arrival, inf without a link;
+    * ``BANDWIDTH``: bytes per second of the service;
+    * ``PER_BYTE``: seconds a byte of the service, 0 without a link;
+    * ``DELAY``: seconds a message takes beside those of its bytes;
+    * ``PACE``: seconds a byte takes in all;
+    * ``BUSY``: 1 if the sender makes the copy itself, else 0;
+    * ``SENDS``: overhead of the sender, seconds a message;
+    * ``RECEIVES``: overhead of the receiver, seconds a message.
+
     Attributes:
-        latency: seconds from end of service to arrival, inf without a link. [D, D]
-        bandwidth: bytes per second of the service. [D, D]
-        per_byte: seconds a byte of the service, 0 without a link. [D, D]
-        delay: seconds a message takes beside those of its bytes. [D, D]
-        pace: seconds a byte takes in all. [D, D]
+        costs: as above. [D, D, 8]
         channel: the link's channels, -1 after the last and without a link. [D, D, W]
-        sender_busy: whether the sender makes the copy itself. [D, D]
-        send_overhead: seconds of the sender a message. [D, D]
-        receive_overhead: seconds of the receiver a message. [D, D]
         num_channels: C.
         sends_cost: whether any link costs its sender time.
         receives_cost: whether any link costs its receiver time.
     """
 
-    latency: FloatArray
-    bandwidth: FloatArray
-    per_byte: FloatArray
-    delay: FloatArray
-    pace: FloatArray
+    costs: FloatArray
     channel: IntArray
-    sender_busy: BoolArray
-    send_overhead: FloatArray
-    receive_overhead: FloatArray
     num_channels: int
     sends_cost: bool
     receives_cost: bool
 
+    def each(self, cost: int) -> FloatArray:
+        """One of the costs of all pairs. [D, D]"""
+        return self.costs[:, :, cost]
+
 
 def make_links(cluster: Cluster) -> Links:
     """The links of a cluster."""
+    costs = np.empty((*cluster.latency.shape, 8))
     per_byte = 1.0 / np.where(cluster.linked, cluster.bandwidth, np.inf)
-    return with_overheads(
-        Links(
-            latency=cluster.latency,
-            bandwidth=cluster.bandwidth,
-            per_byte=per_byte,
-            delay=cluster.latency,
-            pace=per_byte,
-            channel=cluster.channels,
-            sender_busy=cluster.sender_busy,
-            send_overhead=cluster.send_overhead,
-            receive_overhead=cluster.receive_overhead,
-            num_channels=cluster.num_channels,
-            sends_cost=False,
-            receives_cost=False,
-        ),
-        cluster.send_overhead,
-        cluster.receive_overhead,
-    )
+    costs[:, :, LATENCY], costs[:, :, BANDWIDTH] = cluster.latency, cluster.bandwidth
+    costs[:, :, PER_BYTE], costs[:, :, PACE] = per_byte, per_byte
+    costs[:, :, BUSY] = cluster.sender_busy
+    links = Links(costs, cluster.channels, cluster.num_channels, False, False)
+    return with_overheads(links, cluster.send_overhead, cluster.receive_overhead)
 
 
 def with_overheads(links: Links, send: FloatArray, receive: FloatArray) -> Links:
     """The same links with other overheads in seconds a message. [D, D], [D, D]"""
-    copies_there = links.pace > links.per_byte
+    costs = links.costs.copy()
+    costs[:, :, DELAY] = costs[:, :, LATENCY] + receive
+    costs[:, :, SENDS], costs[:, :, RECEIVES] = send, receive
+    copies_there = costs[:, :, PACE] > costs[:, :, PER_BYTE]
     return links._replace(
-        delay=links.latency + receive,
-        send_overhead=send,
-        receive_overhead=receive,
-        sends_cost=bool((send > 0).any() or links.sender_busy.any()),
+        costs=costs,
+        sends_cost=bool((send > 0).any() or costs[:, :, BUSY].any()),
         receives_cost=bool((receive > 0).any() or copies_there.any()),
     )
 
 
 def reversed_links(links: Links) -> Links:
     """The links as a step read backwards has them."""
-    copies_there = links.sender_busy.T
-    turned = links._replace(
-        latency=np.ascontiguousarray(links.latency.T),
-        bandwidth=np.ascontiguousarray(np.where(copies_there, np.inf, links.bandwidth.T)),
-        per_byte=np.ascontiguousarray(np.where(copies_there, 0.0, links.per_byte.T)),
-        pace=np.ascontiguousarray(links.pace.T),
-        channel=np.ascontiguousarray(links.channel.transpose(1, 0, 2)),
-        sender_busy=np.zeros_like(links.sender_busy),
-    )
-    send, receive = links.receive_overhead.T, links.send_overhead.T
-    return with_overheads(turned, np.ascontiguousarray(send), np.ascontiguousarray(receive))
+    costs = links.costs.transpose(1, 0, 2).copy()
+    copies_there = costs[:, :, BUSY] > 0.0
+    costs[copies_there, BANDWIDTH], costs[copies_there, PER_BYTE] = np.inf, 0.0
+    costs[:, :, BUSY] = 0.0
+    channel = np.ascontiguousarray(links.channel.transpose(1, 0, 2))
+    send, receive = costs[:, :, RECEIVES].copy(), costs[:, :, SENDS].copy()
+    return with_overheads(links._replace(costs=costs, channel=channel), send, receive)
 
 
 def without_gaps(links: Links) -> Links:
     """The same with no delay in seconds where there is no link, for sums over all pairs."""
-    linked = links.channel[:, :, 0] >= 0
-    return links._replace(
-        latency=np.where(linked, links.latency, 0.0), delay=np.where(linked, links.delay, 0.0)
-    )
+    costs, gaps = links.costs.copy(), links.channel[:, :, 0] < 0
+    costs[gaps, LATENCY] = costs[gaps, DELAY] = 0.0
+    return links._replace(costs=costs)
 
 
 @inner(_nrt=False)
@@ -143,39 +133,45 @@ def seconds_between(links: Links, source: int, target: int, size: float) -> floa
 
     On an idle link. It multiplies where the simulator divides: equal but for rounding, and faster.
     """
-    return links.delay[source, target] + size * links.pace[source, target]
+    return links.costs[source, target, DELAY] + size * links.costs[source, target, PACE]
 
 
 @inner(_nrt=False)
 def service_time(links: Links, source: int, target: int, size: float) -> float:
     """Seconds that a message of ``size`` bytes holds its channels."""
-    return size / links.bandwidth[source, target]
+    return size / links.costs[source, target, BANDWIDTH]
 
 
 @inner(_nrt=False)
 def arrival(links: Links, source: int, target: int, size: float, begin: float) -> float:
     """Seconds at which a message is there whose service begins at ``begin``; multiplied."""
-    return begin + size * links.per_byte[source, target] + links.latency[source, target]
+    return (
+        begin + size * links.costs[source, target, PER_BYTE] + links.costs[source, target, LATENCY]
+    )
 
 
 @inner(_nrt=False)
 def receive_time(links: Links, source: int, target: int, size: float) -> float:
     """Seconds that a message of ``size`` bytes takes of its receiver before the consuming op."""
-    copy = size * (links.pace[source, target] - links.per_byte[source, target])
-    return links.receive_overhead[source, target] + copy
+    copy = size * (links.costs[source, target, PACE] - links.costs[source, target, PER_BYTE])
+    return links.costs[source, target, RECEIVES] + copy
 
 
 @inner(_nrt=False)
 def send_time(links: Links, source: int, target: int, size: float) -> float:
     """Seconds that a message of ``size`` bytes takes of its sender on idle channels."""
-    copy = size * links.per_byte[source, target] if links.sender_busy[source, target] else 0.0
-    return links.send_overhead[source, target] + copy
+    copy = (
+        size * links.costs[source, target, PER_BYTE]
+        if links.costs[source, target, BUSY] > 0.0
+        else 0.0
+    )
+    return links.costs[source, target, SENDS] + copy
 
 
 @inner(_nrt=False)
 def send_costs(links: Links, source: int, target: int) -> bool:
     """Whether a message keeps its sender from its next op."""
-    return links.sender_busy[source, target] or links.send_overhead[source, target] > 0.0
+    return links.costs[source, target, BUSY] > 0.0 or links.costs[source, target, SENDS] > 0.0
 
 
 @inner(_nrt=False)
@@ -234,11 +230,11 @@ def send(
         now: seconds.
     """
     begin = max(free_at(links, channel_free, source, target), now)
-    if links.sender_busy[source, target]:
+    if links.costs[source, target, BUSY] > 0.0:
         begin = max(begin, free[source])
     end = begin + service_time(links, source, target, size)
     hold(links, channel_free, source, target, end)
-    if links.sender_busy[source, target]:
+    if links.costs[source, target, BUSY] > 0.0:
         free[source] = end
     return begin, end
 
@@ -254,7 +250,7 @@ def fetch_begin(
     finish: float,
 ) -> float:
     """Seconds at which ``fetch`` would begin the service of a message; arguments as there."""
-    if links.sends_cost and links.sender_busy[source, target]:
+    if links.sends_cost and links.costs[source, target, BUSY] > 0.0:
         finish = max(finish, sent[producer])
     return max(free_at(links, channel_free, source, target), finish)
 
@@ -286,15 +282,15 @@ def fetch(
         finish: seconds at which the producer finishes.
     """
     begin = fetch_begin(links, channel_free, sent, producer, source, target, finish)
-    end = begin + size * links.per_byte[source, target]
+    end = begin + size * links.costs[source, target, PER_BYTE]
     hold(links, channel_free, source, target, end)
     if links.sends_cost:
-        if links.sender_busy[source, target]:
+        if links.costs[source, target, BUSY] > 0.0:
             last = free[source] <= max(finish, sent[producer])
             free[source] = end if last else free[source] + (end - begin)
             sent[producer] = end
-        free[source] += links.send_overhead[source, target]
-    return end + links.latency[source, target]
+        free[source] += links.costs[source, target, SENDS]
+    return end + links.costs[source, target, LATENCY]
 
 
 @inner(_nrt=False)
@@ -327,8 +323,8 @@ def pay(
         if here == target or told[tensor, target] or not linked(links, here, target):
             continue
         told[tensor, target] = True
-        free[here] += links.send_overhead[here, target]
-        if links.sender_busy[here, target]:
+        free[here] += links.costs[here, target, SENDS]
+        if links.costs[here, target, BUSY] > 0.0:
             free[here] += service_time(links, here, target, size[tensor])
         seconds += receive_time(links, here, target, size[tensor])
     return seconds

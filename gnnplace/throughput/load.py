@@ -7,7 +7,7 @@ Tarnawski et al., 2020)::
     load[d]  = sum of work[u, d] over units u on d
              + sum of cost(k, d, e) over tensors k made on d and devices e != d with a reader of k
              + sum of cost(k, e, d) over tensors k made on e != d with a reader on d
-    cost     = latency + bytes / bandwidth of the link; infinite without a link
+    cost     = latency + bytes / bandwidth + overheads of sender and receiver; inf without a link
     interval = the largest load
 
 Both ends are charged in full, so a channel that one device's links share (its port) never has more
@@ -27,6 +27,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.transfer import DELAY, PACE, SENDS
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -39,7 +40,7 @@ class Flows(NamedTuple):
         work: seconds of each unit on each device, inf where it may not be. [U, D]
         state: bytes of each unit that stay. [U]
         memory: bytes of each device. [D]
-        latency: seconds from row to column, inf without a link. [D, D]
+        latency: seconds a message beside its bytes, row to column, inf without a link. [D, D]
         pace: seconds a byte from row to column, 0 without a link. [D, D]
         producer: unit that makes each flow. [F]
         offset: where each flow's readers start in ``reader``. [F + 1]
@@ -79,8 +80,8 @@ def make_flows(space: SearchSpace) -> Flows:
         work=space.work,
         state=problem.unit_state,
         memory=cluster.memory,
-        latency=links.latency,
-        pace=links.per_byte,
+        latency=links.each(DELAY) + links.each(SENDS),
+        pace=links.each(PACE),
         producer=producer,
         offset=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
         reader=reader,

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 import yaml
@@ -208,5 +209,7 @@ def _fake_mode(fake: bool) -> Iterator[None]:
     if not fake:
         yield
         return
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    # `trunc_normal_` draws until all numbers are within bounds; fake tensors have no numbers.
+    drawn = mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
+    with FakeTensorMode(allow_non_fake_inputs=True), drawn:
         yield

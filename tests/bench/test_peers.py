@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from benchmarks.peers import FILE, KEYS, figures, on_devices, table
+from benchmarks.peers import FILE, KEYS, device_map, figures, on_devices, table
 from gnnplace.placers import contract
 
 
@@ -33,3 +34,10 @@ def test_ops_follow_the_longest_module_name_and_units_stay_whole():
         assert {int(device[index[f"{x}{layer}"]]) for x in "fbu"} == {expected}
     assert (on_devices(chain, {"net": 1}) == 0).all()  # ops of no module
     assert device.dtype == np.int32
+
+
+def test_accelerate_cuts_a_chain_where_the_bytes_are():
+    chain = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    found = device_map(chain, 2)
+    assert [found[name] for name in "0123"] == sorted(found.values())
+    assert set(found.values()) == {0, 1}

@@ -9,17 +9,19 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 
+import distributed
 import psutil
 import pytest
 from rich.console import Console
 
-from gnnplace.bench import Override, Where, run_suite
+from gnnplace.bench import Override, Where, run_suite, workers
 from gnnplace.bench.cells import Task, run_task, tasks_of
 from gnnplace.bench.rows import read_rows, sole_writer
 from gnnplace.bench.suite import cells, read_suite
-from gnnplace.bench.workers import Worker, in_processes
+from gnnplace.bench.workers import Worker, here, in_processes
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.placement import read_placement
@@ -198,7 +200,6 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(suite, more):
 
 
 def test_the_same_cells_run_on_a_dask_cluster(suite):
-    distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None
     ) as cluster:
@@ -216,3 +217,17 @@ def test_places_that_are_none_are_one_line(suite, capsys):
     line = capsys.readouterr().err
     assert "--dask" in line
     assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("runner", [here, partial(in_processes, 1)])
+def test_compiling_is_told_before_the_first_cell(runner, monkeypatch):
+    def warm_up(kind, names, progress):
+        progress(f"compiling for {names}")
+
+    monkeypatch.setattr(workers, "warm_up", warm_up)
+    monkeypatch.setattr(workers, "is_warm", lambda names: False)
+    monkeypatch.setattr(workers, "run_task", lambda task: {})
+    monkeypatch.setattr(Worker, "run", lambda self, task: {})
+    said = []
+    assert len(list(runner(["place", "single"], said.append)([None]))) == 1
+    assert said == ["compiling for ['single']"]

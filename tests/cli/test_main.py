@@ -202,6 +202,15 @@ def test_the_environment_says_where_caches_are(capsys):
     assert run(["env"]) == 0
 
 
+def test_only_numbas_files_count_as_compiled_kernels(tmp_path, monkeypatch, capsys):
+    for name, size in (("a.nbi", 1), ("a.1.nbc", 2), ("a.py", 4), ("warm-0", 8)):
+        (tmp_path / name).write_bytes(b"0" * size)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert run(["env", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["caches"]["compiled kernels"]
+    assert said == f"{tmp_path} (3 bytes)"
+
+
 def test_quiet_hides_progress_alone(problem_path, tmp_path, capsys):
     output = str(tmp_path / "p.json")
     assert run(["compare", problem_path, "--placers", "single", "--budget", "0"]) == 0

@@ -18,7 +18,6 @@ from gnnplace.measurements import MeasurementStore, Selection
 from tests.measurements.test_store import writer
 from tests.measurements.writer import BATCH, run_record, step_record
 
-pytest.importorskip("psycopg", reason="the driver psycopg is not installed")
 PROGRAMS = sorted(glob("/usr/lib/postgresql/*/bin"))
 USER = "postgres" if os.geteuid() == 0 else None  # the server refuses to run as root
 

@@ -10,6 +10,7 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.placement import Placement
 from gnnplace.problem import build_problem
 from gnnplace.simulation import simulate, transfer
+from gnnplace.simulation.transfer import BANDWIDTH, BUSY, LATENCY, RECEIVES, SENDS
 from tests.random_problems import random_cluster, seeds
 
 COPIER = {"sender_busy": True, "send_overhead": 0.5, "receive_overhead": 0.25}
@@ -109,12 +110,14 @@ def test_what_would_be_booked_is_what_is_booked(seed, size):
     begin = transfer.fetch_begin(links, channel_free, sent, 1, 0, 2, 4.0)
     assert begin >= 4.0
     arrival = transfer.fetch(links, channel_free, free, sent, 1, 0, 2, size, 4.0)
-    assert arrival == pytest.approx(begin + size / links.bandwidth[0, 2] + links.latency[0, 2])
-    assert transfer.free_at(links, channel_free, 0, 2) == pytest.approx(
-        begin + size / links.bandwidth[0, 2]
+    assert arrival == pytest.approx(
+        begin + size / links.costs[0, 2, BANDWIDTH] + links.costs[0, 2, LATENCY]
     )
-    copy = size / links.bandwidth[0, 2] if links.sender_busy[0, 2] else 0.0
-    spent = links.send_overhead[0, 2] + copy
+    assert transfer.free_at(links, channel_free, 0, 2) == pytest.approx(
+        begin + size / links.costs[0, 2, BANDWIDTH]
+    )
+    copy = size / links.costs[0, 2, BANDWIDTH] if links.costs[0, 2, BUSY] else 0.0
+    spent = links.costs[0, 2, SENDS] + copy
     assert free[0] == pytest.approx(20.0 + spent)
     assert transfer.send_time(links, 0, 2, size) == pytest.approx(spent)
     assert free[[1, 2]].tolist() == [20.0, 20.0]
@@ -125,18 +128,18 @@ def test_what_would_be_booked_is_what_is_booked(seed, size):
 def test_backwards_a_message_takes_as_long_and_costs_the_other_side(seed, size):
     links = transfer.make_links(random_cluster(np.random.default_rng(seed), 3))
     back = transfer.reversed_links(links)
-    forth = links.latency[0, 1] + size / links.bandwidth[0, 1]
+    forth = links.costs[0, 1, LATENCY] + size / links.costs[0, 1, BANDWIDTH]
     assert transfer.seconds_between(links, 0, 1, size) == pytest.approx(
-        forth + links.receive_overhead[0, 1]
+        forth + links.costs[0, 1, RECEIVES]
     )
     assert transfer.seconds_between(back, 1, 0, size) == pytest.approx(
-        forth + links.send_overhead[0, 1]
+        forth + links.costs[0, 1, SENDS]
     )
-    copy = size / links.bandwidth[0, 1] if links.sender_busy[0, 1] else 0.0
+    copy = size / links.costs[0, 1, BANDWIDTH] if links.costs[0, 1, BUSY] else 0.0
     paid = transfer.receive_time(back, 1, 0, size)
-    assert paid == pytest.approx(links.send_overhead[0, 1] + copy)
-    assert back.send_overhead[1, 0] == links.receive_overhead[0, 1]
-    assert not back.sender_busy.any()
+    assert paid == pytest.approx(links.costs[0, 1, SENDS] + copy)
+    assert back.costs[1, 0, SENDS] == links.costs[0, 1, RECEIVES]
+    assert not back.each(BUSY).any()
     assert back.channel[1, 0].tolist() == links.channel[0, 1].tolist()
     for name, array in links._asdict().items():
         if isinstance(array, np.ndarray):
@@ -166,7 +169,7 @@ def test_new_overheads_are_told_where_there_are_any(seed):
     links = transfer.make_links(random_cluster(np.random.default_rng(seed), 3))
     none, some = np.zeros((3, 3)), np.ones((3, 3))
     free = transfer.with_overheads(links, none, none)
-    assert free.sends_cost == links.sender_busy.any()
+    assert free.sends_cost == links.each(BUSY).any()
     assert not free.receives_cost
     dear = transfer.with_overheads(links, some, some)
     assert dear.sends_cost

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gnnplace.cluster import Cluster
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import build_problem
@@ -44,6 +45,18 @@ def test_a_tensor_counts_once_for_each_other_device() -> None:
     # Each copy of the two tensors: 2 * 0.5 s of latency and 8 B at 4 B/s.
     assert loads(flows, np.array([0, 1, 1, 2], dtype=np.int32)).tolist() == [7.0, 5.0, 4.0]
     assert loads(flows, np.array([0, 1, 1, 1], dtype=np.int32)).tolist() == [4.0, 6.0, 0.0]
+
+
+def test_overheads_of_a_message_count_as_its_latency_does() -> None:
+    """0.25 s of the sender and 0.5 s of the receiver for each of two tensors."""
+    graph = ComputationGraph.from_tensors(["a", "b"], [(0, 2.0, [1]), (0, 6.0, [1])])
+    plain = uniform_cluster(2)
+    links = tuple(
+        x.model_copy(update={"send_overhead": 0.25, "receive_overhead": 0.5}) for x in plain.links
+    )
+    problem = build_problem("pair", graph, Cluster(plain.devices, links), {"fast": [1.0, 1.0]})
+    flows = make_flows(SearchSpace(problem))
+    assert loads(flows, np.array([0, 1], dtype=np.int32)).tolist() == [5.5, 5.5]
 
 
 def test_state_above_memory_is_counted() -> None:

@@ -74,6 +74,8 @@ def plain_interval(problem: Problem, device: IntArray) -> float:
                 return np.inf
             rate = cluster.bandwidth[source, target]
             cost = cluster.latency[source, target] + graph.size[k] / rate
+            cost += cluster.send_overhead[source, target]
+            cost += cluster.receive_overhead[source, target]
             load[source] += cost
             load[target] += cost
     return float(load.max())

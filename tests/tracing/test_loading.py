@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gnnplace import zoo
 from gnnplace.errors import InputError
@@ -116,3 +117,9 @@ def test_cutting_leaves_tensors_without_the_batch_alone() -> None:
     work = zoo.Workload("w", torch.nn.Identity(), (torch.ones(4, 2), torch.ones(3), 7))
     x, table, number = cut(work, 2).inputs
     assert (x.shape, table.shape, number) == ((2, 2), (3,), 7)
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_every_model_of_the_zoo_is_made_without_numbers(name: str) -> None:
+    made = load(name, fake=True)
+    assert all(isinstance(each, FakeTensor) for each in made.model.parameters())

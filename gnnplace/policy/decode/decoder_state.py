@@ -11,6 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    full_floats,
+    full_ints,
+    full_table,
+    zero_flags,
+    zero_floats,
+    zero_ints,
+)
 from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.indices import ONE, Index
@@ -96,54 +104,56 @@ class Weights(NamedTuple):
 
 
 @inner()
-def start_state(w: Walk) -> State:
+def start_state(walk: Walk) -> State:
     """The state before the first decision."""
-    m, num_devices = w.time.shape
-    now = np.zeros(2, np.int32)
+    m, num_devices = walk.time.shape
+    now = zero_ints(2)
     now[1] = -1
     return State(
-        np.full(len(w.unit_work), -1, np.int32),
-        np.full(m, -1.0),
-        np.full((w.num_tensors, num_devices), -1.0),
-        np.zeros(num_devices),
-        np.zeros(num_devices),
-        np.zeros(num_devices),
-        np.zeros(num_devices),
-        np.zeros(num_devices, np.bool_),
-        np.zeros(w.links.num_channels),
-        np.zeros(m if w.links.sends_cost else 0),
+        full_ints(len(walk.unit_work), -1),
+        full_floats(m, -1.0),
+        full_table(walk.num_tensors, num_devices, -1.0),
+        zero_floats(num_devices),
+        zero_floats(num_devices),
+        zero_floats(num_devices),
+        zero_floats(num_devices),
+        zero_flags(num_devices),
+        zero_floats(walk.links.num_channels),
+        zero_floats(m if walk.links.sends_cost else 0),
         now,
-        np.zeros(2),
+        zero_floats(2),
     )
 
 
 @inner(_nrt=False)
-def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: BoolArray) -> int:
-    """Devices unit ``u`` may be on: kinds and pins, links, state, memory, the number of devices.
+def candidates(
+    walk: Walk, state: State, unit: int, limit: int, margin: float, allowed: BoolArray
+) -> int:
+    """Devices unit ``unit`` may be on: kinds and pins, links, state, memory, the number of devices.
 
     A condition that no device meets is dropped, the last one first. ``margin`` times the
     bytes at the peak have to fit. Returns the number of candidates.
     """
-    num_devices, u = len(s.free), Index(u)
+    num_devices, unit = len(state.free), Index(unit)
     count = 0
     for strictness in range(4, -1, -1):
         for d in range(num_devices):
-            good = np.isfinite(w.unit_time[u, d])
-            if good and strictness >= 4 and s.now[0] >= limit:
-                good = s.used[d]
+            good = np.isfinite(walk.unit_time[unit, d])
+            if good and strictness >= 4 and state.now[0] >= limit:
+                good = state.used[d]
             if good and strictness >= 2:
-                need = s.state[d] + w.unit_state[u]
+                need = state.state[d] + walk.unit_state[unit]
                 if strictness >= 3:
-                    need += margin * (s.peak[d] + w.unit_peak[u])
-                good = need <= w.memory[d]
+                    need += margin * (state.peak[d] + walk.unit_peak[unit])
+                good = need <= walk.memory[d]
             if good and strictness >= 1:
-                for k in range(Index(w.flow_offset[u]), Index(w.flow_offset[u + ONE])):
-                    e = s.device[Index(w.flow_unit[k])]
+                for k in range(Index(walk.flow_offset[unit]), Index(walk.flow_offset[unit + ONE])):
+                    e = state.device[Index(walk.flow_unit[k])]
                     if e >= 0 and e != d:
                         e = Index(e)
-                        if w.flow_in[k] >= 0.0 and not linked(w.links, e, Index(d)):
+                        if walk.flow_in[k] >= 0.0 and not linked(walk.links, e, Index(d)):
                             good = False
-                        if w.flow_out[k] >= 0.0 and not linked(w.links, Index(d), e):
+                        if walk.flow_out[k] >= 0.0 and not linked(walk.links, Index(d), e):
                             good = False
             allowed[d] = good
             count += good
@@ -153,44 +163,46 @@ def candidates(w: Walk, s: State, u: int, limit: int, margin: float, allowed: Bo
 
 
 @inner(_nrt=False)
-def decide(w: Walk, s: State, u: int, d: int) -> None:
-    """Puts unit ``u`` on device ``d``."""
-    s.device[u] = d
-    s.load[d] += w.unit_time[u, d] if np.isfinite(w.unit_time[u, d]) else w.unit_work[u]
-    s.state[d] += w.unit_state[u]
-    s.peak[d] += w.unit_peak[u]
-    if not s.used[d]:
-        s.used[d] = True
-        s.now[0] += 1
-    if s.now[1] != d:
-        s.sums[1] = 0.0
-        s.now[1] = d
-    s.sums[0] += w.unit_work[u]
-    s.sums[1] += w.unit_work[u]
+def decide(walk: Walk, state: State, unit: int, d: int) -> None:
+    """Puts unit ``unit`` on device ``d``."""
+    state.device[unit] = d
+    state.load[d] += (
+        walk.unit_time[unit, d] if np.isfinite(walk.unit_time[unit, d]) else walk.unit_work[unit]
+    )
+    state.state[d] += walk.unit_state[unit]
+    state.peak[d] += walk.unit_peak[unit]
+    if not state.used[d]:
+        state.used[d] = True
+        state.now[0] += 1
+    if state.now[1] != d:
+        state.sums[1] = 0.0
+        state.now[1] = d
+    state.sums[0] += walk.unit_work[unit]
+    state.sums[1] += walk.unit_work[unit]
 
 
 @inner(_nrt=False)
-def book(w: Walk, s: State, i: int) -> None:
+def book(walk: Walk, state: State, i: int) -> None:
     """Appends visited op ``i`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(i)
-    d, links = Index(s.device[Index(w.unit[i])]), w.links
+    d, links = Index(state.device[Index(walk.unit[i])]), walk.links
     ready, extra = 0.0, 0.0
-    for k in range(Index(w.before_offset[i]), Index(w.before_offset[i + ONE])):
-        j, tensor = Index(w.before[k]), Index(w.before_tensor[k])
-        at = s.finish[j]
+    for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
+        j, tensor = Index(walk.before[k]), Index(walk.before_tensor[k])
+        at = state.finish[j]
         if at < 0.0:
             continue
-        e = Index(s.device[Index(w.unit[j])])
+        e = Index(state.device[Index(walk.unit[j])])
         if e != d:
-            if s.arrival[tensor, d] < 0.0 and linked(links, e, d):
-                size = w.before_size[k]
-                s.arrival[tensor, d] = fetch(
-                    links, s.channel_free, s.free, s.sent, j, e, d, size, at
+            if state.arrival[tensor, d] < 0.0 and linked(links, e, d):
+                size = walk.before_size[k]
+                state.arrival[tensor, d] = fetch(
+                    links, state.channel_free, state.free, state.sent, j, e, d, size, at
                 )
                 if links.receives_cost:
                     extra += receive_time(links, e, d, size)
-            at = max(at, s.arrival[tensor, d])
+            at = max(at, state.arrival[tensor, d])
         ready = max(ready, at)
-    time = w.time[i, d] if np.isfinite(w.time[i, d]) else w.scale
-    s.finish[i] = max(s.free[d], ready) + extra + time
-    s.free[d] = s.finish[i]
+    time = walk.time[i, d] if np.isfinite(walk.time[i, d]) else walk.scale
+    state.finish[i] = max(state.free[d], ready) + extra + time
+    state.free[d] = state.finish[i]

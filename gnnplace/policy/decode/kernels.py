@@ -3,7 +3,7 @@
 ``observe`` fills the features of every candidate device for one decision, ``decide`` and ``book``
 (``decoder_state``) change the state; the torch decoder calls the same three, so only the scoring
 exists twice.
-The features are listed in ``features.DYNAMIC``, in the order in which ``observe`` writes them.
+``observe`` writes each feature by its name; ``DYNAMIC`` lists the names in that order.
 
 Complexity of a decode: O(D * (m + inputs + flows + decisions * (F H + H^2))).
 """
@@ -13,6 +13,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_single_table,
+    zero_flags,
+    zero_single_table,
+    zero_singles,
+    zero_table,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import (
     Goal,
@@ -25,9 +32,12 @@ from gnnplace.policy.decode.decoder_state import (
 )
 from gnnplace.policy.decode.ready_queue import FIXED, next_op, release, start_queue
 from gnnplace.policy.decode.walk import Walk
+from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.simulation.arrays import copy_rows, copy_to
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import (
+    DELAY,
+    PACE,
     arrival,
     fetch_begin,
     free_at,
@@ -42,48 +52,50 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
-NUM_DYNAMIC = 35
 MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 
-@inner()
+@inner(_nrt=False)
 def log_above(value: float) -> float:
     """``log(1 + value)`` in single precision, as features are: a third of the time of ``log1p``."""
     return np.log(np.float32(1.0 + value))
 
 
 @inner()
-def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: SingleArray) -> None:
+@named_columns("f")
+def observe(
+    walk: Walk, state: State, i: int, goal: Goal, allowed: BoolArray, out: SingleArray
+) -> None:
     """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F]."""
     limit, rounds = goal.limit, goal.rounds
-    num_devices, i = len(s.free), Index(i)
-    u = Index(w.unit[i])
-    scale, ideal = w.scale, w.work / limit
-    run = (s.sums[1] + w.unit_work[u]) / (ideal / rounds)
-    links = w.links
-    scratch = np.zeros((8, num_devices))
+    num_devices, i = len(state.free), Index(i)
+    u = Index(walk.unit[i])
+    scale, ideal = walk.scale, walk.work / limit
+    run = (state.sums[1] + walk.unit_work[u]) / (ideal / rounds)
+    links = walk.links
+    scratch = zero_table(8, num_devices)
     ready, wait, move, here, near, flow, extra, sending = scratch
     inputs = 0
-    for k in range(Index(w.before_offset[i]), Index(w.before_offset[i + ONE])):
-        j, tensor = Index(w.before[k]), Index(w.before_tensor[k])
-        if s.finish[j] < 0.0:
+    for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
+        j, tensor = Index(walk.before[k]), Index(walk.before_tensor[k])
+        if state.finish[j] < 0.0:
             continue
         inputs += 1
-        e = Index(s.device[Index(w.unit[j])])
+        e = Index(state.device[Index(walk.unit[j])])
         for d in range(num_devices):
             if not allowed[d]:
                 continue
-            at, target = s.finish[j], Index(d)
+            at, target = state.finish[j], Index(d)
             if e == target:
                 here[d] += 1.0
-            elif s.arrival[tensor, d] >= 0.0:
+            elif state.arrival[tensor, d] >= 0.0:
                 here[d] += 1.0
-                at = max(at, s.arrival[tensor, d])
+                at = max(at, state.arrival[tensor, d])
             elif linked(links, e, target):
-                begin = fetch_begin(links, s.channel_free, s.sent, j, e, target, at)
-                size = w.before_size[k]
+                begin = fetch_begin(links, state.channel_free, state.sent, j, e, target, at)
+                size = walk.before_size[k]
                 wait[d] = max(wait[d], begin - at)
-                move[d] += size * links.pace[e, target] + links.delay[e, target]
+                move[d] += size * links.costs[e, target, PACE] + links.costs[e, target, DELAY]
                 at = arrival(links, e, target, size, begin)
                 if links.receives_cost:
                     extra[d] += receive_time(links, e, target, size)
@@ -91,97 +103,120 @@ def observe(w: Walk, s: State, i: int, goal: Goal, allowed: BoolArray, out: Sing
                     sending[d] += send_time(links, e, target, size)
             ready[d] = max(ready[d], at)
     near_all = 0.0
-    for k in range(Index(w.flow_offset[u]), Index(w.flow_offset[u + ONE])):
-        if s.device[Index(w.flow_unit[k])] < 0:
+    for k in range(Index(walk.flow_offset[u]), Index(walk.flow_offset[u + ONE])):
+        if state.device[Index(walk.flow_unit[k])] < 0:
             continue
-        e = Index(s.device[Index(w.flow_unit[k])])
-        into, out_of = max(w.flow_in[k], 0.0), max(w.flow_out[k], 0.0)
+        e = Index(state.device[Index(walk.flow_unit[k])])
+        into, out_of = max(walk.flow_in[k], 0.0), max(walk.flow_out[k], 0.0)
         near[e] += into + out_of
         near_all += into + out_of
         for d in range(num_devices):
             if allowed[d] and Index(d) != e:
-                flow[d] += into * links.pace[e, d] + out_of * links.pace[d, e]
-                if w.flow_in[k] >= 0.0:
-                    flow[d] += links.delay[e, d]
-                if w.flow_out[k] >= 0.0:
-                    flow[d] += links.delay[d, e]
+                flow[d] += into * links.costs[e, d, PACE] + out_of * links.costs[d, e, PACE]
+                if walk.flow_in[k] >= 0.0:
+                    flow[d] += links.costs[e, d, DELAY]
+                if walk.flow_out[k] >= 0.0:
+                    flow[d] += links.costs[d, e, DELAY]
     least_start, least_finish, least_ready = np.inf, np.inf, np.inf
     least_time, least_load, most_load, least_device = np.inf, np.inf, 0.0, np.inf
     for d in range(num_devices):
-        most_load = max(most_load, s.load[d])
+        most_load = max(most_load, state.load[d])
         if allowed[d]:
-            begin = max(s.free[d], ready[d]) + extra[d]
+            begin = max(state.free[d], ready[d]) + extra[d]
             least_start = min(least_start, begin)
-            least_finish = min(least_finish, begin + w.time[i, d] + sending[d])
+            least_finish = min(least_finish, begin + walk.time[i, d] + sending[d])
             least_ready = min(least_ready, ready[d])
-            least_time = min(least_time, w.unit_time[u, d])
-            least_load = min(least_load, s.load[d])
-            least_device = min(least_device, w.device_time[d])
-    current = s.now[1]
+            least_time = min(least_time, walk.unit_time[u, d])
+            least_load = min(least_load, state.load[d])
+            least_device = min(least_device, walk.device_time[d])
+    current = state.now[1]
     over = max(0.0, run - 1.0) if goal.chunks else 0.0
-    progress = s.sums[0] / w.work
+    progress = state.sums[0] / walk.work
     for d in range(num_devices):
-        f = out[d]
+        f: NamedRow = out[d]
         if not allowed[d]:
-            for k in range(NUM_DYNAMIC):
+            for k in range(len(f)):
                 f[k] = 0.0
             continue
-        begin = max(s.free[d], ready[d]) + extra[d]
-        end = begin + w.time[i, d] + sending[d]  # with what it keeps senders from
-        load = s.load[d] + w.unit_time[u, d]
-        f[0] = log_above((end - least_finish) / scale)
-        f[1] = log_above((begin - least_start) / scale)
-        f[2] = log_above((ready[d] - least_ready) / scale)
-        f[3] = log_above((begin - s.free[d]) / scale)
-        f[4] = log_above(wait[d] / scale)
-        f[5] = log_above(move[d] / scale)
-        f[6] = log_above(flow[d] / scale)
-        f[7] = min(MOST, flow[d] / ideal)
-        f[8] = min(MOST, (end - least_finish) / ideal)
-        f[9] = near[d] / near_all if near_all > 0.0 else 0.0
-        f[10] = here[d] / inputs if inputs > 0 else 0.0
-        f[11] = min(MOST, load / ideal)
-        f[12] = min(MOST, max(0.0, load / ideal - 1.0))
-        f[13] = min(MOST, max(0.0, (load - most_load) / ideal))
-        f[14] = min(MOST, (s.load[d] - least_load) / ideal)
-        f[15] = min(MOST, (s.state[d] + w.unit_state[u]) / w.memory[d])
-        f[16] = min(MOST, f[15] + (s.peak[d] + w.unit_peak[u]) / w.memory[d])
-        f[17] = np.log(w.unit_time[u, d] / least_time) if least_time > 0.0 else 0.0
-        f[18] = np.log(w.device_time[d] / least_device) if least_device > 0.0 else 0.0
-        f[19] = 0.0 if s.used[d] else 1.0
-        f[20] = 1.0 if d == current else 0.0
-        f[21] = min(MOST, run) if d == current else 0.0
-        f[22] = min(MOST, (end + w.after[i]) / w.bound)
-        f[23] = 0.0
-        f[24] = 0.0
+        begin = max(state.free[d], ready[d]) + extra[d]
+        end = begin + walk.time[i, d] + sending[d]  # with what it keeps senders from
+        load = state.load[d] + walk.unit_time[u, d]
+        f["earliest finish above the best, out of chunks"] = log_above((end - least_finish) / scale)
+        f["earliest start above the best"] = log_above((begin - least_start) / scale)
+        f["data ready above the best"] = log_above((ready[d] - least_ready) / scale)
+        f["idle gap"] = log_above((begin - state.free[d]) / scale)
+        f["wait for links"] = log_above(wait[d] / scale)
+        f["transfers of this op's inputs"] = log_above(move[d] / scale)
+        f["transfers of the unit with its placed neighbours"] = log_above(flow[d] / scale)
+        f["the same, of the ideal share"] = min(MOST, flow[d] / ideal)
+        f["earliest finish above the best, of the ideal share"] = min(
+            MOST, (end - least_finish) / ideal
+        )
+        f["share of placed neighbours' bytes there"] = near[d] / near_all if near_all > 0.0 else 0.0
+        f["share of this op's inputs there"] = here[d] / inputs if inputs > 0 else 0.0
+        f["load after, of the ideal share"] = min(MOST, load / ideal)
+        f["load after, above the ideal share"] = min(MOST, max(0.0, load / ideal - 1.0))
+        f["raise of the greatest load"] = min(MOST, max(0.0, (load - most_load) / ideal))
+        f["load above the least"] = min(MOST, (state.load[d] - least_load) / ideal)
+        f["state after, of the memory"] = min(
+            MOST, (state.state[d] + walk.unit_state[u]) / walk.memory[d]
+        )
+        f["state and tensors at the peak after, of the memory"] = min(
+            MOST,
+            f["state after, of the memory"] + (state.peak[d] + walk.unit_peak[u]) / walk.memory[d],
+        )
+        f["log slowness for this unit"] = (
+            np.log(walk.unit_time[u, d] / least_time) if least_time > 0.0 else 0.0
+        )
+        f["log slowness for all units"] = (
+            np.log(walk.device_time[d] / least_device) if least_device > 0.0 else 0.0
+        )
+        f["device still unused"] = 0.0 if state.used[d] else 1.0
+        f["device of the decision before"] = 1.0 if d == current else 0.0
+        f["work since the device changed, with this unit, there"] = (
+            min(MOST, run) if d == current else 0.0
+        )
+        f["path through this op, of the bound"] = min(MOST, (end + walk.after[i]) / walk.bound)
+        f["link from the device before is busy"] = 0.0
+        f["mean transfer from the device before, or to all"] = 0.0
         source, target = Index(current), Index(d)
         if current >= 0 and d != current and linked(links, source, target):
-            busy = free_at(links, s.channel_free, source, target) - least_start
-            f[23] = log_above(max(0.0, busy) / scale)
-            f[24] = log_above(seconds_between(links, source, target, w.mean_bytes) / scale)
+            busy = free_at(links, state.channel_free, source, target) - least_start
+            f["link from the device before is busy"] = log_above(max(0.0, busy) / scale)
+            f["mean transfer from the device before, or to all"] = log_above(
+                seconds_between(links, source, target, walk.mean_bytes) / scale
+            )
         elif current < 0:
-            f[24] = log_above(w.far[d] / scale)
-        f[25] = 1.0 / limit
-        f[26] = limit / num_devices
-        f[27] = progress
-        f[28] = min(1.0, s.now[0] / limit)
-        f[29] = min(MOST, run)
-        f[30] = min(MOST, over) if d == current else 0.0
-        f[31] = 1.0 / rounds
-        f[32] = 1.0 if goal.chunks and current >= 0 and d != current else 0.0
-        f[33] = goal.chunks
-        f[34] = 1.0 if goal.chunks and goal.plan[u] == d else 0.0
+            f["mean transfer from the device before, or to all"] = log_above(walk.far[d] / scale)
+        f["one over the number of devices aimed at"] = 1.0 / limit
+        f["devices aimed at, of all"] = limit / num_devices
+        f["work decided, of all"] = progress
+        f["devices used, of those aimed at"] = min(1.0, state.now[0] / limit)
+        f["work since the device changed, with this unit"] = min(MOST, run)
+        f["the same above a chunk's share, there, in chunks"] = (
+            min(MOST, over) if d == current else 0.0
+        )
+        f["one over the number of rounds aimed at"] = 1.0 / rounds
+        f["another device than before, in chunks"] = (
+            1.0 if goal.chunks and current >= 0 and d != current else 0.0
+        )
+        f["in chunks"] = goal.chunks
+        f["the chunk plan's device"] = 1.0 if goal.chunks and goal.plan[u] == d else 0.0
         if goal.chunks:
-            f[0] = 0.0
+            f["earliest finish above the best, out of chunks"] = 0.0
         if goal.lean > 0:
-            f[12] = 0.0
+            f["load after, above the ideal share"] = 0.0
         if goal.lean > 1:
-            f[0] = f[1]
+            f["earliest finish above the best, out of chunks"] = f["earliest start above the best"]
+
+
+DYNAMIC = names_of(observe)
+NUM_DYNAMIC = len(DYNAMIC)
 
 
 @inner(fastmath={"contract", "reassoc"})
 def score(
-    p: Weights,
+    weights: Weights,
     context: SingleArray,
     features: SingleArray,
     allowed: BoolArray,
@@ -194,7 +229,7 @@ def score(
     ``Decoder.weights``) scores are weighted sums of features.
 
     Args:
-        p: the decoder's parameters.
+        weights: the decoder's parameters.
         context: what the encoder says of the op. [H]
         features: of each candidate. [D, F]
         allowed: the candidates, at least one. [D]
@@ -202,13 +237,13 @@ def score(
         out: out: scores. [D]
     """
     num_devices, num_features = features.shape
-    size, zero = len(p.bias), np.float32(0.0)
+    size, zero = len(weights.bias), np.float32(0.0)
     if size == 0:
         for d in range(num_devices):
             total = zero if allowed[d] else -np.float32(np.inf)
             if allowed[d]:
                 for f in range(num_features):
-                    total += features[d, f] * p.skip[f]
+                    total += features[d, f] * weights.skip[f]
             out[d] = total
         return
     count = 0
@@ -217,7 +252,7 @@ def score(
     some = 2 * count <= num_devices  # Few enough for a copy of their rows to pay.
     rows = features
     if some:
-        rows = np.empty((count, num_features), np.float32)
+        rows = empty_single_table(count, num_features)
         i = 0
         for d in range(num_devices):
             if allowed[d]:
@@ -226,7 +261,7 @@ def score(
     num_rows = len(rows)
     first, second = hidden[:num_rows], hidden[num_rows : 2 * num_rows]
     mean, common = hidden[2 * num_rows], hidden[2 * num_rows + 1]
-    np.dot(rows, p.first, first)
+    np.dot(rows, weights.first, first)
     for h in range(size):
         mean[h] = zero
     for i in range(num_rows):
@@ -236,8 +271,8 @@ def score(
                 mean[h] += first[i, h]
     for h in range(size):
         mean[h] /= np.float32(count)
-    np.dot(mean, p.pooled, common)
-    np.dot(first, p.second, second)
+    np.dot(mean, weights.pooled, common)
+    np.dot(first, weights.second, second)
     i = 0
     for d in range(num_devices):
         if not allowed[d]:
@@ -246,17 +281,17 @@ def score(
             continue
         total = zero
         for h in range(size):
-            total += max(second[i, h] + common[h] + p.bias[h], zero) * p.last[h]
+            total += max(second[i, h] + common[h] + weights.bias[h], zero) * weights.last[h]
         for f in range(num_features):
-            total += features[d, f] * p.skip[f]
+            total += features[d, f] * weights.skip[f]
         out[d] = total
         i += 1
 
 
 @kernel
 def decode(
-    w: Walk,
-    p: Weights,
+    walk: Walk,
+    weights: Weights,
     context: SingleArray,
     order: IntArray,
     goal: Goal,
@@ -270,8 +305,8 @@ def decode(
     """Decides a device for every unit.
 
     Args:
-        w: the problem.
-        p: the decoder's parameters.
+        walk: the problem.
+        weights: the decoder's parameters.
         context: what the encoder says of each visited op. [m, H]
         order: visited ops in the order of the walk. [m]
         goal: what to aim at.
@@ -285,25 +320,25 @@ def decode(
     Returns:
         The final state, and the number of decisions.
     """
-    num_devices = w.time.shape[1]
-    s = start_state(w)
-    now = np.zeros((num_devices, NUM_DYNAMIC), np.float32)
-    allowed = np.zeros(num_devices, np.bool_)
-    hidden = np.zeros((2 * num_devices + 2, len(p.bias)), np.float32)
-    scores = np.zeros(num_devices, np.float32)
+    num_devices = walk.time.shape[1]
+    s = start_state(walk)
+    now = zero_single_table(num_devices, NUM_DYNAMIC)
+    allowed = zero_flags(num_devices)
+    hidden = zero_single_table(2 * num_devices + 2, len(weights.bias))
+    scores = zero_singles(num_devices)
     record, noisy = len(features) > 0, len(noise) > 0
-    count, m = 0, len(w.unit)
+    count, m = 0, len(walk.unit)
     by_time = goal.rule != FIXED
-    queue = start_queue(w, order, by_time)
+    queue = start_queue(walk, order, by_time)
     for k in range(m):
-        i = next_op(w, s, queue, order, goal.rule) if by_time else order[k]
-        u = w.unit[i]
+        i = next_op(walk, s, queue, order, goal.rule) if by_time else order[k]
+        u = walk.unit[i]
         if s.device[u] < 0:
             choice, number = forced[u], 1
             if record or choice < 0:
-                number = candidates(w, s, u, goal.limit, margin, allowed)
+                number = candidates(walk, s, u, goal.limit, margin, allowed)
             if record or number > 1:
-                observe(w, s, i, goal, allowed, now)
+                observe(walk, s, i, goal, allowed, now)
             if record:
                 copy_rows(features[count], now)
                 copy_to(masks[count], allowed)
@@ -314,15 +349,15 @@ def decode(
                     choice += 1
                 choice = choice if allowed[choice] else 0
                 if number > 1:
-                    score(p, context[i], now, allowed, hidden, scores)
+                    score(weights, context[i], now, allowed, hidden, scores)
                     best = -np.inf
                     for d in range(num_devices):
                         value = scores[d] + noise[u, d] if noisy else scores[d]
                         if allowed[d] and value > best:
                             best, choice = value, d
-            decide(w, s, u, choice)
+            decide(walk, s, u, choice)
             count += 1
-        book(w, s, i)
+        book(walk, s, i)
         if by_time:
             release(queue, i, s.finish[i])
     return s, count

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints, full_table, zero_int_table
 from gnnplace.graph.jit import kernel
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.search.chunks import device_ranking
@@ -106,8 +107,8 @@ def bottleneck_cuts(
     """
     cuts, num_devices = done.shape
     everything = done[-1].max() + crossing.max()
-    best = np.full((chunks + 1, cuts), np.inf)
-    came = np.zeros((chunks + 1, cuts), np.int32)
+    best = full_table(chunks + 1, cuts, np.inf)
+    came = zero_int_table(chunks + 1, cuts)
     best[0, 0] = 0.0
     for c in range(1, chunks + 1):
         d = (c - 1) % num_devices
@@ -122,7 +123,7 @@ def bottleneck_cuts(
                 value = best[c - 1, i] + cost if summed else max(best[c - 1, i], cost)
                 if value < best[c, j]:
                     best[c, j], came[c, j] = value, i
-    result = np.empty(chunks - 1, np.int32)
+    result = empty_ints(chunks - 1)
     at = cuts - 1
     for c in range(chunks, 1, -1):
         at = came[c, at]

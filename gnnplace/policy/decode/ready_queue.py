@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints, zero_floats, zero_ints, zero_longs
 from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.heaps import heap_pop, heap_push
@@ -55,41 +56,41 @@ class Queue(NamedTuple):
 
 
 @inner()
-def start_queue(w: Walk, order: IntArray, wanted: bool) -> Queue:
+def start_queue(walk: Walk, order: IntArray, wanted: bool) -> Queue:
     """The queue of a walk that goes with time; an empty one if it is not ``wanted``."""
-    m = len(w.unit) if wanted else 0
-    offset = np.zeros(m + 1, np.int32)
-    missing, ready, rank = np.zeros(m, np.int32), np.zeros(m), np.zeros(m, np.int64)
-    bound, waiting, size = np.zeros(m), np.zeros(m, np.int32), np.zeros(1, np.int64)
+    m = len(walk.unit) if wanted else 0
+    offset = zero_ints(m + 1)
+    missing, ready, rank = zero_ints(m), zero_floats(m), zero_longs(m)
+    bound, waiting, size = zero_floats(m), zero_ints(m), zero_longs(1)
     if not wanted:
-        return Queue(bound, waiting, size, rank, offset, np.zeros(0, np.int32), missing, ready)
+        return Queue(bound, waiting, size, rank, offset, zero_ints(0), missing, ready)
     zero = np.int64(0)
     for k in range(m):
         rank[order[k]] = k
-    for j in w.before:
+    for j in walk.before:
         offset[j + 1] += 1
     for i in range(m):
         offset[i + 1] += offset[i]
-    at, after = offset[:-1].copy(), np.empty(len(w.before), np.int32)
+    at, after = offset[:-1].copy(), empty_ints(len(walk.before))
     for i in range(m):
-        missing[i] = w.before_offset[i + 1] - w.before_offset[i]
+        missing[i] = walk.before_offset[i + 1] - walk.before_offset[i]
         if missing[i] == 0:
             heap_push(bound, waiting, zero, size[0], 0.0, rank[i])
             size[0] += 1
-        for k in range(w.before_offset[i], w.before_offset[i + 1]):
-            after[at[w.before[k]]] = i
-            at[w.before[k]] += 1
+        for k in range(walk.before_offset[i], walk.before_offset[i + 1]):
+            after[at[walk.before[k]]] = i
+            at[walk.before[k]] += 1
     return Queue(bound, waiting, size, rank, offset, after, missing, ready)
 
 
-@inner()
+@inner(_nrt=False)
 def put_back(queue: Queue, bound: float, rank: int) -> None:
     """Adds the op of that rank to the heap."""
     heap_push(queue.bound, queue.waiting, np.int64(0), queue.size[0], bound, rank)
     queue.size[0] += 1
 
 
-@inner()
+@inner(_nrt=False)
 def release(queue: Queue, i: int, finish: float) -> None:
     """Takes note that op ``i`` finishes then; ops without missing inputs join the heap."""
     for k in range(queue.offset[i], queue.offset[i + 1]):
@@ -101,24 +102,24 @@ def release(queue: Queue, i: int, finish: float) -> None:
 
 
 @inner(_nrt=False)
-def earliest_start(w: Walk, s: State, i: int) -> float:
+def earliest_start(walk: Walk, state: State, i: int) -> float:
     """Seconds at which op ``i`` could start on the device where that is first."""
-    u, best, links = w.unit[i], np.inf, w.links
-    for d in range(len(s.free)):
-        if s.device[u] >= 0 and s.device[u] != d:
+    u, best, links = walk.unit[i], np.inf, walk.links
+    for d in range(len(state.free)):
+        if state.device[u] >= 0 and state.device[u] != d:
             continue
-        if not np.isfinite(w.unit_time[u, d]) or s.free[d] >= best:
+        if not np.isfinite(walk.unit_time[u, d]) or state.free[d] >= best:
             continue
-        ready, extra = s.free[d], 0.0
-        for k in range(w.before_offset[i], w.before_offset[i + 1]):
-            j, tensor = w.before[k], w.before_tensor[k]
-            e, at, target = Index(s.device[w.unit[j]]), s.finish[j], Index(d)
+        ready, extra = state.free[d], 0.0
+        for k in range(walk.before_offset[i], walk.before_offset[i + 1]):
+            j, tensor = walk.before[k], walk.before_tensor[k]
+            e, at, target = Index(state.device[walk.unit[j]]), state.finish[j], Index(d)
             if e != target:
-                if s.arrival[tensor, d] >= 0.0:
-                    at = max(at, s.arrival[tensor, d])
+                if state.arrival[tensor, d] >= 0.0:
+                    at = max(at, state.arrival[tensor, d])
                 elif linked(links, e, target):
-                    size = w.before_size[k]
-                    at = fetch_begin(links, s.channel_free, s.sent, Index(j), e, target, at)
+                    size = walk.before_size[k]
+                    at = fetch_begin(links, state.channel_free, state.sent, Index(j), e, target, at)
                     at = arrival(links, e, target, size, at)
                     if links.receives_cost:
                         extra += receive_time(links, e, target, size)
@@ -127,8 +128,8 @@ def earliest_start(w: Walk, s: State, i: int) -> float:
     return best if best < np.inf else 0.0
 
 
-@inner()
-def next_op(w: Walk, s: State, queue: Queue, order: IntArray, rule: int) -> int:
+@inner(_nrt=False)
+def next_op(walk: Walk, state: State, queue: Queue, order: IntArray, rule: int) -> int:
     """Takes the next op by ``rule``, IN_TIME or EARLY."""
     while True:
         bound = queue.bound[0]
@@ -136,7 +137,7 @@ def next_op(w: Walk, s: State, queue: Queue, order: IntArray, rule: int) -> int:
         queue.size[0] -= 1
         if rule == IN_TIME or queue.size[0] == 0:
             return order[rank]
-        start = earliest_start(w, s, order[rank])
+        start = earliest_start(walk, state, order[rank])
         first = queue.bound[0]
         if start <= bound or start < first or (start == first and rank <= queue.waiting[0]):
             return order[rank]

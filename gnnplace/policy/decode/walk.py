@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
+from gnnplace.graph.allocation import full_floats, zero_floats
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
 from gnnplace.graph.ranks import downward_rank, upward_rank
@@ -27,7 +28,7 @@ from gnnplace.problem import FORWARD, Problem
 from gnnplace.search.space_kernels import follow_forward, sum_of_finite
 from gnnplace.simulation.compiled import mean_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times
-from gnnplace.simulation.transfer import Links, reversed_links, without_gaps
+from gnnplace.simulation.transfer import DELAY, PACE, Links, reversed_links, without_gaps
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -242,7 +243,7 @@ def latest_starts(
     path. ``order`` is topological.
     """
     m = len(order)
-    before, after, ends = np.zeros(m), np.full(m, -1.0), np.ones(m, np.bool_)
+    before, after, ends = zero_floats(m), full_floats(m, -1.0), np.ones(m, np.bool_)
     longest = 0.0
     for op in order:
         if not forward[op]:
@@ -292,7 +293,7 @@ def _build(graph: WalkGraph) -> Walk:
         device_time=sum_of_finite(space.work),
         memory=np.maximum(cluster.memory, 1.0),
         links=links,
-        far=np.round((links.delay + mean_bytes * links.pace).mean(axis=1), 12),
+        far=np.round((links.each(DELAY) + mean_bytes * links.each(PACE)).mean(axis=1), 12),
         scale=float(graph.cost.mean()) or 1.0,
         work=work,
         bound=max(float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300),

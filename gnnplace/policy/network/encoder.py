@@ -30,11 +30,11 @@ class Messages(nn.Module):
         self.other = nn.Linear(hidden, hidden)
         self.edge = nn.Linear(1, hidden)
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+    def forward(self, values: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         """Aggregated messages of each node; zero without an edge. [nodes, hidden]"""
         source, target = edge_index
-        message = torch.relu(self.other(x)[source] + self.edge(edge_attr))
-        return scatter(message, target, dim=0, dim_size=len(x), reduce=self.aggregation)
+        message = torch.relu(self.other(values)[source] + self.edge(edge_attr))
+        return scatter(message, target, dim=0, dim_size=len(values), reduce=self.aggregation)
 
 
 class Layer(nn.Module):
@@ -50,9 +50,11 @@ class Layer(nn.Module):
             nn.Linear(5 * hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden)
         )
 
-    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, place: Tensor, of: Tensor) -> Tensor:
+    def forward(
+        self, values: Tensor, edges: Tensor, attr: Tensor, place: Tensor, of: Tensor
+    ) -> Tensor:
         """New states. ``place``: bucket of each node over all graphs; ``of``: its graph."""
-        y = self.norm(x)
+        y = self.norm(values)
         graphs = int(of.max()) + 1
         pooled = scatter(y, place, dim=0, dim_size=graphs * NUM_BUCKETS, reduce="mean")
         whole = scatter(y, of, dim=0, dim_size=graphs, reduce="mean")
@@ -60,7 +62,7 @@ class Layer(nn.Module):
         along = torch.relu(self.along(lanes)).transpose(1, 2).reshape(pooled.shape)
         before = self.producers(y, edges, attr)
         behind = self.consumers(y, edges.flip(0), attr)
-        return x + self._updated(torch.cat([y, before, behind], dim=1), along, whole, place)
+        return values + self._updated(torch.cat([y, before, behind], dim=1), along, whole, place)
 
     def _updated(self, own: Tensor, along: Tensor, whole: Tensor, place: Tensor) -> Tensor:
         """``update`` of all five parts; what ops of a bucket share is multiplied once a bucket."""
@@ -86,17 +88,19 @@ class Encoder(nn.Module):
         self.enter = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
         self.layers = nn.ModuleList(Layer(hidden) for _ in range(layers))
 
-    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, place: Tensor, of: Tensor) -> Tensor:
+    def forward(
+        self, values: Tensor, edges: Tensor, attr: Tensor, place: Tensor, of: Tensor
+    ) -> Tensor:
         """States of all nodes. [nodes, hidden]
 
         Args:
-            x: features. [nodes, inputs]
+            values: features. [nodes, inputs]
             edges: producer and consumer. [2, edges]
             attr: features of edges. [edges, 1]
             place: bucket of each node's place, 0..NUM_BUCKETS-1, plus NUM_BUCKETS times its graph.
             of: graph of each node. [nodes]
         """
-        state = self.enter(x)
+        state = self.enter(values)
         for layer in self.layers:
             state = layer(state, edges, attr, place, of)
         return state

@@ -61,7 +61,7 @@ class PlacementPolicy(  # type: ignore[call-arg]
         hidden: int = 64,
         layers: int = 3,
         decoder_hidden: int = 32,
-        feature_version: int = FEATURE_VERSION,
+        feature_version: str = FEATURE_VERSION,
     ) -> None:
         super().__init__()
         if feature_version != FEATURE_VERSION:
@@ -150,7 +150,7 @@ class PolicyConfig(Schema):
     hidden: Annotated[int, Field(ge=1)]
     layers: Annotated[int, Field(ge=0)]
     decoder_hidden: Annotated[int, Field(ge=1)]
-    feature_version: int
+    feature_version: str
 
 
 def _tensors(graph: WalkGraph) -> tuple[Tensor, Tensor, Tensor]:

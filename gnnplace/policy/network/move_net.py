@@ -99,7 +99,7 @@ def _array(tensor: Tensor) -> SingleArray:
 
 @inner(fastmath={"contract", "reassoc"})
 def value_of_move(
-    p: MoveWeights,
+    weights: MoveWeights,
     context: SingleArray,
     units: IntArray,
     features: SingleArray,
@@ -108,13 +108,13 @@ def value_of_move(
     """Log-odds, but for a constant, of a gain.
 
     Args:
-        p: the parameters.
+        weights: the parameters.
         context: of each unit. [U, H]
         units: the units that move.
         features: [F]
         hidden: scratch. [2, H]
     """
-    size = len(p.bias)
+    size = len(weights.bias)
     x, y = hidden[0], hidden[1]
     x[:] = 0.0
     step = max(1, len(units) // SAMPLED)
@@ -124,18 +124,18 @@ def value_of_move(
         for h in range(size):
             x[h] += context[units[i], h]
     for h in range(size):
-        x[h] = x[h] / np.float32(count) + p.bias[h]
+        x[h] = x[h] / np.float32(count) + weights.bias[h]
     for f in range(len(features)):
-        value = min(max(features[f], p.low[f]), p.high[f])
+        value = min(max(features[f], weights.low[f]), weights.high[f])
         for h in range(size):
-            x[h] += value * p.first[f, h]
-    copy_to(y, p.second_bias)
+            x[h] += value * weights.first[f, h]
+    copy_to(y, weights.second_bias)
     for g in range(size):
         value = x[g]
         if value > 0.0:
             for h in range(size):
-                y[h] += value * p.second[g, h]
+                y[h] += value * weights.second[g, h]
     total = np.float32(0.0)
     for h in range(size):
-        total += max(y[h], np.float32(0.0)) * p.last[h]
+        total += max(y[h], np.float32(0.0)) * weights.last[h]
     return float(total)

@@ -23,9 +23,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_singles, zero_table
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.kernels import MOST, log_above, score
+from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.policy.refine.refining_state import (
     Ground,
     Partial,
@@ -45,6 +47,8 @@ from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.transfer import (
+    DELAY,
+    PACE,
     arrival,
     fetch_begin,
     linked,
@@ -58,38 +62,6 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
-REFINING = (
-    "previous device",
-    "path through the op there, above nearly the step time",
-    "path through the op there",
-    "path by its consumers alone",
-    "start above the best",
-    "finish above the best",
-    "idle gap",
-    "wait for links",
-    "transfers of the op, of the step time",
-    "transfers of the op, above the previous device's",
-    "transfers of the unit, of the step time",
-    "transfers of the unit, above the previous device's",
-    "share of neighbours' bytes there",
-    "share of neighbours' bytes there that this pass moved there",
-    "load after, of the step time",
-    "load after, of the ideal share",
-    "raise of the greatest load",
-    "log slowness for this unit",
-    "memory after",
-    "memory after, above the limit",
-    "critical",
-    "path on the previous device",
-    "work of the unit, of the ideal share",
-    "device is unused",
-    "share of the ops walked",
-    "share of the units decided that moved",
-    "backwards",
-    "log micro-batches",
-    "devices",
-)
-NUM_REFINING = len(REFINING)
 PRIOR = {  # in percent of the step time, but for memory
     "path through the op there, above nearly the step time": -100.0,
     "path through the op there": -30.0,
@@ -101,23 +73,24 @@ NEARLY = 0.98  # of the step time: what is below is not critical
 
 
 @inner()
+@named_columns("f")
 def observe(
-    c: Compiled,
+    compiled: Compiled,
     units: Units,
     previous: Previous,
-    s: Partial,
+    partial: Partial,
     op: int,
     allowed: BoolArray,
     out: SingleArray,
 ) -> int:
     """Candidates and their features for the unit of ``op``; how many there are. ``out``: [D, F]"""
-    num_devices, i = len(s.free), Index(op)
-    u = Index(c.unit_of[i])
+    num_devices, i = len(partial.free), Index(op)
+    u = Index(compiled.unit_of[i])
     old = previous.device[u]
     here = Index(old)
     total, back = previous.seconds, previous.back
-    links = c.links
-    scratch = np.zeros((11, num_devices))
+    links = compiled.links
+    scratch = zero_table(11, num_devices)
     ready, wait, move, tail, flow, near, moved, path, rest, extra, sending = scratch
     producer = units.reversed_producer if back else units.producer
     for d in range(num_devices):
@@ -125,13 +98,13 @@ def observe(
     bytes_all = 0.0
     for k in range(Index(units.offset[u]), Index(units.offset[u + ONE])):
         v = Index(units.neighbour[k])
-        known = s.device[v] >= 0
-        e = Index(s.device[v] if known else previous.device[v])
+        known = partial.device[v] >= 0
+        e = Index(partial.device[v] if known else previous.device[v])
         into, out_of = units.forth[back, k], units.forth[1 - back, k]
         both = max(into, 0.0) + max(out_of, 0.0)
         bytes_all += both
         near[e] += both
-        if known and s.device[v] != previous.device[v]:
+        if known and partial.device[v] != previous.device[v]:
             moved[e] += both
         for d in range(num_devices):
             target = Index(d)
@@ -151,105 +124,124 @@ def observe(
         count += allowed[d]
     if count < 2:
         return count
-    for k in range(Index(c.input_offset[i]), Index(c.input_offset[i + ONE])):
-        tensor = Index(c.input_tensor[k])
+    for k in range(Index(compiled.input_offset[i]), Index(compiled.input_offset[i + ONE])):
+        tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
-        e = Index(s.device[Index(c.unit_of[j])])
+        e = Index(partial.device[Index(compiled.unit_of[j])])
         for d in range(num_devices):
             if not allowed[d]:
                 continue
-            at, target = s.finish[j], Index(d)
+            at, target = partial.finish[j], Index(d)
             if e != target:
-                if s.arrival[tensor, d] >= 0.0:
-                    at = max(at, s.arrival[tensor, d])
+                if partial.arrival[tensor, d] >= 0.0:
+                    at = max(at, partial.arrival[tensor, d])
                 elif linked(links, e, target):
-                    begin = fetch_begin(links, s.channel_free, s.sent, j, e, target, at)
-                    size = c.size[tensor]
+                    begin = fetch_begin(links, partial.channel_free, partial.sent, j, e, target, at)
+                    size = compiled.size[tensor]
                     wait[d] = max(wait[d], begin - at)
-                    move[d] += size * links.pace[e, target]
+                    move[d] += size * links.costs[e, target, PACE]
                     at = arrival(links, e, target, size, begin)
                     if links.receives_cost:
                         extra[d] += receive_time(links, e, target, size)
                     if links.sends_cost:
                         sending[d] += send_time(links, e, target, size)
             ready[d] = max(ready[d], at)
-    for k in range(Index(c.flow_offset[i]), Index(c.flow_offset[i + ONE])):
-        j = Index(c.flow_op[k])
-        v = Index(c.unit_of[j])
-        at_v = s.device[v] if s.device[v] >= 0 else previous.device[v]
+    for k in range(Index(compiled.flow_offset[i]), Index(compiled.flow_offset[i + ONE])):
+        j = Index(compiled.flow_op[k])
+        v = Index(compiled.unit_of[j])
+        at_v = partial.device[v] if partial.device[v] >= 0 else previous.device[v]
         for d in range(num_devices):
             if not allowed[d]:
                 continue
             e = Index(d) if v == u else Index(at_v)
             seconds = 0.0
             if e != Index(d):
-                seconds = c.flow_size[k] * links.pace[d, e]
+                seconds = compiled.flow_size[k] * links.costs[d, e, PACE]
                 move[d] += seconds
-                seconds += links.delay[d, e]
+                seconds += links.costs[d, e, DELAY]
             tail[d] = max(tail[d], previous.distance[j] + seconds)
     most_load, least_start, least_finish, least_time = 0.0, np.inf, np.inf, np.inf
     ideal = 0.0
     for d in range(num_devices):
-        most_load = max(most_load, s.load[d])
-        ideal += s.load[d] / num_devices
+        most_load = max(most_load, partial.load[d])
+        ideal += partial.load[d] / num_devices
         if allowed[d]:
-            begin = max(s.free[d], ready[d]) + extra[d]
-            end = begin + c.times[i, d]
+            begin = max(partial.free[d], ready[d]) + extra[d]
+            end = begin + compiled.times[i, d]
             least_start = min(least_start, begin)
             least_finish = min(least_finish, end)
             least_time = min(least_time, units.time[u, d])
             end += sending[d]  # what it keeps senders from
             rest[d] = end + tail[d]
-            path[d] = end + max(tail[d], next_distance(c, s, previous, d, u))
+            path[d] = end + max(tail[d], next_distance(compiled, partial, previous, d, u))
     ideal = max(ideal, 1e-300)
-    walked, share = s.counts[0] / len(s.finish), s.counts[2] / max(1, s.counts[1])
+    walked, share = (
+        partial.counts[0] / len(partial.finish),
+        partial.counts[2] / max(1, partial.counts[1]),
+    )
     tight = greatest(previous.peak) > 0.0
     for d in range(num_devices):
-        f = out[d]
+        f: NamedRow = out[d]
         if not allowed[d]:
-            for k in range(NUM_REFINING):
+            for k in range(len(f)):
                 f[k] = 0.0
             continue
-        begin = max(s.free[d], ready[d]) + extra[d]
-        load, peak = s.load[d], s.peak[d] / c.memory[d]
+        begin = max(partial.free[d], ready[d]) + extra[d]
+        load, peak = partial.load[d], partial.peak[d] / compiled.memory[d]
         if d != old:
             load += units.time[u, d]
-            peak += units.held[u] / c.memory[d] if tight else 0.0
-        f[0] = 1.0 if d == old else 0.0
-        f[1] = min(MOST, max(0.0, path[d] / total - NEARLY))
-        f[2] = min(MOST, path[d] / total - 1.0)
-        f[3] = min(MOST, rest[d] / total - 1.0)
-        f[4] = log_above((begin - least_start) / units.scale)
-        f[5] = log_above((begin + c.times[i, d] - least_finish) / units.scale)
-        f[6] = log_above((begin - s.free[d]) / units.scale)
-        f[7] = log_above(wait[d] / units.scale)
-        f[8] = min(MOST, move[d] / total)
-        f[9] = max(-MOST, min(MOST, (move[d] - move[here]) / total))
-        f[10] = min(MOST, flow[d] / total)
-        f[11] = max(-MOST, min(MOST, (flow[d] - flow[here]) / total))
-        f[12] = near[d] / bytes_all if bytes_all > 0.0 else 0.0
-        f[13] = moved[d] / bytes_all if bytes_all > 0.0 else 0.0
-        f[14] = min(MOST, load / total)
-        f[15] = min(MOST, load / ideal)
-        f[16] = min(MOST, max(0.0, load - most_load) / total)
-        f[17] = np.log(units.time[u, d] / least_time) if least_time > 0.0 else 0.0
-        f[18] = min(MOST, peak)
-        f[19] = min(MOST, max(0.0, peak - 1.0))
-        f[20] = previous.critical[u]
-        f[21] = min(MOST, path[here] / total - 1.0)
-        f[22] = min(MOST, units.work[u] / ideal)
-        f[23] = 1.0 if s.load[d] <= 0.0 else 0.0
-        f[24] = walked
-        f[25] = share
-        f[26] = float(back)
-        f[27] = log_above(units.microbatches - 1.0)
-        f[28] = num_devices / 8.0
+            peak += units.held[u] / compiled.memory[d] if tight else 0.0
+        f["previous device"] = 1.0 if d == old else 0.0
+        f["path through the op there, above nearly the step time"] = min(
+            MOST, max(0.0, path[d] / total - NEARLY)
+        )
+        f["path through the op there"] = min(MOST, path[d] / total - 1.0)
+        f["path by its consumers alone"] = min(MOST, rest[d] / total - 1.0)
+        f["start above the best"] = log_above((begin - least_start) / units.scale)
+        f["finish above the best"] = log_above(
+            (begin + compiled.times[i, d] - least_finish) / units.scale
+        )
+        f["idle gap"] = log_above((begin - partial.free[d]) / units.scale)
+        f["wait for links"] = log_above(wait[d] / units.scale)
+        f["transfers of the op, of the step time"] = min(MOST, move[d] / total)
+        f["transfers of the op, above the previous device's"] = max(
+            -MOST, min(MOST, (move[d] - move[here]) / total)
+        )
+        f["transfers of the unit, of the step time"] = min(MOST, flow[d] / total)
+        f["transfers of the unit, above the previous device's"] = max(
+            -MOST, min(MOST, (flow[d] - flow[here]) / total)
+        )
+        f["share of neighbours' bytes there"] = near[d] / bytes_all if bytes_all > 0.0 else 0.0
+        f["share of neighbours' bytes there that this pass moved there"] = (
+            moved[d] / bytes_all if bytes_all > 0.0 else 0.0
+        )
+        f["load after, of the step time"] = min(MOST, load / total)
+        f["load after, of the ideal share"] = min(MOST, load / ideal)
+        f["raise of the greatest load"] = min(MOST, max(0.0, load - most_load) / total)
+        f["log slowness for this unit"] = (
+            np.log(units.time[u, d] / least_time) if least_time > 0.0 else 0.0
+        )
+        f["memory after"] = min(MOST, peak)
+        f["memory after, above the limit"] = min(MOST, max(0.0, peak - 1.0))
+        f["critical"] = previous.critical[u]
+        f["path on the previous device"] = min(MOST, path[here] / total - 1.0)
+        f["work of the unit, of the ideal share"] = min(MOST, units.work[u] / ideal)
+        f["device is unused"] = 1.0 if partial.load[d] <= 0.0 else 0.0
+        f["share of the ops walked"] = walked
+        f["share of the units decided that moved"] = share
+        f["backwards"] = float(back)
+        f["log micro-batches"] = log_above(units.microbatches - 1.0)
+        f["devices"] = num_devices / 8.0
     return count
+
+
+REFINING = names_of(observe)
+NUM_REFINING = len(REFINING)
 
 
 @kernel
 def walk_again(
-    c: Compiled,
+    compiled: Compiled,
     units: Units,
     weights: Weights,
     context: SingleArray,
@@ -264,7 +256,7 @@ def walk_again(
     """Walks a placement and decides each unit's device anew.
 
     Args:
-        c: the problem in the pass's direction.
+        compiled: the problem in the pass's direction.
         units: what is looked up of units.
         weights: the parameters of the scores.
         context: what the encoder says of each unit. [U, H]
@@ -279,21 +271,21 @@ def walk_again(
     Returns:
         The schedule, and the number of decisions that had a choice.
     """
-    num_devices = c.times.shape[1]
-    s = start_pass(c, units, previous)
+    num_devices = compiled.times.shape[1]
+    s = start_pass(compiled, units, previous)
     producer = units.reversed_producer if previous.back else units.producer
-    now = np.zeros((num_devices, NUM_REFINING), np.float32)
-    allowed = np.zeros(num_devices, np.bool_)
-    hidden = np.zeros((2 * num_devices + 2, len(weights.bias)), np.float32)
-    scores = np.zeros(num_devices, np.float32)
+    now = zero_single_table(num_devices, NUM_REFINING)
+    allowed = zero_flags(num_devices)
+    hidden = zero_single_table(2 * num_devices + 2, len(weights.bias))
+    scores = zero_singles(num_devices)
     count = 0
     for op in previous.order:
-        u = c.unit_of[op]
+        u = compiled.unit_of[op]
         if s.device[u] < 0:
             choice = old = previous.device[u]
             if forced[u] >= 0:
                 choice = forced[u]
-            elif observe(c, units, previous, s, op, allowed, now) > 1:
+            elif observe(compiled, units, previous, s, op, allowed, now) > 1:
                 if len(features) > 0:
                     copy_rows(features[count], now)
                     copy_to(masks[count], allowed)
@@ -309,23 +301,23 @@ def walk_again(
                         if value > best:
                             best, choice = value, d
             settle(units, previous, s, u, choice)
-        book(c, producer, s, op)
+        book(compiled, producer, s, op)
     return s, count
 
 
-def improve_order(g: Ground, s: Partial, previous: Previous, trial: Placed) -> None:
+def improve_order(ground: Ground, partial: Partial, previous: Previous, trial: Placed) -> None:
     """Gives the devices of a finished pass their best order, and scores them."""
-    trial.device[:] = s.device[g.c.unit_of]
-    priority = s.finish if previous.back else previous.distance
-    order = list_schedule(g.c, trial.device, priority)
-    best = energy_of(g.c, g.h, trial.device, order, np.inf)
+    trial.device[:] = partial.device[ground.c.unit_of]
+    priority = partial.finish if previous.back else previous.distance
+    order = list_schedule(ground.c, trial.device, priority)
+    best = energy_of(ground.c, ground.h, trial.device, order, np.inf)
     if not previous.back:
-        booked = by_start(previous.order, s.start)
-        other = energy_of(g.c, g.h, trial.device, booked, best)
+        booked = by_start(previous.order, partial.start)
+        other = energy_of(ground.c, ground.h, trial.device, booked, best)
         if other < best:
             best, order = other, booked
-    justified = justify(g.c, g.r, trial.device, order)
-    other = energy_of(g.c, g.h, trial.device, justified, best)
+    justified = justify(ground.c, ground.r, trial.device, order)
+    other = energy_of(ground.c, ground.h, trial.device, justified, best)
     if other < best:
         best, order = other, justified
     trial.order[:] = order
@@ -333,12 +325,12 @@ def improve_order(g: Ground, s: Partial, previous: Previous, trial: Placed) -> N
 
 
 def one_pass(
-    g: Ground, previous: Previous, trial: Placed, stay: float, noise: float, forced: IntArray
+    ground: Ground, previous: Previous, trial: Placed, stay: float, noise: float, forced: IntArray
 ) -> int:
     """One pass; what came out is in ``trial``, as it was if no unit moved. How many units moved.
 
     Args:
-        g: what passes share.
+        ground: what passes share.
         previous: the placement, read in the direction of the pass.
         trial: out: the placement after the pass.
         stay: percent that a device must be better than the previous one.
@@ -347,8 +339,11 @@ def one_pass(
     """
     none, no = np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.bool_)
     nothing = np.empty(0, np.int32)
-    c, given = g.r if previous.back else g.c, (g.units, g.weights, g.context, previous)
+    c, given = (
+        ground.r if previous.back else ground.c,
+        (ground.units, ground.weights, ground.context, previous),
+    )
     s = walk_again(c, *given, stay, noise, forced, none, no, nothing)[0]
     if s.counts[2] > 0:
-        improve_order(g, s, previous, trial)
+        improve_order(ground, s, previous, trial)
     return int(s.counts[2])

@@ -10,6 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import (
+    empty_floats,
+    empty_ints,
+    full_floats,
+    full_ints,
+    full_table,
+    zero_floats,
+    zero_ints,
+)
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.walk import WalkGraph
@@ -154,7 +163,7 @@ class Partial(NamedTuple):
 def by_start(order: IntArray, start: FloatArray) -> IntArray:
     """Ops by start, those of one instant as in ``order``. [n]"""
     n = len(order)
-    keys, result = np.empty(n), np.empty(n, np.int32)
+    keys, result = empty_floats(n), empty_ints(n)
     for k in range(n):
         keys[k] = start[order[k]]
     by_key = ascending(keys)
@@ -180,7 +189,7 @@ def criticality(
     for op in range(len(device)):
         longest = max(longest, before[op] + distance[op])
     seconds = max(longest, 1e-300)
-    unit_device, critical = np.zeros(num_units, np.int32), np.zeros(num_units)
+    unit_device, critical = zero_ints(num_units), zero_floats(num_units)
     for op in range(len(device)):
         u = unit_of[op]
         unit_device[u] = device[op]
@@ -189,9 +198,9 @@ def criticality(
     return unit_device, critical, seconds
 
 
-def read_previous(g: Ground, placed: Placed, back: int) -> Previous:
+def read_previous(ground: Ground, placed: Placed, back: int) -> Previous:
     """What a pass in one direction knows of a placement."""
-    c, r, h = g.c, g.r, g.h
+    c, r, h = ground.c, ground.r, ground.h
     device, num_units = placed.device, len(h.allowed)
     start, finish = times_of(c, device, placed.order)
     backwards = list_schedule(r, device, finish)
@@ -207,100 +216,102 @@ def read_previous(g: Ground, placed: Placed, back: int) -> Previous:
 
 
 @inner()
-def start_pass(c: Compiled, units: Units, previous: Previous) -> Partial:
+def start_pass(compiled: Compiled, units: Units, previous: Previous) -> Partial:
     """The schedule before the first decision."""
-    n, num_devices = c.times.shape
-    load = np.zeros(num_devices)
+    n, num_devices = compiled.times.shape
+    load = zero_floats(num_devices)
     for u in range(len(previous.device)):
         load[previous.device[u]] += units.time[u, previous.device[u]]
-    offset = np.zeros(num_devices + 1, np.int32)
+    offset = zero_ints(num_devices + 1)
     for op in range(n):
-        offset[previous.device[c.unit_of[op]] + 1] += 1
+        offset[previous.device[compiled.unit_of[op]] + 1] += 1
     for d in range(num_devices):
         offset[d + 1] += offset[d]
-    at, sequence = offset[:-1].copy(), np.empty(n, np.int32)
+    at, sequence = offset[:-1].copy(), empty_ints(n)
     for op in previous.order:
-        d = previous.device[c.unit_of[op]]
+        d = previous.device[compiled.unit_of[op]]
         sequence[at[d]] = op
         at[d] += 1
     return Partial(
-        np.full(len(previous.device), -1, np.int32),
-        np.zeros(n),
-        np.full(n, -1.0),
-        np.full((len(c.size), num_devices), -1.0),
-        np.zeros(num_devices),
-        np.zeros(c.links.num_channels),
-        np.zeros(n if c.links.sends_cost else 0),
+        full_ints(len(previous.device), -1),
+        zero_floats(n),
+        full_floats(n, -1.0),
+        full_table(len(compiled.size), num_devices, -1.0),
+        zero_floats(num_devices),
+        zero_floats(compiled.links.num_channels),
+        zero_floats(n if compiled.links.sends_cost else 0),
         load,
         previous.peak.copy(),
         offset,
         offset[:-1].copy(),
         sequence,
-        np.zeros(3, np.int32),
+        zero_ints(3),
     )
 
 
 @inner(_nrt=False)
-def next_distance(c: Compiled, s: Partial, previous: Previous, d: int, u: int) -> float:
-    """Seconds to the end from the start of what device ``d`` does next but for unit ``u``."""
-    high = s.next_offset[d + 1]
-    k = s.next[d]
+def next_distance(
+    compiled: Compiled, partial: Partial, previous: Previous, d: int, unit: int
+) -> float:
+    """Seconds to the end from the start of what device ``d`` does next but for unit ``unit``."""
+    high = partial.next_offset[d + 1]
+    k = partial.next[d]
     while k < high:
-        op = s.sequence[k]
-        at = s.device[c.unit_of[op]]
-        if s.finish[op] < 0.0 and (at < 0 or at == d):
+        op = partial.sequence[k]
+        at = partial.device[compiled.unit_of[op]]
+        if partial.finish[op] < 0.0 and (at < 0 or at == d):
             break
         k += 1
-    s.next[d] = k
+    partial.next[d] = k
     while k < high:
-        op = s.sequence[k]
-        at = s.device[c.unit_of[op]]
-        if c.unit_of[op] != u and s.finish[op] < 0.0 and (at < 0 or at == d):
+        op = partial.sequence[k]
+        at = partial.device[compiled.unit_of[op]]
+        if compiled.unit_of[op] != unit and partial.finish[op] < 0.0 and (at < 0 or at == d):
             return previous.distance[op]
         k += 1
     return 0.0
 
 
 @inner(_nrt=False)
-def settle(units: Units, previous: Previous, s: Partial, u: int, d: int) -> None:
-    """Puts unit ``u`` on device ``d``."""
-    s.device[u] = d
-    s.counts[1] += 1
-    old = previous.device[u]
+def settle(units: Units, previous: Previous, partial: Partial, unit: int, d: int) -> None:
+    """Puts unit ``unit`` on device ``d``."""
+    partial.device[unit] = d
+    partial.counts[1] += 1
+    old = previous.device[unit]
     if d == old:
         return
-    s.counts[2] += 1
-    s.load[old] -= units.time[u, old]
-    s.load[d] += units.time[u, d]
-    s.peak[old] -= units.held[u]
-    s.peak[d] += units.held[u]
+    partial.counts[2] += 1
+    partial.load[old] -= units.time[unit, old]
+    partial.load[d] += units.time[unit, d]
+    partial.peak[old] -= units.held[unit]
+    partial.peak[d] += units.held[unit]
 
 
 @inner(_nrt=False)
-def book(c: Compiled, producer: IntArray, s: Partial, op: int) -> None:
+def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> None:
     """Appends ``op`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(op)
-    d, links = Index(s.device[Index(c.unit_of[i])]), c.links
+    d, links = Index(partial.device[Index(compiled.unit_of[i])]), compiled.links
     ready, extra = 0.0, 0.0
-    for k in range(Index(c.input_offset[i]), Index(c.input_offset[i + ONE])):
-        tensor = Index(c.input_tensor[k])
+    for k in range(Index(compiled.input_offset[i]), Index(compiled.input_offset[i + ONE])):
+        tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
-        at = s.finish[j]
-        e = Index(s.device[Index(c.unit_of[j])])
+        at = partial.finish[j]
+        e = Index(partial.device[Index(compiled.unit_of[j])])
         if e != d:
-            if s.arrival[tensor, d] < 0.0 and linked(links, e, d):
-                size = c.size[tensor]
-                s.arrival[tensor, d] = fetch(
-                    links, s.channel_free, s.free, s.sent, j, e, d, size, at
+            if partial.arrival[tensor, d] < 0.0 and linked(links, e, d):
+                size = compiled.size[tensor]
+                partial.arrival[tensor, d] = fetch(
+                    links, partial.channel_free, partial.free, partial.sent, j, e, d, size, at
                 )
                 if links.receives_cost:
                     extra += receive_time(links, e, d, size)
-            at = max(at, s.arrival[tensor, d])
+            at = max(at, partial.arrival[tensor, d])
         ready = max(ready, at)
-    s.start[i] = max(s.free[d], ready) + extra
-    s.finish[i] = s.start[i] + c.times[i, d]
-    s.free[d] = s.finish[i]
-    s.counts[0] += 1
+    partial.start[i] = max(partial.free[d], ready) + extra
+    partial.finish[i] = partial.start[i] + compiled.times[i, d]
+    partial.free[d] = partial.finish[i]
+    partial.counts[0] += 1
 
 
 def refining_units(graph: WalkGraph) -> Units:

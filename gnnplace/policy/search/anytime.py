@@ -99,38 +99,42 @@ class Anytime:
             return kinds[cycle]
         return kinds[int(self.rng.integers(len(kinds)))] if cycle % 3 == 2 else last
 
-    def _improved(self, s: State, kind: Kind, length: float, deadline: float) -> bool:
+    def _improved(self, state: State, kind: Kind, length: float, deadline: float) -> bool:
         """One cycle of so many seconds, passes after it, back to the best; whether it is better."""
-        before = s.score[1]
-        self._cycle(s, kind, min(deadline, time.perf_counter() + length))
-        better = bool(s.score[1] < before)
+        before = state.score[1]
+        self._cycle(state, kind, min(deadline, time.perf_counter() + length))
+        better = bool(state.score[1] < before)
         if better:
-            self._refine(s, min(deadline, time.perf_counter() + REFINING * length))
-        back_to_best(self.space, s)
+            self._refine(state, min(deadline, time.perf_counter() + REFINING * length))
+        back_to_best(self.space, state)
         return better
 
-    def _refine(self, s: State, deadline: float) -> None:
+    def _refine(self, state: State, deadline: float) -> None:
         """Passes over the best state; none begins after the deadline."""
-        best = Placed(s.best_device.copy(), s.best_order.copy(), s.score[1:].copy())
+        best = Placed(state.best_device.copy(), state.best_order.copy(), state.score[1:].copy())
         best = self.passes.improved(best, deadline, 1)
-        if best.score[0] < s.score[1]:
-            s.best_device[:], s.best_order[:], s.score[1] = best.device, best.order, best.score[0]
+        if best.score[0] < state.score[1]:
+            state.best_device[:], state.best_order[:], state.score[1] = (
+                best.device,
+                best.order,
+                best.score[0],
+            )
 
     def _kinds(self, moves: float) -> list[Kind]:
         """The kinds of cycles that ``moves`` moves afford."""
         each = moves / (2 * len(KINDS) + 2) / self.space.problem.num_units
         return [kind for kind in KINDS if each >= kind.least] or [KINDS[0]]
 
-    def _cycle(self, s: State, kind: Kind, deadline: float) -> None:
+    def _cycle(self, state: State, kind: Kind, deadline: float) -> None:
         begin = time.perf_counter()
         while (now := time.perf_counter()) < deadline:
             share = (now - begin) / max(deadline - begin, 1e-9)
             wanted = min(ROUND_SECONDS, (deadline - now) * ROUND_SHARE) / self.seconds_a_move
             count = int(np.clip(wanted, 1, 10_000))
-            self._run(s, kind, kind.hottest * (COLDEST / kind.hottest) ** share, count)
+            self._run(state, kind, kind.hottest * (COLDEST / kind.hottest) ** share, count)
             self.seconds_a_move = max(1e-7, (time.perf_counter() - now) / count)
 
-    def _run(self, s: State, kind: Kind, temperature: float, moves: int) -> None:
+    def _run(self, state: State, kind: Kind, temperature: float, moves: int) -> None:
         habit = Habit(
             candidates_for(self.space.problem.num_ops), kind.proposed, kind.shifts, kind.loose
         )
@@ -141,8 +145,8 @@ class Anytime:
             self.weights,
             self.contexts,
             habit,
-            s,
-            temperature * float(s.score[1]),
+            state,
+            temperature * float(state.score[1]),
             moves,
         )
         self.moves += moves

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_ints, zero_flags, zero_single_table, zero_singles
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.network.move_net import MoveWeights, value_of_move
 from gnnplace.policy.search.moves import NUM_MOVE_FEATURES, describe
@@ -98,66 +99,70 @@ class State(NamedTuple):
     counts: IntArray
 
 
-@inner()
-def take_order(s: State, order: IntArray, position: IntArray) -> None:
+@inner(_nrt=False)
+def take_order(state: State, order: IntArray, position: IntArray) -> None:
     """Makes ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
-    copy_to(s.order, order)
+    copy_to(state.order, order)
     for k in range(len(order)):
         position[order[k]] = k
 
 
-def new_best(c: Compiled, r: Compiled, h: Neighbourhood, s: State) -> None:
+def new_best(
+    compiled: Compiled, reversed_compiled: Compiled, neighbourhood: Neighbourhood, state: State
+) -> None:
     """Keeps the state as the best, and makes its order better by justification if that works."""
-    s.priority[:] = distances(c, r, s.device, s.order)
-    order = list_schedule(c, s.device, s.priority)
-    tried = energy_of(c, h, s.device, order, s.score[0])
-    if tried < s.score[0]:
-        s.order[:] = order
-        s.score[0] = tried
-    s.score[1] = s.score[0]
-    s.best_device[:] = s.device
-    s.best_order[:] = s.order
+    state.priority[:] = distances(compiled, reversed_compiled, state.device, state.order)
+    order = list_schedule(compiled, state.device, state.priority)
+    tried = energy_of(compiled, neighbourhood, state.device, order, state.score[0])
+    if tried < state.score[0]:
+        state.order[:] = order
+        state.score[0] = tried
+    state.score[1] = state.score[0]
+    state.best_device[:] = state.device
+    state.best_order[:] = state.order
 
 
 def search_kernel(
-    c: Compiled,
-    r: Compiled,
-    h: Neighbourhood,
-    p: MoveWeights,
+    compiled: Compiled,
+    reversed_compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    weights: MoveWeights,
     context: SingleArray,
     habit: Habit,
-    s: State,
+    state: State,
     temperature: float,
     moves: int,
 ) -> None:
-    """``moves`` moves at one temperature; changes ``s`` in place.
+    """``moves`` moves at one temperature; changes ``state`` in place.
 
     Args:
-        c: the problem.
-        r: the reversed problem.
-        h: what moves look up.
-        p: the network that values moves.
+        compiled: the problem.
+        reversed_compiled: the reversed problem.
+        neighbourhood: what moves look up.
+        weights: the network that values moves.
         context: what the encoder says of each unit. [U, H]
         habit: how to move.
-        s: where the search is.
+        state: where the search is.
         temperature: in seconds.
         moves: how many to try.
     """
     left = moves
     while left > 0:
-        left -= search_until_better(c, h, p, context, habit, s, temperature, left)
-        if s.score[0] < s.score[1]:
-            new_best(c, r, h, s)
+        left -= search_until_better(
+            compiled, neighbourhood, weights, context, habit, state, temperature, left
+        )
+        if state.score[0] < state.score[1]:
+            new_best(compiled, reversed_compiled, neighbourhood, state)
 
 
 @kernel
 def search_until_better(
-    c: Compiled,
-    h: Neighbourhood,
-    p: MoveWeights,
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    weights: MoveWeights,
     context: SingleArray,
     habit: Habit,
-    s: State,
+    state: State,
     temperature: float,
     moves: int,
 ) -> int:
@@ -166,105 +171,122 @@ def search_until_better(
     Returns:
         How many moves were tried.
     """
-    n, num_units = len(s.order), len(s.unit_device)
-    touched = np.empty(num_units + 16, np.int32)
-    chosen = np.empty(num_units + 16, np.int32)
-    former = np.empty(num_units + 16, np.int32)
-    inside = np.zeros(num_units, np.bool_)
-    features = np.zeros(NUM_MOVE_FEATURES, np.float32)
-    hidden = np.zeros((2, len(p.bias)), np.float32)
-    position = np.empty(n, np.int32)
-    take_order(s, s.order, position)
-    seen = empty_schedule(c, num_units)
+    n, num_units = len(state.order), len(state.unit_device)
+    touched = empty_ints(num_units + 16)
+    chosen = empty_ints(num_units + 16)
+    former = empty_ints(num_units + 16)
+    inside = zero_flags(num_units)
+    features = zero_singles(NUM_MOVE_FEATURES)
+    hidden = zero_single_table(2, len(weights.bias))
+    position = empty_ints(n)
+    take_order(state, state.order, position)
+    seen = empty_schedule(compiled, num_units)
     stale = STALE
     for move in range(moves):
-        now = s.score[0]
+        now = state.score[0]
         threshold = now - temperature * np.log(1.0 - np.random.random())
         if np.random.random() < habit.shifts:
             op = np.random.randint(n)
-            low, high = window_of(c, h, s.order, position, op)
+            low, high = window_of(compiled, neighbourhood, state.order, position, op)
             if high <= low:
                 continue
             origin, goal = position[op], np.random.randint(low, high + 1)
-            shift(s.order, position, origin, goal)
-            tried = energy(c, h, s.device, s.order, threshold)
+            shift(state.order, position, origin, goal)
+            tried = energy(compiled, neighbourhood, state.device, state.order, threshold)
             if tried <= threshold:
-                s.score[0] = tried
-                if tried < s.score[1]:
+                state.score[0] = tried
+                if tried < state.score[1]:
                     return move + 1
             else:
-                shift(s.order, position, goal, origin)
+                shift(state.order, position, goal, origin)
             continue
         proposed = np.random.random() < habit.proposed
         count, target = 0, 0
         if not proposed:
-            count, target = propose(h, s.unit_device, chosen)
+            count, target = propose(neighbourhood, state.unit_device, chosen)
         else:
             if stale >= STALE:
-                read_schedule(c, s.device, s.order, seen)
+                read_schedule(compiled, state.device, state.order, seen)
                 stale = 0
             most = -np.inf
             for _ in range(habit.candidates):
-                size, goal = propose(h, s.unit_device, touched)
+                size, goal = propose(neighbourhood, state.unit_device, touched)
                 units = touched[:size]
-                if describe(c, h, seen, s.device, s.unit_device, units, goal, inside, features):
-                    value = value_of_move(p, context, units, features, hidden)
+                if describe(
+                    compiled,
+                    neighbourhood,
+                    seen,
+                    state.device,
+                    state.unit_device,
+                    units,
+                    goal,
+                    inside,
+                    features,
+                ):
+                    value = value_of_move(weights, context, units, features, hidden)
                     value -= EXPLORE * np.log(-np.log(np.random.random() + 1e-12) + 1e-12)
-                    value -= TIRED * s.tired[units[0], goal]
+                    value -= TIRED * state.tired[units[0], goal]
                     if value > most:
                         most, count, target = value, size, goal
                         copy_to(chosen, units)
         if count == 0:
             continue
-        if move_units(h, s.unit_device, s.device, chosen[:count], target, former) == 0:
+        if (
+            move_units(
+                neighbourhood, state.unit_device, state.device, chosen[:count], target, former
+            )
+            == 0
+        ):
             continue
         # First in the order that is there, then, if that is promising, in one of its own.
         limit = max(threshold, now * (1.0 + habit.loose))
-        tried = energy(c, h, s.device, s.order, limit)
+        tried = energy(compiled, neighbourhood, state.device, state.order, limit)
         kept = tried <= threshold
-        worth = WORTH * (s.counts[5] + 1) > s.counts[4] or np.random.random() < 1.0 / WORTH
+        worth = WORTH * (state.counts[5] + 1) > state.counts[4] or np.random.random() < 1.0 / WORTH
         if tried <= limit and habit.loose > 0.0 and worth:
-            order = list_schedule(c, s.device, s.priority)
-            again = energy(c, h, s.device, order, min(threshold, tried))
-            s.counts[4] += 1
+            order = list_schedule(compiled, state.device, state.priority)
+            again = energy(compiled, neighbourhood, state.device, order, min(threshold, tried))
+            state.counts[4] += 1
             if again < tried and again <= threshold:
                 tried, kept = again, True
-                s.counts[5] += 1
-                take_order(s, order, position)
+                state.counts[5] += 1
+                take_order(state, order, position)
         which = 0 if proposed else 2
-        s.counts[which] += 1
+        state.counts[which] += 1
         if not kept:
-            undo_move(h, s.unit_device, s.device, chosen[:count], former)
-            s.tired[chosen[0], target] += 1.0
+            undo_move(neighbourhood, state.unit_device, state.device, chosen[:count], former)
+            state.tired[chosen[0], target] += 1.0
             continue
         if tried < now:
-            s.counts[which + 1] += 1
+            state.counts[which + 1] += 1
             for u in range(num_units):
-                for d in range(s.tired.shape[1]):
-                    s.tired[u, d] *= RESTED
+                for d in range(state.tired.shape[1]):
+                    state.tired[u, d] *= RESTED
         stale += 1
-        s.score[0] = tried
-        if tried < s.score[1]:
+        state.score[0] = tried
+        if tried < state.score[1]:
             return move + 1
     return moves
 
 
 @inner()
-def in_either_order(c: Compiled, h: Neighbourhood, s: State, most: float) -> float:
+def in_either_order(
+    compiled: Compiled, neighbourhood: Neighbourhood, state: State, most: float
+) -> float:
     """Score of the state's devices in its order or that of list scheduling, whichever is less.
 
     inf above ``most`` seconds.
     """
-    tried = energy(c, h, s.device, s.order, most)
-    order = list_schedule(c, s.device, s.priority)
-    return min(tried, energy(c, h, s.device, order, min(most, tried)))
+    tried = energy(compiled, neighbourhood, state.device, state.order, most)
+    order = list_schedule(compiled, state.device, state.priority)
+    return min(tried, energy(compiled, neighbourhood, state.device, order, min(most, tried)))
 
 
 @kernel
 def try_moves(
-    c: Compiled,
-    h: Neighbourhood,
-    s: State,
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    state: State,
     features: SingleArray,
     units: IntArray,
     change: FloatArray,
@@ -272,31 +294,41 @@ def try_moves(
     """Tries random moves of a state and takes each back; how many there are, for learning.
 
     Args:
-        c: the problem.
-        h: what moves look up.
-        s: the state; it is as before afterwards.
+        compiled: the problem.
+        neighbourhood: what moves look up.
+        state: the state; it is as before afterwards.
         features: out: of each move. [K, F]
         units: out: units of each move, as many as ``MoveNet`` looks at, -1 beyond. [K, S]
         change: out: relative change of the step time, in the order that is there or that of list
             scheduling, whichever is less. [K]
     """
-    num_units = len(s.unit_device)
-    touched = np.empty(num_units + 16, np.int32)
-    former = np.empty(num_units + 16, np.int32)
-    inside = np.zeros(num_units, np.bool_)
-    seen = empty_schedule(c, num_units)
-    read_schedule(c, s.device, s.order, seen)
-    now, done = s.score[0], 0
+    num_units = len(state.unit_device)
+    touched = empty_ints(num_units + 16)
+    former = empty_ints(num_units + 16)
+    inside = zero_flags(num_units)
+    seen = empty_schedule(compiled, num_units)
+    read_schedule(compiled, state.device, state.order, seen)
+    now, done = state.score[0], 0
     for _ in range(10 * len(change)):
         if done == len(change):
             break
-        count, target = propose(h, s.unit_device, touched)
+        count, target = propose(neighbourhood, state.unit_device, touched)
         moved = touched[:count]
-        if not describe(c, h, seen, s.device, s.unit_device, moved, target, inside, features[done]):
+        if not describe(
+            compiled,
+            neighbourhood,
+            seen,
+            state.device,
+            state.unit_device,
+            moved,
+            target,
+            inside,
+            features[done],
+        ):
             continue
-        move_units(h, s.unit_device, s.device, moved, target, former)
-        tried = in_either_order(c, h, s, np.inf)
-        undo_move(h, s.unit_device, s.device, moved, former)
+        move_units(neighbourhood, state.unit_device, state.device, moved, target, former)
+        tried = in_either_order(compiled, neighbourhood, state, np.inf)
+        undo_move(neighbourhood, state.unit_device, state.device, moved, former)
         change[done] = tried / now - 1.0
         step = max(1, count // units.shape[1])
         for k in range(units.shape[1]):
@@ -322,11 +354,11 @@ def start_state(space: SearchSpace, unit_device: IntArray, order: IntArray) -> S
     )
 
 
-def back_to_best(space: SearchSpace, s: State) -> None:
+def back_to_best(space: SearchSpace, state: State) -> None:
     """Makes the best state the state."""
-    s.device[:] = s.best_device
-    s.order[:] = s.best_order
-    s.score[0] = s.score[1]
+    state.device[:] = state.best_device
+    state.order[:] = state.best_order
+    state.score[0] = state.score[1]
     offset, ops = space.unit_ops
-    s.unit_device[:] = s.device[ops[offset[:-1]]]
-    s.priority[:] = distances(space.compiled, space.reversed, s.device, s.order)
+    state.unit_device[:] = state.device[ops[offset[:-1]]]
+    state.priority[:] = distances(space.compiled, space.reversed, state.device, state.order)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.allocation import empty_int_table, empty_table, zero_floats, zero_table
 from gnnplace.graph.jit import inner
 from gnnplace.simulation.arrays import greatest
 from gnnplace.simulation.compiled import Compiled
@@ -52,52 +53,56 @@ class Schedule(NamedTuple):
 
 
 @inner()
-def empty_schedule(c: Compiled, num_units: int) -> Schedule:
+def empty_schedule(compiled: Compiled, num_units: int) -> Schedule:
     """Room for ``read_schedule``."""
-    n, num_devices = c.times.shape
+    n, num_devices = compiled.times.shape
     return Schedule(
-        np.zeros(n),
-        np.zeros(n),
-        np.zeros(n),
-        np.zeros(num_units),
-        np.zeros(num_devices),
-        np.zeros((num_devices, BINS)),
-        np.zeros((num_devices, BINS)),
-        np.zeros(num_devices),
-        np.zeros(1),
+        zero_floats(n),
+        zero_floats(n),
+        zero_floats(n),
+        zero_floats(num_units),
+        zero_floats(num_devices),
+        zero_table(num_devices, BINS),
+        zero_table(num_devices, BINS),
+        zero_floats(num_devices),
+        zero_floats(1),
     )
 
 
 @inner()
-def read_schedule(c: Compiled, device: IntArray, order: IntArray, s: Schedule) -> None:
-    """Simulates a placement and fills ``s``."""
+def read_schedule(
+    compiled: Compiled, device: IntArray, order: IntArray, schedule: Schedule
+) -> None:
+    """Simulates a placement and fills ``schedule``."""
     n = len(device)
-    after = np.zeros(n)
-    exceeds(c, device, order, ENDLESS, after)
-    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
-    run_kernel(c, device, order, np.inf, after, s.start, s.finish, nothing, nowhere)
-    longest = greatest(s.finish)
+    after = zero_floats(n)
+    exceeds(compiled, device, order, ENDLESS, after)
+    nothing, nowhere = empty_int_table(0, 3), empty_table(0, 3)
+    run_kernel(
+        compiled, device, order, np.inf, after, schedule.start, schedule.finish, nothing, nowhere
+    )
+    longest = greatest(schedule.finish)
     step_time = max(longest, 1e-300)
-    s.seconds[0] = step_time
-    s.unit_weight[:] = 0.0
-    s.load[:] = 0.0
-    s.held[:] = 0.0
-    s.busy[:] = 0.0
-    s.critical[:] = 0.0
+    schedule.seconds[0] = step_time
+    schedule.unit_weight[:] = 0.0
+    schedule.load[:] = 0.0
+    schedule.held[:] = 0.0
+    schedule.busy[:] = 0.0
+    schedule.critical[:] = 0.0
     per_bin = BINS / step_time
     for op in range(n):
-        d, u = device[op], c.unit_of[op]
-        slack = max(0.0, longest - s.finish[op] - after[op]) / step_time
+        d, u = device[op], compiled.unit_of[op]
+        slack = max(0.0, longest - schedule.finish[op] - after[op]) / step_time
         weight = np.exp(-slack / SOFT)
-        s.weight[op] = weight
-        s.unit_weight[u] = max(s.unit_weight[u], weight)
-        s.load[d] += c.times[op, d]
-        s.held[d] += c.state[op]
-        for j in range(c.op_tensor_offset[op], c.op_tensor_offset[op + 1]):
-            s.held[d] += c.size[c.op_tensor[j]]
-        first, last = s.start[op] * per_bin, s.finish[op] * per_bin
+        schedule.weight[op] = weight
+        schedule.unit_weight[u] = max(schedule.unit_weight[u], weight)
+        schedule.load[d] += compiled.times[op, d]
+        schedule.held[d] += compiled.state[op]
+        for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
+            schedule.held[d] += compiled.size[compiled.op_tensor[j]]
+        first, last = schedule.start[op] * per_bin, schedule.finish[op] * per_bin
         for b in range(int(first), min(BINS - 1, int(last)) + 1):
             share = min(last, b + 1.0) - max(first, float(b))
             if share > 0.0:
-                s.busy[d, b] += share
-                s.critical[d, b] += weight * share
+                schedule.busy[d, b] += share
+                schedule.critical[d, b] += weight * share

@@ -72,10 +72,12 @@ def _synchronised(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torc
     return y if bias is None else y + bias.view(shape)
 
 
-def _moments(x: torch.Tensor, over: list[int], share: Share) -> tuple[torch.Tensor, torch.Tensor]:
+def _moments(
+    values: torch.Tensor, over: list[int], share: Share
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and variance over all devices from those of each, exchanged once. [channels]"""
-    own = x.mean(over)
-    spread = x.var(over, correction=0)
+    own = values.mean(over)
+    spread = values.var(over, correction=0)
     count, index = share.parts(BATCH), share.index(BATCH)
     everyone = torch.nn.functional.pad(
         torch.stack([own, spread])[None], (0, 0, 0, 0, index, count - 1 - index)

@@ -188,9 +188,9 @@ class _Job:
 def _double(workload: Workload) -> Workload:
     """A copy in double precision."""
 
-    def double(x: Any) -> Any:
-        real = isinstance(x, torch.Tensor) and x.is_floating_point()
-        return x.double() if real else x
+    def double(value: Any) -> Any:
+        real = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.double() if real else value
 
     inputs = pytree.tree_map(double, workload.inputs)
     return Workload(workload.name, copy.deepcopy(workload.model).double(), inputs, workload.loss)
@@ -271,9 +271,9 @@ def _data_parallel(workload: Workload, devices: int, rank: int) -> nn.Module | N
     size = next(iter(_tensors(share.inputs))).shape[0]
     whole = size * devices
 
-    def part(x: Any) -> Any:
-        mine = isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == whole
-        return x[rank * size : (rank + 1) * size].contiguous() if mine else x
+    def part(value: Any) -> Any:
+        mine = isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == whole
+        return value[rank * size : (rank + 1) * size].contiguous() if mine else value
 
     inputs = pytree.tree_map(part, workload.inputs)
     model = copy.deepcopy(workload.model)

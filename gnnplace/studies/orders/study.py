@@ -134,7 +134,7 @@ class Study:
             self.say(f"seed {seed}: done, {number + 1} of {len(plan.seeds)}")
 
     def _check_version(self) -> None:
-        versions = {row.get("feature_version", FEATURE_VERSION) for row in self.rows}
+        versions = {str(row.get("feature_version", FEATURE_VERSION)) for row in self.rows}
         others = versions - {FEATURE_VERSION}
         if others:
             raise MismatchError(

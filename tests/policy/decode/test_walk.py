@@ -7,6 +7,7 @@ from gnnplace.data.random_families import random_problem as family_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
 from gnnplace.problem import problem_from_data
+from gnnplace.simulation.transfer import LATENCY
 from tests.random_problems import random_problem, seeds
 
 
@@ -44,7 +45,7 @@ def test_the_two_directions_are_mirrors(seed):
     assert sorted(zip(mine, other, tensor, strict=True)) == sorted(
         (b, a, k) for a, b, k in zip(*pairs(back), strict=True)
     )
-    np.testing.assert_array_equal(there.links.latency, back.links.latency.T)
+    np.testing.assert_array_equal(there.links.each(LATENCY), back.links.each(LATENCY).T)
     np.testing.assert_array_equal(there.flow_in, back.flow_out)
 
 

@@ -35,7 +35,7 @@ def test_checkpoint_round_trip(tmp_path):
 def test_other_features_are_refused(tmp_path):
     trained_like().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"feature_version": 99}))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"feature_version": "99"}))
     with pytest.raises(MismatchError, match="feature_version 99"):
         read_policy(tmp_path)
     with pytest.raises(MismatchError, match="feature_version 99"):

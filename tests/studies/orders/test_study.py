@@ -65,7 +65,7 @@ def test_after_a_kill_it_goes_on_with_the_same_figures(tmp_path):
 def test_weights_of_other_features_are_refused(tmp_path):
     Study(tmp_path, lambda line: None).run(PLAN)
     text = (tmp_path / FILE).read_text()
-    (tmp_path / FILE).write_text(text.replace('"feature_version": ', '"feature_version": 9'))
+    (tmp_path / FILE).write_text(text.replace('"feature_version": "', '"feature_version": "9'))
     more = Plan(PLAN.orders, PLAN.seeds, PLAN.generations, ("seen", "held-out"), PLAN.pool)
     with pytest.raises(MismatchError, match="weights of feature_version 9"):
         Study(tmp_path, lambda line: None).run(more)

@@ -1,0 +1,202 @@
+"""What LLVM does with a kernel: less than numba has it do by default, which halves its time.
+
+Numba optimises a function's module, then the module with all that the function calls linked into
+it, and makes machine code of that. Here
+
+* functions that are only declared in a module get no passes of their own;
+* an inner kernel's module is not optimised as a whole but for inlining and counts of references,
+  and no machine code is made of it: the kernels above it have it compiled into them, and optimise
+  it there. Its cache on disk holds LLVM's bitcode alone.
+
+Machine code of kernels that Python calls is what numba's own steps make. The classes take the place
+of numba's where its compiler lets one choose (``pipeline_class``, ``library``, ``_impl_class``).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from llvmlite import binding as llvm
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler, Flags, compile_result
+
+PACKAGE = Path(__file__).resolve().parent.parent
+ROOMS = ("graph", "simulation", "search", "placers", "throughput", "policy")  # lowest first
+WRAPPER, LINKED = "_ZN7cpython", llvm.Linkage.linkonce_odr
+
+
+@cache
+def kernels_stamp(room: str) -> str:
+    """Digest of all files with kernels, or with constants of kernels, of a room and those below."""
+    digest = sha256()
+    for below in ROOMS[: ROOMS.index(room) + 1]:
+        for path in sorted((PACKAGE / below).rglob("*.py")):
+            text = path.read_bytes()
+            if b"numba" in text or b"graph.jit" in text:
+                digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + text)
+    return digest.hexdigest()
+
+
+class QuickFlags(Flags):  # type: ignore[misc]
+    """Flags of a compilation, compared by what is set: numba compares them 100,000 times."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        """As of any flags."""
+        return HASH
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all values are equal."""
+        same = isinstance(other, Flags) and self._values == other._values
+        return same or bool(super().__eq__(other))
+
+
+HASH = hash(Flags())
+
+
+class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Code of a kernel."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Runs the function passes over what has a body."""
+        ll_module.data_layout = self._codegen._data_layout
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
+
+    def _optimize_final_module(self) -> None:
+        """Drops the wrappers for Python of kernels that were linked in first: nobody calls them."""
+        for function in self._final_module.functions:
+            if function.name.startswith(WRAPPER) and function.linkage == LINKED:
+                function.linkage = llvm.Linkage.internal
+        builder = self._codegen._pass_builder(opt=0)
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_global_dead_code_eliminate_pass()
+        passes.run(self._final_module, builder)
+        super()._optimize_final_module()
+
+
+class _NoEnvironment:
+    """Stands for a code generator where a function has no address to set anything at."""
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Does nothing: the environment is for calls from Python."""
+
+
+class InnerLibrary(KernelLibrary):
+    """Code that is only ever linked into that of kernels."""
+
+    codegen = _NoEnvironment()
+
+    def _optimize_final_module(self) -> None:
+        """Inlines, and drops counts of references that cancel out."""
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+
+    def _finalize_final_module(self) -> None:
+        """Makes no machine code."""
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """None: there is no machine code."""
+        self._ensure_finalized()
+        return 0
+
+    def serialize_using_object_code(self) -> tuple[str, str, bytes]:
+        """The bitcode, for there is no object code."""
+        self._ensure_finalized()
+        return (self.name, "bitcode", self._get_module_for_linking().as_bitcode())
+
+
+class KernelCompiler(Compiler):  # type: ignore[misc]
+    """Numba's compiler with a library of ours."""
+
+    library: type[KernelLibrary] = KernelLibrary
+
+    def __init__(self, *args: Any) -> None:
+        typing, target, library, kinds, result, flags, local = args
+        super().__init__(typing, target, library, kinds, result, QuickFlags(flags), local)
+
+    def define_pipelines(self) -> Any:
+        """Numba's passes."""
+        name = self.state.func_id.func_qualname
+        self.state.library = self.library(self.state.targetctx.codegen(), name)
+        self.state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
+class InnerCompiler(KernelCompiler):
+    """The compiler of inner kernels."""
+
+    library = InnerLibrary
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """The cache on disk of a kernel; files that cannot be read count as none.
+
+    Numba keeps code until the kernel's own file changes. Kernels of other files are compiled into
+    it, and installing a wheel may give a new file an old time: the stamp here is of contents.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        room = Path(function.__code__.co_filename).parent
+        parts = room.relative_to(PACKAGE).parts if room.is_relative_to(PACKAGE) else ()
+        if parts and parts[0] in ROOMS:
+            self._cache_file._source_stamp = kernels_stamp(parts[0])
+
+    def load_overload(self, kinds: Any, target_context: Any) -> Any:
+        """As numba does it; what moved to another module since would raise there."""
+        try:
+            return super().load_overload(kinds, target_context)
+        except Exception:
+            self.flush()
+            return None
+
+
+class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
+    """How an inner kernel is read from disk."""
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        """As numba does it, with bitcode instead of machine code."""
+        (name, _, bitcode), fndesc, env, signature, objectmode, lifted, annotation, init, envs = (
+            payload
+        )
+        for run in init:
+            run()
+        library = InnerLibrary(target_context.codegen(), name)
+        library._final_module = llvm.parse_bitcode(bitcode)
+        library._finalize_final_module()
+        return compile_result(
+            target_context=target_context,
+            typing_context=target_context.typing_context,
+            library=library,
+            environment=env,
+            entry_point=target_context.get_executable(library, fndesc, env),
+            fndesc=fndesc,
+            type_annotation=annotation,
+            signature=signature,
+            objectmode=objectmode,
+            lifted=lifted,
+            reload_init=init,
+            referenced_envs=envs,
+        )
+
+
+class InnerCache(KernelCache):
+    """The cache on disk of an inner kernel."""
+
+    _impl_class = InnerFiles
+
+    def _index_key(self, kinds: Any, codegen: Any) -> Any:
+        """Another key than a kernel's made of the same function: bitcode does not run."""
+        return (*super()._index_key(kinds, codegen), "bitcode")

@@ -1,0 +1,74 @@
+"""Features by name: a feature's name, its place and its value stand together, once.
+
+A function marked with ``named_columns("row")`` writes ``row["idle gap"] = value``. The marker reads
+the function's source and puts a number in place of every name, in the order in which names first
+appear, before anything is compiled; numba sees ``row[3] = value``. ``names_of`` lists the names. A
+feature added in the middle is one new line: all numbers behind it, the number of features and the
+digest that goes into the version of the features follow.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from hashlib import sha256
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
+
+NamedRow = Any  # an array of numbers whose columns have names
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _Numbers(ast.NodeTransformer):
+    """Puts numbers in place of the names by which ``array`` is subscripted."""
+
+    def __init__(self, array: str) -> None:
+        self.array = array
+        self.names: list[str] = []
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """One subscript; others than constant strings stay."""
+        self.generic_visit(node)
+        named = isinstance(node.value, ast.Name) and node.value.id == self.array
+        if named and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            name = node.slice.value
+            if name not in self.names:
+                self.names.append(name)
+            node.slice = ast.copy_location(ast.Constant(self.names.index(name)), node.slice)
+        return node
+
+
+def named_columns(array: str) -> Callable[[Function], Function]:
+    """Marks a function at the top of a module that writes features to ``array`` by name."""
+
+    def mark(function: Function) -> Function:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        numbers = _Numbers(array)
+        numbers.visit(tree)
+        tree.body[0].decorator_list = []  # type: ignore[attr-defined]
+        ast.increment_lineno(tree, first - 1)
+        flags = __future__.annotations.compiler_flag
+        module = compile(tree, function.__code__.co_filename, "exec", flags, True)
+        code = next(each for each in module.co_consts if isinstance(each, CodeType))
+        made: Any = FunctionType(code, function.__globals__, function.__name__)
+        made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
+        made.__module__, made.__defaults__ = function.__module__, function.__defaults__
+        made.feature_names = tuple(numbers.names)
+        return made  # type: ignore[no-any-return]
+
+    return mark
+
+
+def names_of(function: Any) -> tuple[str, ...]:
+    """Names of the features that a function writes, compiled or not, in their order."""
+    names: tuple[str, ...] = getattr(function, "py_func", function).feature_names
+    return names
+
+
+def digest_of(*names: tuple[str, ...]) -> str:
+    """Eight hexadecimal digits that change with any name and any place."""
+    return sha256("\n\n".join("\n".join(each) for each in names).encode()).hexdigest()[:8]
