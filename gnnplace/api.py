@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
 
+KERNELS = "compiled kernels"
 ENVIRONMENT = (
     "gnnplace",
     "torch",
@@ -209,7 +210,7 @@ def caches() -> dict[str, Cache]:
     return {
         "op and link times": Cache(cache_folder(), ("*.json",)),
         "store of measured steps": Cache(Path(default_store())),
-        "compiled kernels": Cache(Path(compiled), ("*.nbi", "*.nbc")),
+        KERNELS: Cache(Path(compiled), ("*.nbi", "*.nbc")),
     }
 
 
