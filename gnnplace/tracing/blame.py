@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import fx, nn
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
+_PYTHON = str(Path(inspect.__file__).parent)
 
 
 def blame(error: BaseException, root: nn.Module) -> str:
@@ -65,3 +67,15 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def user_place() -> str:
+    """Line of the innermost caller that is neither torch nor this package: ' at FILE:LINE'."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        path = frame.f_code.co_filename
+        library = path.startswith(_PYTHON) and "site-packages" not in path
+        if not path.startswith((_TORCH, _OWN, "<")) and not library:
+            return f" at {path}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

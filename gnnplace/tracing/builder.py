@@ -23,6 +23,7 @@ from gnnplace.tracing.program import (
     ValueInfo,
     value_info,
 )
+from gnnplace.tracing.recompute import ordered
 from gnnplace.tracing.translate import Translator
 
 TANGENT = "tangent"
@@ -137,7 +138,9 @@ class Builder:
         module = source.rpartition(".")[0] or None
         args = (Ref(buffer), Ref(value))
         name = f"copy.{source}"
-        self._ops.append(ProgramOp(name, operations.copy_buffer, args, {}, (), FORWARD, module))
+        late = any(op.phase == BACKWARD for op in self._ops if value in op.results)
+        phase = BACKWARD if late else FORWARD
+        self._ops.append(ProgramOp(name, operations.copy_buffer, args, {}, (), phase, module))
 
     def add_updates(self, method: Optimizer) -> None:
         """Add the optimizer's state and an update op for every parameter with a gradient."""
@@ -175,7 +178,7 @@ class Builder:
         keep = [] if forward_only else self._outputs[:1]
         gradients = {self._inputs[p].source: g[0] for p, g in self._gradients.items()}
         needed = {*(keep or self._outputs), *gradients.values()}
-        ops = live(self._ops, needed)
+        ops = ordered(live(self._ops, needed), self._translator.regions)
         ops = with_order(sorted(ops, key=lambda op: PHASES.index(op.phase)))
         read = {r for op in ops for r in op.reads} | needed
         inputs = {n: i for n, i in self._inputs.items() if n in read or i.kind == "parameter"}

@@ -1,10 +1,10 @@
 """The joint forward and backward graph of a module; the private torch imports live here.
 
-Route: `torch.export.export` (not strict) resolves Python control flow and tied parameters, then
-`aot_export_joint_with_descriptors` traces forward and backward into one functional ATen graph
-whose inputs and outputs carry descriptors. A model with autograd functions of its own skips the
-first step, which would lose their backward. The descriptors become `Slot`s here, so that no
-other file depends on them.
+Route: `aot_export_joint_with_descriptors` runs the model's own Python code on tensors without
+numbers, and autograd on what it recorded, and traces both into one functional ATen graph. Whatever
+acts through autograd acts here too: hooks, functions with a backward of their own, checkpointing,
+gradients inside the forward pass. Inputs and outputs of the graph carry descriptors, which become
+`Slot`s here, so that no other file depends on them. Inference goes by `torch.export` (not strict).
 """
 
 from __future__ import annotations
@@ -12,22 +12,30 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
 from torch._functorch._aot_autograd import descriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.graph_signature import InputKind, OutputKind
 
 from gnnplace.errors import CaptureError
+from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import blame
-from gnnplace.tracing.guard import custom_functions, unchanged
+from gnnplace.tracing.guard import unchanged
+from gnnplace.tracing.paths import module_paths
+from gnnplace.tracing.recompute import checkpoints, region_of, second_run
 from gnnplace.tracing.recurrent import recurrent_layers
 from gnnplace.tracing.step import StepModule
+from gnnplace.tracing.watch import watched
+from gnnplace.tracing.whole import Whole
 
 
 @dataclass(frozen=True)
@@ -106,47 +114,164 @@ def trace(step: StepModule, inputs: tuple[torch.Tensor, ...], *, backward: bool)
 
 
 def _trace(step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool) -> Traced:
-    with custom_functions() as custom:
-        exported = torch.export.export(step, inputs, strict=False)
     if not backward:
+        exported = torch.export.export(step, inputs, strict=False)
         return _inference(exported.run_decompositions(_composite_decompositions()))
-    if custom:  # only autograd itself knows their backward: trace the model as it is
-        return _joint(step, inputs, step)
-    module = exported.module(check_guards=False)
-    _register_constants(module)
-    return _joint(module, inputs, step)
+    mode = _fake_mode(step, inputs)
+    whole = Whole(step)
+    with watched():
+        traced = _joint(whole, inputs, mode)
+        _check_replaced(traced, whole)
+        if whole.attributes.changed:
+            _check_state(traced, whole, inputs, mode)
+    return traced
 
 
-def _joint(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: StepModule) -> Traced:
-    with ExitStack() as stack:
-        joint = aot_export_joint_with_descriptors(stack, module, inputs)
+def _joint(whole: Whole, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode) -> Traced:
+    """Forward and backward as autograd runs them; buffers that both change get the last value."""
+    traced = _joint_once(whole, inputs, mode, in_graph=False)
+    again = any(second_run(region_of(node.meta)) for node in traced.graph.nodes)
+    if again and any(slot.kind == "buffer" for slot, _ in traced.outputs):
+        return _joint_once(whole, inputs, mode, in_graph=True)
+    return traced
+
+
+def _joint_once(
+    whole: Whole, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode, *, in_graph: bool
+) -> Traced:
+    with (
+        ExitStack() as stack,
+        tracing(TracingContext(mode)),
+        checkpoints(),
+        module_paths(whole.step),
+        torch.enable_grad(),
+        torch._functorch.config.patch(backward_pass_autocast="off"),
+        patch.object(torch.autograd, "grad", _backward_of(whole)),
+    ):
+        joint = aot_export_joint_with_descriptors(
+            stack, whole, inputs, keep_inference_input_mutations=in_graph
+        )
         graph = joint.graph_module.graph
-    own = dict(step.named_buffers(remove_duplicate=False))
+    own = dict(whole.step.named_buffers(remove_duplicate=False))
     placeholders = graph.find_nodes(op="placeholder")
     slots = {node.name: _input_slot(node.meta["desc"], own) for node in placeholders}
-    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    tensors.update(module.named_buffers(remove_duplicate=False))
-    return Traced(graph, slots, _joint_outputs(graph), tensors)
+    tensors: dict[str, torch.Tensor] = dict(whole.named_parameters())
+    tensors.update(whole.named_buffers())
+    outputs = _joint_outputs(graph, own, whole.rebound) | _copies(graph, slots)
+    # Gradients by the last name of their parameter: the order of updates in every saved file.
+    ordered = sorted(outputs.items(), key=lambda pair: whole.last_position(_gradient(pair[0])))
+    return Traced(graph, slots, tuple(ordered), tensors)
 
 
-def _register_constants(module: torch.nn.Module) -> None:
-    """Make buffers of the plain tensors that the exported graph refers to."""
-    assert isinstance(module, fx.GraphModule)
-    known = {*dict(module.named_parameters()), *dict(module.named_buffers())}
-    for node in module.graph.find_nodes(op="get_attr"):
-        path, _, name = str(node.target).rpartition(".")
-        owner = module.get_submodule(path)
-        tensor = getattr(owner, name, None)
-        if isinstance(tensor, torch.Tensor) and node.target not in known:
-            delattr(owner, name)
-            owner.register_buffer(name, tensor, persistent=False)
-            known.add(str(node.target))
+def _backward_of(whole: Whole) -> Callable[..., Any]:
+    """`torch.autograd.grad`: the call behind the forward pass is the step's backward pass."""
+    original = torch.autograd.grad
+
+    def grad(*args: Any, **options: Any) -> Any:
+        with whole.in_backward():
+            return original(*args, **options)
+
+    return grad
 
 
-def _joint_outputs(graph: fx.Graph) -> tuple[tuple[Slot, fx.Node], ...]:
+def _check_replaced(traced: Traced, whole: Whole) -> None:
+    """Refuse a step that reads a plain attribute which it then binds to something else."""
+    nodes = {node.name: node for node in traced.graph.find_nodes(op="placeholder")}
+    for node, slot in traced.inputs.items():
+        if slot.kind == "constant" and slot.name in whole.replaced and nodes[node].users:
+            raise CaptureError(_lasting(repr(slot.name.removeprefix("model."))))
+
+
+def _lasting(names: str) -> str:
+    return (
+        f"the forward pass sets {names}, and the next step would be another one for it; a "
+        "captured step keeps tensors alone: register them as buffers"
+    )
+
+
+def _fake_mode(step: StepModule, inputs: tuple[torch.Tensor, ...]) -> FakeTensorMode:
+    """That of a fake model, else one in which tensors that nobody passes in are constants."""
+    known = detect_fake_mode([*inputs, *step.parameters(), *step.buffers()])
+    return known or FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _check_state(
+    traced: Traced, whole: Whole, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+) -> None:
+    """Trace the step after this one, which must be the same.
+
+    Raises:
+        CaptureError: attributes that the forward pass sets make it another one.
+    """
+    names = ", ".join(repr(n.removeprefix("model.")) for n in whole.attributes.changed[:3])
+
+    def renew(tensor: torch.Tensor) -> torch.Tensor:
+        with mode if isinstance(next(iter(inputs), None), FakeTensor) else nullcontext():
+            return torch.zeros(tuple(tensor.shape), dtype=tensor.dtype)
+
+    with Attributes(whole.step).restored():
+        whole.attributes.advance(renew)
+        try:
+            same = signature(_joint(Whole(whole.step), inputs, mode)) == signature(traced)
+        except Exception:
+            same = False
+    if not same:
+        raise CaptureError(_lasting(names))
+
+
+def signature(traced: Traced) -> list[Any]:
+    """What a traced graph computes: equal for equal steps, whatever the names of its nodes."""
+    order: dict[fx.Node, Any] = {}
+    lines: list[Any] = []
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            slot = traced.inputs[node.name]
+            order[node] = (slot.kind, slot.name)
+        elif node.op == "call_function":
+            order[node] = len(lines)
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: order[n])
+            lines.append((str(node.target), repr(args), repr(kwargs)))
+        else:
+            order[node] = (node.op, str(node.target))
+    return lines
+
+
+def _gradient(slot: Slot) -> str:
+    """The parameter whose gradient an output is."""
+    return slot.name if slot.kind == "gradient" else ""
+
+
+def _joint_outputs(
+    graph: fx.Graph, own: Mapping[str, torch.Tensor], rebound: tuple[str, ...]
+) -> dict[Slot, fx.Node]:
+    """By slot: of a buffer that is changed in place and bound anew the latter, which comes last."""
     output = graph.output_node()
     pairs = zip(output.meta["desc"], output.args[0], strict=True)  # type: ignore[arg-type]
-    return tuple((_output_slot(d), n) for d, n in pairs if isinstance(n, fx.Node))
+    return {_output_slot(d, own, rebound): n for d, n in pairs if isinstance(n, fx.Node)}
+
+
+def _copies(graph: fx.Graph, slots: Mapping[str, Slot]) -> dict[Slot, fx.Node]:
+    """What the graph itself writes into buffers, in the backward pass too: the last of each."""
+    found: dict[Slot, fx.Node] = {}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        target, value = node.args[:2]
+        found[_changed(slots[target.name])] = value
+        graph.erase_node(node)
+    return found
+
+
+def _changed(slot: Slot) -> Slot:
+    """The output for an input that is changed in place.
+
+    Raises:
+        CaptureError: it is one that must not change.
+    """
+    if slot.kind == "buffer":
+        return slot
+    if slot.kind == "input":
+        return Slot("ignored", slot.name)  # the next step gets inputs of its own
+    name = slot.name.removeprefix("model.")
+    raise CaptureError(f"the model changes {name} in place; only its buffers may change")
 
 
 def _input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
@@ -161,17 +286,13 @@ def _input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
     raise CaptureError(f"the traced graph has an input of a kind that is not supported: {desc}")
 
 
-def _output_slot(desc: Any) -> Slot:
+def _output_slot(desc: Any, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]) -> Slot:
     if isinstance(desc, descriptors.GradAOTOutput):
         return Slot("gradient", getattr(desc.grad_of, "target", ""))
     if isinstance(desc, descriptors.InputMutationAOTOutput):
-        source = desc.mutated_input
-        if isinstance(source, descriptors.BufferAOTInput):
-            return Slot("buffer", source.target)
-        if isinstance(source, descriptors.PlainAOTInput):
-            return Slot("ignored", "")  # the next step gets inputs of its own
-        name = getattr(source, "target", source)
-        raise CaptureError(f"the model changes {name} in place; only its buffers may change")
+        return _changed(_input_slot(desc.mutated_input, buffers))
+    if isinstance(desc, descriptors.PlainAOTOutput) and desc.idx > 0:
+        return Slot("buffer", rebound[desc.idx - 1])
     return Slot("loss", "")
 
 
