@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from gnnplace.cli.console import show_progress
+from gnnplace.cli.console import changes_said, show_progress
 from gnnplace.errors import GnnplaceError, InputError
 
 COMMANDS = {
@@ -78,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Runs one command; returns its exit code. Errors of ours become one line on stderr."""
     try:
-        return _run(arguments)
+        with changes_said():
+            return _run(arguments)
     except GnnplaceError as error:
         return _fail(str(error), error.exit_code)
     except ArgumentError as error:

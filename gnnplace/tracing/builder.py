@@ -10,7 +10,6 @@ from torch import fx
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import operations
-from gnnplace.tracing.export import Slot, Traced
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.program import (
     BACKWARD,
@@ -24,6 +23,7 @@ from gnnplace.tracing.program import (
     value_info,
 )
 from gnnplace.tracing.recompute import ordered
+from gnnplace.tracing.traced import Slot, Traced
 from gnnplace.tracing.translate import Translator
 
 TANGENT = "tangent"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils import _pytree as pytree
 from gnnplace.errors import InputError
 from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.export import trace
+from gnnplace.tracing.notices import give, notices
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import Program
@@ -49,7 +51,8 @@ def capture(
         name: Of the program; the model's class by default.
 
     Returns:
-        The program, without dead code.
+        The program, without dead code. What it does otherwise than the model stands in its
+        `notices` and is given as `ChangedWarning`s.
 
     Raises:
         CaptureError: the model cannot be captured; names the module and the line.
@@ -62,9 +65,12 @@ def capture(
     builder = Builder(traced, step.sources(), step.inputs())
     if not forward_only:
         builder.add_updates(method)
-    return builder.program(
+    program = builder.program(
         name or type(model).__name__, fake=_is_fake(model, step), forward_only=forward_only
     )
+    said = notices(step, traced, program.ops)
+    give(said)
+    return replace(program, notices=said)
 
 
 def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module, Inputs]:

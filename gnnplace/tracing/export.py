@@ -14,7 +14,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
-from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -33,41 +32,11 @@ from gnnplace.tracing.guard import unchanged
 from gnnplace.tracing.paths import module_paths
 from gnnplace.tracing.recompute import checkpoints, region_of, second_run
 from gnnplace.tracing.recurrent import recurrent_layers
+from gnnplace.tracing.refused import check_memory, check_model
 from gnnplace.tracing.step import StepModule
+from gnnplace.tracing.traced import Slot, Traced
 from gnnplace.tracing.watch import watched
 from gnnplace.tracing.whole import Whole
-
-
-@dataclass(frozen=True)
-class Slot:
-    """What a placeholder or an output of a traced graph means.
-
-    Attributes:
-        kind: Of a placeholder "parameter", "buffer", "constant", "input" or "tangent"; of an
-            output "loss", "output", "gradient", "buffer" or "ignored".
-        name: Qualified name in `StepModule` (of a gradient: its parameter's; of an input: its
-            position; of the rest: empty).
-    """
-
-    kind: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A functional ATen graph and the meaning of its ends.
-
-    Attributes:
-        graph: The graph.
-        inputs: By placeholder name.
-        outputs: Slot and node of every output that exists.
-        tensors: Parameters, buffers and constants by qualified name (fake of a fake model).
-    """
-
-    graph: fx.Graph
-    inputs: dict[str, Slot]
-    outputs: tuple[tuple[Slot, fx.Node], ...]
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @contextmanager
@@ -117,6 +86,7 @@ def _trace(step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool) -
     if not backward:
         exported = torch.export.export(step, inputs, strict=False)
         return _inference(exported.run_decompositions(_composite_decompositions()))
+    check_model(step)
     mode = _fake_mode(step, inputs)
     whole = Whole(step)
     with watched():
@@ -124,6 +94,7 @@ def _trace(step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool) -
         _check_replaced(traced, whole)
         if whole.attributes.changed:
             _check_state(traced, whole, inputs, mode)
+    check_memory(traced)
     return traced
 
 

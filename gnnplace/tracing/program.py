@@ -109,6 +109,7 @@ class Program:
         buffers: Buffer's qualified name -> value name of its new value.
         initial: Initial tensors of inputs by value name; empty of a fake capture.
         microbatches: Copies of forward and backward in flight; 1 as captured.
+        notices: What the step does otherwise than the model, each in one line.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Program:
     initial: dict[str, torch.Tensor] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     microbatches: int = 1
+    notices: tuple[str, ...] = ()
 
     @cached_property
     def producer(self) -> dict[str, int]:

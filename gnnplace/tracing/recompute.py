@@ -25,13 +25,16 @@ from unittest.mock import patch
 
 import torch
 from torch import fx
-from torch.fx.traceback import annotate, get_current_meta
+from torch.fx import traceback
 from torch.utils import checkpoint
 
 from gnnplace.tracing.program import BACKWARD, ProgramOp
 
-KEY = "gnnplace_region"
-"""What nodes of a region carry, see `Region`."""
+KEY = "ac_graph_id"
+"""Where nodes of a region carry their `Region`: torch copies it to nodes that are traced within.
+
+("custom", which is meant for it, is overwritten in the second run with that of the first.)
+"""
 Region = tuple[tuple[int, int, bool], ...]
 """Index among its siblings, run, whether that draws the same numbers again; outermost first."""
 
@@ -50,6 +53,7 @@ def checkpoints() -> Iterator[None]:
             _marked(checkpoint._checkpoint_without_reentrant_generator, counts),
         ),
         patch.object(checkpoint, "CheckpointFunction", _Reentrant),
+        patch.object(checkpoint, "_is_compiling", lambda *_: False),
     ):
         yield
 
@@ -74,17 +78,17 @@ def _marked(
     """The generator behind a region, so that each of its runs marks the nodes that it makes."""
 
     def generator(function: Callable[..., Any], preserve: bool, *rest: Any, **options: Any) -> Any:
-        outer = region_of(get_current_meta())
+        outer = region_of(traceback.current_meta)
         index, runs = counts.get(outer, 0), 0
         counts[outer] = index + 1
 
         def again(*args: Any, **keywords: Any) -> Any:
             nonlocal runs
             runs += 1
-            with annotate({KEY: (*outer, (index, runs, preserve))}):
+            with _within((*outer, (index, runs, preserve))):
                 return function(*args, **keywords)
 
-        with annotate({KEY: (*outer, (index, 0, True))}):
+        with _within((*outer, (index, 0, True))):
             yield from original(again, preserve, *rest, **options)
 
     return generator
@@ -92,8 +96,18 @@ def _marked(
 
 def region_of(meta: Mapping[str, Any]) -> Region:
     """The region of a node, or of what is traced now; empty outside."""
-    found: Region = (meta.get("custom") or {}).get(KEY, ())
+    found: Region = meta.get(KEY, ())
     return found
+
+
+@contextmanager
+def _within(region: Region) -> Iterator[None]:
+    outer = region_of(traceback.current_meta)
+    traceback.current_meta[KEY] = region
+    try:
+        yield
+    finally:
+        traceback.current_meta[KEY] = outer
 
 
 class Draws:
@@ -117,29 +131,61 @@ class Draws:
 
 
 def ordered(ops: Iterable[ProgramOp], regions: Mapping[str, Region]) -> list[ProgramOp]:
-    """The ops, with those that begin a second run after the backward op before them.
+    """The ops, with those that begin a second run after the gradient that asked for it.
 
     Args:
         ops: In the order in which they were traced.
         regions: Of ops by name, those outside left out.
     """
-    result: list[ProgramOp] = []
-    triggers: dict[Region, str | None] = {}
-    made: dict[Region, set[str | None]] = {}
-    previous: str | None = None
+    ops = list(ops)
+    run_of = {o.name: second_run(regions.get(o.name, ())) for o in ops if o.phase == BACKWARD}
+    if not any(run_of.values()):
+        return ops
+    maker = {result: op for op in ops for result in op.results}
+    triggers = _triggers(ops, run_of, maker)
+
+    def begins(op: ProgramOp) -> bool:
+        run = run_of.get(op.name)
+        inside = (r in maker and run_of.get(maker[r].name) == run for r in _sources(op, maker))
+        return bool(run) and run in triggers and not op.view and not any(inside)
+
+    return [
+        replace(op, after=(*op.after, triggers[run_of[op.name]])) if begins(op) else op
+        for op in ops
+    ]
+
+
+def _sources(op: ProgramOp, maker: Mapping[str | None, ProgramOp]) -> Iterator[str]:
+    """What an op reads, views replaced by what they show."""
+    for read in op.reads:
+        made = maker.get(read)
+        if made is not None and made.view:
+            yield from _sources(made, maker)
+        else:
+            yield read
+
+
+def _triggers(
+    ops: list[ProgramOp],
+    run_of: Mapping[str, Region],
+    maker: Mapping[str | None, ProgramOp],
+) -> dict[Region, str]:
+    """Of each second run the last op that its first reader outside of it waited for."""
+    position = {op.name: i for i, op in enumerate(ops)}
+    begin: dict[Region, int] = {}
+    found: dict[Region, str] = {}
     for op in ops:
-        run = second_run(regions.get(op.name, ())) if op.phase == BACKWARD else ()
-        if run:
-            trigger, own = triggers.setdefault(run, previous), made.setdefault(run, set())
-            follows = not own.isdisjoint(op.reads)
-            if follows or not op.view:
-                own.update(op.results)
-            if trigger is not None and not follows and not op.view:
-                op = replace(op, after=(*op.after, trigger))
-        if op.phase == BACKWARD and not op.view:
-            previous = op.name
-        result.append(op)
-    return result
+        if run := run_of.get(op.name):
+            begin.setdefault(run, position[op.name])
+            continue
+        if op.name not in run_of:
+            continue
+        made = [maker[read] for read in _sources(op, maker) if read in maker]
+        for run in {run_of.get(m.name, ()) for m in made} - {()} - set(found):
+            before = [m.name for m in made if m.phase == BACKWARD and position[m.name] < begin[run]]
+            if before:
+                found[run] = max(before, key=position.__getitem__)
+    return found
 
 
 def second_run(region: Region) -> Region:
