@@ -10,12 +10,14 @@ reachable from a module. O(number of such objects); tensors are compared by iden
 
 from __future__ import annotations
 
+import random
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -102,6 +104,10 @@ def _content(item: Any) -> Any:
         return list(item)
     if isinstance(item, set | frozenset):
         return set(item)
+    if isinstance(item, random.Random):
+        return {"state": repr(item.getstate())}
+    if isinstance(item, np.random.Generator):
+        return {"state": repr(item.bit_generator.state)}
     inside = getattr(item, "__dict__", None)
     return dict(inside) if isinstance(inside, dict) else None
 
@@ -124,6 +130,8 @@ def _write(item: Any, content: Any) -> None:
     elif isinstance(item, set):
         item.clear()
         item.update(content)
+    elif isinstance(item, random.Random | np.random.Generator):
+        pass  # enough to know that it was drawn from
     else:
         table = item.__dict__
         for key in [k for k in table if k not in content and k not in OWN]:

@@ -14,6 +14,12 @@ from torch import fx, nn
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
+_UNKNOWN = (
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "GuardOnDataDependentSymNode",
+)
+"""Errors of tensors without numbers that were asked for one."""
 _PYTHON = str(Path(inspect.__file__).parent)
 
 
@@ -65,6 +71,12 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _first_line(error: BaseException) -> str:
+    if type(error).__name__ in _UNKNOWN:
+        return (
+            f"the step depends on the numbers of a tensor ({str(error).partition('(')[0].strip()}),"
+            " as an `if`, `item()` or a boolean index does, and a captured step is always the "
+            "same; use torch.where"
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 

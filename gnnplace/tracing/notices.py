@@ -40,9 +40,11 @@ def give(lines: Iterable[str]) -> None:
 def _random(ops: Iterable[ProgramOp]) -> Iterator[str]:
     drawing = [op for op in ops if op.target is operations.seeded]
     if drawing:
+        count = "1 random op" if len(drawing) == 1 else f"{len(drawing)} random ops"
         yield (
-            f"{len(drawing)} random ops ({drawing[0].name}, ...) draw from seeds of their names "
-            "and the step: other numbers than eager mode draws, equal on every placement"
+            f"{count} ({drawing[0].name}{', ...' if len(drawing) > 1 else ''}) of the step: seeds "
+            "are made of names and the step's number, so that all placements draw the same; eager "
+            "mode draws other numbers"
         )
 
 

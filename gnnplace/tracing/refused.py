@@ -49,7 +49,7 @@ def check_memory(traced: Traced) -> None:
     """
     changed = {slot.name for slot, _ in traced.outputs if slot.kind in ("gradient", "buffer")}
     held: dict[int, list[tuple[str, torch.Tensor]]] = {}
-    for name, tensor in (*traced.tensors.items(), *_constants(traced)):
+    for name, tensor in (*_read(traced), *_constants(traced)):
         held.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor))
     for shared in held.values():
         for i, (name, tensor) in enumerate(shared):
@@ -59,6 +59,14 @@ def check_memory(traced: Traced) -> None:
                         f"{_shown(name)!r} and {_shown(other)!r} share memory, and the step "
                         "changes it under one name; let both be one tensor, or copy it"
                     )
+
+
+def _read(traced: Traced) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of the model that the step reads."""
+    for node in traced.graph.find_nodes(op="placeholder"):
+        name = traced.inputs[node.name].name
+        if node.users and name in traced.tensors:
+            yield name, traced.tensors[name]
 
 
 def _constants(traced: Traced) -> Iterator[tuple[str, torch.Tensor]]:
