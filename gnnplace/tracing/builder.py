@@ -97,6 +97,8 @@ class Builder:
 
     def _add_input(self, kind: str, source: str, tensor: torch.Tensor) -> str:
         name = f"{kind}.{source}"
+        if name in self._inputs:
+            raise CaptureError(f"the model and its loss both have a {kind} {source!r}; rename one")
         info = value_info(tensor)
         self._inputs[name] = ProgramInput(kind, source, info)
         self._values[name] = info

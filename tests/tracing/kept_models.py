@@ -631,6 +631,12 @@ def embedding() -> Any:
     return model, (words,), lambda output: output.pow(2).mean()
 
 
+@case(EMBEDDINGS)
+def sparse_embedding() -> Any:
+    model = nn.Sequential(nn.Embedding(10, 8, sparse=True), nn.Linear(8, 8))
+    return model, (torch.tensor([1, 2, 2, 3]),), lambda output: output.pow(2).mean()
+
+
 # Refused -----------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[Build, str]] = {}
