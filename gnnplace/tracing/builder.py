@@ -53,7 +53,10 @@ class Builder:
         self._translator = Translator({})
         for node in traced.graph.nodes:
             self._add_node(node)
+        self._sparse: set[str] = set()
         for slot, node in traced.outputs:
+            if slot.kind == "gradient" and node.meta["val"].is_sparse:
+                self._sparse.add(self._translator.value_name(node))
             if slot.kind != "ignored":
                 self._add_output(slot, self._translator.value_name(node))
 
@@ -164,6 +167,11 @@ class Builder:
 
     def _add_update(self, parameter: str, method: Optimizer) -> None:
         source = self._inputs[parameter].source
+        if not self._sparse.isdisjoint(self._gradients[parameter]) and not method.takes_sparse():
+            raise CaptureError(
+                f"parameter {source!r} has a sparse gradient, which {method.name} with these "
+                "constants does not take, as in PyTorch; use sgd without decay, or sparse=False"
+            )
         states = method.new_state(self._initial[parameter])
         names = [
             self._add_input("optimizer", f"{source}:{label}", tensor)

@@ -123,3 +123,9 @@ def test_wrappers_that_exchange_gradients_are_refused() -> None:
 
     with pytest.raises(CaptureError, match="wrapped in DistributedDataParallel"):
         capture(DistributedDataParallel(), (batch(),))
+
+
+def test_an_optimizer_that_does_not_take_sparse_gradients_is_refused() -> None:
+    case = made(CASES["sparse_embedding"])
+    with pytest.raises(CaptureError, match=r"parameter '0\.weight' has a sparse gradient"):
+        capture(case.model, case.inputs, loss=case.loss, optimizer="adamw")

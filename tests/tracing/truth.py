@@ -135,11 +135,12 @@ def differences(
 
 
 def _unequal(what: str, ours: torch.Tensor, theirs: torch.Tensor, rounded: bool) -> list[str]:
+    ours, theirs = (t.to_dense() if t.is_sparse else t for t in (ours, theirs))
     same = ours.shape == theirs.shape and ours.dtype == theirs.dtype
     if same and rounded:
         same = torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     elif same:
-        same = torch.equal(ours, theirs.to_dense() if theirs.is_sparse else theirs)
+        same = torch.equal(ours, theirs)
     return [] if same else [f"{what}: {ours.flatten()[:3]} is not {theirs.flatten()[:3]}"]
 
 
