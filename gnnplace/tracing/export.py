@@ -30,7 +30,7 @@ from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import blame
 from gnnplace.tracing.guard import unchanged
 from gnnplace.tracing.paths import module_paths
-from gnnplace.tracing.recompute import checkpoints, region_of, second_run
+from gnnplace.tracing.recompute import checkpoints
 from gnnplace.tracing.recurrent import recurrent_layers
 from gnnplace.tracing.refused import check_memory, check_model
 from gnnplace.tracing.step import StepModule
@@ -100,20 +100,20 @@ def _trace(step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool) -
 
 def _joint(whole: Whole, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode) -> Traced:
     """Forward and backward as autograd runs them; buffers that both change get the last value."""
-    traced = _joint_once(whole, inputs, mode, in_graph=False)
-    again = any(second_run(region_of(node.meta)) for node in traced.graph.nodes)
+    traced, again = _joint_once(whole, inputs, mode, in_graph=False)
     if again and any(slot.kind == "buffer" for slot, _ in traced.outputs):
-        return _joint_once(whole, inputs, mode, in_graph=True)
+        traced, _ = _joint_once(whole, inputs, mode, in_graph=True)
     return traced
 
 
 def _joint_once(
     whole: Whole, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode, *, in_graph: bool
-) -> Traced:
+) -> tuple[Traced, bool]:
+    """What is traced, and whether a checkpointed region ran again."""
     with (
         ExitStack() as stack,
         tracing(TracingContext(mode)),
-        checkpoints(),
+        checkpoints() as again,
         module_paths(whole.step),
         torch.enable_grad(),
         torch._functorch.config.patch(backward_pass_autocast="off"),
@@ -131,7 +131,7 @@ def _joint_once(
     outputs = _joint_outputs(graph, own, whole.rebound) | _copies(graph, slots)
     # Gradients by the last name of their parameter: the order of updates in every saved file.
     ordered = sorted(outputs.items(), key=lambda pair: whole.last_position(_gradient(pair[0])))
-    return Traced(graph, slots, tuple(ordered), tensors)
+    return Traced(graph, slots, tuple(ordered), tensors), bool(again)
 
 
 def _backward_of(whole: Whole) -> Callable[..., Any]:

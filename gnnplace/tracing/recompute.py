@@ -5,14 +5,13 @@ pass asks for them (Chen et al., "Training Deep Nets with Sublinear Memory Cost"
 its hooks on, the second run becomes ops of the backward phase. Three things are added:
 
 * A region with `use_reentrant=True` runs a backward pass of its own inside an autograd function,
-  which cannot be traced. It is traced as `use_reentrant=False`, with the two differences in meaning
-  kept: without an input that needs a gradient its output needs none, and its inputs are those of
-  the call. Values and gradients are the same; what the second run computes and nobody reads is
-  left out.
+  which cannot be traced. It is traced as `use_reentrant=False`, with what is different kept: a
+  region without an input that needs a gradient gives none, and a second run always happens and
+  goes to its end, which buffers can tell. Ops of it whose results nobody reads are left out.
 * A random op draws the same numbers in the second run: it gets the seed of the first one's.
 * Nothing but the order keeps a second run from being placed right after the first, which would
-  keep what it was to save. So its first ops come `after` the backward op that was traced before
-  them, an edge of no bytes.
+  keep what it was to save. So its first ops come `after` the backward op that makes the gradient
+  which asks for them, an edge of no bytes.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import torch
 from torch import fx
 from torch.fx import traceback
 from torch.utils import checkpoint
+from torch.utils._pytree import tree_map_only
 
 from gnnplace.tracing.program import BACKWARD, ProgramOp
 
@@ -40,9 +40,14 @@ Region = tuple[tuple[int, int, bool], ...]
 
 
 @contextmanager
-def checkpoints() -> Iterator[None]:
-    """Within it checkpointed regions are traced with what they compute again."""
+def checkpoints() -> Iterator[list[Region]]:
+    """Within it checkpointed regions are traced with what they compute again.
+
+    Yields:
+        The second runs, as they happen.
+    """
     counts: dict[Region, int] = {}
+    again: list[Region] = []
     with (
         patch.object(
             torch._dynamo.utils, "_disable_saved_tensors_hooks_during_tracing", nullcontext
@@ -50,12 +55,12 @@ def checkpoints() -> Iterator[None]:
         patch.object(
             checkpoint,
             "_checkpoint_without_reentrant_generator",
-            _marked(checkpoint._checkpoint_without_reentrant_generator, counts),
+            _marked(checkpoint._checkpoint_without_reentrant_generator, counts, again),
         ),
         patch.object(checkpoint, "CheckpointFunction", _Reentrant),
         patch.object(checkpoint, "_is_compiling", lambda *_: False),
     ):
-        yield
+        yield again
 
 
 class _Reentrant:
@@ -68,12 +73,36 @@ class _Reentrant:
             with torch.no_grad():
                 return function(*args)
         return checkpoint.checkpoint(
-            function, *args, use_reentrant=False, preserve_rng_state=preserve
+            lambda *given: tree_map_only(torch.Tensor, _Always.apply, function(*given)),
+            *args,
+            use_reentrant=False,
+            preserve_rng_state=preserve,
+            early_stop=False,
         )
 
 
+class _Always(torch.autograd.Function):
+    """The identity, which asks for its input again in the backward pass.
+
+    A reentrant region runs again, to its end, also where nothing of it is needed: its buffers
+    change twice.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return the same tensor."""
+        ctx.save_for_backward(x)
+        return torch.ops.aten.alias.default(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        """Return the same gradient."""
+        assert ctx.saved_tensors
+        return grad
+
+
 def _marked(
-    original: Callable[..., Iterator[None]], counts: dict[Region, int]
+    original: Callable[..., Iterator[None]], counts: dict[Region, int], second: list[Region]
 ) -> Callable[..., Iterator[None]]:
     """The generator behind a region, so that each of its runs marks the nodes that it makes."""
 
@@ -85,7 +114,8 @@ def _marked(
         def again(*args: Any, **keywords: Any) -> Any:
             nonlocal runs
             runs += 1
-            with _within((*outer, (index, runs, preserve))):
+            second.append((*outer, (index, runs, preserve)))
+            with _within(second[-1]):
                 return function(*args, **keywords)
 
         with _within((*outer, (index, 0, True))):

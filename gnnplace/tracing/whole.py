@@ -104,9 +104,11 @@ class Whole(nn.Module):
                 for hook in (hooks or {}).values():
                     place.tensor.register_hook(hook)
             before = [place.tensor for place in self._places]
-            loss = self.step(*tensors)
-            self._traced = [place.tensor for place in self._places]
-            changed = self._taken_back(before)
+            try:
+                loss = self.step(*tensors)
+            finally:
+                self._traced = [place.tensor for place in self._places]
+                changed = self._taken_back(before)
         self.rebound = tuple(changed)
         return (loss, *(value.detach() for value in changed.values()))
 
@@ -124,10 +126,14 @@ class Whole(nn.Module):
         before = [place.tensor for place in self._places]
         for place, tensor in zip(self._places, left, strict=True):
             place.put(tensor)
-        yield
-        odd = [p for p, tensor in zip(self._places, left, strict=True) if p.tensor is not tensor]
-        for place, tensor in zip(self._places, before, strict=True):
-            place.put(tensor)
+        odd: list[Place] = []
+        try:
+            yield
+            pairs = zip(self._places, left, strict=True)
+            odd = [place for place, tensor in pairs if place.tensor is not tensor]
+        finally:
+            for place, tensor in zip(self._places, before, strict=True):
+                place.put(tensor)
         if odd:
             raise CaptureError(
                 f"the backward pass binds {odd[0].name.removeprefix('model.')!r} anew, as "
@@ -155,9 +161,10 @@ class Whole(nn.Module):
         found: dict[str, torch.Tensor] = {}
         moved = [(p, t) for p, t in zip(self._places, before, strict=True) if p.tensor is not t]
         self.replaced = tuple(place.name for place, _ in moved if place.kind == "attribute")
+        new_of = [place.tensor for place, _ in moved]
         for place, old in moved:
-            new = place.tensor
             place.put(old)
+        for (place, old), new in zip(moved, new_of, strict=True):
             if place.kind != "attribute":
                 _check_rebound(place, old, new)
                 found[place.name] = new
