@@ -84,8 +84,12 @@ def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module,
         floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(target) if floating else leaf
 
-    converted = pytree.tree_map(convert, inputs)
-    return copy.deepcopy(model).to(target), converted
+    copied = copy.deepcopy(model)
+    for own, other in zip(model.parameters(), copied.parameters(), strict=True):
+        # A copy of a tensor has none of its hooks.
+        other._backward_hooks = own._backward_hooks
+        other._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
+    return copied.to(target), pytree.tree_map(convert, inputs)
 
 
 def _is_fake(model: nn.Module, step: StepModule) -> bool:

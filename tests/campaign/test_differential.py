@@ -115,8 +115,9 @@ def test_a_random_model_is_equal_or_refused(seed: int) -> None:
         return
     try:
         theirs, step = eager_steps(drawn(seed), program, make, dtype)
-    except RuntimeError as failure:  # reentrant regions inside of torch.autograd.grad
-        assert "use_reentrant=True" in str(failure), about  # noqa: PT017 - no other may come
+    except RuntimeError as failure:  # no model: reentrant regions in torch.autograd.grad, …
+        known = ("use_reentrant=True", "not implemented for 'BFloat16'")
+        assert any(words in str(failure) for words in known), about  # noqa: PT017
         return
     ours, state = captured_steps(program)
     allowed = HALF_ROUNDING if half or case.half else ROUNDING

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from gnnplace.tracing import Program, capture
 from gnnplace.tracing.operations import op_seed, seeded
 from gnnplace.tracing.optimizers import sgd
 from gnnplace.tracing.step import StepModule
+from gnnplace.tracing.translate import is_random
 from tests.tracing.straight_run import run_program
 
 Build = Callable[[], Any]
@@ -57,7 +59,8 @@ class Reseeded(TorchDispatchMode):
         self.step, self.position = step, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags and self.position < len(self.names):
+        call: Any = SimpleNamespace(args=args, kwargs=kwargs or {})
+        if is_random(func, call) and self.position < len(self.names):
             torch.manual_seed(op_seed(self.names[self.position], self.step))
             self.position += 1
         return func(*args, **(kwargs or {}))
