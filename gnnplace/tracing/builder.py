@@ -100,6 +100,8 @@ class Builder:
 
     def _add_input(self, kind: str, source: str, tensor: torch.Tensor) -> str:
         name = f"{kind}.{source}"
+        if self._owner.get(id(tensor)) == name:
+            return name  # a constant that the graph names twice
         if name in self._inputs:
             raise CaptureError(f"the model and its loss both have a {kind} {source!r}; rename one")
         info = value_info(tensor)
