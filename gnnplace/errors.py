@@ -51,3 +51,7 @@ class ExecutionError(GnnplaceError):
     """A run on workers that failed: a worker died, hung, or computed something else."""
 
     exit_code = 1
+
+
+class ChangedWarning(UserWarning):
+    """One line about what a captured step does otherwise than the model; the command prints it."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from gnnplace.errors import InputError
+from gnnplace.errors import ChangedWarning, InputError
 from gnnplace.files import descriptor_of, in_place
 
 if TYPE_CHECKING:
@@ -48,6 +49,25 @@ def say(line: str) -> None:
         with suppress(OSError):  # nobody listens, or a full disk: the work goes on
             sys.stderr.write(f"  {line}\n")
             sys.stderr.flush()
+
+
+@contextmanager
+def changes_said() -> Iterator[None]:
+    """Within it what a captured step does otherwise than the model is printed, once a line."""
+    said: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ChangedWarning)
+        original = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if not issubclass(category, ChangedWarning):
+                original(message, category, *rest, **more)
+            elif str(message) not in said:
+                said.add(str(message))
+                say(f"note: {message}")
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 def print_json(data: Any) -> None:

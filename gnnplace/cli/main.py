@@ -12,7 +12,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -140,26 +140,32 @@ def _run(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}")
-    from gnnplace.cli.console import show_progress
+    from gnnplace.cli.console import changes_said, show_progress
 
     show_progress("--quiet" not in rest)
     rest = [argument for argument in rest if argument != "--quiet"]
     if name == "train":
         from gnnplace.cli.train import run as train
 
-        return train(rest)
+        with changes_said():
+            return train(rest)
     chosen = command(name)
     parser = parser_of(name, chosen)
     args = parser.parse_args(rest)
     from gnnplace.cli.numbers import check_numbers
 
     check_numbers(parser, args)
-    if not getattr(args, "fresh", False):
+    with changes_said(), _profiled(args):
         return chosen.run(args)
+
+
+def _profiled(args: Namespace) -> AbstractContextManager[None]:
+    """Within it op and link times are measured anew, if that is asked for."""
+    if not getattr(args, "fresh", False):
+        return nullcontext()
     from gnnplace.profiling.cache import measured_anew
 
-    with measured_anew():
-        return chosen.run(args)
+    return measured_anew()
 
 
 def command(name: str) -> Command:

@@ -3,8 +3,10 @@
 A device runs its sequence of problem ops; each is a segment: receive what it needs for the first
 time, run its members in program order, then send what it made, in order of value then target, as
 the simulated step does. Every (value, target device) is one message with a buffer of its own.
-Sends never wait for their receiver, so a run can only stop where the sequences contradict the
-program; `plan_execution` walks the plan once and refuses those.
+An op that only has to come after one on another device (a second run of a checkpointed region after
+the gradient that asks for it) gets a message of no bytes from there, a `signal`, unless what it
+reads tells it as much. Sends never wait for their receiver, so a run can only stop where the
+sequences contradict the program; `plan_execution` walks the plan once and refuses those.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from gnnplace.errors import DeadlockError, MismatchError
 from gnnplace.execution.views import Travels, travels
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
 from gnnplace.runtime.transport import Message
-from gnnplace.tracing.program import Program
+from gnnplace.tracing.program import Program, ValueInfo
+
+SIGNAL = ValueInfo((1,), (1,), torch.uint8, 0)
+"""What a signal is sent as."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Transfer:
     """A value on its way to another device; its position in the plan is its message.
 
     Attributes:
-        value: Name of the value.
+        value: Name of the value; of a signal that of the op that is done.
         producer: Problem op that makes it.
         source: Device it leaves.
         target: Device it goes to.
@@ -58,6 +64,7 @@ class Transfer:
     source: int
     target: int
     bytes: int
+    signal: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +94,7 @@ class ExecutionPlan:
     def messages(self) -> tuple[Message, ...]:
         """The transfers as messages between workers."""
         worker = {device: w for w, device in enumerate(self.devices)}
-        infos = (self.program.values[t.value] for t in self.transfers)
+        infos = (SIGNAL if t.signal else self.program.values[t.value] for t in self.transfers)
         return tuple(
             Message(worker[t.source], worker[t.target], info.shape, info.stride, info.dtype)
             for t, info in zip(self.transfers, infos, strict=True)
@@ -134,6 +141,7 @@ def plan_execution(program: Program, problem: Problem, placement: Placement) -> 
     _check_order_on_one_device(program, op_device)
     moving = travels(program, group_of, op_device)
     transfers = _transfers(program, group_of, op_device, moving)
+    transfers += _signals(program, group_of, op_device, transfers, moving)
     sequences = _sequences(problem, placement, members)
     segments = tuple(
         _segments(program, sequence, members, transfers, moving, device)
@@ -174,7 +182,9 @@ def _members(group_of: list[int], problem: Problem) -> list[list[int]]:
 def _check_order_on_one_device(program: Program, op_device: tuple[int, ...]) -> None:
     for i, op in enumerate(program.ops):
         for name in op.after:
-            if op_device[program.op_index[name]] != op_device[i]:
+            before = program.op_index[name]
+            in_place = not (op.results and program.ops[before].results)
+            if in_place and op_device[before] != op_device[i]:
                 raise MismatchError(
                     f"op {op.name!r} changes what {name!r} reads but is on another device; "
                     "ops that touch one parameter must be colocated"
@@ -191,6 +201,33 @@ def _transfers(
         if value is not None
         for target in sorted(moving.targets.get(value, ()))
     )
+
+
+def _signals(
+    program: Program,
+    group_of: list[int],
+    op_device: tuple[int, ...],
+    transfers: tuple[Transfer, ...],
+    moving: Travels,
+) -> tuple[Transfer, ...]:
+    """A signal for each op and device that has to wait for it and gets nothing that it made."""
+    leaving: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for transfer in transfers:
+        leaving[transfer.producer, transfer.target].add(transfer.value)
+    for value, target in moving.anew:
+        leaving[group_of[program.producer[value]], target].add(value)
+    reads: dict[int, set[str]] = defaultdict(set)
+    for i, op in enumerate(program.ops):
+        reads[group_of[i]].update(op.reads)
+    found: dict[tuple[str, int], Transfer] = {}
+    for i, op in enumerate(program.ops):
+        for name in op.after:
+            source, target = op_device[program.op_index[name]], op_device[i]
+            group = group_of[program.op_index[name]]
+            told = not reads[group_of[i]].isdisjoint(leaving[group, target])
+            if source != target and not told:
+                found[name, target] = Transfer(name, group, source, target, 0, signal=True)
+    return tuple(found.values())
 
 
 def _sequences(problem: Problem, placement: Placement, members: list[list[int]]) -> list[list[int]]:
@@ -216,12 +253,12 @@ def _segments(
     device: int,
 ) -> tuple[Segment, ...]:
     leaving: dict[int, list[int]] = defaultdict(list)
-    coming: dict[str, int] = {}
+    coming: dict[tuple[str, bool], int] = {}
     for k, transfer in enumerate(transfers):
         if transfer.source == device:
             leaving[transfer.producer].append(k)
         if transfer.target == device:
-            coming[transfer.value] = k
+            coming[transfer.value, transfer.signal] = k
     segments, made = [], set[int]()
     for g in sequence:
         reads = dict.fromkeys(name for i in members[g] for name in program.ops[i].reads)
@@ -229,7 +266,9 @@ def _segments(
         views = tuple(dict.fromkeys(anew))
         made.update(views)
         reads |= dict.fromkeys(name for i in views for name in program.ops[i].reads)
-        receives = tuple(coming.pop(name) for name in reads if name in coming)
+        needed = dict.fromkeys((name, False) for name in reads)
+        needed |= dict.fromkeys((name, True) for i in members[g] for name in program.ops[i].after)
+        receives = tuple(coming.pop(key) for key in needed if key in coming)
         segments.append(Segment(g, receives, (*views, *members[g]), tuple(leaving[g])))
     return tuple(segments)
 
@@ -268,7 +307,9 @@ def _waits_for(
     program, inside = plan.program, set(segment.ops)
     for message in segment.receives:
         if message not in sent:
-            return program.ops[program.producer[plan.transfers[message].value]].name
+            transfer = plan.transfers[message]
+            value = transfer.value
+            return value if transfer.signal else program.ops[program.producer[value]].name
     for i in segment.ops:
         before = [program.producer[r] for r in program.ops[i].reads if r in program.producer]
         before += [program.op_index[name] for name in program.ops[i].after]

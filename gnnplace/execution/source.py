@@ -19,6 +19,8 @@ from gnnplace.tracing.program import ProgramOp
 FILENAME = "<gnnplace device program>"
 TICKS = 2
 """Clocks of a tick: wall and this thread's CPU time, both in nanoseconds."""
+SIGNAL_NAME = "signal"
+"""Name of the tensor that says no more than that it is there."""
 StepFunction = Callable[[int, memoryview, int], None]
 """`step(turn, ticks, base)`: runs a step, whose ticks are the words of `ticks` from `base` on."""
 
@@ -88,10 +90,10 @@ class _Writer:
                 op = self.plan.program.ops[i]
                 for name in (*op.reads, *(r for r in op.results if r is not None)):
                     last[name] = (number, k)
-            for message in segment.sends:
-                last[self.plan.transfers[message].value] = max(
-                    last[self.plan.transfers[message].value], (number, len(segment.ops))
-                )
+            for transfer in (self.plan.transfers[message] for message in segment.sends):
+                if not transfer.signal:
+                    at = (number, len(segment.ops))
+                    last[transfer.value] = max(last[transfer.value], at)
         dying: dict[tuple[int, int], list[str]] = defaultdict(list)
         for name, position in last.items():
             if name not in self.plan.program.inputs:
@@ -101,15 +103,15 @@ class _Writer:
     def _segment(self, number: int, segment: Segment) -> None:
         self._add(f"seg[0] = {number}")
         for message in segment.receives:
-            value = self.plan.transfers[message].value
-            self._add(f"{self._name(value)} = r{message}(turn)")
+            name = self._sent(message)
+            self._add(("" if name == SIGNAL_NAME else f"{name} = ") + f"r{message}(turn)")
         start = self._tick() if segment.receives or number == 0 else self.out.num_ticks - 1
         for k, i in enumerate(segment.ops):
             self._op(self.plan.program.ops[i])
             self._free((number, k))
         finish = end = self._tick()
         for message in segment.sends:
-            self._add(f"s{message}({self._name(self.plan.transfers[message].value)}, turn)")
+            self._add(f"s{message}({self._sent(message)}, turn)")
             self.out.send_ticks[message] = (end, end := self._tick())
         self._free((number, len(segment.ops)))
         self.out.segment_ticks.append((start, finish, end))
@@ -133,6 +135,11 @@ class _Writer:
         at = TICKS * tick
         self._add(f"ticks[base + {at}] = wall(); ticks[base + {at + 1}] = cpu()")
         return tick
+
+    def _sent(self, message: int) -> str:
+        """What a message carries."""
+        transfer = self.plan.transfers[message]
+        return SIGNAL_NAME if transfer.signal else self._name(transfer.value)
 
     def _add(self, line: str) -> None:
         self.lines.append("    " + line)

@@ -13,7 +13,13 @@ from gnnplace.execution.device_clock import DeviceClock, device_clock
 from gnnplace.execution.plan import ExecutionPlan
 from gnnplace.execution.result import WorkerMemory
 from gnnplace.execution.saving import SavedValues
-from gnnplace.execution.source import FILENAME, TICKS, DeviceProgram, StepFunction
+from gnnplace.execution.source import (
+    FILENAME,
+    SIGNAL_NAME,
+    TICKS,
+    DeviceProgram,
+    StepFunction,
+)
 from gnnplace.runtime.board import DONE, SEGMENT, STEP, STRIDE, Board
 from gnnplace.runtime.peak import PeakMemory, StepPeak, storage_bytes
 from gnnplace.runtime.transport import Transport, copying
@@ -115,6 +121,7 @@ class DeviceWorker:
         at = self.number * STRIDE
         names: dict[str, Any] = {"seg": self.board.words[at + SEGMENT : at + SEGMENT + 1]}
         names |= tensors | clock.functions()
+        names[SIGNAL_NAME] = torch.zeros(1, dtype=torch.uint8, device=self.torch_device)
         names["save"] = lambda name, tensor: None
         if self.saved is not None and not copied:
             names["save"] = self._save

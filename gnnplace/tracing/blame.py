@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,13 @@ from torch.fx import proxy
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
+_UNKNOWN = (
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "GuardOnDataDependentSymNode",
+)
+"""Errors of tensors without numbers that were asked for one."""
+_PYTHON = str(Path(inspect.__file__).parent)
 
 
 def blame(error: BaseException, root: nn.Module) -> str:
@@ -79,5 +87,23 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _first_line(error: BaseException) -> str:
+    if type(error).__name__ in _UNKNOWN:
+        return (
+            f"the step depends on the numbers of a tensor ({str(error).partition('(')[0].strip()}),"
+            " as an `if`, `item()` or a boolean index does, and a captured step is always the "
+            "same; use torch.where"
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def user_place() -> str:
+    """Line of the innermost caller that is neither torch nor this package: ' at FILE:LINE'."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        path = frame.f_code.co_filename
+        library = path.startswith(_PYTHON) and "site-packages" not in path
+        if not path.startswith((_TORCH, _OWN, "<")) and not library:
+            return f" at {path}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

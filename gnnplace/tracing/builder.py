@@ -10,7 +10,6 @@ from torch import fx
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import operations
-from gnnplace.tracing.export import Slot, Traced
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.program import (
     BACKWARD,
@@ -23,6 +22,8 @@ from gnnplace.tracing.program import (
     ValueInfo,
     value_info,
 )
+from gnnplace.tracing.recompute import ordered
+from gnnplace.tracing.traced import Slot, Traced
 from gnnplace.tracing.translate import Translator
 
 TANGENT = "tangent"
@@ -52,7 +53,10 @@ class Builder:
         self._translator = Translator({})
         for node in traced.graph.nodes:
             self._add_node(node)
+        self._sparse: set[str] = set()
         for slot, node in traced.outputs:
+            if slot.kind == "gradient" and node.meta["val"].is_sparse:
+                self._sparse.add(self._translator.value_name(node))
             if slot.kind != "ignored":
                 self._add_output(slot, self._translator.value_name(node))
 
@@ -96,6 +100,10 @@ class Builder:
 
     def _add_input(self, kind: str, source: str, tensor: torch.Tensor) -> str:
         name = f"{kind}.{source}"
+        if self._owner.get(id(tensor)) == name:
+            return name  # a constant that the graph names twice
+        if name in self._inputs:
+            raise CaptureError(f"the model and its loss both have a {kind} {source!r}; rename one")
         info = value_info(tensor)
         self._inputs[name] = ProgramInput(kind, source, info)
         self._values[name] = info
@@ -137,7 +145,9 @@ class Builder:
         module = source.rpartition(".")[0] or None
         args = (Ref(buffer), Ref(value))
         name = f"copy.{source}"
-        self._ops.append(ProgramOp(name, operations.copy_buffer, args, {}, (), FORWARD, module))
+        late = any(op.phase == BACKWARD for op in self._ops if value in op.results)
+        phase = BACKWARD if late else FORWARD
+        self._ops.append(ProgramOp(name, operations.copy_buffer, args, {}, (), phase, module))
 
     def add_updates(self, method: Optimizer) -> None:
         """Add the optimizer's state and an update op for every parameter with a gradient."""
@@ -159,6 +169,11 @@ class Builder:
 
     def _add_update(self, parameter: str, method: Optimizer) -> None:
         source = self._inputs[parameter].source
+        if not self._sparse.isdisjoint(self._gradients[parameter]) and not method.takes_sparse():
+            raise CaptureError(
+                f"parameter {source!r} has a sparse gradient, which {method.name} with these "
+                "constants does not take, as in PyTorch; use sgd without decay, or sparse=False"
+            )
         states = method.new_state(self._initial[parameter])
         names = [
             self._add_input("optimizer", f"{source}:{label}", tensor)
@@ -175,7 +190,7 @@ class Builder:
         keep = [] if forward_only else self._outputs[:1]
         gradients = {self._inputs[p].source: g[0] for p, g in self._gradients.items()}
         needed = {*(keep or self._outputs), *gradients.values()}
-        ops = live(self._ops, needed)
+        ops = ordered(live(self._ops, needed), self._translator.regions)
         ops = with_order(sorted(ops, key=lambda op: PHASES.index(op.phase)))
         read = {r for op in ops for r in op.reads} | needed
         inputs = {n: i for n, i in self._inputs.items() if n in read or i.kind == "parameter"}

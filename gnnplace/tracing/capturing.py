@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,7 @@ from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.cut_batch import CutBatch
 from gnnplace.tracing.cutting import Cutter, Whole, finished
 from gnnplace.tracing.export import trace
+from gnnplace.tracing.notices import give, notices
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import Program
@@ -53,7 +55,8 @@ def capture(
         whole: The batch that the inputs are a share of, to prove that it may be cut.
 
     Returns:
-        The program, without dead code.
+        The program, without dead code. What it does otherwise than the model stands in its
+        `notices` and is given as `ChangedWarning`s.
 
     Raises:
         CaptureError: the model cannot be captured; names the module and the line.
@@ -70,8 +73,10 @@ def capture(
     if not forward_only:
         builder.add_updates(method)
     program = builder.program(name, fake=_is_fake(model, step), forward_only=forward_only)
+    said = notices(step, traced, program.ops)
+    give(said)
     batch = CutBatch(1, (), whole=step) if cutter is None else cutter.batch
-    return finished(program, batch)
+    return replace(finished(program, batch), notices=said)
 
 
 def _cutter(whole: Whole, share: StepModule, dtype: str, name: str) -> Cutter:
@@ -92,8 +97,12 @@ def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module,
         floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(target) if floating else leaf
 
-    converted = pytree.tree_map(convert, inputs)
-    return copy.deepcopy(model).to(target), converted
+    copied = copy.deepcopy(model)
+    for own, other in zip(model.parameters(), copied.parameters(), strict=True):
+        # A copy of a tensor has none of its hooks.
+        other._backward_hooks = own._backward_hooks
+        other._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
+    return copied.to(target), pytree.tree_map(convert, inputs)
 
 
 def _is_fake(model: nn.Module, step: StepModule) -> bool:

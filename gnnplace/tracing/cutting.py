@@ -57,6 +57,7 @@ class Cutter:
 
     Attributes:
         batch: What was found, after the call.
+        repaired: Whether the graph that the call returned was rewritten.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Cutter:
         self.batch = CutBatch(count, axes, whole=step)
         if not self._is_fake:
             self.batch = replace(self.batch, shares=self.batch.cut(step.inputs()))
+        self._uncut, self.repaired = self.batch, False
 
     @property
     def _is_fake(self) -> bool:
@@ -86,6 +88,7 @@ class Cutter:
         Raises:
             OtherLossError: the loss of the whole batch is not that of its shares.
         """
+        self.batch, self.repaired = self._uncut, False
         share, whole = _module(exported), _module(export(self._step))
         write_out_counts(whole)
         flow = self._followed(share, whole)
@@ -100,11 +103,15 @@ class Cutter:
             return share
         if flow.holds:
             self._give(share, whole, flow)
+            self.repaired = bool(flow.given or flow.scaled)
             self.batch = replace(self.batch, notes=tuple(notes(flow)))
         else:
             share = _module(exported)
         self._judge(loss, self._numbers(whole, share, loss))
-        return share if not self.batch.differs else _module(exported)
+        if self.batch.differs:
+            self.repaired = False
+            return _module(exported)
+        return share
 
     def _leave(
         self,

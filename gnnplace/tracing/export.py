@@ -1,10 +1,10 @@
 """The joint forward and backward graph of a module; the private torch imports live here.
 
-Route: `torch.export.export` (not strict) resolves Python control flow and tied parameters, then
-`aot_export_joint_with_descriptors` traces forward and backward into one functional ATen graph
-whose inputs and outputs carry descriptors. A model with autograd functions of its own skips the
-first step, which would lose their backward. The descriptors become `Slot`s here, so that no
-other file depends on them.
+Route: `aot_export_joint_with_descriptors` runs the model's own Python code on tensors without
+numbers, and autograd on what it recorded, and traces both into one functional ATen graph. Whatever
+acts through autograd acts here too: hooks, functions with a backward of their own, checkpointing,
+gradients inside the forward pass. Inputs and outputs of the graph carry descriptors, which become
+`Slot`s here, so that no other file depends on them. Inference goes by `torch.export` (not strict).
 """
 
 from __future__ import annotations
@@ -12,55 +12,32 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stderr
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
 from torch._functorch._aot_autograd import descriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.graph_signature import InputKind, OutputKind
 
 from gnnplace.errors import CaptureError, OtherLossError
+from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
-from gnnplace.tracing.guard import custom_functions, unchanged
+from gnnplace.tracing.guard import unchanged
+from gnnplace.tracing.paths import module_paths
+from gnnplace.tracing.recompute import checkpoints
 from gnnplace.tracing.recurrent import recurrent_layers
+from gnnplace.tracing.refused import check_memory, check_model
 from gnnplace.tracing.step import StepModule
-
-
-@dataclass(frozen=True)
-class Slot:
-    """What a placeholder or an output of a traced graph means.
-
-    Attributes:
-        kind: Of a placeholder "parameter", "buffer", "constant", "input" or "tangent"; of an
-            output "loss", "output", "gradient", "buffer" or "ignored".
-        name: Qualified name in `StepModule` (of a gradient: its parameter's; of an input: its
-            position; of the rest: empty).
-    """
-
-    kind: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A functional ATen graph and the meaning of its ends.
-
-    Attributes:
-        graph: The graph.
-        inputs: By placeholder name.
-        outputs: Slot and node of every output that exists.
-        tensors: Parameters, buffers and constants by qualified name (fake of a fake model).
-    """
-
-    graph: fx.Graph
-    inputs: dict[str, Slot]
-    outputs: tuple[tuple[Slot, fx.Node], ...]
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+from gnnplace.tracing.traced import Slot, Traced
+from gnnplace.tracing.watch import watched
+from gnnplace.tracing.whole import Whole
 
 
 @contextmanager
@@ -122,19 +99,41 @@ def trace(
 def _trace(
     step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool, cutter: Cutter | None
 ) -> Traced:
-    with custom_functions() as custom:
-        exported = torch.export.export(step, inputs, strict=False)
     if not backward:
+        exported = torch.export.export(step, inputs, strict=False)
         if cutter is not None:
             cutter(exported, _export)
         return _inference(exported.run_decompositions(_composite_decompositions()))
-    if custom:  # only autograd itself knows their backward: trace the model as it is
-        if cutter is not None:
-            cutter(exported, _export, fixed=f"its autograd function {custom[0]!r} is traced as is")
-        return _joint(step, inputs, step)
-    module = cutter(exported, _export) if cutter else exported.module(check_guards=False)
-    _register_constants(module)
-    return _joint(module, inputs, step)
+    check_model(step)
+    mode = _fake_mode(step, inputs)
+    whole = Whole(step)
+    with watched():
+        traced = _joint(whole, inputs, mode)
+        _check_replaced(traced, whole)
+        if whole.attributes.changed:
+            _check_state(traced, whole, inputs, mode)
+    check_memory(traced)
+    return traced if cutter is None else _cut(step, inputs, traced, cutter)
+
+
+def _cut(
+    step: StepModule, inputs: tuple[torch.Tensor, ...], traced: Traced, cutter: Cutter
+) -> Traced:
+    """The step of a share, its loss repaired where it must be.
+
+    A repair rewrites the exported forward pass. Its trace is taken only if the exported one, left
+    as it is, gives the very step that autograd runs: what export drops would be lost otherwise.
+    """
+    exported = torch.export.export(step, inputs, strict=False)
+    module = cutter(exported, _export)
+    if not cutter.repaired:
+        return traced
+    if signature(_rewritten(exported.module(check_guards=False), inputs, step)) != signature(
+        traced
+    ):
+        cutter(exported, _export, fixed="the model does more than a rewritten forward pass keeps")
+        return traced
+    return _rewritten(module, inputs, step)
 
 
 def _export(step: StepModule) -> torch.export.ExportedProgram:
@@ -143,7 +142,11 @@ def _export(step: StepModule) -> torch.export.ExportedProgram:
         return torch.export.export(step, step.inputs(), strict=False)
 
 
-def _joint(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: StepModule) -> Traced:
+def _rewritten(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: StepModule
+) -> Traced:
+    """Forward and backward of an exported forward pass."""
+    _register_constants(module)
     with ExitStack() as stack:
         joint = aot_export_joint_with_descriptors(stack, module, inputs)
         graph = joint.graph_module.graph
@@ -152,7 +155,9 @@ def _joint(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], step: Step
     slots = {node.name: _input_slot(node.meta["desc"], own) for node in placeholders}
     tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     tensors.update(module.named_buffers(remove_duplicate=False))
-    return Traced(graph, slots, _joint_outputs(graph), tensors)
+    place, outputs = Whole(step).last_position, _joint_outputs(graph, own, ())
+    ordered = sorted(outputs.items(), key=lambda pair: place(_gradient(pair[0])))
+    return Traced(graph, slots, tuple(ordered), tensors)
 
 
 def _register_constants(module: torch.nn.Module) -> None:
@@ -169,10 +174,151 @@ def _register_constants(module: torch.nn.Module) -> None:
             known.add(str(node.target))
 
 
-def _joint_outputs(graph: fx.Graph) -> tuple[tuple[Slot, fx.Node], ...]:
+def _joint(whole: Whole, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode) -> Traced:
+    """Forward and backward as autograd runs them; buffers that both change get the last value."""
+    traced, again = _joint_once(whole, inputs, mode, in_graph=False)
+    if again and any(slot.kind == "buffer" for slot, _ in traced.outputs):
+        traced, _ = _joint_once(whole, inputs, mode, in_graph=True)
+    return traced
+
+
+def _joint_once(
+    whole: Whole, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode, *, in_graph: bool
+) -> tuple[Traced, bool]:
+    """What is traced, and whether a checkpointed region ran again."""
+    with (
+        ExitStack() as stack,
+        tracing(TracingContext(mode)),
+        checkpoints() as again,
+        module_paths(whole.step),
+        torch.enable_grad(),
+        torch._functorch.config.patch(backward_pass_autocast="off"),
+        patch.object(torch.autograd, "grad", _backward_of(whole)),
+    ):
+        joint = aot_export_joint_with_descriptors(
+            stack, whole, inputs, keep_inference_input_mutations=in_graph
+        )
+        graph = joint.graph_module.graph
+    own = dict(whole.step.named_buffers(remove_duplicate=False))
+    placeholders = graph.find_nodes(op="placeholder")
+    slots = {node.name: _input_slot(node.meta["desc"], own) for node in placeholders}
+    tensors: dict[str, torch.Tensor] = dict(whole.named_parameters())
+    tensors.update(whole.named_buffers())
+    outputs = _joint_outputs(graph, own, whole.rebound) | _copies(graph, slots)
+    # Gradients by the last name of their parameter: the order of updates in every saved file.
+    ordered = sorted(outputs.items(), key=lambda pair: whole.last_position(_gradient(pair[0])))
+    return Traced(graph, slots, tuple(ordered), tensors), bool(again)
+
+
+def _backward_of(whole: Whole) -> Callable[..., Any]:
+    """`torch.autograd.grad`: the call behind the forward pass is the step's backward pass."""
+    original = torch.autograd.grad
+
+    def grad(*args: Any, **options: Any) -> Any:
+        with whole.in_backward():
+            return original(*args, **options)
+
+    return grad
+
+
+def _check_replaced(traced: Traced, whole: Whole) -> None:
+    """Refuse a step that reads a plain attribute which it then binds to something else."""
+    nodes = {node.name: node for node in traced.graph.find_nodes(op="placeholder")}
+    for node, slot in traced.inputs.items():
+        if slot.kind == "constant" and slot.name in whole.replaced and nodes[node].users:
+            raise CaptureError(_lasting(repr(slot.name.removeprefix("model."))))
+
+
+def _lasting(names: str) -> str:
+    return (
+        f"the forward pass sets {names}, and the next step would be another one for it; a "
+        "captured step keeps tensors alone: register them as buffers"
+    )
+
+
+def _fake_mode(step: StepModule, inputs: tuple[torch.Tensor, ...]) -> FakeTensorMode:
+    """That of a fake model, else one in which tensors that nobody passes in are constants."""
+    known = detect_fake_mode([*inputs, *step.parameters(), *step.buffers()])
+    return known or FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _check_state(
+    traced: Traced, whole: Whole, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+) -> None:
+    """Trace the step after this one, which must be the same.
+
+    Raises:
+        CaptureError: attributes that the forward pass sets make it another one.
+    """
+    names = ", ".join(repr(n.removeprefix("model.")) for n in whole.attributes.changed[:3])
+
+    def renew(tensor: torch.Tensor) -> torch.Tensor:
+        with mode if isinstance(next(iter(inputs), None), FakeTensor) else nullcontext():
+            return torch.zeros(tuple(tensor.shape), dtype=tensor.dtype)
+
+    with Attributes(whole.step).restored():
+        whole.attributes.advance(renew)
+        try:
+            same = signature(_joint(Whole(whole.step), inputs, mode)) == signature(traced)
+        except Exception:
+            same = False
+    if not same:
+        raise CaptureError(_lasting(names))
+
+
+def signature(traced: Traced) -> list[Any]:
+    """What a traced graph computes: equal for equal steps, whatever the names of its nodes."""
+    order: dict[fx.Node, Any] = {}
+    lines: list[Any] = []
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            slot = traced.inputs[node.name]
+            order[node] = (slot.kind, slot.name)
+        elif node.op == "call_function":
+            order[node] = len(lines)
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: order[n])
+            lines.append((str(node.target), repr(args), repr(kwargs)))
+        else:
+            order[node] = (node.op, str(node.target))
+    return lines
+
+
+def _gradient(slot: Slot) -> str:
+    """The parameter whose gradient an output is."""
+    return slot.name if slot.kind == "gradient" else ""
+
+
+def _joint_outputs(
+    graph: fx.Graph, own: Mapping[str, torch.Tensor], rebound: tuple[str, ...]
+) -> dict[Slot, fx.Node]:
+    """By slot: of a buffer that is changed in place and bound anew the latter, which comes last."""
     output = graph.output_node()
     pairs = zip(output.meta["desc"], output.args[0], strict=True)  # type: ignore[arg-type]
-    return tuple((_output_slot(d), n) for d, n in pairs if isinstance(n, fx.Node))
+    return {_output_slot(d, own, rebound): n for d, n in pairs if isinstance(n, fx.Node)}
+
+
+def _copies(graph: fx.Graph, slots: Mapping[str, Slot]) -> dict[Slot, fx.Node]:
+    """What the graph itself writes into buffers, in the backward pass too: the last of each."""
+    found: dict[Slot, fx.Node] = {}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        target, value = node.args[:2]
+        found[_changed(slots[target.name])] = value
+        graph.erase_node(node)
+    return found
+
+
+def _changed(slot: Slot) -> Slot:
+    """The output for an input that is changed in place.
+
+    Raises:
+        CaptureError: it is one that must not change.
+    """
+    if slot.kind == "buffer":
+        return slot
+    if slot.kind == "input":
+        return Slot("ignored", slot.name)  # the next step gets inputs of its own
+    name = slot.name.removeprefix("model.")
+    raise CaptureError(f"the model changes {name} in place; only its buffers may change")
 
 
 def _input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
@@ -187,17 +333,13 @@ def _input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
     raise CaptureError(f"the traced graph has an input of a kind that is not supported: {desc}")
 
 
-def _output_slot(desc: Any) -> Slot:
+def _output_slot(desc: Any, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]) -> Slot:
     if isinstance(desc, descriptors.GradAOTOutput):
         return Slot("gradient", getattr(desc.grad_of, "target", ""))
     if isinstance(desc, descriptors.InputMutationAOTOutput):
-        source = desc.mutated_input
-        if isinstance(source, descriptors.BufferAOTInput):
-            return Slot("buffer", source.target)
-        if isinstance(source, descriptors.PlainAOTInput):
-            return Slot("ignored", "")  # the next step gets inputs of its own
-        name = getattr(source, "target", source)
-        raise CaptureError(f"the model changes {name} in place; only its buffers may change")
+        return _changed(_input_slot(desc.mutated_input, buffers))
+    if isinstance(desc, descriptors.PlainAOTOutput) and desc.idx > 0:
+        return Slot("buffer", rebound[desc.idx - 1])
     return Slot("loss", "")
 
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-_STATE = ("_parameters", "_buffers", "_modules")
+from gnnplace.tracing.attributes import Attributes
 
 
 @contextmanager
@@ -19,16 +19,8 @@ def unchanged(module: nn.Module) -> Iterator[None]:
 
     A model that keeps an activation in `self.cache` would otherwise keep a fake tensor.
     """
-    before = [
-        (m, {k: v for k, v in m.__dict__.items() if k not in _STATE}) for m in module.modules()
-    ]
-    try:
+    with Attributes(module).restored():
         yield
-    finally:
-        for owner, attributes in before:
-            for name in [k for k in owner.__dict__ if k not in _STATE and k not in attributes]:
-                del owner.__dict__[name]
-            owner.__dict__.update(attributes)
 
 
 @contextmanager

@@ -155,7 +155,7 @@ class _Cut:
 
         args = map_refs(op.args, renamed)
         if op.target is operations.seeded:
-            args = (f"{op.name}#{index}", *args[1:])
+            args = (f"{args[0]}#{index}", *args[1:])
         return replace(
             op,
             name=f"{op.name}#{index}",

@@ -30,6 +30,10 @@ class Optimizer:
     state: tuple[str, ...]
     constants: tuple[Any, ...]
 
+    def takes_sparse(self) -> bool:
+        """Whether its twin in `torch.optim` updates by sparse gradients."""
+        return self.name == "sgd" and not self.constants[-1]
+
     def new_state(self, parameter: torch.Tensor) -> list[torch.Tensor]:
         """Zero state tensors for a (real or fake) parameter, in the order of `state`."""
         return [

@@ -112,6 +112,7 @@ class Program:
         initial: Initial tensors of inputs by value name; empty of a fake capture.
         microbatches: Copies of forward and backward in flight; 1 as captured.
         batch: How the batch is cut of which a share was captured; None of a whole batch.
+        notices: What the step does otherwise than the model, each in one line.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Program:
     outputs: tuple[str, ...] = ()
     microbatches: int = 1
     batch: CutBatch | None = None
+    notices: tuple[str, ...] = ()
 
     @cached_property
     def producer(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from gnnplace.tracing import operations
 from gnnplace.tracing.attention import PORTABLE
 from gnnplace.tracing.blame import node_place
 from gnnplace.tracing.program import BACKWARD, FORWARD, ProgramOp, Ref, ValueInfo, value_info
+from gnnplace.tracing.recompute import Draws, Region, region_of
 
 ALIASES = (
     torch.ops.aten.detach.default,
@@ -24,7 +25,7 @@ ALIASES = (
 
 
 class Translator:
-    """Translates nodes in order; collects `ops` and `values` as it goes.
+    """Translates nodes in order; collects `ops`, `values` and `regions` of ops as it goes.
 
     Args:
         renamed: Value name of each placeholder's node name.
@@ -33,7 +34,9 @@ class Translator:
     def __init__(self, renamed: Mapping[str, str]) -> None:
         self.ops: list[ProgramOp] = []
         self.values: dict[str, ValueInfo] = {}
+        self.regions: dict[str, Region] = {}
         self._names: dict[str, str] = dict(renamed)
+        self._draws = Draws()
 
     def value_name(self, node: fx.Node) -> str:
         """Name of the value that a translated node stands for."""
@@ -57,6 +60,8 @@ class Translator:
             return
         elif isinstance(node.target, torch._ops.OpOverload):
             self.ops.append(self._op(node, node.target))
+            if region := region_of(node.meta):
+                self.regions[node.name] = region
         elif node.users:
             raise CaptureError(
                 f"capture failed at op {node.name!r}{node_place(node)}: "
@@ -72,7 +77,7 @@ class Translator:
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)
         function: Callable[..., Any] = PORTABLE.get(target, target)
         if is_random(target, node):
-            function, args = operations.seeded, (node.name, str(target), *args)
+            function, args = operations.seeded, (self._draws.name(node), str(target), *args)
         elif isinstance(node.meta["val"], list | tuple) and len(node.meta["val"]) == 1:
             function, args = operations.only, (str(target), *args)
         return ProgramOp(
@@ -88,6 +93,11 @@ class Translator:
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
+            if value.name not in self._names:
+                raise CaptureError(
+                    f"capture failed{node_place(value)}: {value.name!r} is no tensor; a captured "
+                    "step has no objects such as a torch.Generator"
+                )
             return Ref(self.value_name(value))
         if isinstance(value, list | tuple):
             return type(value)(self._argument(item) for item in value)

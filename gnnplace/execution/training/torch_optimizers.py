@@ -33,6 +33,11 @@ def captured_method(optimizer: torch.optim.Optimizer) -> Optimizer:
         UnsupportedError: there is none; says what is in the way.
     """
     kind = type(optimizer)
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise UnsupportedError(
+            f"optimizer {kind.__name__}: hooks of its step cannot be placed; hooks of parameters "
+            "(parameter.register_hook) can"
+        )
     if kind not in UNSUPPORTED:
         raise UnsupportedError(
             f"optimizer {kind.__name__}: torch.optim.SGD and torch.optim.AdamW can be placed"
@@ -71,8 +76,16 @@ def group_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, in
     """Group of each parameter of a model, by its name.
 
     Raises:
-        UnsupportedError: a parameter that is to be trained is in no group.
+        UnsupportedError: a parameter that is to be trained is in no group, or one of a group is
+            not the model's.
     """
+    own = {id(parameter) for parameter in model.parameters()}
+    odd = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+    if odd:
+        raise UnsupportedError(
+            f"optimizer: a parameter of shape {tuple(odd[0].shape)} in its groups is not the "
+            "model's; make it one, or leave it out"
+        )
     number = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
     groups = {}
     for name, parameter in model.named_parameters():

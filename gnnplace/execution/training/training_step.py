@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnplace.errors import InputError, MismatchError
+from gnnplace.errors import InputError, MismatchError, UnsupportedError
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.structure import Plan, read_plan
@@ -147,6 +147,7 @@ class TrainingStep:
         """Captures the step with a batch as its example and starts the workers."""
         if self._placed is not None:
             raise InputError("compile: the step is captured already; make another one")
+        _check_loss(self._loss)
         given = (batch,) if isinstance(batch, torch.Tensor) else batch
         whole = Workload(type(self._model).__name__, self._model, given, self._loss)  # type: ignore[arg-type]
         program = capture_workload(
@@ -302,3 +303,14 @@ class TrainingStep:
             {name: group[name] for name in names if isinstance(group.get(name), numbers)}
             for group in self.param_groups
         ]
+
+
+def _check_loss(loss: Callable[..., torch.Tensor] | None) -> None:
+    """Refuse a loss whose state nobody could get back by the model's names."""
+    if isinstance(loss, nn.Module):
+        trained = [name for name, p in loss.named_parameters() if p.requires_grad]
+        if trained:
+            raise UnsupportedError(
+                f"compile: the loss has a parameter {trained[0]!r} of its own; make the loss a "
+                "part of the model, so that it is trained and saved with it"
+            )

@@ -294,6 +294,11 @@ def test_a_batch_that_does_not_fit_is_refused_and_the_step_goes_on(batch, compla
         step(batches(1)[0])
 
 
+def hooked(optimizer):
+    optimizer.register_step_pre_hook(lambda optimizer, args, kwargs: None)
+    return optimizer
+
+
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
@@ -301,6 +306,8 @@ def test_a_batch_that_does_not_fit_is_refused_and_the_step_goes_on(batch, compla
         (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad"),
         (lambda p: torch.optim.Adam(p), "Adam"),
         (lambda p: torch.optim.SGD(list(p)[:2], lr=0.1), "in none of its groups"),
+        (lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(2))], lr=0.1), "not the model's"),
+        (lambda p: hooked(torch.optim.SGD(p, lr=0.1)), "hooks of its step"),
     ],
 )
 def test_an_optimizer_that_cannot_be_placed_is_told(make, complaint):
@@ -344,3 +351,32 @@ def test_before_the_first_batch_there_is_the_model_s_state_alone():
     assert torch.equal(step.state_dict()["left.weight"], model.left.weight)
     with pytest.raises(InputError, match="nothing is captured"):
         step.save("x")
+
+
+class Weighing(nn.Module):
+    def __init__(self, trained):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(11)) if trained else None
+        self.register_buffer("factor", torch.full((), 2.0))
+
+    def forward(self, output, targets):
+        weight = 1 if self.weight is None else self.weight
+        return LOSS(output * weight, targets) * self.factor
+
+
+def test_a_loss_may_have_buffers_but_no_parameters():
+    model, (problem, placement) = net(), placed(net())
+    with pytest.raises(UnsupportedError, match="the loss has a parameter 'weight' of its own"):
+        gnnplace.compile(
+            model, placement, loss=Weighing(True), inputs=batches(1)[0], problem=problem
+        )
+    workload = Workload("Net", model, batches(1)[0], Weighing(False))
+    program = capture(workload.model, workload.inputs, loss=workload.loss)
+    problem = profile(replace(program, initial={}), cpu_cluster(1), groups=30)
+    placement = random_placement(problem, 0, shuffle=False)
+    options = {"loss": Weighing(False), "problem": problem, "timeout": 30.0}
+    with gnnplace.compile(model, placement, "sgd", **options) as step:
+        loss, state = step(batches(1)[0]), step.state_dict()
+    words, targets = batches(1)[0]
+    assert float(loss) == pytest.approx(2 * float(LOSS(net()(words), targets)), rel=1e-6)
+    assert set(state) == set(model.state_dict())

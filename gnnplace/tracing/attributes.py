@@ -1,0 +1,176 @@
+"""`Attributes`: what modules hold beside parameters, buffers and submodules.
+
+A forward pass may set plain attributes: `self.calls += 1`, `self.cache = y`, `self.losses.append`.
+Tracing runs it several times, on tensors without numbers, so all of that is put back; and what the
+next step would find changed is known by name, so that somebody can ask whether it matters.
+
+A snapshot keeps a shallow copy of every list, dict, set, deque and attribute dictionary that is
+reachable from a module. O(number of such objects); tensors are compared by identity.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+OWN = ("_parameters", "_buffers", "_modules")
+"""Tables of a module that are not plain attributes."""
+OPAQUE = (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)
+DATA = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+class Attributes:
+    """All plain attributes of a module and its submodules.
+
+    Args:
+        root: The module.
+
+    Attributes:
+        changed: Names of the attributes that the last `restored()` found changed, as
+            "layer.cache"; what they were changed to is kept for `advance`.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self._root = root
+        self._left: list[tuple[Any, Any]] = []
+        self.changed: tuple[str, ...] = ()
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Puts everything back at the end of the block and notes what was changed in it."""
+        saved = list(_snapshot(self._root))
+        try:
+            yield
+        finally:
+            changed: dict[str, None] = {}
+            self._left = []
+            for name, item, before in saved:
+                now = _now(item)
+                keys = _differences(before, now)
+                changed.update((_joined(name, key, item), None) for key in keys)
+                if keys:
+                    self._left.append((item, now))
+                    _write(item, before)
+            self.changed = tuple(changed)
+
+    def advance(self, renew: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Puts the modules into the state that the last `restored()` took back.
+
+        Args:
+            renew: Called on every tensor that is put there; returns what stands for it.
+        """
+        for item, now in self._left:
+            _write(item, _renewed(now, renew))
+
+
+def _snapshot(root: nn.Module) -> Iterator[tuple[str, Any, Any]]:
+    """Name, object and content of every module and of every container that one can reach."""
+    seen: set[int] = set()
+    for path, module in root.named_modules():
+        own = _now(module)
+        yield path, module, own
+        for key, value in own.items():
+            yield from _containers(f"{path}.{key}" if path else key, value, seen)
+
+
+def _containers(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any, Any]]:
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if id(item) in seen or isinstance(item, (*OPAQUE, *DATA)):
+            continue
+        seen.add(id(item))
+        content = _content(item)
+        if content is None:
+            continue
+        if not isinstance(item, tuple | frozenset):
+            yield name, item, content
+        pending += content.values() if isinstance(content, dict) else content
+
+
+def _content(item: Any) -> Any:
+    """A shallow copy of what an object holds; `None` of one that cannot be looked into."""
+    if isinstance(item, dict):
+        return dict(item)
+    if isinstance(item, list | tuple | deque):
+        return list(item)
+    if isinstance(item, set | frozenset):
+        return set(item)
+    if isinstance(item, random.Random):
+        return {"state": repr(item.getstate())}
+    if isinstance(item, np.random.Generator):
+        return {"state": repr(item.bit_generator.state)}
+    inside = getattr(item, "__dict__", None)
+    return dict(inside) if isinstance(inside, dict) else None
+
+
+def _now(item: Any) -> Any:
+    if isinstance(item, nn.Module):
+        return {k: v for k, v in item.__dict__.items() if k not in OWN}
+    return _content(item)
+
+
+def _write(item: Any, content: Any) -> None:
+    if isinstance(item, list | deque):
+        if not _same_items(item, content):
+            item.clear()
+            item.extend(content)
+    elif isinstance(item, dict):
+        if _differences(content, item):
+            item.clear()
+            item.update(content)
+    elif isinstance(item, set):
+        item.clear()
+        item.update(content)
+    elif isinstance(item, random.Random | np.random.Generator):
+        pass  # enough to know that it was drawn from
+    else:
+        table = item.__dict__
+        for key in [k for k in table if k not in content and k not in OWN]:
+            del table[key]
+        table.update(content)
+
+
+def _differences(before: Any, now: Any) -> list[Any]:
+    """Keys of a dict whose values differ; of another container `[None]` if it differs."""
+    if isinstance(before, Mapping):
+        keys = {**before, **now}
+        return [k for k in keys if k not in before or k not in now or not _same(before[k], now[k])]
+    if isinstance(before, set):
+        return [] if before == now else [None]
+    return [] if _same_items(before, now) else [None]
+
+
+def _same_items(before: Any, now: Any) -> bool:
+    return len(before) == len(now) and all(map(_same, before, now))
+
+
+def _same(before: Any, now: Any) -> bool:
+    return before is now or (
+        isinstance(before, DATA) and type(before) is type(now) and bool(before == now)
+    )
+
+
+def _joined(name: str, key: Any, item: Any) -> str:
+    """The attribute's name: a key of a module is one, a key of what it holds is not."""
+    if not isinstance(item, nn.Module):
+        return name
+    return f"{name}.{key}" if name else str(key)
+
+
+def _renewed(content: Any, renew: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(content, torch.Tensor):
+        return renew(content)
+    if isinstance(content, dict):
+        return {key: _renewed(value, renew) for key, value in content.items()}
+    if type(content) in (list, tuple):
+        return type(content)(_renewed(value, renew) for value in content)
+    return content

@@ -1,0 +1,40 @@
+"""What torch traced: a graph and the meaning of its ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a placeholder or an output of a traced graph means.
+
+    Attributes:
+        kind: Of a placeholder "parameter", "buffer", "constant", "input" or "tangent"; of an
+            output "loss", "output", "gradient", "buffer" or "ignored".
+        name: Qualified name in `StepModule` (of a gradient: its parameter's; of an input: its
+            position; of the rest: empty).
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A functional ATen graph and the meaning of its ends.
+
+    Attributes:
+        graph: The graph.
+        inputs: By placeholder name.
+        outputs: Slot and node of every output that exists.
+        tensors: Parameters, buffers and constants by qualified name (fake of a fake model).
+    """
+
+    graph: fx.Graph
+    inputs: dict[str, Slot]
+    outputs: tuple[tuple[Slot, fx.Node], ...]
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
