@@ -130,7 +130,7 @@ def _strike(pid: int, job: dict[str, Any], rng: Random) -> bool:
                 if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                     return False
                 time.sleep(0.005)
-            time.sleep(rng.uniform(0.0, 0.3))
+            time.sleep(rng.uniform(0.0, 0.1))
             rng.choice(workers).send_signal(number)
     except (ProcessLookupError, psutil.Error):
         return False
