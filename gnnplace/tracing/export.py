@@ -14,6 +14,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -152,18 +153,25 @@ def _rewritten(
         graph = joint.graph_module.graph
     own = dict(step.named_buffers(remove_duplicate=False))
     placeholders = graph.find_nodes(op="placeholder")
-    slots = {node.name: _input_slot(node.meta["desc"], own) for node in placeholders}
-    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    tensors.update(module.named_buffers(remove_duplicate=False))
-    place, outputs = Whole(step).last_position, _joint_outputs(graph, own, ())
-    ordered = sorted(outputs.items(), key=lambda pair: place(_gradient(pair[0])))
+    whole = Whole(step)
+
+    def known(slot: Slot) -> Slot:
+        return replace(slot, name=whole.first_name(slot.name))
+
+    slots = {node.name: known(_input_slot(node.meta["desc"], own)) for node in placeholders}
+    held: list[tuple[str, torch.Tensor]] = [*module.named_parameters(remove_duplicate=False)]
+    held += module.named_buffers(remove_duplicate=False)
+    tensors = {whole.first_name(name): tensor for name, tensor in held}
+    outputs = [(known(slot), node) for slot, node in _joint_outputs(graph, own, ()).items()]
+    ordered = sorted(outputs, key=lambda pair: whole.last_position(_gradient(pair[0])))
     return Traced(graph, slots, tuple(ordered), tensors)
 
 
 def _register_constants(module: torch.nn.Module) -> None:
     """Make buffers of the plain tensors that the exported graph refers to."""
     assert isinstance(module, fx.GraphModule)
-    known = {*dict(module.named_parameters()), *dict(module.named_buffers())}
+    known = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    known |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
     for node in module.graph.find_nodes(op="get_attr"):
         path, _, name = str(node.target).rpartition(".")
         owner = module.get_submodule(path)
@@ -275,6 +283,8 @@ def signature(traced: Traced) -> list[Any]:
             slot = traced.inputs[node.name]
             order[node] = (slot.kind, slot.name)
         elif node.op == "call_function":
+            if node.target is torch.ops.aten._assert_tensor_metadata.default:
+                continue  # the exported forward pass has them, and they compute nothing
             order[node] = len(lines)
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: order[n])
             lines.append((str(node.target), repr(args), repr(kwargs)))

@@ -91,6 +91,10 @@ class Whole(nn.Module):
             if place.kind == kind and id(place) not in others:
                 yield place.name, place.tensor
 
+    def first_name(self, name: str) -> str:
+        """The name under which a tensor is known that several modules hold."""
+        return next((first.name for place, first in self._ties if place.name == name), name)
+
     def last_position(self, name: str) -> int:
         """Number of the last place that holds the parameter of this name; -1 of any other."""
         same = {name, *(place.name for place, first in self._ties if first.name == name)}
