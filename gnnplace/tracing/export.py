@@ -4,7 +4,8 @@ Route: `aot_export_joint_with_descriptors` runs the model's own Python code on t
 numbers, and autograd on what it recorded, and traces both into one functional ATen graph. Whatever
 acts through autograd acts here too: hooks, functions with a backward of their own, checkpointing,
 gradients inside the forward pass. Inputs and outputs of the graph carry descriptors, which become
-`Slot`s here, so that no other file depends on them. Inference goes by `torch.export` (not strict).
+`Slot`s here, so that no other file depends on them. Inference goes by `torch.export` (not strict),
+and so does the share of a batch whose loss has to be repaired, where that loses nothing (`_cut`).
 """
 
 from __future__ import annotations

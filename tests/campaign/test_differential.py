@@ -1,7 +1,7 @@
 """Random models: a captured step equals eager PyTorch's, or is refused; there is nothing else.
 
 Equal up to rounding: recurrent layers and some losses are captured as other ops than eager mode
-calls, and sums of gradients may have another order. Nine of ten are equal to the last bit.
+calls, and sums of gradients may have another order.
 """
 
 from __future__ import annotations
