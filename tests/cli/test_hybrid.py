@@ -80,7 +80,7 @@ def test_the_table_the_sentence_and_the_plot(
         (["mlp"], "--cluster"),
         (["mlp", "--cluster", "nvlink-v100-4", "--batch", "4"], "--batch"),
         (["PROBLEM", "--batch", "4", "--devices", "0"], "devices 0"),
-        (["PROBLEM", "--batch", "4", "--least-epochs", "0"], "least_epochs"),
+        (["PROBLEM", "--batch", "4", "--least-epochs", "0"], "--least-epochs"),
         (["PROBLEM", "--batch", "4", "--microbatches", "two"], "--microbatches"),
         (["PROBLEM", "--batch", "4", "-o", "plot.png"], "plot.png"),
         (["PROBLEM", "--batch", "4", "--most", "0"], "--most"),

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from glob import glob
@@ -28,25 +29,23 @@ def as_user(*command):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """A server of its own, on a socket in a folder of its own."""
+def server():
+    """A server of its own, on a socket in a folder of its own, which its user can reach."""
     if not PROGRAMS:
         pytest.skip("no PostgreSQL server is installed")
-    folder, programs = tmp_path_factory.mktemp("pg"), Path(PROGRAMS[-1])
-    if USER:
-        for parent in [folder, *folder.parents][:3]:
-            parent.chmod(0o755)
-        shutil.chown(folder, USER)
-    initdb = [programs / "initdb", "-D", folder / "data", "-A", "trust", "-U", "gnn"]
-    subprocess.run(as_user(*initdb), check=True, capture_output=True, cwd="/")
-    options = ["-D", folder / "data", "-k", folder, "-c", "listen_addresses="]
-    process = subprocess.Popen(
-        as_user(programs / "postgres", *options), stderr=subprocess.DEVNULL, cwd="/"
-    )
-    url = f"postgresql+psycopg://gnn@/postgres?host={folder}"
-    yield _ready(url)
-    process.send_signal(signal.SIGINT)
-    process.wait(30)
+    with tempfile.TemporaryDirectory() as name:
+        folder, programs = Path(name), Path(PROGRAMS[-1])
+        if USER:
+            shutil.chown(folder, USER)
+        initdb = [programs / "initdb", "-D", folder / "data", "-A", "trust", "-U", "gnn"]
+        subprocess.run(as_user(*initdb), check=True, capture_output=True, cwd="/")
+        options = ["-D", folder / "data", "-k", folder, "-c", "listen_addresses="]
+        process = subprocess.Popen(
+            as_user(programs / "postgres", *options), stderr=subprocess.DEVNULL, cwd="/"
+        )
+        yield _ready(f"postgresql+psycopg://gnn@/postgres?host={folder}")
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
 
 
 def _ready(url):
