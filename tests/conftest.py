@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -65,3 +66,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(ALONE) or item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.alone)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints what the campaign counted, in whichever process it ran."""
+    counts: Counter[str] = Counter()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            for kind, number in report.user_properties:
+                if kind.startswith("campaign: "):
+                    counts[kind.removeprefix("campaign: ")] += number
+    if counts:
+        terminalreporter.section("campaign")
+        for kind, number in sorted(counts.items()):
+            terminalreporter.write_line(f"{number:7}  {kind}")

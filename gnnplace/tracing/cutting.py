@@ -31,7 +31,7 @@ Export = Callable[[StepModule], torch.export.ExportedProgram]
 
 
 @dataclass(frozen=True)
-class Whole:
+class UncutBatch:
     """The whole batch of which a share is captured.
 
     Attributes:
@@ -52,7 +52,7 @@ class Cutter:
         step: Model, loss and inputs of the whole batch.
         share: The same of one share.
         count: Shares, M.
-        accept: See `Whole`.
+        accept: See `UncutBatch`.
         name: Of the model, for messages.
 
     Attributes:
