@@ -251,9 +251,9 @@ def compare_intervals(
 
     Args:
         problem: what to place.
-        names: of placers that minimise the step time; all that are shown by default.
+        names: the names of placers that minimise the step time; all that are shown by default.
         budget: seconds for each placer.
-        seed: of all randomness.
+        seed: the seed of all randomness.
         progress: called with a line before each placer.
     """
     others = compare(problem, names, budget=budget, seed=seed, progress=progress)

@@ -30,7 +30,7 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
     """How a model is captured.
 
     Args:
-        parser: of a command.
+        parser: the parser of a command.
         auto: ``--microbatches`` may be ``auto``.
         many: ``--microbatches`` is a list to try.
     """

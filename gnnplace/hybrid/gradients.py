@@ -62,7 +62,7 @@ class StepParts:
 
     Attributes:
         alone: the model-parallel step of one group.
-        all_reduce: of the busiest ring.
+        all_reduce: the seconds of the busiest ring's all-reduce.
         exposed: that the all-reduce adds to the step.
     """
 
@@ -148,8 +148,8 @@ def with_all_reduce(
     """The step with its gradients reduced.
 
     Args:
-        step: of one group.
-        rings: of each of its devices; those with one member do nothing.
+        step: the step of one group.
+        rings: the rings of each of its devices; those with one member do nothing.
         overlap: whether reducing may begin before the backward pass has ended.
         bucket: bytes that are reduced together.
     """

@@ -40,7 +40,7 @@ class Task:
     """What one worker does.
 
     Attributes:
-        name: Of the worker, for messages.
+        name: The name of the worker, for messages.
         run: Called in the worker; returns plain data (no tensors), sent back through a pipe.
         core: Core to stay on; None leaves the affinity as it is.
     """

@@ -120,7 +120,7 @@ def shard_network(tables: Tables, *, memory_limit: float | None = None) -> Shard
     """The best split, proven best where it says so.
 
     Args:
-        tables: of ``shard_tables``.
+        tables: what ``shard_tables`` returned.
         memory_limit: bytes that a device has.
 
     Raises:
@@ -139,7 +139,7 @@ def shard_frontier(
     """Every split that no other beats in both time and memory.
 
     Args:
-        tables: of ``shard_tables``.
+        tables: what ``shard_tables`` returned.
         epsilon: relative error in time that is allowed.
         memory_limit: bytes that a device has.
     """

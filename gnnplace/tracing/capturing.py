@@ -51,7 +51,7 @@ def capture(
         optimizer: "sgd", "adamw", or one of `gnnplace.tracing.optimizers`.
         dtype: "float32": as it is; "bfloat16": parameters, buffers and inputs are converted.
         forward_only: Inference: no loss, backward or update.
-        name: Of the program; the model's class by default.
+        name: The name of the program; the model's class by default.
         whole: The batch that the inputs are a share of, to prove that it may be cut.
 
     Returns:

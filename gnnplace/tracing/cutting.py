@@ -53,7 +53,7 @@ class Cutter:
         share: The same of one share.
         count: Shares, M.
         accept: See `UncutBatch`.
-        name: Of the model, for messages.
+        name: The name of the model, for messages.
 
     Attributes:
         batch: What was found, after the call.

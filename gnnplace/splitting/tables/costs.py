@@ -74,8 +74,8 @@ class Moved:
     """Seconds of going from one layout to another.
 
     Attributes:
-        reduction: of making sums.
-        resharding: of everything else.
+        reduction: the seconds of making sums.
+        resharding: the seconds of everything else.
     """
 
     reduction: float = 0.0
@@ -143,7 +143,7 @@ def compute(
         split: its configuration.
         mesh: sizes of the mesh's dimensions.
         machine: speeds.
-        seconds: of the whole operation, where they were measured.
+        seconds: the seconds of the whole operation, where they were measured.
     """
     parts = math.prod(parts_of(split, mesh).values())
     if seconds is not None:
