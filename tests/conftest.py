@@ -43,7 +43,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 ALONE = (
     "tests/cli/test_demo.py",
-    "tests/cli/test_hybrid_execution.py",
     "tests/cli/test_shard_run.py",
     "tests/execution/",
     "tests/hybrid/test_ddp.py",

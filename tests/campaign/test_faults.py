@@ -173,7 +173,7 @@ KILLS = [("SIGKILL", "main"), ("SIGINT", "main"), ("SIGINT", "group"), ("SIGTERM
 CASES = [(name, *kill) for name in COMMANDS for kill in KILLS]
 CASES += [(name, "SIGKILL", "worker") for name in WITH_WORKERS]
 CASES += [(name, "SIGSTOP", "worker") for name in WITH_WORKERS]
-SLICE, ALL = 1, int(os.environ.get("GNNPLACE_STRIKES", "26"))  # strikes of each case
+SLICE, ALL = 1, int(os.environ.get("GNNPLACE_STRIKES", "18"))  # strikes of each case
 SIZES = [pytest.param(SLICE, id="slice"), pytest.param(ALL, id="all", marks=pytest.mark.campaign)]
 
 
