@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.costs.gpus import figures
 from gnnplace.data.captured_graph import CapturedGraph, op_names, read_captured, write_captured
 from gnnplace.data.captured_models import CapturedModel
 from gnnplace.data.card import card
@@ -24,7 +25,6 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph
 from gnnplace.profiling.grouping import group_graph
-from gnnplace.costs.gpus import figures
 from gnnplace.profiling.profiler import group_ops
 from gnnplace.profiling.roofline import estimate_ops
 from gnnplace.tracing import Program

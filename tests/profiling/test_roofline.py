@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.errors import InputError
 from gnnplace.costs.gpus import CPU, GPUS, figures
+from gnnplace.errors import InputError
 from gnnplace.profiling.roofline import estimate_ops, op_bytes, op_flops
 from gnnplace.tracing import Program, capture, load
 from tests.profiling.programs import small
