@@ -3,9 +3,9 @@
 A message of ``s`` bytes takes ``latency + s / bandwidth``. ``bandwidth`` is what the largest
 message measured attains, ``latency`` what the smallest took beyond its bytes. Where no single
 messages were measured, both are those of an all-gather of two GPUs, of which each sends one half to
-the other, or the bus bandwidth and the latency of a step of an all-reduce; ``source`` says so. Collectives of the same
-machines are in ``gnnplace/costs/tables/links.json``, with commits and licences in ``LINKS.md``
-beside it.
+the other, or the bus bandwidth and the latency of a step of an all-reduce; ``source`` says so.
+Collectives of the same machines are in ``gnnplace/costs/tables/links.json``, with commits and
+licences in ``LINKS.md`` beside it.
 
 How links share what is between them is the presets' matter: behind an NVSwitch or PCIe with peer
 copies each GPU has one port a direction, on dedicated NVLinks every pair its own channel.

@@ -145,6 +145,6 @@ MACHINES: Mapping[str, Machine] = {
 MEASURED_PRESETS: Mapping[str, Callable[[], Cluster]] = {
     **{name: machine.cluster for name, machine in MACHINES.items()},
     "nvlink-v100-8": _cube_mesh,
-    "nvlink-pairs-a100-4": lambda: _pairs("a100", "nvlink-pairs-a100"),
+    "nvlink-pairs-a100-80-4": lambda: _pairs("a100-80", "nvlink-pairs-a100"),
     "nvlink-pairs-h100-4": lambda: _pairs("h100", "nvlink-pairs-h100"),
 }
