@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from gnnplace.errors import InputError
 
-GIGA, MICRO = 1e9, 1e-6
+GIGA = 1e9
 VIDUR = "microsoft/vidur, data/profiling/network"
 AICONFIGURATOR = "ai-dynamo/aiconfigurator, NCCL 2.27.3 and 2.29.2, half precision"
 TRAIN_TIME = "DebarghaG/estimate-train-time, data/regressors"
@@ -48,7 +48,7 @@ def _fabric(
     about: str, latency: float, bandwidth: float, source: str, *, between: bool = False
 ) -> Fabric:
     """Latency in microseconds, bandwidth in GB/s."""
-    return Fabric(about, latency * MICRO, bandwidth * GIGA, source, between)
+    return Fabric(about, latency / 1e6, bandwidth * GIGA, source, between)
 
 
 FABRICS: Mapping[str, Fabric] = {
@@ -156,12 +156,18 @@ FABRICS: Mapping[str, Fabric] = {
 }  # fmt: skip
 
 
-def fabric(name: str) -> Fabric:
-    """The fabric of that name.
+# What a user measured; its figures stand on the links themselves.
+OWN_INSIDE, OWN_BETWEEN = "own-inside", "own-between"
+
+
+def is_between(name: str) -> bool:
+    """Whether a fabric joins servers.
 
     Raises:
-        InputError: there is none; the names are listed.
+        InputError: there is none of that name; the names are listed.
     """
+    if name in (OWN_INSIDE, OWN_BETWEEN):
+        return name == OWN_BETWEEN
     if name not in FABRICS:
         raise InputError(f"fabric {name!r}: unknown; known: {', '.join(FABRICS)}")
-    return FABRICS[name]
+    return FABRICS[name].between

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from gnnplace.cluster.fabrics import fabric as known_fabric
+from gnnplace.cluster.fabrics import is_between
 from gnnplace.files import Schema
 
 Name = Annotated[str, Field(min_length=1)]
@@ -44,7 +44,7 @@ Channel = Annotated[
 
 def _known(value: Any) -> Any:
     if isinstance(value, str):
-        known_fabric(value)
+        is_between(value)  # refuses names that it does not know
     return value
 
 

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.cluster import Cluster
-from gnnplace.cluster.fabrics import FABRICS
+from gnnplace.cluster.fabrics import is_between
 from gnnplace.costs.links import (
     ERRORS,
     FORMULA,
@@ -85,6 +85,11 @@ class Group:
         """Devices."""
         return self.servers * self.each
 
+    @property
+    def fabrics(self) -> frozenset[str]:
+        """Those that it goes over."""
+        return frozenset(name for name in (self.inside, self.between) if name is not None)
+
 
 def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
     """The group that devices of a cluster make; None where their links name no fabric.
@@ -105,7 +110,7 @@ def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
             names[ends] = link.fabric
     if len(names) < len(chosen) * (len(chosen) - 1) or None in names.values():
         return None
-    inner = {pair: name for pair, name in names.items() if name and not FABRICS[name].between}
+    inner = {pair: name for pair, name in names.items() if name and not is_between(name)}
     outer = {name for pair, name in names.items() if pair not in inner}
     servers = _servers(members, inner)
     sizes = {len(server) for server in servers}

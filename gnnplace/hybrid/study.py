@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnnplace.cluster import Cluster
+from gnnplace.costs.own import with_measurements
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.hybrid.advice import Advice, advise
 from gnnplace.hybrid.convergence import Convergence, CriticalBatch, read_epochs
@@ -39,6 +40,7 @@ class HybridOptions:
         network_latency: seconds, between copies of the cluster.
         network_bandwidth: bytes a second, between copies of the cluster.
         overlap: whether gradients are reduced while the backward pass goes on.
+        links: a log of nccl-tests, whose figures replace those of the cluster's links.
     """
 
     devices: int | None = None
@@ -51,6 +53,7 @@ class HybridOptions:
     network_latency: float = 10e-6
     network_bandwidth: float = 10e9
     overlap: bool = True
+    links: str | None = None
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -98,14 +101,20 @@ def study_hybrid(
         progress: called with a line when something begins that takes seconds.
 
     Raises:
+        FormatError: a line of the log that cannot be read.
         InputError: bad arguments, or inference.
         InfeasibleError: no split fits.
     """
     options, search = options or HybridOptions(), search or Search()
     if search.capture.forward_only:
         raise InputError("--forward-only: hybrid is about training")
-    own = _cluster(what, cluster)
-    fabric = Fabric(own, options.network_latency, options.network_bandwidth)
+    own, table = _cluster(what, cluster), None
+    if options.links is not None:
+        measured = with_measurements(own, options.links)
+        own, table = measured.cluster, measured.table
+        for note in measured.notes:
+            progress(note)
+    fabric = Fabric(own, options.network_latency, options.network_bandwidth, table)
     most = own.num_devices if options.devices is None else options.devices
     counts = device_counts(most)
     name = model_name(what)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gnnplace.cluster import Cluster, Device
+from gnnplace.costs.own import with_measurements
 from gnnplace.problem import Problem
 from gnnplace.profiling.profiler import any_local, profile
 from gnnplace.profiling.targets import is_problem_file, read_on_cluster, resolve_cluster
@@ -22,6 +23,7 @@ def profile_model(
     cluster: str | Cluster = "auto",
     *,
     options: CaptureOptions | None = None,
+    links: str | None = None,
     progress: Progress | None = None,
 ) -> Problem:
     """A model on a cluster as a problem, with measured op times where the devices are here.
@@ -30,13 +32,20 @@ def profile_model(
         model: As ``capture_model`` takes it, or a program captured at 1/M of the batch.
         cluster: As ``resolve_cluster`` takes it.
         options: As for ``capture_model``.
+        links: A log of nccl-tests, whose figures replace those of the cluster's links.
         progress: Called with a line when something begins that takes seconds.
 
     Raises:
+        FormatError: a line of the log that cannot be read.
         InputError: there is no such model or cluster.
         CaptureError: the model cannot be captured.
     """
     options, cluster = options or CaptureOptions(), resolve_cluster(cluster)
+    if links is not None:
+        measured = with_measurements(cluster, links)
+        cluster = measured.cluster
+        for note in measured.notes:
+            (progress or str)(note)
     if isinstance(model, str):
         # Where nothing can be measured nothing needs to be allocated, however large the model.
         model = capture_model(model, options=options, fake=not any_local(cluster))
