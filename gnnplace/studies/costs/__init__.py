@@ -1,0 +1,1 @@
+"""Predictions from cost tables against published steps."""
