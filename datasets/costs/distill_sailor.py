@@ -5,8 +5,8 @@
 FOLDER holds the files of eth-easl/sailor, gzipped as they are. Kept: what each plan on Clariden was
 and took, the profiled seconds of a layer's forward and backward pass at four GPUs of tensor
 parallelism (Varuna's format: there is no sound profile of GPT-Neo-2.7B on GH200 in the others),
-parameters of the layers, and seconds of an optimizer step, fitted to the profiled steps of OPT-350M
-on one, two and four GPUs.
+parameters and kept activations (bytes an example) of the layers, and seconds of an optimizer step,
+fitted to the profiled steps of OPT-350M on one, two and four GPUs.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def layers_of(folder: Path, name: str) -> dict[str, Any]:
             for size in sizes
         },
         "parameters": [layer["params_floats"] for layer in info.values()],
+        "activations": [layer["act_mem_bytes"] for layer in info.values()],
     }
 
 

@@ -165,7 +165,8 @@ def add_headroom(parser: ArgumentParser) -> None:
         "--headroom",
         type=str | None,
         default=None,
-        help="What a placement leaves free on every device: a share, as 10%%, or bytes, as 2GB.",
+        help="What a placement leaves free on every device: a share, as 10%%, or bytes, as 2GB, or "
+        "auto: what CUDA, NCCL and the allocator take on GPUs.",
     )
 
 
