@@ -151,12 +151,12 @@ def _read_row(words: Sequence[str], section: _Section) -> None:
 
 def _check(row: dict[str, str], size: float, micro: float, rate: float) -> None:
     """Refuses wrong results, and times in another unit than microseconds."""
-    wrong = row.get("#wrong", "0")
-    if wrong not in ("0", "N/A"):
-        raise ValueError(f"{wrong} wrong elements: this run cannot be relied on")
     if rate > 1.0 and abs(size / micro / 1e3 / rate - 1.0) > SLACK:
         told = f"{row['size']} bytes in {row['time']} us are not {row['algbw']} GB/s"
         raise ValueError(told)
+    wrong = row.get("#wrong", "0")
+    if wrong not in ("0", "N/A"):
+        raise ValueError(f"{wrong} wrong elements: this run cannot be relied on")
 
 
 def _run(section: _Section) -> Run | None:
@@ -169,6 +169,9 @@ def _run(section: _Section) -> Run | None:
     if len(section.hosts) < 2:
         told = f"{len(section.hosts)} lines '#  Rank … on HOST device' before this row"
         raise ValueError(f"{told}: two GPUs at least are needed")
+    missing = sorted(set(range(max(section.hosts) + 1)) - set(section.hosts))
+    if missing:
+        raise ValueError(f"the line '#  Rank' of rank {missing[0]} is missing before this row")
     if len(set(each.values())) > 1:
         raise ValueError(f"servers with different numbers of GPUs: {dict(each)}")
     program = section.program or _guess(section)
