@@ -2,10 +2,11 @@
 
 A surface holds, for one op, type and device, points in the space of log2 of its sizes and the log
 of measured seconds over the roofline's. A query is answered by a weighted linear fit to its K
-nearest points (Cleveland and Devlin, JASA 1988: LOESS of degree one), with a ridge on the slopes so
-that few or collinear points give their weighted mean:
+nearest points (Cleveland and Devlin, JASA 1988: LOESS of degree one, here with Shepard's weights,
+which let a point that is at the query answer it), with a ridge on the slopes so that few or
+collinear points give their weighted mean:
 
-    w_i = exp(-(d_i / d_K)^2),  minimise sum_i w_i (y_i - a - b (x_i - x))^2 + r sum(w) |b|^2
+    w_i = (d_i^2 + h^2)^-2,  minimise sum_i w_i (y_i - a - b (x_i - x))^2 + r sum(w) |b|^2
 
 and the answer is a. Distances are in octaves. O((P + Q) log P + Q K d^2) for P points, Q queries.
 """
@@ -22,6 +23,7 @@ from scipy.spatial import cKDTree
 Floats = NDArray[np.float64]
 NEIGHBOURS = 20
 RIDGE = 0.02
+NEAR = 0.5  # h^2: octaves squared within which points count alike
 REACH = 6.0  # octaves beyond which slopes are not followed
 
 
@@ -61,8 +63,7 @@ class Surface:
         return value, distance[:, : min(3, count)].mean(axis=1)
 
     def _fit(self, query: Floats, distance: Floats, index: NDArray[np.intp]) -> Floats:
-        width = np.maximum(distance[:, -1:], 1e-3)
-        weight = np.exp(-((distance / width) ** 2))
+        weight = (distance**2 + NEAR) ** -2.0
         offset = np.clip(self.at[index] - query[:, None, :], -REACH, REACH)
         design = np.concatenate([np.ones((*index.shape, 1)), offset], axis=2)
         weighted = design * weight[:, :, None]
