@@ -2,14 +2,14 @@
 
 Rates are dense (no sparsity), of the boost clock, multiply and add counted as two. A card that
 has no units for a type runs it through a wider one; its rate is then that of the wider type.
-Memory is the datasheet's size in units of 10^9 bytes, a little below what the driver counts.
+Power is the datasheet's limit, year that of the architecture. Memory is the datasheet's size in units of 10^9 bytes, a little below what the driver counts.
 The variants of one chip (PCIe, SXM) are one kind with the figures of the variant that is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gnnplace.errors import InputError
 
@@ -31,6 +31,8 @@ class Gpu:
             TF32 as PyTorch multiplies by default, `tf32` as cuDNN convolves by default, `float16`
             and `bfloat16` with sums in float32.
         source: Where the figures are from.
+        power: Watts that it may draw.
+        year: Of its architecture's first product.
         launch: Seconds that an op takes at least.
     """
 
@@ -39,7 +41,9 @@ class Gpu:
     bandwidth: float
     rates: Mapping[str, float]
     source: str
-    launch: float = field(default=LAUNCH)
+    power: float
+    year: int
+    launch: float = LAUNCH
 
     def flops(self, dtype: str) -> float:
         """Operations a second in a type; of float32 for types that are not listed."""
@@ -51,12 +55,14 @@ def _gpu(
     memory: float,
     bandwidth: float,
     rates: tuple[float, float, float, float],
+    power: float,
+    year: int,
     source: str,
 ) -> Gpu:
     """Memory in GB, bandwidth in GB/s; rates of float32, tf32, float16, bfloat16 in TFLOP/s."""
     names = (FLOAT32, "tf32", "float16", "bfloat16")
     tera = {name: rate * TERA for name, rate in zip(names, rates, strict=True)}
-    return Gpu(product, memory * GIGA, bandwidth * GIGA, tera, source)
+    return Gpu(product, memory * GIGA, bandwidth * GIGA, tera, source, power, year)
 
 
 CPU = Gpu(
@@ -65,62 +71,118 @@ CPU = Gpu(
     10 * GIGA,
     {FLOAT32: 50e9},
     "assumed: one core of a 2.5-3 GHz server with AVX2 at half of its peak",
+    10.0,
+    2019,
     5 * MICRO,
 )
 AICONFIGURATOR = "ai-dynamo/aiconfigurator, systems/*.yaml, commit 095f58a"
 GPUS: Mapping[str, Gpu] = {
-    "p4": _gpu("Tesla P4", 8, 192, (5.5, 5.5, 5.5, 5.5), "NVIDIA P4 datasheet, 2016"),
+    "p4": _gpu("Tesla P4", 8, 192, (5.5, 5.5, 5.5, 5.5), 75, 2016, "NVIDIA P4 datasheet, 2016"),
     "p100": _gpu(
-        "Tesla P100 PCIe 16 GB", 16, 732, (9.3, 9.3, 18.7, 9.3), "NVIDIA P100 datasheet, 2016"
+        "Tesla P100 PCIe 16 GB",
+        16,
+        732,
+        (9.3, 9.3, 18.7, 9.3),
+        250,
+        2016,
+        "NVIDIA P100 datasheet, 2016",
     ),
     "v100": _gpu(
-        "Tesla V100 SXM2 16 GB", 16, 900, (15.7, 15.7, 125, 15.7), "NVIDIA V100 datasheet, 2017"
+        "Tesla V100 SXM2 16 GB",
+        16,
+        900,
+        (15.7, 15.7, 125, 15.7),
+        300,
+        2017,
+        "NVIDIA V100 datasheet, 2017",
     ),
     "v100-32": _gpu(
-        "Tesla V100 PCIe 32 GB", 32, 900, (14.0, 14.0, 112, 14.0), "NVIDIA V100 datasheet, 2018"
+        "Tesla V100 SXM2 32 GB",
+        32,
+        900,
+        (15.7, 15.7, 125, 15.7),
+        300,
+        2017,
+        "NVIDIA V100 datasheet, 2018",
     ),
-    "t4": _gpu("Tesla T4", 16, 320, (8.1, 8.1, 65, 8.1), "NVIDIA T4 datasheet, 2018"),
+    "t4": _gpu("Tesla T4", 16, 320, (8.1, 8.1, 65, 8.1), 70, 2018, "NVIDIA T4 datasheet, 2018"),
     "titan-xp": _gpu(
-        "Titan Xp", 12, 547.6, (12.15, 12.15, 12.15, 12.15), "NVIDIA Titan Xp page, 2017"
+        "Titan Xp", 12, 547.6, (12.15, 12.15, 12.15, 12.15), 250, 2016, "NVIDIA Titan Xp page, 2017"
     ),
     "rtx-2080-ti": _gpu(
         "GeForce RTX 2080 Ti",
         11,
         616,
         (13.45, 13.45, 53.8, 13.45),
+        250,
+        2018,
         "NVIDIA Turing architecture whitepaper, 2018",
     ),
     "titan-rtx": _gpu(
-        "Titan RTX", 24, 672, (16.3, 16.3, 130.5, 16.3), "NVIDIA Turing whitepaper, 2018"
+        "Titan RTX", 24, 672, (16.3, 16.3, 130.5, 16.3), 280, 2018, "NVIDIA Turing whitepaper, 2018"
     ),
     "rtx-3090": _gpu(
         "GeForce RTX 3090",
         24,
         936,
         (35.6, 35.6, 71, 71),
+        350,
+        2020,
         "NVIDIA Ampere GA102 architecture whitepaper, 2020",
     ),
-    "a40": _gpu("A40", 48, 696, (37.4, 74.8, 149.7, 149.7), "NVIDIA A40 datasheet, 2020"),
+    "a40": _gpu(
+        "A40", 48, 696, (37.4, 74.8, 149.7, 149.7), 300, 2020, "NVIDIA A40 datasheet, 2020"
+    ),
     "a100": _gpu(
-        "A100 SXM4 40 GB", 40, 1555, (19.5, 156, 312, 312), "NVIDIA A100 40GB datasheet, 2020"
+        "A100 SXM4 40 GB",
+        40,
+        1555,
+        (19.5, 156, 312, 312),
+        400,
+        2020,
+        "NVIDIA A100 40GB datasheet, 2020",
     ),
     "a100-80": _gpu(
-        "A100 SXM4 80 GB", 80, 2039, (19.5, 156, 312, 312), "NVIDIA A100 80GB datasheet, 2021"
+        "A100 SXM4 80 GB",
+        80,
+        2039,
+        (19.5, 156, 312, 312),
+        400,
+        2020,
+        "NVIDIA A100 80GB datasheet, 2021",
     ),
-    "l4": _gpu("L4", 24, 300, (30.3, 60.5, 121, 121), "NVIDIA L4 datasheet, 2023"),
-    "l40s": _gpu("L40S", 48, 864, (91.6, 183, 362.05, 362.05), "NVIDIA L40S datasheet, 2023"),
+    "l4": _gpu("L4", 24, 300, (30.3, 60.5, 121, 121), 72, 2022, "NVIDIA L4 datasheet, 2023"),
+    "l40s": _gpu(
+        "L40S", 48, 864, (91.6, 183, 362.05, 362.05), 350, 2022, "NVIDIA L40S datasheet, 2023"
+    ),
     "h100": _gpu(
-        "H100 SXM5 80 GB", 80, 3350, (67, 494.5, 989, 989), "NVIDIA H100 SXM datasheet, 2022"
+        "H100 SXM5 80 GB",
+        80,
+        3350,
+        (67, 494.5, 989, 989),
+        700,
+        2022,
+        "NVIDIA H100 SXM datasheet, 2022",
     ),
-    "h200": _gpu("H200 SXM", 141, 4800, (67, 494.5, 989, 989), "NVIDIA H200 SXM datasheet, 2023"),
+    "h200": _gpu(
+        "H200 SXM", 141, 4800, (67, 494.5, 989, 989), 700, 2022, "NVIDIA H200 SXM datasheet, 2023"
+    ),
     "gh200": _gpu(
-        "GH200 96 GB HBM3", 96, 4000, (67, 494.5, 989, 989), "NVIDIA GH200 datasheet, 2023"
+        "GH200 96 GB HBM3",
+        96,
+        4000,
+        (67, 494.5, 989, 989),
+        700,
+        2022,
+        "NVIDIA GH200 datasheet, 2023",
     ),
     "b200": _gpu(
         "B200 SXM 180 GB",
         180,
         7700,
         (75, 1125, 2250, 2250),
+        1000,
+        2024,
         f"NVIDIA HGX B200 datasheet, 2024; bandwidth: {AICONFIGURATOR}",
     ),
     "rtx-pro-6000": _gpu(
@@ -128,6 +190,8 @@ GPUS: Mapping[str, Gpu] = {
         96,
         1792,
         (120, 233.9, 467.8, 467.8),
+        600,
+        2024,
         f"NVIDIA RTX PRO 6000 datasheet, 2025; tensor cores at 2430 MHz: {AICONFIGURATOR}",
     ),
 }

@@ -1,1 +1,1 @@
-"""Predictions from cost tables against published steps."""
+"""How far predicted op and step times are from published ones, none of which they were fitted to."""

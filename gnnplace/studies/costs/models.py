@@ -1,0 +1,75 @@
+"""The models of published training steps, from their configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing.program import Program
+
+# As the benchmarks that published the steps configure them; NeuSight (Lee et al., ASPLOS 2025),
+# scripts/asplos/data/DLmodel_configs. Attention is eager: products, softmax, dropout apart.
+GPT2: Mapping[str, Any] = {"activation_function": "gelu_new", "vocab_size": 50257}
+CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bert_large": (
+        "bert",
+        {
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+            "is_decoder": True,
+        },
+    ),
+    "gpt2_large": ("gpt2", {**GPT2, "n_embd": 1280, "n_head": 20, "n_layer": 36}),
+    "gpt2_med": ("gpt2", {**GPT2, "n_embd": 1024, "n_head": 16, "n_layer": 24}),
+    "gpt2_xl": ("gpt2", {**GPT2, "n_embd": 1600, "n_head": 25, "n_layer": 48}),
+    "gpt3_xl": ("gpt2", {**GPT2, "n_embd": 3072, "n_head": 24, "n_layer": 24}),
+    "gpt3_27": ("gpt2", {**GPT2, "n_embd": 2560, "n_head": 32, "n_layer": 32}),
+    "opt_13": (
+        "opt",
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 32,
+            "ffn_dim": 8192,
+            "word_embed_proj_dim": 2048,
+            "vocab_size": 50272,
+            "attention_dropout": 0.0,
+            "dropout": 0.1,
+        },
+    ),
+}
+
+
+def language_model(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Any]]:
+    """A model that returns its logits, and token ids for it.
+
+    Args:
+        name: One of `CONFIGURATIONS`.
+        batch: Sequences.
+        length: Tokens of each.
+    """
+    import transformers
+
+    kind, fields = CONFIGURATIONS[name]
+    if kind == "gpt2":
+        fields = {**fields, "n_positions": length}
+    config = transformers.AutoConfig.for_model(
+        kind, attn_implementation="eager", use_cache=False, **fields
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    return model.train(), {"input_ids": torch.zeros(batch, length, dtype=torch.long)}
+
+
+@cache
+def captured(name: str, batch: int, length: int, forward_only: bool = False) -> Program:
+    """A model's step under fake tensors: forward, and backward of the sum of its logits."""
+    spec = f"{__name__}:language_model?name={name}&batch={batch}&length={length}"
+    return capture_model(spec, options=CaptureOptions(forward_only=forward_only), fake=True)
