@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +127,13 @@ def test_a_fabric_in_a_file(tmp_path):
     assert "fabric" not in Link(source="a", target="b", latency=0.0, bandwidth=1.0).model_dump(
         exclude_defaults=True
     )
+
+
+def test_the_docs_have_every_preset_and_its_figures():
+    page = (Path(__file__).parents[2] / "docs/howto/cluster.md").read_text(encoding="utf-8")
+    for name in preset_names():
+        assert f"`{name}`" in page
+    for name in {link.fabric for make in MEASURED_PRESETS.values() for link in make().links}:
+        figures = FABRICS[name]
+        told = f"`{name}`: {figures.latency * 1e6:.3g} µs, {figures.bandwidth / 1e9:.4g} GB/s"
+        assert told in page

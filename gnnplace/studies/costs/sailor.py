@@ -3,7 +3,7 @@
 Strati et al., SOSP 2025 (eth-easl/sailor, MIT licence): OPT-350M and GPT-Neo-2.7B in fp32 on 1 to
 64 servers of four GH200 (Alps Clariden, Slingshot), four GPUs of tensor parallelism in a server,
 pipelines and replicas over servers. ``sailor.json`` has the plans, what they took, and profiles of
-single layers (``datasets/costs/distill_sailor.py`` makes it).
+single layers (``benchmarks/distill_sailor.py`` makes it).
 
 A step is arithmetic on what was measured elsewhere; nothing is fitted to the steps:
 

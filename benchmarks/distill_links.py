@@ -1,6 +1,6 @@
 """Makes ``gnnplace/costs/tables/links.json`` from public measurements of links and collectives.
 
-    python datasets/costs/distill_links.py FOLDER [-o links.json]
+    python benchmarks/distill_links.py FOLDER [-o links.json]
 
 FOLDER holds one folder a source, with the files of its repository gzipped as they are (parquet as
 csv): ``aiconfigurator``, ``vidur``, ``estimate-train-time``, ``sailor``, ``vtrain``; repositories,
@@ -231,7 +231,7 @@ def main() -> None:
     """Reads the folder, writes the table."""
     parser = argparse.ArgumentParser(description="Distils public measurements of collectives.")
     parser.add_argument("folder", type=Path, help="The folder of the public sources.")
-    target = Path(__file__).parents[2] / "gnnplace/costs/tables/links.json"
+    target = Path(__file__).parents[1] / "gnnplace/costs/tables/links.json"
     parser.add_argument("-o", "--output", type=Path, default=target, help="The table to write.")
     args = parser.parse_args()
     table = {

@@ -1,6 +1,6 @@
 """Makes ``gnnplace/studies/costs/sailor.json`` from Sailor's validation runs and layer profiles.
 
-    python datasets/costs/distill_sailor.py FOLDER [-o sailor.json]
+    python benchmarks/distill_sailor.py FOLDER [-o sailor.json]
 
 FOLDER holds the files of eth-easl/sailor, gzipped as they are. Kept: what each plan on Clariden was
 and took, the profiled seconds of a layer's forward and backward pass at four GPUs of tensor
@@ -84,7 +84,7 @@ def main() -> None:
     """Reads the folder, writes the rows."""
     parser = argparse.ArgumentParser(description="Distils Sailor's validation on GH200.")
     parser.add_argument("folder", type=Path, help="The folder of eth-easl/sailor.")
-    target = Path(__file__).parents[2] / "gnnplace/studies/costs/sailor.json"
+    target = Path(__file__).parents[1] / "gnnplace/studies/costs/sailor.json"
     parser.add_argument("-o", "--output", type=Path, default=target, help="The file to write.")
     args = parser.parse_args()
     folder = args.folder
