@@ -24,14 +24,18 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnplace.costs.rows import FAMILY, Rows, from_records, roofline, write_rows
+from gnnplace.costs.calibration import calibrate
+from gnnplace.costs.rows import FAMILY, Rows, from_records, read_rows, roofline, write_rows
 from gnnplace.costs.rows import Record as Row
 from gnnplace.costs.surface import Surface
+from gnnplace.costs.tables import ERRORS
+from gnnplace.files import write_json
 
 FLOAT, HALF = 4, 2
 # NeuSight's clock starts at an event on an idle GPU, so that the host's way to the launch is in
 # every time: what the smallest kernels take but for these seconds of their own.
 SMALLEST = 2e-6
+CLEAR = 1.8  # times the floor: smaller ones say more of the host than of the kernel
 PAIR = ".pair"  # the two gradients of a product, measured together
 FLOOR_GPU = "NVIDIA A100-PCIE-40GB"  # whose floors stand for GPUs that have large kernels alone
 # The same way in its graphs of models, where a view takes 8 to 11 us forward, as does the backward
@@ -80,13 +84,15 @@ def main() -> None:
     for name, read in READERS.items():
         for kind, row in read(arguments.sources / name):
             found[kind].append(row)
-    total = 0
+    total, made = 0, {}
     for kind, records in sorted(found.items()):
         rows = thinned(kind, from_records(apart(kind, records)))
         path = arguments.output / f"{kind}.csv.gz"
-        write_rows(path, rows)
+        write_rows(path, {kind: rows})
         total += path.stat().st_size
+        made |= read_rows(path)
         print(f"{kind}: {len(records)} measured, {len(rows.seconds)} kept")
+    write_json(arguments.output / ERRORS, calibrate(made))
     print(f"{total} bytes")
 
 
@@ -126,7 +132,7 @@ def _kernels(rows: list[dict[str, str]], floor: dict[tuple[str, str], float]) ->
         if least is None:  # convolutions of a GPU of which nothing else is there
             least = 60e-6
         seconds = float(row["Latency"]) * 1e-3
-        if seconds > 1.5 * least and device in NEUSIGHT:
+        if seconds > CLEAR * least and device in NEUSIGHT:
             yield NEUSIGHT[device], _kernel(row, seconds - least + SMALLEST)
 
 
@@ -390,9 +396,10 @@ def _layer(row: dict[str, str]) -> Iterator[Row]:
 
     if tokens < LEAST_ROWS:
         return
+    up, down = seconds("mlp_up_proj"), seconds("mlp_down_proj")
     made = [
-        product("matmul", "bfloat16", 1, tokens, (1 + gated) * wide, width, seconds("mlp_up_proj"), HALF),
-        product("matmul", "bfloat16", 1, tokens, width, wide, seconds("mlp_down_proj"), HALF),
+        product("matmul", "bfloat16", 1, tokens, (1 + gated) * wide, width, up, HALF),
+        product("matmul", "bfloat16", 1, tokens, width, wide, down, HALF),
         Row("add", "bfloat16", seconds("add"), m=tokens, n=width, bytes=6 * tokens * width),
     ]  # fmt: skip
     yield from (row for row in made if row.seconds > 4e-6)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.costs.kin import OTHER_TYPES, apart, group_of, kin_of
+from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, group_of, kin_of
 from gnnplace.costs.prediction import NINETY
 from gnnplace.costs.rows import FAMILY, Floats, Rows
 from gnnplace.costs.surface import Surface
@@ -86,7 +86,7 @@ def _local(found: Surfaces) -> dict[str, list[float]]:
 
 
 def _gpu(found: Surfaces) -> dict[str, list[float]]:
-    """A line through the errors of pairs, which nine in ten... the spread of all scaled by it."""
+    """A line through the errors of pairs, lifted until it is above most of them."""
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for (kind, op, dtype), surface in found.items():
         for (other, name, of), theirs in found.items():
@@ -110,7 +110,10 @@ def _kin(found: Surfaces) -> dict[str, list[float]]:
         parent = kin_of(op)
         theirs = found.get((kind, parent, dtype))
         if theirs is not None:
-            residuals[f"{op}<{parent}"].append(surface.log_ratio - theirs(surface.at)[0])
+            residual = surface.log_ratio - theirs(surface.at)[0]
+            residuals[f"{op}<{parent}"].append(residual)
+            if parent == POOL:  # for ops of the group without rows
+                residuals[group_of(op)].append(residual)
     result = {}
     for name, parts in sorted(residuals.items()):
         bias = float(np.mean([np.median(part) for part in parts]))

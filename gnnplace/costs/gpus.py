@@ -2,7 +2,8 @@
 
 Rates are dense (no sparsity), of the boost clock, multiply and add counted as two. A card that
 has no units for a type runs it through a wider one; its rate is then that of the wider type.
-Power is the datasheet's limit, year that of the architecture. Memory is the datasheet's size in units of 10^9 bytes, a little below what the driver counts.
+Power is the datasheet's limit, year that of the architecture. Memory is the datasheet's size in
+units of 10^9 bytes, a little below what the driver counts.
 The variants of one chip (PCIe, SXM) are one kind with the figures of the variant that is named.
 """
 

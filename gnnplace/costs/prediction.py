@@ -2,7 +2,7 @@
 
     t(x) = roofline(x) * exp(f(x) + b),    f a surface of log ratios, b the bias of the relation
 
-Candidates for an op are, in this order: its own table on that kind (measured); its kin's or another
+Candidates for an op are, in this order: its own table on that kind (table); its kin's or another
 type's table on that kind, its own or its kin's on the two GPUs that are nearest (neighbour); the
 roofline times what ops of its group take of it (roofline). Each promises an error,
 
@@ -27,8 +27,8 @@ from gnnplace.costs.kin import OTHER_TYPES, apart, group_of, kin_of, same_speed
 from gnnplace.costs.rows import FAMILY, Floats, Names, Rows, roofline
 from gnnplace.costs.tables import Tables
 
-MEASURED, NEIGHBOUR, ROOFLINE = "measured", "neighbour", "roofline"
-PROVENANCES = (MEASURED, NEIGHBOUR, ROOFLINE)
+TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
+PROVENANCES = (TABLE, NEIGHBOUR, ROOFLINE)
 NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law
 GPUS_TRIED = 2
 FAR = 4.0  # octaves that double the error
@@ -154,7 +154,7 @@ def group_key(tables: Tables, what: str, op: str) -> str:
 
 def candidates(tables: Tables, kind: str, op: str, dtype: str) -> Iterator[Candidate]:
     """Tables that may answer for an op on a kind, then the roofline."""
-    yield from _on(tables, kind, kind, op, dtype, MEASURED)
+    yield from _on(tables, kind, kind, op, dtype, TABLE)
     others = [k for k in tables.rows if k != kind]
     for name in _line(op):
         near = [k for k in others if any(tables.surface(k, name, t) for t in same_speed(k, dtype))]
@@ -181,10 +181,10 @@ def _on(
     if other != kind:
         at_least, each = tables.errors["gpu"][group_key(tables, "gpu", op)]
         away = at_least + each * apart(kind, other, op, dtype)
-    bias, error = 0.0, 0.0
+    bias, error, before = 0.0, 0.0, op
     for name in _line(op):
         if name != op:
-            step = tables.errors["kin"].get(f"{before}<{name}") or tables.errors["kin"]["all"]
+            step = _kin_step(tables, before, name)
             bias, error = bias + step[0], float(np.hypot(error, step[1]))
         before = name
         if only and name != only:
@@ -197,6 +197,13 @@ def _on(
             total = float(np.hypot(np.hypot(error, away), typed[1]))
             plain = best if exact and name == op else NEIGHBOUR
             yield Candidate(other, name, t, bias + typed[0], total, plain)
+
+
+def _kin_step(tables: Tables, op: str, kin: str) -> tuple[float, float]:
+    """Of this op and its kin, or of ops of its group and theirs."""
+    known = tables.errors["kin"]
+    bias, error = known.get(f"{op}<{kin}") or known.get(group_of(op)) or known["all"]
+    return bias, error
 
 
 def _type_step(tables: Tables, op: str) -> tuple[float, float]:

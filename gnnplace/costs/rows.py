@@ -6,14 +6,14 @@ Sizes mean by family of ops:
 |---|---|---|---|
 | matmul | 1 | [m, k] times [k, n] | |
 | bmm | products | of each | |
-| convolution | groups | pixels of the output, filters, channels x window, of a group | of the filter |
+| convolution | groups | pixels of the output, filters, channels x window of a group | filter's |
 | attention | batch x heads | queries, keys, width of a head | 1 if causal |
 | vector | | rows, length of a row | |
 
 Operations are 2 batch m n k (attention 4, causal 2, backward 2.5 times that), none for vectors,
 which their bytes bound. A table on disk is a CSV file with one line a measured op,
 
-    op,dtype,batch,m,n,k,window,bytes,seconds
+    kind,op,dtype,batch,m,n,k,window,bytes,seconds
 
 gzipped if its name ends in `.gz`. Seconds are of the kernel, without the launch that events around
 it would count.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,7 +39,7 @@ from gnnplace.errors import FormatError, InputError
 Floats = NDArray[np.float64]
 Names = NDArray[np.str_]
 SIZES = ("batch", "m", "n", "k", "window")
-COLUMNS = ("op", "dtype", *SIZES, "bytes", "seconds")
+COLUMNS = ("kind", "op", "dtype", *SIZES, "bytes", "seconds")
 FAMILY: Mapping[str, str] = {
     "matmul": "matmul",
     "matmul.backward": "matmul",
@@ -174,8 +175,8 @@ def roofline(kind: str, rows: Rows) -> Floats:
     return np.asarray(SHORTEST + np.maximum(rows.flops / rates, rows.bytes / gpu.bandwidth))
 
 
-def read_rows(path: Path) -> Rows:
-    """Reads a table.
+def read_rows(path: Path) -> dict[str, Rows]:
+    """Reads a table: rows by kind of device.
 
     Raises:
         InputError: there is no such file.
@@ -184,8 +185,8 @@ def read_rows(path: Path) -> Rows:
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
     lines = csv.reader(io.StringIO(text))
     if tuple(next(lines, ())) != COLUMNS:
         raise FormatError(f"{path}: line 1: the columns must be {','.join(COLUMNS)}")
@@ -193,32 +194,36 @@ def read_rows(path: Path) -> Rows:
     for number, line in enumerate(found, 2):
         if len(line) != len(COLUMNS) or not _is_measured(line):
             raise FormatError(
-                f"{path}: line {number}: an op, its type and 7 numbers are needed, none negative"
-                " and seconds above 0"
+                f"{path}: line {number}: a kind, an op, its type and 7 numbers are needed, none "
+                "negative and seconds above 0"
             )
-    columns = list(zip(*found, strict=True)) or [()] * len(COLUMNS)
-    numbers = np.array(columns[2:], dtype=np.float64)
-    names = (np.array(columns[i], dtype=np.str_) for i in range(2))
-    return Rows(*names, numbers[:5].T.copy(), numbers[5], numbers[6])
+    if not found:
+        raise FormatError(f"{path}: has no rows; write one line a measured op")
+    columns = list(zip(*found, strict=True))
+    numbers = np.array(columns[3:], dtype=np.float64)
+    kinds, op, dtype = (np.array(columns[i], dtype=np.str_) for i in range(3))
+    rows = Rows(op, dtype, numbers[:5].T.copy(), numbers[5], numbers[6])
+    return {str(kind): rows.take(kinds == kind) for kind in np.unique(kinds)}
 
 
 def _is_measured(line: list[str]) -> bool:
     try:
-        numbers = [float(text) for text in line[2:]]
+        numbers = [float(text) for text in line[3:]]
     except ValueError:
         return False
     return all(0 <= number < np.inf for number in numbers) and numbers[-1] > 0
 
 
-def write_rows(path: Path, rows: Rows) -> None:
-    """Writes a table; the same rows give the same bytes."""
+def write_rows(path: Path, tables: Mapping[str, Rows]) -> None:
+    """Writes rows by kind; the same rows give the same bytes."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for i in np.lexsort((*rows.sizes.T[::-1], rows.dtype, rows.op)):
-        sizes = [int(size) for size in rows.sizes[i]]
-        cells = (rows.op[i], rows.dtype[i], *sizes, int(rows.bytes[i]), f"{rows.seconds[i]:.4g}")
-        writer.writerow(cells)
+    for kind, rows in sorted(tables.items()):
+        for i in np.lexsort((*rows.sizes.T[::-1], rows.dtype, rows.op)):
+            sizes = [int(size) for size in rows.sizes[i]]
+            cells = (rows.op[i], rows.dtype[i], *sizes, int(rows.bytes[i]))
+            writer.writerow((kind, *cells, f"{rows.seconds[i]:.4g}"))
     data = file.getvalue().encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)

@@ -57,8 +57,8 @@ class Surface:
         count = min(NEIGHBOURS, len(self.at) - own)
         if count < 1:
             return np.zeros(len(query)), np.full(len(query), np.inf)
-        distance, index = self.tree.query(query, k=list(range(1 + own, count + 1 + own)))
-        distance, index = distance.reshape(len(query), -1), index.reshape(len(query), -1)
+        found = self.tree.query(query, k=list(range(1 + own, count + 1 + own)))
+        distance, index = (np.asarray(part).reshape(len(query), -1) for part in found)
         value = self._fit(query, distance, index)
         return value, distance[:, : min(3, count)].mean(axis=1)
 

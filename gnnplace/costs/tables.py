@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.costs.gpus import known_kind
+from gnnplace.costs.gpus import figures, known_kind
 from gnnplace.costs.kin import POOL, POOLED
 from gnnplace.costs.rows import Rows, read_rows, roofline
 from gnnplace.costs.surface import Surface
@@ -55,24 +55,31 @@ class Tables:
         mine = rows.take(index)
         return Surface(mine.at, np.log(mine.seconds / roofline(kind, mine)))
 
-    def with_rows(self, kind: str, rows: Rows) -> Tables:
-        """With a user's own rows of a kind in the place of what there is of it."""
-        return Tables({**self.rows, kind: rows}, self.errors, self.given | {kind})
+    def with_rows(self, rows: Mapping[str, Rows]) -> Tables:
+        """With a user's own rows in the place of what there is of their kinds."""
+        named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
+        return Tables({**self.rows, **named}, self.errors, self.given | set(named))
 
 
 @cache
 def shipped() -> Tables:
     """The tables that come with the package; see its `tables/README.md`."""
-    kinds = [path.name.removesuffix(ENDING) for path in sorted(FOLDER.glob(f"*{ENDING}"))]
-    rows = {kind: read_rows(FOLDER / f"{kind}{ENDING}") for kind in kinds}
+    rows: dict[str, Rows] = {}
+    for path in sorted(FOLDER.glob(f"*{ENDING}")):
+        rows |= read_rows(path)
     return Tables(rows, read_json(FOLDER / ERRORS))
 
 
-def with_table(kind: str, path: str | Path) -> Tables:
-    """The shipped tables with a user's own of one kind.
+def with_table(path: str | Path | None) -> Tables:
+    """The shipped tables, with a user's own first for the kinds that it has.
 
     Raises:
-        InputError: the file cannot be read, or no figures of the kind are known.
+        InputError: the file cannot be read, or no figures of a kind are known.
         FormatError: it is no table.
     """
-    return shipped().with_rows(known_kind(kind) or kind, read_rows(Path(path)))
+    if path is None:
+        return shipped()
+    rows = read_rows(Path(path))
+    for kind in rows:
+        figures(kind)
+    return shipped().with_rows(rows)

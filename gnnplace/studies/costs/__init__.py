@@ -1,1 +1,1 @@
-"""How far predicted op and step times are from published ones, none of which they were fitted to."""
+"""How far predicted times of ops and steps are from published ones."""

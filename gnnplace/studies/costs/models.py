@@ -59,13 +59,42 @@ def language_model(name: str, batch: int, length: int) -> tuple[nn.Module, dict[
     import transformers
 
     kind, fields = CONFIGURATIONS[name]
+    attention = "eager"
+    if kind == "opt":
+        attention = "of_2022"
+        transformers.AttentionInterface.register(attention, attention_of_2022)
+        mask = transformers.masking_utils.eager_mask
+        transformers.AttentionMaskInterface.register(attention, mask)
     if kind == "gpt2":
         fields = {**fields, "n_positions": length}
     config = transformers.AutoConfig.for_model(
-        kind, attn_implementation="eager", use_cache=False, **fields
+        kind, attn_implementation=attention, use_cache=False, **fields
     )
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
     return model.train(), {"input_ids": torch.zeros(batch, length, dtype=torch.long)}
+
+
+def attention_of_2022(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float = 1.0,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """OPT's eager attention as transformers had it when the steps were measured.
+
+    Beside what it does now it took the maximum of the scores and the least float.
+    """
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    scores = torch.max(scores, torch.full((), torch.finfo(scores.dtype).min))
+    weights = nn.functional.softmax(scores, dim=-1)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
 @cache
