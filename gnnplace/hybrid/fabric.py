@@ -28,7 +28,7 @@ import numpy as np
 
 from gnnplace.cluster import Cluster
 from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, group_of
-from gnnplace.costs.links import Table, shipped
+from gnnplace.costs.links import Estimate, Table, shipped
 from gnnplace.errors import InputError
 
 NETWORK_LATENCY = 10e-6
@@ -163,6 +163,13 @@ class Fabric:
         own = Counter(channel for way in ways for channel in way.channels)
         shared = max(sends[channel] / count for channel, count in own.items())
         return KnownRing(ring.pace, ring.latency, ring.overlaps, group, self.table, shared)
+
+    def known(self, size: float) -> Estimate | None:
+        """An all-reduce of ``size`` bytes over one copy, if its fabric is known."""
+        (ring,) = self.rings([range(self.cluster.num_devices)])
+        if not isinstance(ring, KnownRing):
+            return None
+        return collective(ALL_REDUCE, size, ring.group, self.table)
 
     def group(self, first: int, count: int) -> Cluster:
         """The cluster of ``count`` devices from ``first`` on, which lie in one copy.

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnnplace.cluster import Cluster
+from gnnplace.costs.links import Estimate
 from gnnplace.costs.own import with_measurements
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.hybrid.advice import Advice, advise
 from gnnplace.hybrid.convergence import Convergence, CriticalBatch, read_epochs
 from gnnplace.hybrid.fabric import Fabric
+from gnnplace.hybrid.gradients import BUCKET
 from gnnplace.hybrid.place import Placing, Search
 from gnnplace.hybrid.presets import Preset, preset_of
 from gnnplace.hybrid.splits import Row, Splitter, Training, device_counts, group_sizes
@@ -126,8 +128,18 @@ def study_hybrid(
     if not any(row.parts is not None for row in rows):
         raise InfeasibleError(f"hybrid: no split of {most} devices fits; {rows[0].note}")
     copies = most > own.num_devices
-    origin = _origin(place_on, training, preset, given=options.examples is not None, copies=copies)
+    known = _known(fabric)
+    given = options.examples is not None
+    origin = _origin(place_on, training, preset, known, given=given, copies=copies)
     return HybridStudy(what, name, most, rows, advise(rows), origin)
+
+
+def _known(fabric: Fabric) -> Estimate | None:
+    """A bucket's all-reduce over the cluster, where its fabric is known."""
+    try:
+        return fabric.known(BUCKET)
+    except InputError:  # devices that are not linked in a ring
+        return None
 
 
 def _cluster(what: str, cluster: str | Cluster | None) -> Cluster:
@@ -187,11 +199,22 @@ def _batch(what: str, batch: int | None) -> int:
 
 
 def _origin(
-    place_on: Placing, training: Training, preset: Preset, *, given: bool, copies: bool
+    place_on: Placing,
+    training: Training,
+    preset: Preset,
+    known: Estimate | None,
+    *,
+    given: bool,
+    copies: bool,
 ) -> dict[str, str]:
     """Where each kind of figure comes from."""
     convergence = training.convergence
     links = "predicted from the cluster's links"
+    if known is not None:
+        links = (
+            f"{known.provenance} (expected error {known.error:.0%} over all devices of the "
+            f"cluster): {known.source}"
+        )
     if copies:
         links += ", between copies of it from --network-* (assumed)"
     if not place_on.has_gradients:

@@ -19,6 +19,7 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.problem import build_problem
 
 MEBI = 2**20
+LLAMA = ((1, 1, 301.28), (2, 2, 364.31), (4, 4, 492.38), (8, 8, 748.50))
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,16 @@ MEBI = 2**20
 def test_activations_of_galvatron(hidden, batch, tensor_parallel, mebibytes):
     """gpt, memory_profiling_bf16_hidden{2560,4096}_head32_seqlen2048.json: a layer more."""
     found = transformer_activations(hidden, 2048, batch, heads=32, tensor_parallel=tensor_parallel)
+    assert found / MEBI == pytest.approx(mebibytes, rel=0.006)
+
+
+@pytest.mark.parametrize(("batch", "tensor_parallel", "mebibytes"), LLAMA)
+def test_activations_of_llama(batch, tensor_parallel, mebibytes):
+    """llama, memory_profiling_bf16_hidden4096_head32_seqlen2048.json: a layer more."""
+    found = transformer_activations(
+        4096, 2048, batch, heads=32, tensor_parallel=tensor_parallel, feed_forward=11008,
+        gated=True, dropout=False,
+    )  # fmt: skip
     assert found / MEBI == pytest.approx(mebibytes, rel=0.006)
 
 
