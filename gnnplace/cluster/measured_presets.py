@@ -10,17 +10,21 @@ Memory is 1 GB below the nominal size, which leaves room for the CUDA context.
 one NVLink or two, the others over the host's PCIe 3.0 (12 GB/s: published, not measured here). In
 ``nvlink-pairs-…-4`` messages between pairs go over PCIe at the bus bandwidth of an all-reduce of
 all four (microsoft/vidur, all_reduce.csv of the same machines).
+
+Presets of several servers may be named with another number of them: ``dgx-h100-16x8``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 from gnnplace.cluster.cluster import Cluster
 from gnnplace.cluster.fabrics import FABRICS, GIGA
 from gnnplace.cluster.schema import Channel, Device, Link
+from gnnplace.errors import InputError
 
 MEMORY: Mapping[str, float] = {
     "a100": 39 * GIGA,
@@ -142,6 +146,31 @@ MACHINES: Mapping[str, Machine] = {
     "ethernet-a100-2x4": Machine("a100", 4, "nvswitch-a100", PORT, 2, "ethernet-a100"),
     "ethernet-v100-2x4": Machine("v100", 4, "nvlink-v100-4", PAIR, 2, "ethernet-v100"),
 }
+MOST_DEVICES = 256  # every pair is a link
+NUMBERED = re.compile(r"(.+)-(\d{1,4})x(\d{1,4})")
+
+
+def with_servers(name: str) -> Cluster | None:
+    """A preset with another number of servers, such as ``dgx-h100-16x8``; None if it is none.
+
+    Raises:
+        InputError: more than ``MOST_DEVICES`` devices, or fewer than two servers.
+    """
+    found = NUMBERED.fullmatch(name)
+    if found is None:
+        return None
+    base, servers, each = found[1], int(found[2]), int(found[3])
+    alike = (m for n, m in MACHINES.items() if m.servers > 1 and n.startswith(f"{base}-"))
+    machine = next((m for m in alike if m.each == each), None)
+    if machine is None:
+        return None
+    if not (servers >= 2 and servers * each <= MOST_DEVICES):
+        told = f"two servers at least and {MOST_DEVICES} devices at most can be listed"
+        raise InputError(f"cluster preset {name!r}: {told}")
+    cluster = replace(machine, servers=servers).cluster()
+    return Cluster(cluster.devices, cluster.links, name)
+
+
 MEASURED_PRESETS: Mapping[str, Callable[[], Cluster]] = {
     **{name: machine.cluster for name, machine in MACHINES.items()},
     "nvlink-v100-8": _cube_mesh,

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gnnplace.cluster.cluster import Cluster
-from gnnplace.cluster.measured_presets import MEASURED_PRESETS
+from gnnplace.cluster.measured_presets import MEASURED_PRESETS, with_servers
 from gnnplace.cluster.schema import Device, Link
 from gnnplace.errors import InputError
 
@@ -129,13 +129,25 @@ def preset_names() -> tuple[str, ...]:
     return tuple(PRESETS)
 
 
+def is_preset(name: str) -> bool:
+    """Whether a preset has that name, or would with another number of servers.
+
+    Raises:
+        InputError: it would, and has too many of them.
+    """
+    return name in PRESETS or with_servers(name) is not None
+
+
 def preset(name: str) -> Cluster:
-    """The preset cluster of that name.
+    """The preset cluster of that name; one of several servers with any number of them.
 
     Raises:
         InputError: there is none; the names are listed.
     """
     if name not in PRESETS:
+        scaled = with_servers(name)
+        if scaled is not None:
+            return scaled
         raise InputError(f"cluster preset {name!r}: unknown; presets: {', '.join(PRESETS)}")
     cluster = PRESETS[name]()
     return Cluster(cluster.devices, cluster.links, name)

@@ -213,8 +213,8 @@ def _level(key: Key, sizes: FloatArray, fabric: str, table: Table) -> tuple[Floa
     own = table.of(fabric)
     floor = hops(key.op, key.devices) * table.latency[fabric]
     if key in own:
-        far = not all(own[key].covers(float(size)) for size in np.atleast_1d(sizes))
-        return own[key].at(sizes, floor), NEIGHBOUR if far else MEASURED
+        near = own[key].covers(float(np.min(sizes))) and own[key].covers(float(np.max(sizes)))
+        return own[key].at(sizes, floor), MEASURED if near else NEIGHBOUR
     for op, part in ((key.op, 1.0), *RELATIVES.get(key.op, ())):
         alike = Key(op, key.servers, key.each)
         if alike in own:

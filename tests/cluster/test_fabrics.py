@@ -11,7 +11,7 @@ from gnnplace.cluster import Link, load_cluster, preset, preset_names, write_clu
 from gnnplace.cluster.fabrics import FABRICS
 from gnnplace.cluster.measured_presets import MEASURED_PRESETS, ONE_LINK, TWO_LINKS
 from gnnplace.costs.gpus import GPUS
-from gnnplace.errors import FormatError
+from gnnplace.errors import FormatError, InputError
 
 TABLE = json.loads((files("gnnplace.costs") / "tables/links.json").read_text())
 # Nominal GB and GB/s a direction of NVLink, PCIe or the network card: of datasheets.
@@ -137,3 +137,18 @@ def test_the_docs_have_every_preset_and_its_figures():
         figures = FABRICS[name]
         told = f"`{name}`: {figures.latency * 1e6:.3g} µs, {figures.bandwidth / 1e9:.4g} GB/s"
         assert told in page
+
+
+def test_any_number_of_servers():
+    cluster = load_cluster("slingshot-gh200-16x4")
+    assert (cluster.num_devices, cluster.name) == (64, "slingshot-gh200-16x4")
+    assert cluster.links[-1].source == "gpu:63"
+    assert load_cluster("dgx-h100-3x8").num_devices == 24
+    for name, told in (
+        ("dgx-h100-64x8", "256 devices at most"),
+        ("dgx-h100-1x8", "two servers at least"),
+        ("dgx-h100-4x4", "neither a file nor a preset"),
+        ("dgx-h200-4x8", "neither a file nor a preset"),
+    ):
+        with pytest.raises(InputError, match=told):
+            load_cluster(name)
