@@ -13,9 +13,12 @@ from functools import cached_property
 import numpy as np
 
 from gnnplace.cluster import Cluster
-from gnnplace.costs.collectives import Group, collective_seconds, group_of
+from gnnplace.costs.collectives import ALL_REDUCE, Group, collective_seconds, group_of
 from gnnplace.costs.links import FloatArray, Table, shipped
 from gnnplace.errors import InputError
+
+# Gradients are reduced together in buckets of so many bytes: PyTorch DDP's default.
+BUCKET = 25 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,19 @@ class Exchange:
             return Group(self.whole.inside, None, 1, count)
         servers = -(-count // self.whole.each)
         return Group(self.whole.inside, self.whole.between, servers, -(-count // servers))
+
+    def in_buckets(self, count: int, total: float) -> float:
+        """Seconds of all-reducing ``total`` bytes of gradients over ``count`` devices, as DDP."""
+        counts, sizes = np.array(float(count)), np.array(float(BUCKET))
+        return total / BUCKET * float(self.seconds(ALL_REDUCE, counts, sizes))
+
+    def bucketed(self, op: str, counts: FloatArray, sizes: FloatArray) -> FloatArray:
+        """Seconds of collectives that share buckets with others: a part of a bucket's where small.
+
+        Arguments are those of ``seconds``.
+        """
+        part = np.minimum(sizes / BUCKET, 1.0)
+        return part * self.seconds(op, counts, np.where(sizes > 0, np.maximum(sizes, BUCKET), 0.0))
 
     def seconds(self, op: str, counts: FloatArray, sizes: FloatArray) -> FloatArray:
         """Seconds of collectives; none for one device, or of no bytes.

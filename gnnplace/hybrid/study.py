@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnnplace.cluster import Cluster
+from gnnplace.costs.exchange import BUCKET
 from gnnplace.costs.links import Estimate
 from gnnplace.costs.own import with_measurements
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.hybrid.advice import Advice, advise
 from gnnplace.hybrid.convergence import Convergence, CriticalBatch, read_epochs
 from gnnplace.hybrid.fabric import Fabric
-from gnnplace.hybrid.gradients import BUCKET
 from gnnplace.hybrid.place import Placing, Search
 from gnnplace.hybrid.presets import Preset, preset_of
 from gnnplace.hybrid.splits import Row, Splitter, Training, device_counts, group_sizes

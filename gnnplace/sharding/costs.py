@@ -114,7 +114,7 @@ def layer_costs(
     gradient = np.zeros(len(splits))
     stored = _local(operation, parts, operation.kept or operation.output)
     for axes in operation.parameters:
-        gradient = gradient + _all_reduce(operation, parts, axes, machine)
+        gradient = gradient + _all_reduce(operation, parts, axes, machine, bucketed=True)
         stored = stored + machine.state * _local(operation, parts, axes)
     return LayerCosts(compute, reduced * seconds, gradient * seconds, stored * machine.element)
 
@@ -128,11 +128,16 @@ def _local(operation: Operation, parts: dict[str, NDArray], axes: Axes) -> Float
 
 
 def _all_reduce(
-    operation: Operation, parts: dict[str, NDArray], axes: Axes, machine: Machine
+    operation: Operation,
+    parts: dict[str, NDArray],
+    axes: Axes,
+    machine: Machine,
+    *,
+    bucketed: bool = False,
 ) -> FloatArray:
     """Elements that pass a device's link when the tensor is summed over all it does not have.
 
-    On a known fabric, as many as would take its seconds.
+    On a known fabric, as many as would take its seconds; gradients go in buckets there.
     """
     group = np.ones(len(next(iter(parts.values()))))
     for name, split in parts.items():
@@ -140,7 +145,8 @@ def _all_reduce(
             group = group * split
     local = _local(operation, parts, axes)
     if machine.exchange is not None:
-        seconds = machine.exchange.seconds(ALL_REDUCE, group, local * machine.element)
+        exchange = machine.exchange.bucketed if bucketed else machine.exchange.seconds
+        seconds = exchange(ALL_REDUCE, group, local * machine.element)
         return seconds * machine.bandwidth / machine.element
     return 2.0 * (group - 1.0) / group * local
 

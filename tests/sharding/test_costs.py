@@ -7,7 +7,7 @@ import pytest
 
 from gnnplace.cluster import preset
 from gnnplace.costs.collectives import ALL_REDUCE, Group, collective
-from gnnplace.costs.exchange import Exchange
+from gnnplace.costs.exchange import BUCKET, Exchange
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.configurations import Space, configurations, data_parallel
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, sharding_problem
@@ -190,6 +190,9 @@ def test_a_known_fabric_prices_reductions_and_resharding():
     )  # fmt: skip
     eight = Group("nvswitch-h100", None, 1, 8)
     sizes = [4.0 * layer.elements(axes) for axes in layer.parameters]
-    expected = sum(collective(ALL_REDUCE, size, eight).seconds for size in sizes)
+    expected = sum(
+        min(size / BUCKET, 1.0) * collective(ALL_REDUCE, max(size, BUCKET), eight).seconds
+        for size in sizes
+    )
     assert priced.gradient[whole] == pytest.approx(expected, rel=1e-9)
     assert best_strategy(sharding_problem(build_network("alexnet"), 8, known)).cost > 0

@@ -56,6 +56,7 @@ class MeshMachine:
         overhead: seconds of an operation, forward and backward, that no split makes less.
         state: copies of a parameter that stay: itself, its gradient and Adam's two moments.
         exchange: what collectives take on a cluster whose fabric is known; else the formulas above.
+        bucketed: whether its collectives go together with others.
 
     Raises:
         InputError: a speed that is not positive.
@@ -68,6 +69,7 @@ class MeshMachine:
     overhead: float = 0.0
     state: int = 4
     exchange: Exchange | None = None
+    bucketed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("flops", "bandwidth", "reading"):
@@ -77,7 +79,8 @@ class MeshMachine:
     def collective(self, op: str, devices: int, size: float) -> float:
         """Seconds of a collective of ``size`` bytes, as ``costs.collectives`` counts them."""
         if self.exchange is not None:
-            return float(self.exchange.seconds(op, np.array(float(devices)), np.array(size)))
+            seconds = self.exchange.bucketed if self.bucketed else self.exchange.seconds
+            return float(seconds(op, np.array(float(devices)), np.array(size)))
         share = (devices - 1) / devices * size / self.bandwidth
         return (2 * share if op == ALL_REDUCE else share) + self.latency
 
@@ -207,7 +210,8 @@ def parameter_gradient(
     if value.source != PARAMETER or not value.gradient:
         return 0.0
     gradient = gradient_layout(axes, split)
-    together = replace(machine, latency=0.0)  # all gradients go in a few collectives
+    # All gradients go in a few collectives.
+    together = replace(machine, latency=0.0, bucketed=True)
     return move(value.bytes, gradient, settled(gradient), mesh, together).total
 
 
