@@ -106,6 +106,24 @@ GPUS: Mapping[str, Gpu] = {
         2017,
         "NVIDIA V100 datasheet, 2018",
     ),
+    "titan-v": _gpu(
+        "Titan V",
+        12,
+        652.8,
+        (14.9, 14.9, 110, 14.9),
+        250,
+        2017,
+        "NVIDIA Titan V page, 2017",
+    ),
+    "gtx-1080-ti": _gpu(
+        "GeForce GTX 1080 Ti",
+        11,
+        484,
+        (11.3, 11.3, 11.3, 11.3),
+        250,
+        2016,
+        "NVIDIA GTX 1080 Ti page, 2017",
+    ),
     "t4": _gpu("Tesla T4", 16, 320, (8.1, 8.1, 65, 8.1), 70, 2018, "NVIDIA T4 datasheet, 2018"),
     "titan-xp": _gpu(
         "Titan Xp", 12, 547.6, (12.15, 12.15, 12.15, 12.15), 250, 2016, "NVIDIA Titan Xp page, 2017"
