@@ -66,6 +66,11 @@ class Row:
     fault: str = ""
 
     @property
+    def name(self) -> str:
+        """Model and plan."""
+        return f"{self.model} {self.plan}"
+
+    @property
     def error(self) -> float:
         """Predicted over published seconds, less one."""
         return self.predicted / self.published - 1.0
