@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
@@ -51,6 +51,7 @@ class Row:
         batch: examples of a step.
         predicted: seconds.
         published: seconds.
+        error: predicted over published seconds, less one.
         fault: why the published row cannot be relied on; empty if it can.
     """
 
@@ -63,17 +64,16 @@ class Row:
     batch: int
     predicted: float
     published: float
+    error: float = field(init=False)
     fault: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error", self.predicted / self.published - 1.0)
 
     @property
     def name(self) -> str:
         """Model and plan."""
         return f"{self.model} {self.plan}"
-
-    @property
-    def error(self) -> float:
-        """Predicted over published seconds, less one."""
-        return self.predicted / self.published - 1.0
 
 
 @cache
