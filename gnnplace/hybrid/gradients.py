@@ -24,13 +24,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.costs.exchange import BUCKET
 from gnnplace.hybrid.fabric import Ring
 from gnnplace.placers import Result
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.simulation import Simulation
 
 FloatArray = NDArray[np.float64]
-BUCKET = 25 * 2**20
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,6 +171,8 @@ def replicated_problem(problem: Problem, groups: int, cluster: Cluster) -> Probl
             tuple(_named(problem, p, member) for member in problem.members[p.op]) for p in places
         ),
         estimated=problem.estimated[op],
+        error={kind: values[op] for kind, values in problem.error.items()},
+        source={kind: tuple(named[p.op] for p in places) for kind, named in problem.source.items()},
         microbatches=groups * problem.microbatches,
     )
 

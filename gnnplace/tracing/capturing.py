@@ -97,12 +97,32 @@ def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module,
         floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(target) if floating else leaf
 
+    if any(isinstance(p, FakeTensor) for p in model.parameters()):
+        # Fake tensors are not copied, or the copies would be of another mode than the inputs.
+        kept = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+        copied = copy.deepcopy(model, kept)
+        _convert_fake(copied, convert)
+        return copied, pytree.tree_map(convert, inputs)
     copied = copy.deepcopy(model)
     for own, other in zip(model.parameters(), copied.parameters(), strict=True):
         # A copy of a tensor has none of its hooks.
         other._backward_hooks = own._backward_hooks
         other._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
     return copied.to(target), pytree.tree_map(convert, inputs)
+
+
+def _convert_fake(model: nn.Module, convert: Callable[[Any], Any]) -> None:
+    """What `Module.to` does, which cannot swap fake parameters; tied ones stay tied."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, own in module.named_parameters(recurse=False, remove_duplicate=False):
+            if own not in made:
+                made[own] = nn.Parameter(convert(own.detach()), own.requires_grad)
+                made[own]._backward_hooks = own._backward_hooks
+                made[own]._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
+            module._parameters[name] = made[own]
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            module._buffers[name] = convert(buffer)
 
 
 def _is_fake(model: nn.Module, step: StepModule) -> bool:
