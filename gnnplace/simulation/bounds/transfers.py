@@ -1,0 +1,90 @@
+"""Neighbours are on one device, one after the other, or pay for a transfer.
+
+Suppose that the step takes less than ``limit``. An edge whose transfer alone would make a path of
+``limit`` or longer has none: its ends are on one device. With these joined, heads, tails and work
+grow, further edges cannot have a transfer, and in the end either the bounds of what is left reach
+``limit``, or a part fits on no device: then the step takes ``limit`` at least. If not, the step
+takes ``limit`` or what these bounds say, whichever is less. The best limit is searched for by
+bisection. Such refutations of an assumed step time are known as destructive bounds, or shaving
+(Klein and Scholl, 1999; Martin and Shmoys, 1996).
+
+A path through a transfer is, by ranks of copies, the head of the producer's copy, the op, the
+transfer over the link that is best for it, the consumer and its tail. All copies of an edge go over
+one link, one after the other.
+
+Complexity: ``ROUNDS`` times that of the bounds, and of joining.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.simulation.bounds.relaxation import Relaxation
+
+FloatArray = NDArray[np.float64]
+ROUNDS, JOININGS = 5, 3
+LARGE = 6_000  # Groups of copies above which fewer rounds are played.
+
+
+def with_transfers(relaxation: Relaxation, least: float) -> float:
+    """A bound in seconds that is not below ``least``, which is one already."""
+    if len(relaxation.crossing) == 0 or not np.isfinite(least) or least <= 0:
+        return least
+    low, high = least, max(float(relaxation.part_columns.sum(axis=0).min()), least)
+    high = high if np.isfinite(high) else 8.0 * least
+    rounds = ROUNDS if len(relaxation.work) <= LARGE else 3
+    for _ in range(rounds):
+        if high <= low * 1.002:
+            break
+        limit = float(np.sqrt(low * high))
+        found = refuted(relaxation, limit)
+        if found >= limit:
+            low = limit
+        else:
+            low, high = max(low, found), limit
+    return low
+
+
+def refuted(relaxation: Relaxation, limit: float) -> float:
+    """Seconds that the step takes at least if it takes less than ``limit``; inf: it does not."""
+    here = relaxation
+    for _ in range(JOININGS):
+        part, copies = here.machines.part, here.copies
+        source, target = part[copies.source], part[copies.target]
+        one = (source != target) & (through(here) >= limit)
+        if not one.any():
+            break
+        joined = here.machines.joined(source[one], target[one])
+        if not joined.possible:
+            return np.inf
+        here = here.with_machines(joined)
+        if here.part_columns.min(axis=1).max() >= limit:
+            return np.inf
+    return 0.0 if here is relaxation else max(here.bounds().values())
+
+
+def through(relaxation: Relaxation) -> FloatArray:
+    """Longest path in seconds through each edge if it has a transfer. [E]"""
+    copies, head, tail, work = (
+        relaxation.copies,
+        relaxation.head,
+        relaxation.tail,
+        relaxation.work,
+    )
+    source, target, count = copies.source, copies.target, copies.count
+    slack = count[target] - copies.matched
+    turns = (count[source] > 1) & (count[target] > 1)
+    service = np.where(turns, relaxation.service, 0.0)
+    after = relaxation.crossing - relaxation.service
+    served, longest = np.full(len(source), -np.inf), np.zeros(len(source))
+    for k in range(int(count.max())):
+        rank = np.minimum(k - slack, count[source] - 1)
+        some = (rank >= 0) & (k < count[target])
+        done = head[copies.begin[source] + np.maximum(rank, 0)] + work[source]
+        served = np.where(some, np.maximum(served, done) + service, served)
+        arrival = np.maximum(done + relaxation.crossing, served + after)
+        last = np.clip(count[target] - 1 - k, 0, None)
+        path = arrival + work[target] + tail[copies.begin[target] + last]
+        longest = np.where(some, np.maximum(longest, path), longest)
+    return longest
