@@ -27,6 +27,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 THRESHOLDS = 64
 MOST_CELLS = 20_000_000
+ROUNDING = 1e-9  # Of a unit's work: what is left by rounding alone is nothing.
 
 
 def thresholds(values: FloatArray, count: int = THRESHOLDS) -> FloatArray:
@@ -111,9 +112,10 @@ def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArr
             work = early[row, rows]
             if work == np.inf:
                 continue
+            most = work * (1.0 - ROUNDING)
             for i in range(rows):
                 for j in range(columns):
-                    left = weight[k] * max(0.0, work - early[row, i] - late[row, j])
+                    left = weight[k] * max(0.0, most - early[row, i] - late[row, j])
                     least[i, j] = min(least[i, j], left) if some else left
             some = True
         if some:
