@@ -12,7 +12,8 @@ A path through a transfer is, by ranks of copies, the head of the producer's cop
 transfer over the link that is best for it, the consumer and its tail. All copies of an edge go over
 one link, one after the other.
 
-Complexity: ``ROUNDS`` times that of the bounds, and of joining.
+Complexity: ``ROUNDS`` times that of the bounds, and of joining. The first limit is the time of all
+work on one device.
 """
 
 from __future__ import annotations
@@ -23,26 +24,25 @@ from numpy.typing import NDArray
 from gnnplace.simulation.bounds.relaxation import Relaxation
 
 FloatArray = NDArray[np.float64]
-ROUNDS, JOININGS = 5, 3
-LARGE = 6_000  # Groups of copies above which fewer rounds are played.
+ROUNDS, FEW_ROUNDS, JOININGS = 7, 4, 3
+LARGE = 6_000  # Groups of copies above which few rounds are played.
+ALMOST, CLOSE = 1.0 - 1e-9, 1.002
 
 
 def with_transfers(relaxation: Relaxation, least: float) -> float:
     """A bound in seconds that is not below ``least``, which is one already."""
     if len(relaxation.crossing) == 0 or not np.isfinite(least) or least <= 0:
         return least
-    low, high = least, max(float(relaxation.part_columns.sum(axis=0).min()), least)
-    high = high if np.isfinite(high) else 8.0 * least
-    rounds = ROUNDS if len(relaxation.work) <= LARGE else 3
-    for _ in range(rounds):
-        if high <= low * 1.002:
+    alone = float(relaxation.part_columns.sum(axis=0).min())  # All on one device.
+    low, high = least, max(least, alone if np.isfinite(alone) else 8.0 * least)
+    limit = high * ALMOST
+    for _ in range(ROUNDS if len(relaxation.work) <= LARGE else FEW_ROUNDS):
+        if limit <= low * CLOSE:
             break
-        limit = float(np.sqrt(low * high))
         found = refuted(relaxation, limit)
-        if found >= limit:
-            low = limit
-        else:
-            low, high = max(low, found), limit
+        low = max(low, min(found, limit))
+        high = high if found >= limit else limit
+        limit = float(np.sqrt(low * high))
     return low
 
 

@@ -19,7 +19,8 @@ from gnnplace.graph.jit import kernel
 from gnnplace.simulation.arrays import copy_to, greatest
 
 FloatArray = NDArray[np.float64]
-UPDATES = 60
+UPDATES = 120
+RATE, SLOWER = 0.4, 0.95  # Of the first update, and of each update the next.
 
 
 @kernel
@@ -36,7 +37,7 @@ def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple
     for k in range(num_columns):
         devices += counts[k]
     weight = full_floats(num_columns, 1.0 / devices)
-    best, most = empty_floats(num_columns), -1.0
+    best, most, rate = empty_floats(num_columns), -1.0, RATE
     for _ in range(updates if num_columns > 1 else 1):
         load = zero_floats(num_columns)
         total = 0.0
@@ -55,8 +56,9 @@ def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple
             load[k] /= counts[k]
         most_load, scale = max(greatest(load), 1e-300), 0.0
         for k in range(num_columns):
-            weight[k] *= np.exp(0.2 * load[k] / most_load)
+            weight[k] *= np.exp(rate * load[k] / most_load)
             scale += weight[k] * counts[k]
         for k in range(num_columns):
             weight[k] /= scale
+        rate *= SLOWER
     return best, most
