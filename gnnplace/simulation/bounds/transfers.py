@@ -2,18 +2,18 @@
 
 Suppose that the step takes less than ``limit``. An edge whose transfer alone would make a path of
 ``limit`` or longer has none: its ends are on one device. With these joined, heads, tails and work
-grow, further edges cannot have a transfer, and in the end either the bounds of what is left reach
-``limit``, or a part fits on no device: then the step takes ``limit`` at least. If not, the step
-takes ``limit`` or what these bounds say, whichever is less. The best limit is searched for by
-bisection. Such refutations of an assumed step time are known as destructive bounds, or shaving
-(Klein and Scholl, 1999; Martin and Shmoys, 1996).
+grow, further edges cannot have a transfer, and in the end there are bounds on what is left, or a
+part that no device holds. The step takes that, or what the shortest of the paths takes that were
+joined for. The best limit is searched for by bisection, first the time of all work on one device.
+Such refutations of an assumed step time are known as destructive bounds, or shaving (Martin and
+Shmoys, 1996; Klein and Scholl, 1999). The capacity of devices is part of it: parts that no device
+holds together have a transfer, whatever it takes.
 
 A path through a transfer is, by ranks of copies, the head of the producer's copy, the op, the
 transfer over the link that is best for it, the consumer and its tail. All copies of an edge go over
 one link, one after the other.
 
-Complexity: ``ROUNDS`` times that of the bounds, and of joining. The first limit is the time of all
-work on one device.
+Complexity: ``ROUNDS`` times that of the bounds, and of joining.
 """
 
 from __future__ import annotations
@@ -26,42 +26,51 @@ from gnnplace.simulation.bounds.relaxation import Relaxation
 FloatArray = NDArray[np.float64]
 ROUNDS, FEW_ROUNDS, JOININGS = 7, 4, 3
 LARGE = 6_000  # Groups of copies above which few rounds are played.
-ALMOST, CLOSE = 1.0 - 1e-9, 1.002
+ALMOST, CLOSE, FAR = 1.0 - 1e-9, 1.002, 8.0
 
 
 def with_transfers(relaxation: Relaxation, least: float) -> float:
     """A bound in seconds that is not below ``least``, which is one already."""
     if len(relaxation.crossing) == 0 or not np.isfinite(least) or least <= 0:
         return least
-    alone = float(relaxation.part_columns.sum(axis=0).min())  # All on one device.
-    low, high = least, max(least, alone if np.isfinite(alone) else 8.0 * least)
+    alone = float(relaxation.part_columns.sum(axis=0).min())
+    fits = (relaxation.machines.memory >= relaxation.machines.state.sum()).any()
+    low, high = least, max(least, alone if np.isfinite(alone) and fits else FAR * least)
     limit = high * ALMOST
     for _ in range(ROUNDS if len(relaxation.work) <= LARGE else FEW_ROUNDS):
         if limit <= low * CLOSE:
             break
-        found = refuted(relaxation, limit)
-        low = max(low, min(found, limit))
-        high = high if found >= limit else limit
+        found = shaved(relaxation, limit)
+        if found == np.inf:  # Nothing fits at all, which is not for a bound to say.
+            break
+        low = max(low, found)
+        high = max(high if found >= limit else limit, low)
         limit = float(np.sqrt(low * high))
     return low
 
 
-def refuted(relaxation: Relaxation, limit: float) -> float:
-    """Seconds that the step takes at least if it takes less than ``limit``; inf: it does not."""
-    here = relaxation
+def shaved(relaxation: Relaxation, limit: float) -> float:
+    """A bound in seconds from joining what cannot have a transfer within ``limit`` seconds.
+
+    If the step takes less than all of the paths that are joined for, they are joined rightly and it
+    takes what follows from that; so it takes the less of the two.
+    """
+    here, shortest = relaxation, np.inf
     for _ in range(JOININGS):
-        part, copies = here.machines.part, here.copies
+        part, copies, path = here.machines.part, here.copies, through(here)
         source, target = part[copies.source], part[copies.target]
-        one = (source != target) & (through(here) >= limit)
+        one = (source != target) & (path >= limit)
         if not one.any():
             break
+        shortest = min(shortest, float(path[one].min()))
         joined = here.machines.joined(source[one], target[one])
         if not joined.possible:
-            return np.inf
+            return shortest
         here = here.with_machines(joined)
-        if here.part_columns.min(axis=1).max() >= limit:
-            return np.inf
-    return 0.0 if here is relaxation else max(here.bounds().values())
+        longest = float(here.part_columns.min(axis=1).max())
+        if longest >= limit:
+            return min(shortest, longest)
+    return 0.0 if here is relaxation else min(shortest, max(here.bounds().values()))
 
 
 def through(relaxation: Relaxation) -> FloatArray:
