@@ -371,7 +371,7 @@ def durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
 
 
 def least_seconds(cluster: Cluster, sizes: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Seconds that each message takes over the link that is best for it, and holds a link, at least.
+    """Least seconds of each message over any link, and least seconds that it holds one.
 
     The first from the end of its producer until it may be consumed; inf where there is no link.
     """

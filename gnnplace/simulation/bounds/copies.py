@@ -1,8 +1,8 @@
 """Copies of one op by rank: micro-batches are alike, so only how many have passed matters.
 
-The copies of an op, one a micro-batch, are on one device: one after the other. Let ``h_k(x)`` be the
-least start, in any schedule, of the copy of ``x`` that starts k-th (from 0), whichever that is. With
-``w`` the least times of ops,
+The copies of an op, one a micro-batch, are on one device: one after the other. Let ``h_k(x)`` be
+the least start, in any schedule, of the copy of ``x`` that starts k-th (from 0), whichever that is.
+With ``w`` the least times of ops,
 
 * ``h_k(x) >= h_k(p) + w_p`` for an input ``p`` that feeds each copy from its own: k + 1 copies of
   ``p`` have finished. Where only some copies are fed, or a single op feeds all or takes all, as

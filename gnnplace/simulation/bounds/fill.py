@@ -1,9 +1,9 @@
 """Filling and draining: what devices cannot do yet, or no longer, early and late in the step.
 
 Until ``a`` seconds a unit, alone on a device, can do no more than its jobs that are released, one
-after the other: ``P(a)``; in the last ``b`` seconds no more than ``Q(b)``, likewise by tails. What is
-left of its work is done in the ``T - a - b`` seconds between. With the weights ``w`` of devices of
-the work bound, for all ``a`` and ``b`` that leave work to some unit,
+after the other: ``P(a)``; in the last ``b`` seconds no more than ``Q(b)``, likewise by tails. What
+is left of its work is done in the ``T - a - b`` seconds between. With the weights ``w`` of devices
+of the work bound, for all ``a`` and ``b`` that leave work to some unit,
 
     T >= a + b + sum over units of min over devices of w[d] * max(0, W[d] - P[d](a) - Q[d](b)),
 

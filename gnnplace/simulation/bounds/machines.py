@@ -1,8 +1,8 @@
 """What must be on one device, which devices it may be on, and how long it takes there.
 
-Parts are placement units, or units that are known to be on one device together: those that only one
-device is left to. A device is left to a part that it allows and whose state it holds. Devices of one
-kind are alike, a column of tables, but for those that ops are pinned to.
+Parts are placement units, or units that are known to be on one device together: those that only
+one device is left to. A device is left to a part that allows it and whose state it holds. Devices
+of one kind are alike, a column of tables, but for those that ops are pinned to.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Machines:
         num_parts, label = connected_components(pairs, directed=False)
         allowed = np.ones((num_parts, len(self.memory)), dtype=bool)
         np.logical_and.at(allowed, label, self.allowed)
-        state = np.bincount(label, self.state, num_parts)
+        state = np.bincount(label, self.state, num_parts).astype(np.float64)
         allowed &= state[:, None] <= self.memory * ROOM
         part = label[self.part].astype(np.int32)
         return _settled(replace(self, part=part, allowed=allowed, state=state))

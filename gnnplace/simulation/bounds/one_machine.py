@@ -1,10 +1,10 @@
 """A unit is on one device: Jackson's preemptive schedule of one machine with heads and tails.
 
-Jobs are the copies of a unit's ops by rank. Job j cannot start before its head, works for so long,
-and leaves at least its tail to the end. At any time the released job of the largest tail is at work;
-the largest of finish plus tail is the least over all schedules that may interrupt jobs, and so a
-bound on those that may not (Jackson, 1955; Carlier, 1982). It is the largest, over all sets of jobs,
-of least head + work + least tail. A unit may be on the device that is best for it.
+Jobs are the copies of a unit's ops by rank. A job cannot start before its head, works for so long,
+and leaves at least its tail to the end. At any time the released job of the largest tail is at
+work; the largest of finish plus tail is the least over all schedules that may interrupt jobs, and
+so a bound on those that may not (Jackson, 1955; Carlier, 1982). It is the largest, over all sets of
+jobs, of least head + work + least tail. A unit may be on the device that is best for it.
 
 Complexity: O(n K log n) for K columns of devices that are alike.
 """

@@ -55,8 +55,7 @@ class Relaxation:
 
     def with_machines(self, machines: Machines) -> Relaxation:
         """The same copies on other parts; heads and tails that were found still hold."""
-        known = {"least_head": self.head, "least_tail": self.tail}
-        return replace(self, machines=machines, **known)
+        return replace(self, machines=machines, least_head=self.head, least_tail=self.tail)
 
     @cached_property
     def columns(self) -> FloatArray:
