@@ -19,9 +19,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.graph.allocation import empty_floats, empty_table, zero_table
+from gnnplace.graph.allocation import empty_table, zero_table
 from gnnplace.graph.jit import kernel
-from gnnplace.simulation.arrays import ascending
+from gnnplace.simulation.bounds.copies import offsets
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -37,7 +37,8 @@ def thresholds(values: FloatArray, count: int = THRESHOLDS) -> FloatArray:
 
 
 def fill(
-    jobs: tuple[IntArray, IntArray, IntArray],
+    part: IntArray,
+    group: IntArray,
     columns: FloatArray,
     weight: FloatArray,
     head: FloatArray,
@@ -46,20 +47,27 @@ def fill(
     """The bound in seconds.
 
     Args:
-        jobs: where the jobs of each unit start, jobs by unit, row of ``columns`` of each job.
+        part: unit of each job. [n]
+        group: row of ``columns`` of each job. [n]
         columns: seconds of a job on devices that are alike, inf where not allowed. [G, K]
         weight: weight of a device of each column. [K]
         head: least seconds before each job. [n]
         tail: least seconds after it. [n]
     """
-    cells = MOST_CELLS / (len(jobs[0]) * len(weight))
+    num_units = int(part.max()) + 1
+    cells = MOST_CELLS / (num_units * len(weight))
     count = int(np.clip(np.sqrt(cells), 8, THRESHOLDS))
     a, b = thresholds(head, count), thresholds(tail, count)
-    early = _done(*jobs, columns, head, a)
-    late = _done(*jobs, columns, tail, b)
+    early = _done(*by_unit(part, head), group, columns, head, a)
+    late = _done(*by_unit(part, tail), group, columns, tail, b)
     inside = _inside(early, late, weight)
     value = np.where(inside > 0, a[:, None] + b[None, :] + inside, 0.0)
     return float(value.max())
+
+
+def by_unit(part: IntArray, release: FloatArray) -> tuple[IntArray, IntArray]:
+    """Where the jobs of each unit start, and jobs by unit, ascending by release. [U + 1], [n]"""
+    return offsets(part, int(part.max()) + 1), np.lexsort((release, part)).astype(np.int32)
 
 
 @kernel
@@ -79,15 +87,11 @@ def _done(
     done = zero_table(num_units * num_columns, len(at) + 1)
     for unit in range(num_units):
         low, count = offset[unit], offset[unit + 1] - offset[unit]
-        release = empty_floats(count)
-        for i in range(count):
-            release[i] = head[job[low + i]]
-        order = ascending(release)
         for k in range(num_columns):
             row, now, work, t = unit * num_columns + k, 0.0, 0.0, 0
-            for i in order:
-                now = max(now, release[i])
-                seconds = columns[group[job[low + i]], k]
+            for i in range(low, low + count):
+                now = max(now, head[job[i]])
+                seconds = columns[group[job[i]], k]
                 while t < len(at) and at[t] <= now + seconds:
                     done[row, t] = work + max(0.0, at[t] - now)
                     t += 1

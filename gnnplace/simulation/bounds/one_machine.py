@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import empty_floats, empty_ints
 from gnnplace.graph.jit import kernel
-from gnnplace.simulation.arrays import ascending
 from gnnplace.simulation.heaps import heap_pop, heap_push
 
 FloatArray = NDArray[np.float64]
@@ -36,7 +35,7 @@ def on_one_machine(
 
     Args:
         offset: where the jobs of each unit start in ``job``. [U + 1]
-        job: jobs by unit. [n]
+        job: jobs by unit, ascending by head. [n]
         group: row of ``columns`` of each job. [n]
         columns: seconds of a job on devices that are alike, inf where not allowed. [G, K]
         head: least seconds before each job. [n]
@@ -46,27 +45,23 @@ def on_one_machine(
     left, keys, waiting = empty_floats(len(job)), empty_floats(len(job)), empty_ints(len(job))
     for unit in range(len(offset) - 1):
         low, count = offset[unit], offset[unit + 1] - offset[unit]
-        release = empty_floats(count)
-        for i in range(count):
-            release[i] = head[job[low + i]]
-        order = ascending(release)
         result[unit] = np.inf
         for k in range(columns.shape[1]):
             now, bound, next_job, held = 0.0, 0.0, 0, 0
             while next_job < count or held > 0:
                 if held == 0:
-                    now = max(now, release[order[next_job]])
-                while next_job < count and release[order[next_job]] <= now:
-                    i = order[next_job]
-                    left[i] = columns[group[job[low + i]], k]
-                    heap_push(keys, waiting, 0, held, -tail[job[low + i]], i)
+                    now = max(now, head[job[low + next_job]])
+                while next_job < count and head[job[low + next_job]] <= now:
+                    i = job[low + next_job]
+                    left[i] = columns[group[i], k]
+                    heap_push(keys, waiting, 0, held, -tail[i], i)
                     held += 1
                     next_job += 1
                 i = waiting[0]
-                until = release[order[next_job]] if next_job < count else np.inf
+                until = head[job[low + next_job]] if next_job < count else np.inf
                 if now + left[i] <= until:
                     now += left[i]
-                    bound = max(bound, now + tail[job[low + i]])
+                    bound = max(bound, now + tail[i])
                     heap_pop(keys, waiting, 0, held)
                     held -= 1
                 else:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from gnnplace.graph.ranks import downward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.ancestors import ancestors, turned
-from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, offsets, starts
-from gnnplace.simulation.bounds.fill import fill
+from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, starts
+from gnnplace.simulation.bounds.fill import by_unit, fill
 from gnnplace.simulation.bounds.machines import Machines, machines_of
 from gnnplace.simulation.bounds.one_machine import on_one_machine
 from gnnplace.simulation.bounds.windows import windows
@@ -108,8 +108,7 @@ class Relaxation:
         """Bounds by name, in seconds; without transfers but those that are forced."""
         group = np.repeat(np.arange(len(self.work), dtype=np.int32), self.copies.count)
         part, head, tail = self.machines.part[group], self.head, self.tail_of_job
-        by_part = np.argsort(part, kind="stable").astype(np.int32)
-        jobs = offsets(part, len(self.machines.state)), by_part, group
+        jobs = *by_unit(part, head), group
         weight, work = work_weights(self.part_columns, self.machines.counts, UPDATES)
         share = (self.columns * weight).min(axis=1)[group]
         return {
@@ -117,5 +116,5 @@ class Relaxation:
             "work": float(work),
             "windows": windows(head, tail, share),
             "units": float(on_one_machine(*jobs, self.columns, head, tail).max()),
-            "fill": fill(jobs, self.columns, weight, head, tail),
+            "fill": fill(part, group, self.columns, weight, head, tail),
         }

@@ -20,7 +20,7 @@ def machines(**given: object) -> Machines:
     memory = given.pop("memory", 100.0)
     devices = tuple(d.model_copy(update={"memory": memory}) for d in chain.cluster.devices)
     cluster = Cluster(devices, chain.cluster.links)
-    kinds = dict.fromkeys(cluster.kinds, [1.0, 2.0, 3.0, 4.0])
+    kinds = {kind: [1.0, 2.0, 3.0, 4.0] for kind in cluster.kinds}
     problem = build_problem("four", graph, cluster, kinds, **given)
     return machines_of(problem, copies_of(problem))
 

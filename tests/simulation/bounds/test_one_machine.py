@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnplace.simulation.bounds.fill import by_unit
 from gnnplace.simulation.bounds.one_machine import on_one_machine
 from tests.random_problems import seeds
 
 
 def bound(head, tail, *columns) -> float:
     """The bound of one unit whose jobs take ``columns`` on devices of each column."""
-    jobs = np.arange(len(head), dtype=np.int32)
-    offset = np.array([0, len(head)], dtype=np.int32)
+    group = np.arange(len(head), dtype=np.int32)
     times = np.stack(columns, axis=1)
-    return float(on_one_machine(offset, jobs, jobs, times, head, tail)[0])
+    jobs = by_unit(np.zeros_like(group), head)
+    return float(on_one_machine(*jobs, group, times, head, tail)[0])
 
 
 def largest_set(head, tail, work) -> float:
