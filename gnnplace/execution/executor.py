@@ -115,6 +115,15 @@ def check_runnable(
             f"program {program.name!r}: input {missing[0]!r} has no tensor (captured under fake "
             "tensors?); capture the model with real ones to execute it"
         )
+    check_possible(problem, placement)
+
+
+def check_possible(problem: Problem, placement: Placement) -> None:
+    """Whether a placement is possible on the problem's cluster.
+
+    Raises:
+        InfeasibleError: it is not; names the first fault.
+    """
     wrong = faults(problem, placement.device)
     if wrong:
         raise InfeasibleError(f"placement: {wrong[0]} ({len(wrong)} faults)")
