@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
@@ -97,12 +98,25 @@ def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module,
         floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(target) if floating else leaf
 
+    if mode := detect_fake_mode([*model.parameters(), *model.buffers()]):
+        # What is fake is of one mode, which must not be copied with it.
+        memo: dict[int, Any] = {id(mode): mode} | {id(b): convert(b) for b in model.buffers()}
+        memo |= {id(p): _parameter(convert(p.detach()), p) for p in model.parameters()}
+        return copy.deepcopy(model, memo), pytree.tree_map(convert, inputs)
     copied = copy.deepcopy(model)
     for own, other in zip(model.parameters(), copied.parameters(), strict=True):
-        # A copy of a tensor has none of its hooks.
-        other._backward_hooks = own._backward_hooks
-        other._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
+        _parameter(other, own)
     return copied.to(target), pytree.tree_map(convert, inputs)
+
+
+def _parameter(tensor: torch.Tensor, like: nn.Parameter) -> nn.Parameter:
+    """A tensor as a parameter with the hooks of another one, which no copy of a tensor has."""
+    parameter = (
+        tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, like.requires_grad)
+    )
+    parameter._backward_hooks = like._backward_hooks
+    parameter._post_accumulate_grad_hooks = like._post_accumulate_grad_hooks
+    return parameter
 
 
 def _is_fake(model: nn.Module, step: StepModule) -> bool:
