@@ -34,6 +34,7 @@ from gnnplace.runtime.transport import Message, Receive, Send, Transport
 from gnnplace.runtime.workers import WorkerFailure
 from gnnplace.tracing import operations
 from gnnplace.tracing.claimed import Claims, DeviceFault, DeviceWatch, claimed
+from gnnplace.tracing.cuda_types import on_cuda
 from gnnplace.tracing.program import Program
 
 CLAIM = re.compile(r"cuda:([1-9]\d*)")
@@ -126,7 +127,7 @@ def dry_run(
     """
     count = claimed_count(claim)
     check_possible(problem, placement)
-    plan = plan_execution(program, problem, with_sequences(problem, placement))
+    plan = plan_execution(on_cuda(program), problem, with_sequences(problem, placement))
     if plan.devices[-1] >= count:
         raise InputError(
             f"dry run on {claim!r}: the placement uses device {plan.devices[-1]}; claim "

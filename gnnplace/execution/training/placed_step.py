@@ -19,7 +19,7 @@ from gnnplace.execution.executor import check_runnable, with_sequences
 from gnnplace.execution.plan import plan_execution
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.saving import STATEFUL, SavedValues
-from gnnplace.execution.setting import Setting
+from gnnplace.execution.setting import Setting, made_for
 from gnnplace.execution.source import StepFunction
 from gnnplace.execution.worker import DeviceWorker, involuntary_switches
 from gnnplace.placement import Placement
@@ -63,7 +63,8 @@ class PlacedStep:
     ) -> None:
         check_runnable(program, problem, placement, mode, transport)
         self._placement, self._mode = with_sequences(problem, placement), mode
-        plan = plan_execution(program, problem, self._placement)
+        made = made_for(program, problem, placement, mode)
+        plan = plan_execution(made, problem, self._placement)
         self.program = program
         self.tensors = shared_copies(program.initial)
         self._losses = SavedValues(program, program.losses)
