@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import dataclass, replace
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -273,7 +274,7 @@ class _Walker:
         self.fault: Fault | None = None
         self.program = device_program(plan, device, plan.program.producer)
         words = shared_words(TICKS * self.program.num_ticks + 1)
-        given = {
+        given: dict[str, Any] = {
             "number": number,
             "device": device,
             "plan": plan,

@@ -54,7 +54,7 @@ class _Copies(TorchFunctionMode):
 
 
 class Claims:
-    """Under `made()` tensors have no numbers and may be on any device; may be entered by threads."""
+    """Under `made()` tensors have no numbers and may be on any device, in several threads too."""
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)

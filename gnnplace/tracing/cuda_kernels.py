@@ -9,6 +9,7 @@ devices, if another one that does is its structured twin, or if it is composed o
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,10 @@ def _name(entry: dict[str, Any]) -> str:
 
 
 def _entries() -> list[dict[str, Any]]:
-    import torchgen
-
-    text = (Path(torchgen.__path__[0]) / LIST).read_text(encoding="utf-8")
-    entries: list[dict[str, Any]] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader"))
+    """The list; empty of a torch that comes without it."""
+    spec = find_spec("torchgen")
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    text = (Path(spec.submodule_search_locations[0]) / LIST).read_text(encoding="utf-8")
+    entries: list[dict[str, Any]] = yaml.load(text, Loader=yaml.CSafeLoader)
     return entries
