@@ -13,7 +13,7 @@ on a torch that was built without CUDA. `DeviceWatch` sees each of them and refu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,8 +38,22 @@ class DeviceFault(RuntimeError):
     """What would go wrong on the device, in one line."""
 
 
-class _Copies(TorchFunctionMode):
-    """Calls `copy_` as an op: as a method it asks for a guard of a device that need not be here."""
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """What `cpu` does, as an op."""
+    moved: torch.Tensor = torch.ops.aten._to_copy.default(tensor, device=torch.device("cpu"))
+    return moved
+
+
+METHODS: Mapping[Any, Callable[..., Any]] = {
+    torch.Tensor.copy_: torch.ops.aten.copy_.default,
+    torch.Tensor.item: torch.ops.aten.item.default,
+    torch.Tensor.cpu: _to_host,
+}
+"""Methods of tensors that ask for a guard of a device which need not be here, and their ops."""
+
+
+class _AsOps(TorchFunctionMode):
+    """Calls such methods as ops."""
 
     def __torch_function__(
         self,
@@ -48,9 +62,7 @@ class _Copies(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is torch.Tensor.copy_:
-            func = torch.ops.aten.copy_.default
-        return func(*args, **(kwargs or {}))
+        return METHODS.get(func, func)(*args, **(kwargs or {}))
 
 
 class Claims:
@@ -62,7 +74,7 @@ class Claims:
     @contextmanager
     def made(self) -> Iterator[None]:
         """Makes every tensor such a one inside."""
-        with self._mode, _Copies():
+        with self._mode, _AsOps():
             yield
 
 
