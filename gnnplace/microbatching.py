@@ -85,6 +85,8 @@ class _Copies:
             module=self._take(p.module),
             members=self._members(),
             estimated=p.estimated[self.origin],
+            error={kind: values[self.origin] for kind, values in p.error.items()},
+            source={kind: self._take(named) for kind, named in p.source.items()},
             microbatches=self.count,
         )
 

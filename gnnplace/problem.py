@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sized
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,6 +38,9 @@ class Problem:
         module: dotted module path an op comes from, or None. [num_ops]
         members: captured nodes of each op. [num_ops]
         estimated: whether the op's times were not measured. [num_ops]
+        error: expected deviation of the log of each time by device kind, NaN where nothing is
+            known; no entry for kinds of which nothing is. [num_ops]
+        source: where each time is from by device kind, or None; likewise. [num_ops]
         microbatches: shares of the batch in flight together.
     """
 
@@ -52,6 +56,8 @@ class Problem:
     members: tuple[tuple[str, ...], ...]
     estimated: NDArray[np.bool_]
     microbatches: int = 1
+    error: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    source: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.num_ops == 0:
@@ -59,6 +65,10 @@ class Problem:
         for what in ("state", "phase", "colocate", "pin", "module", "members", "estimated"):
             if len(getattr(self, what)) != self.num_ops:
                 raise InputError(f"{what}: has {len(getattr(self, what))} entries, not one an op")
+        told: list[tuple[str, Sized]] = [*self.error.items(), *self.source.items()]
+        for kind, values in told:
+            if len(values) != self.num_ops:
+                raise InputError(f"{kind}: has {len(values)} errors or sources, not one an op")
         for kind, seconds in self.time.items():
             bad = np.flatnonzero(~(seconds >= 0))
             if len(seconds) != self.num_ops or bad.size:
@@ -187,6 +197,8 @@ def build_problem(
         "members": ((),) * n,
         "estimated": np.zeros(n, dtype=bool),
         "microbatches": 1,
+        "error": {},
+        "source": {},
     }
     unknown = set(given) - set(plain)
     if unknown:
@@ -207,6 +219,8 @@ class OpEntry(Schema):
     module: str | None = None
     members: list[str] = Field(default_factory=list)
     estimated: bool = False
+    error: dict[str, NonNegative] = Field(default_factory=dict)
+    source: dict[str, str] = Field(default_factory=dict)
 
 
 class TensorEntry(Schema):
@@ -268,6 +282,14 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
         members=tuple(tuple(op.members) for op in ops),
         estimated=np.array([op.estimated for op in ops], dtype=bool),
         microbatches=file.microbatches,
+        error={
+            kind: np.array([op.error.get(kind, np.nan) for op in ops], dtype=np.float64)
+            for kind in dict.fromkeys(kind for op in ops for kind in op.error)
+        },
+        source={
+            kind: tuple(op.source.get(kind) for op in ops)
+            for kind in dict.fromkeys(kind for op in ops for kind in op.source)
+        },
     )
 
 
@@ -360,7 +382,9 @@ def _op_data(problem: Problem, i: int) -> dict[str, Any]:
         data["members"] = list(problem.members[i])
     if problem.estimated[i]:
         data["estimated"] = True
-    return data
+    error = {k: round(float(e[i]), 4) for k, e in problem.error.items() if np.isfinite(e[i])}
+    source = {kind: named[i] for kind, named in problem.source.items() if named[i] is not None}
+    return data | ({"error": error} if error else {}) | ({"source": source} if source else {})
 
 
 def write_problem(path: str | Path, problem: Problem) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.costs.gpus import figures
 from gnnplace.data.captured_graph import CapturedGraph, op_names, read_captured, write_captured
 from gnnplace.data.captured_models import CapturedModel
 from gnnplace.data.card import card
@@ -24,7 +25,6 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph
 from gnnplace.profiling.grouping import group_graph
-from gnnplace.profiling.peaks import peak
 from gnnplace.profiling.profiler import group_ops
 from gnnplace.profiling.roofline import estimate_ops
 from gnnplace.tracing import Program
@@ -163,7 +163,7 @@ def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
 def _launches(program: Program, kind: str) -> NDArray[np.float64]:
     """Seconds that launching each op takes, as the roofline counts them. [num_ops]"""
     costs = [kind == "cpu" or not op.view for op in program.ops]
-    return peak(kind).launch * np.array(costs, dtype=np.float64)
+    return figures(kind).launch * np.array(costs, dtype=np.float64)
 
 
 def _renamed(graph: ComputationGraph) -> ComputationGraph:

@@ -38,7 +38,7 @@ class Setting:
     Attributes:
         host_of: Host of each worker.
         workers: Numbers of the workers that this host runs; all others run elsewhere.
-        cores: Of these, in order.
+        cores: The cores to use: these, in order.
 
     Raises:
         InputError: devices that cannot be dealt out to the hosts.
@@ -162,7 +162,7 @@ def assign_cores(
     """A core for every worker; only emulated workers may share one.
 
     Args:
-        devices: Of the workers.
+        devices: The devices of the workers.
         mode: "measured" or "emulated".
         cores: That are free; all by default.
 

@@ -36,8 +36,9 @@ class DeviceProgram:
         lines: Line of the source -> name of its op.
         values: Local name of the source -> value of the program.
         num_ticks: Ticks of a step; tick t of the step is words `base + 2 t` (wall, CPU).
-        segment_ticks: Of every segment: ticks of its start, of its end and of its last send.
-        send_ticks: Of every message sent: ticks of its start and end.
+        segment_ticks: The segment ticks of every segment: ticks of its start, of its end and of its
+            last send.
+        send_ticks: The ticks of the start and the end of every message sent.
     """
 
     source: str

@@ -100,9 +100,9 @@ def read_plan(
     Args:
         placement: Or the path of its file, which says all the rest itself.
         problem: That the placement is of, if it is at hand.
-        microbatches: Of a placement in memory without its problem.
+        microbatches: The microbatches of a placement in memory without its problem.
         groups: The same.
-        dtype: Of a placement in memory.
+        dtype: The dtype of a placement in memory.
 
     Raises:
         FormatError: no such file, or not a placement.

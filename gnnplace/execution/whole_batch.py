@@ -65,7 +65,7 @@ def beside_whole_batch(program: Program, values: StepValues | None) -> WholeBatc
 
     Args:
         program: As captured or cut; it knows the module and the batch.
-        values: Of its first step.
+        values: The values of the run's first step.
     """
     reason = _reason(program, values)
     if reason:

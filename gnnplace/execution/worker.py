@@ -59,8 +59,8 @@ class DeviceWorker:
     """One worker of a run; called in its process.
 
     Attributes:
-        number: Of the worker.
-        device: Of the problem, by index.
+        number: The number of the worker.
+        device: The index of its device in the problem.
         plan: What every device does.
         program: This device's step.
         transport: How tensors travel.

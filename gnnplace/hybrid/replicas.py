@@ -136,7 +136,8 @@ def replicated_problem(problem: Problem, groups: int, cluster: Cluster) -> Probl
     """The problem of `replicated`, of one group's problem.
 
     Args:
-        problem: Of one group, cut into its M micro-batches; on the first K devices of `cluster`.
+        problem: The problem of one group, cut into its M micro-batches; on the first K devices of
+            `cluster`.
         groups: G.
         cluster: G K devices, group by group.
 
@@ -170,6 +171,8 @@ def replicated_problem(problem: Problem, groups: int, cluster: Cluster) -> Probl
             tuple(_named(problem, p, member) for member in problem.members[p.op]) for p in places
         ),
         estimated=problem.estimated[op],
+        error={kind: values[op] for kind, values in problem.error.items()},
+        source={kind: tuple(named[p.op] for p in places) for kind, named in problem.source.items()},
         microbatches=groups * problem.microbatches,
     )
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from gnnplace.cluster import Cluster, Device
+from gnnplace.costs.gpus import known_kind
+from gnnplace.costs.own import with_measurements
+from gnnplace.costs.tables import Tables, with_table
+from gnnplace.errors import InputError
 from gnnplace.problem import Problem
 from gnnplace.profiling.profiler import any_local, profile
 from gnnplace.profiling.targets import is_problem_file, read_on_cluster, resolve_cluster
@@ -22,6 +27,8 @@ def profile_model(
     cluster: str | Cluster = "auto",
     *,
     options: CaptureOptions | None = None,
+    links: str | None = None,
+    table: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Problem:
     """A model on a cluster as a problem, with measured op times where the devices are here.
@@ -30,13 +37,24 @@ def profile_model(
         model: As ``capture_model`` takes it, or a program captured at 1/M of the batch.
         cluster: As ``resolve_cluster`` takes it.
         options: As for ``capture_model``.
+        links: A log of nccl-tests, whose figures replace those of the cluster's links.
+        table: A user's own measured ops, a CSV file as ``gnnplace.costs.rows`` has it: the first
+            that answers for the kinds that it has, on this machine too.
         progress: Called with a line when something begins that takes seconds.
 
     Raises:
+        FormatError: a line of the log that cannot be read.
         InputError: there is no such model or cluster.
         CaptureError: the model cannot be captured.
     """
     options, cluster = options or CaptureOptions(), resolve_cluster(cluster)
+    if links is not None:
+        measured = with_measurements(cluster, links)
+        cluster = measured.cluster
+        for note in measured.notes:
+            (progress or str)(note)
+    tables = with_table(table)
+    _check_kinds(tables, cluster, table)
     if isinstance(model, str):
         # Where nothing can be measured nothing needs to be allocated, however large the model.
         model = capture_model(model, options=options, fake=not any_local(cluster))
@@ -46,8 +64,18 @@ def profile_model(
         cluster,
         groups=options.groups,
         microbatches=options.microbatches,
+        tables=tables,
         progress=progress,
     )
+
+
+def _check_kinds(tables: Tables, cluster: Cluster, table: str | Path | None) -> None:
+    kinds = {known_kind(kind) or kind for kind in cluster.kinds}
+    if tables.given and not tables.given & kinds:
+        raise InputError(
+            f"table {table}: has ops of {', '.join(sorted(tables.given))}, and no device of the "
+            f"cluster is of that kind but of {', '.join(cluster.kinds)}; give a cluster with one"
+        )
 
 
 def read_or_profile(

@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.cluster import Cluster
+from gnnplace.costs.tables import Tables
 from gnnplace.graph import coarsening
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, build_problem
 from gnnplace.profiling import cache as disk
 from gnnplace.profiling.detection import gpu_kind, gpu_names
+from gnnplace.profiling.estimation import OpTimes, estimated_times, measured_times
 from gnnplace.profiling.grouping import group_graph
 from gnnplace.profiling.measurement import measure_ops
 from gnnplace.profiling.roofline import estimate_ops
@@ -33,6 +35,7 @@ def profile(
     coarsen: bool = True,
     microbatches: int = 1,
     cache: bool = True,
+    tables: Tables | None = None,
     progress: Progress | None = None,
 ) -> Problem:
     """Measure a program and put it on a cluster.
@@ -46,7 +49,9 @@ def profile(
             with the op that makes the value).
         microbatches: M copies of forward and backward in flight.
         cache: Keep measured times on disk and use them.
-        progress: Called with a line when something begins that takes seconds.
+        tables: Of ops' times on devices that are not here; those that are shipped by default.
+        progress: Called with a line when something begins that takes seconds, and where times are
+            from.
 
     Returns:
         The problem; its `members` name ops of the program (or of `microbatched(program, M)`).
@@ -60,12 +65,17 @@ def profile(
     group = group_ops(program, groups if coarsen else len(program.ops))
     coarse = group_graph(program, fine, group, cost)
     count = coarse.graph.num_ops
-    time, estimated = {}, np.zeros(count, dtype=bool)
+    time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
     whole = microbatched(program, microbatches)  # updates of M gradients cost more than of one
     for kind in cluster.kinds:
-        seconds, measured = op_times(whole, kind, cache=cache, progress=progress)
-        time[kind] = np.bincount(group, mean_over_copies(whole, program, seconds), count)
-        estimated |= not measured
+        times = op_times(whole, kind, cache=cache, tables=tables, progress=progress)
+        seconds = mean_over_copies(whole, program, times.seconds)
+        time[kind] = np.bincount(group, seconds, count).astype(np.float64)
+        estimated |= not times.measured
+        if times.source:
+            first = [whole.op_index[name] for name in _first_copies(whole, program)]
+            error[kind] = _mean_error(group, seconds, times.error[first], time[kind])
+            source[kind] = _main_source(group, seconds, [times.source[i] for i in first])
     problem = build_problem(
         program.name,
         coarse.graph,
@@ -77,6 +87,8 @@ def profile(
         module=coarse.module,
         members=coarse.members,
         estimated=estimated,
+        error=error,
+        source=source,
     )
     turns = {(int(group[a]), int(group[b])) for a, b in buffer_turns(program)}
     return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
@@ -111,17 +123,28 @@ def group_ops(program: Program, groups: int) -> NDArray[np.int32]:
 
 
 def op_times(
-    program: Program, kind: str, *, cache: bool = True, progress: Progress | None = None
-) -> tuple[NDArray[np.float64], bool]:
-    """Seconds of each op on a kind, and whether they were measured.
+    program: Program,
+    kind: str,
+    *,
+    cache: bool = True,
+    tables: Tables | None = None,
+    progress: Progress | None = None,
+) -> OpTimes:
+    """Seconds of each op on a kind, and where they are from.
+
+    A kind of this machine is measured, unless the user gave a table of it.
 
     Raises:
         InputError: the kind is neither on this machine nor known.
         ExecutionError: an op failed while it was measured.
     """
     device = local_device(kind)
-    if device is None or not program.initial:
-        return estimate_ops(program, kind), False
+    given = tables is not None and kind in tables.given
+    if kind == "cpu" and not program.initial and not given:
+        seconds = estimate_ops(program, kind)
+        return OpTimes(seconds, False, np.full(len(seconds), np.nan), ())
+    if device is None or not program.initial or given:
+        return _estimated(program, kind, tables, progress)
     count = len(program.ops)
 
     def measure() -> tuple[list[float], float]:
@@ -139,7 +162,49 @@ def op_times(
         use=cache,
         progress=progress,
     )
-    return np.array(found, dtype=np.float64), True
+    return measured_times(np.array(found, dtype=np.float64))
+
+
+def _estimated(
+    program: Program, kind: str, tables: Tables | None, progress: Progress | None
+) -> OpTimes:
+    times = estimated_times(program, kind, tables)
+    if progress is not None:
+        progress(f"times of {program.name} on {kind}, eager: {times}")
+        if times.misaligned:
+            op = program.ops[times.misaligned[0]]
+            progress(
+                f"{len(times.misaligned)} products of {program.name} have a size that is no "
+                f"multiple of 8, such as {op.name} ({op.module or 'no module'}): in half "
+                "precision they take about three times as long; pad that size"
+            )
+    return times
+
+
+def _first_copies(whole: Program, program: Program) -> list[str]:
+    """Name in the micro-batched program of the first copy of each op."""
+    return [op.name if op.name in whole.op_index else f"{op.name}#0" for op in program.ops]
+
+
+def _mean_error(
+    group: NDArray[np.int32],
+    seconds: NDArray[np.float64],
+    error: NDArray[np.float64],
+    total: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Errors of one source go together, so that a group's is the mean of its ops', by time."""
+    weighed = np.bincount(group, seconds * error, len(total))
+    return np.asarray(np.divide(weighed, total, out=np.zeros_like(total), where=total > 0))
+
+
+def _main_source(
+    group: NDArray[np.int32], seconds: NDArray[np.float64], source: list[str]
+) -> tuple[str, ...]:
+    """Of each group that of its longest op."""
+    chosen = np.zeros(int(group.max()) + 1, dtype=np.intp)
+    order = np.argsort(seconds, kind="stable")
+    chosen[group[order]] = order
+    return tuple(source[i] for i in chosen)
 
 
 def _are_seconds(value: Any, count: int) -> bool:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.flop_counter import flop_registry
 
-from gnnplace.profiling.peaks import peak
+from gnnplace.costs.gpus import figures
 from gnnplace.tracing.attention import attention, attention_backward
 from gnnplace.tracing.program import Program, ProgramOp, Ref, ValueInfo, map_refs
 
@@ -27,7 +27,7 @@ def estimate_ops(program: Program, kind: str) -> NDArray[np.float64]:
 
     Args:
         program: Its values need no tensors.
-        kind: One of `gnnplace.profiling.peaks`.
+        kind: One of `gnnplace.costs.gpus`.
 
     Returns:
         Seconds of each op. [num_ops]
@@ -35,14 +35,14 @@ def estimate_ops(program: Program, kind: str) -> NDArray[np.float64]:
     Raises:
         InputError: no figures of the kind are known.
     """
-    figures = peak(kind)
-    seconds = np.full(len(program.ops), figures.launch)
+    of_kind = figures(kind)
+    seconds = np.full(len(program.ops), of_kind.launch)
     for i, op in enumerate(program.ops):
         if op.view:
-            seconds[i] = figures.launch if kind == "cpu" else 0.0
+            seconds[i] = of_kind.launch if kind == "cpu" else 0.0
             continue
-        rate = figures.flops(_dtype(program, op))
-        seconds[i] += max(op_flops(program, op) / rate, op_bytes(program, op) / figures.bandwidth)
+        rate = of_kind.flops(str(_dtype(program, op)).removeprefix("torch."))
+        seconds[i] += max(op_flops(program, op) / rate, op_bytes(program, op) / of_kind.bandwidth)
     return seconds
 
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.cut_batch import CutBatch
-from gnnplace.tracing.cutting import Cutter, Whole, finished
+from gnnplace.tracing.cutting import Cutter, UncutBatch, finished
 from gnnplace.tracing.export import trace
 from gnnplace.tracing.notices import give, notices
 from gnnplace.tracing.optimizers import Optimizer
@@ -37,7 +36,7 @@ def capture(
     dtype: str = "float32",
     forward_only: bool = False,
     name: str | None = None,
-    whole: Whole | None = None,
+    whole: UncutBatch | None = None,
 ) -> Program:
     """Capture one step of a model as a program of ATen ops.
 
@@ -52,7 +51,7 @@ def capture(
         optimizer: "sgd", "adamw", or one of `gnnplace.tracing.optimizers`.
         dtype: "float32": as it is; "bfloat16": parameters, buffers and inputs are converted.
         forward_only: Inference: no loss, backward or update.
-        name: Of the program; the model's class by default.
+        name: The name of the program; the model's class by default.
         whole: The batch that the inputs are a share of, to prove that it may be cut.
 
     Returns:
@@ -80,7 +79,7 @@ def capture(
     return replace(finished(program, batch), notices=said)
 
 
-def _cutter(whole: Whole, share: StepModule, dtype: str, name: str) -> Cutter:
+def _cutter(whole: UncutBatch, share: StepModule, dtype: str, name: str) -> Cutter:
     workload = whole.workload
     model, inputs = _converted(workload.model, workload.inputs, dtype)
     step = StepModule(model, workload.loss, inputs, forward_only=share.forward_only)
@@ -98,25 +97,32 @@ def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module,
         floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(target) if floating else leaf
 
-    if mode := detect_fake_mode([*model.parameters(), *model.buffers()]):
-        # What is fake is of one mode, which must not be copied with it.
-        memo: dict[int, Any] = {id(mode): mode} | {id(b): convert(b) for b in model.buffers()}
-        memo |= {id(p): _parameter(convert(p.detach()), p) for p in model.parameters()}
-        return copy.deepcopy(model, memo), pytree.tree_map(convert, inputs)
+    if any(isinstance(p, FakeTensor) for p in model.parameters()):
+        # Fake tensors are not copied, or the copies would be of another mode than the inputs.
+        kept = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+        copied = copy.deepcopy(model, kept)
+        _convert_fake(copied, convert)
+        return copied, pytree.tree_map(convert, inputs)
     copied = copy.deepcopy(model)
     for own, other in zip(model.parameters(), copied.parameters(), strict=True):
-        _parameter(other, own)
+        # A copy of a tensor has none of its hooks.
+        other._backward_hooks = own._backward_hooks
+        other._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
     return copied.to(target), pytree.tree_map(convert, inputs)
 
 
-def _parameter(tensor: torch.Tensor, like: nn.Parameter) -> nn.Parameter:
-    """A tensor as a parameter with the hooks of another one, which no copy of a tensor has."""
-    parameter = (
-        tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, like.requires_grad)
-    )
-    parameter._backward_hooks = like._backward_hooks
-    parameter._post_accumulate_grad_hooks = like._post_accumulate_grad_hooks
-    return parameter
+def _convert_fake(model: nn.Module, convert: Callable[[Any], Any]) -> None:
+    """What `Module.to` does, which cannot swap fake parameters; tied ones stay tied."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, own in module.named_parameters(recurse=False, remove_duplicate=False):
+            if own not in made:
+                made[own] = nn.Parameter(convert(own.detach()), own.requires_grad)
+                made[own]._backward_hooks = own._backward_hooks
+                made[own]._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
+            module._parameters[name] = made[own]
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            module._buffers[name] = convert(buffer)
 
 
 def _is_fake(model: nn.Module, step: StepModule) -> bool:

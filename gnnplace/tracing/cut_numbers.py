@@ -50,8 +50,8 @@ def differences(
 
     Args:
         whole: Forward graph of the whole batch.
-        share: Of a share, repaired.
-        inputs: Of the whole batch.
+        share: The graph of a share, repaired.
+        inputs: The inputs of the whole batch.
         batch: How it is cut.
         uneven: Make masks and padding unequal.
 

@@ -77,7 +77,7 @@ def trace(
         step: Model and loss.
         inputs: Example tensors for it.
         backward: Differentiate the loss with respect to every parameter that requires it.
-        cutter: Of a share of a batch: proves that it may be cut, and repairs the loss.
+        cutter: The cutter of a share of a batch: proves that it may be cut, and repairs the loss.
 
     Raises:
         CaptureError: the model cannot be exported; names the module and the line.

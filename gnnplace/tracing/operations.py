@@ -141,7 +141,7 @@ def momentum_update(
         gradients: One, or one for each micro-batch.
         velocity: Changed in place; the shape of the parameter.
         lr: Learning rate.
-        momentum: Of the velocity.
+        momentum: The momentum of the velocity.
         weight_decay: L2 penalty.
     """
     gradient = mean_gradient(gradients)
@@ -191,6 +191,6 @@ def copy_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
 
     Args:
         buffer: Changed in place.
-        value: Of the same shape.
+        value: A tensor of the same shape.
     """
     buffer.copy_(value)

@@ -110,7 +110,7 @@ class Program:
     """One step of a model: forward, and unless it is for inference backward and update.
 
     Attributes:
-        name: Of the model.
+        name: The name of the model.
         ops: In one topological order.
         inputs: By value name, in the order of capture.
         values: Every value, inputs included.

@@ -13,8 +13,8 @@ class Slot:
     """What a placeholder or an output of a traced graph means.
 
     Attributes:
-        kind: Of a placeholder "parameter", "buffer", "constant", "input" or "tangent"; of an
-            output "loss", "output", "gradient", "buffer" or "ignored".
+        kind: What it is: a placeholder is a "parameter", "buffer", "constant", "input" or
+            "tangent", an output is "loss", "output", "gradient", "buffer" or "ignored".
         name: Qualified name in `StepModule` (of a gradient: its parameter's; of an input: its
             position; of the rest: empty).
     """

@@ -238,6 +238,7 @@ def test_same_model_same_program() -> None:
     ]
 
 
+@pytest.mark.campaign
 def test_gpt2_xl_under_fake_tensors_takes_less_than_a_gigabyte() -> None:
     """1.56 billion parameters, 4 texts of 1024 words.
 

@@ -41,7 +41,7 @@ class PlacedStep:
     Args:
         program: With its initial tensors, which stay as they are.
         problem: Its problem.
-        placement: Of the problem.
+        placement: The placement of the problem.
         mode: "measured" or "emulated"; see `execute`.
         transport: "shm" or "gloo".
         timeout: Seconds without progress after which a step is given up.
@@ -90,7 +90,7 @@ class PlacedStep:
         """Runs a step on the inputs that stand in `tensors` now and returns its loss.
 
         Args:
-            number: Of the step; random ops depend on it.
+            number: The number of the step; random ops depend on it.
 
         Raises:
             ExecutionError: a worker died, failed or hung, now or before.

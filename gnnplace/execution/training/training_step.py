@@ -81,7 +81,7 @@ def compile(
         inputs: Example batch; without one the first batch is captured.
         problem: That the placement is of; needed for one in memory whose model was grouped or cut
             otherwise than the next two say.
-        microbatches: Of a placement in memory without its problem.
+        microbatches: The microbatches of a placement in memory without its problem.
         groups: The same.
         dtype: "float32" or "bfloat16"; a placement file says it itself.
         mode: "measured", "emulated" or "auto"; see `execute`.

@@ -1,0 +1,1 @@
+"""What ops, messages and steps take on devices that are not here: numbers alone, no torch."""

@@ -1,0 +1,110 @@
+"""Which other table answers for an op that has none: kin among ops, types and GPUs.
+
+An op without rows of its own is answered by its kin (the gradient of a product by the product at
+its own shape, an unlisted pointwise op by all pointwise ops of that GPU at its bytes), by the same
+op in another type, or by the same op on the GPU that is nearest by what decides how far an op is
+from its roofline: watts a unit of arithmetic for products (NVIDIA's small cards cannot hold their
+clocks), generation for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gnnplace.costs.gpus import figures
+from gnnplace.costs.rows import FAMILY, VECTOR
+
+POOL = "pointwise"  # all pointwise ops of a GPU together
+POOLED = frozenset(("add", "mul", "div", "relu", "gelu", "tanh"))
+# Ops of vectors that are not pointwise: they reduce, gather, scatter or walk windows.
+SPECIAL: Mapping[str, str] = {
+    "_softmax": POOL,
+    "_softmax_backward_data": "_softmax",
+    "_log_softmax": "_softmax",
+    "_log_softmax_backward_data": "_softmax_backward_data",
+    "native_layer_norm": POOL,
+    "native_layer_norm_backward": "native_layer_norm",
+    "native_batch_norm": "native_layer_norm",
+    "_native_batch_norm_legit_functional": "native_layer_norm",
+    "native_batch_norm_backward": "native_layer_norm_backward",
+    "native_group_norm": "native_layer_norm",
+    "native_group_norm_backward": "native_layer_norm_backward",
+    "embedding": POOL,
+    "embedding_dense_backward": POOL,
+    "sum": POOL,
+    "mean": POOL,
+    "amax": POOL,
+    "amin": POOL,
+    "var": POOL,
+    "linalg_vector_norm": POOL,
+    "max_pool2d_with_indices": POOL,
+    "max_pool2d_with_indices_backward": POOL,
+    "avg_pool2d": POOL,
+    "avg_pool2d_backward": POOL,
+    "index": POOL,
+    "index_put": POOL,
+    "index_add": POOL,
+    "gather": POOL,
+    "scatter": POOL,
+    "scatter_add": POOL,
+    "cumsum": POOL,
+    "sort": POOL,
+    "topk": POOL,
+    "nll_loss_forward": POOL,
+    "nll_loss_backward": POOL,
+    "nll_loss2d_forward": POOL,
+    "nll_loss2d_backward": POOL,
+}
+PRODUCT_KIN: Mapping[str, str] = {
+    "matmul.backward": "matmul",
+    "bmm.backward": "bmm",
+    "bmm": "matmul",
+    "convolution.input": "convolution",
+    "convolution.weight": "convolution",
+    "convolution": "matmul",
+    "attention_backward": "attention",
+}
+HALVES = ("bfloat16", "float16")
+OTHER_TYPES: Mapping[str, tuple[str, ...]] = {
+    "float32": HALVES,
+    "tf32": (*HALVES, "float32"),
+    "float16": ("float32",),
+    "bfloat16": ("float32",),
+}
+
+
+def kin_of(op: str) -> str:
+    """The op whose table answers for an op that has none; empty if there is none."""
+    if op in PRODUCT_KIN:
+        return PRODUCT_KIN[op]
+    if FAMILY.get(op, VECTOR) != VECTOR or op == POOL:
+        return ""
+    return SPECIAL.get(op, POOL)
+
+
+def group_of(op: str) -> str:
+    """Ops whose errors are alike: each that has tables, all pointwise ops, all other ones."""
+    if FAMILY.get(op, VECTOR) != VECTOR:
+        return op
+    return "reducing" if op in SPECIAL else POOL
+
+
+def same_speed(kind: str, dtype: str) -> tuple[str, ...]:
+    """The type, and the other half type where a kind computes both alike."""
+    if dtype in HALVES:
+        rates = figures(kind).rates
+        if rates.get(HALVES[0]) == rates.get(HALVES[1]):
+            return (dtype, *(other for other in HALVES if other != dtype))
+    return (dtype,)
+
+
+def apart(first: str, second: str, op: str, dtype: str) -> float:
+    """How unlike two GPUs are for an op; 0 of the same."""
+    a, b = figures(first), figures(second)
+    years = 0.05 * abs(a.year - b.year)
+    if FAMILY.get(op, VECTOR) == VECTOR:
+        return years + 0.2 * abs(np.log(a.bandwidth / b.bandwidth))
+    density = np.log(a.flops(dtype) / a.power) - np.log(b.flops(dtype) / b.power)
+    return float(years + abs(density))

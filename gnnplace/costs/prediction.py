@@ -1,0 +1,211 @@
+"""Seconds of ops on a kind of device: the likeliest of tables, kin, other GPUs and the roofline.
+
+    t(x) = roofline(x) * exp(f(x) + b),    f a surface of log ratios, b the bias of the relation
+
+Candidates for an op are, in this order: its own table on that kind (table); its kin's or another
+type's table on that kind, its own or its kin's on the two GPUs that are nearest (neighbour); the
+roofline times what ops of its group take of it (roofline). Each promises an error,
+
+    e = hypot(s (1 + d / 4), r),
+
+s that of points left out, d octaves to the nearest points beyond those that points have among each
+other, r that of the relation; the least wins. An error is a deviation of the log: nine in ten
+measured times are within exp(+-1.645 e). All candidates' constants are measured by
+`gnnplace.costs.calibration`, none on whole steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.costs.gpus import FLOAT32, figures, known_kind
+from gnnplace.costs.kin import OTHER_TYPES, apart, group_of, kin_of, same_speed
+from gnnplace.costs.rows import FAMILY, Floats, Names, Rows, roofline
+from gnnplace.costs.tables import Tables
+
+TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
+PROVENANCES = (TABLE, NEIGHBOUR, ROOFLINE)
+NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law
+GPUS_TRIED = 2
+FAR = 4.0  # octaves that double the error
+MISALIGNED = 3.0  # products in half precision with a size that is no multiple of 8
+MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A table that may answer for an op.
+
+    Attributes:
+        kind: Whose table.
+        op: Of it.
+        dtype: Of it.
+        bias: Log that is added to its ratios.
+        error: Of the relation.
+        provenance: Of what it answers.
+    """
+
+    kind: str
+    op: str
+    dtype: str
+    bias: float
+    error: float
+    provenance: str
+
+    @property
+    def source(self) -> str:
+        """In words."""
+        return f"{self.provenance}: {self.kind} {self.op} {self.dtype}"
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Times of ops.
+
+    Attributes:
+        seconds: Of each kernel, without its launch. [rows]
+        error: Expected deviation of the log of it. [rows]
+        provenance: Index into `PROVENANCES`. [rows]
+        source: In words. [rows]
+    """
+
+    seconds: Floats
+    error: Floats
+    provenance: NDArray[np.int8]
+    source: Names
+
+
+def predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
+    """Times of ops on a kind of device.
+
+    Args:
+        rows: The ops; their seconds are not read.
+        kind: Of device, by any of its names.
+        tables: To answer from.
+
+    Raises:
+        InputError: no figures of the kind are known.
+    """
+    kind = known_kind(kind) or kind
+    rows = as_computed(rows, kind)
+    count = len(rows)
+    log, error = np.zeros(count), np.full(count, np.inf)
+    provenance, source = np.zeros(count, dtype=np.int8), np.zeros(count, dtype=np.intp)
+    base, at = roofline(kind, rows), rows.at
+    sources: list[str] = []
+    keys, inverse = np.unique(np.stack([rows.op, rows.dtype]), axis=1, return_inverse=True)
+    for number, (op, dtype) in enumerate(keys.T.tolist()):
+        index = np.flatnonzero(inverse.ravel() == number)
+        for candidate in candidates(tables, kind, op, dtype):
+            open_ = index[error[index] > candidate.error]
+            if not open_.size:
+                continue
+            found, promised = answer(tables, candidate, at[open_])
+            better = promised < error[open_]
+            won = open_[better]
+            log[won], error[won] = found[better], promised[better]
+            provenance[won] = PROVENANCES.index(candidate.provenance)
+            source[won] = len(sources)
+            sources.append(candidate.source)
+    slow = misaligned(rows)
+    seconds = base * np.exp(log) * np.where(slow, MISALIGNED, 1.0)
+    error = np.where(slow, np.hypot(error, 0.4), error)
+    return Estimate(seconds, error, provenance, np.array(sources, dtype=np.str_)[source])
+
+
+def as_computed(rows: Rows, kind: str) -> Rows:
+    """With the type in which a kind computes: convolutions of float32 use TF32, as by default."""
+    gpu = figures(kind)
+    if gpu.flops("tf32") <= gpu.flops(FLOAT32):
+        return rows
+    tensor = (rows.family == "convolution") & (rows.dtype == FLOAT32)
+    dtype = np.where(tensor, "tf32", rows.dtype).astype(np.str_)
+    return Rows(rows.op, dtype, rows.sizes, rows.bytes, rows.seconds)
+
+
+def misaligned(rows: Rows) -> NDArray[np.bool_]:
+    """Products in half precision whose n or k is no multiple of 8: about three times slower."""
+    product = np.isin(rows.family, ("matmul", "bmm")) & np.isin(rows.dtype, ("float16", "bfloat16"))
+    odd = (rows.sizes[:, 2] % MULTIPLE > 0) | (rows.sizes[:, 3] % MULTIPLE > 0)
+    return np.asarray(product & odd & (rows.sizes[:, 1] >= MULTIPLE))
+
+
+def answer(tables: Tables, candidate: Candidate, at: Floats) -> tuple[Floats, Floats]:
+    """Log ratios and promised errors of a candidate at places in octaves."""
+    if candidate.provenance == ROOFLINE:
+        return np.full(len(at), candidate.bias), np.full(len(at), candidate.error)
+    surface = tables.surface(candidate.kind, candidate.op, candidate.dtype)
+    assert surface is not None
+    found, distance = surface(at)
+    local, usual = tables.errors["local"][group_key(tables, "local", candidate.op)]
+    beyond = np.maximum(distance - usual, 0.0)
+    return found + candidate.bias, np.hypot(local * (1 + beyond / FAR), candidate.error)
+
+
+def group_key(tables: Tables, what: str, op: str) -> str:
+    """Under which name an op's errors are kept: its own, its group's, or that of all."""
+    known = tables.errors[what]
+    return next(name for name in (op, group_of(op), FAMILY.get(op, ""), "all") if name in known)
+
+
+def candidates(tables: Tables, kind: str, op: str, dtype: str) -> Iterator[Candidate]:
+    """Tables that may answer for an op on a kind, then the roofline."""
+    yield from _on(tables, kind, kind, op, dtype, TABLE)
+    others = [k for k in tables.rows if k != kind]
+    for name in _line(op):
+        near = [k for k in others if any(tables.surface(k, name, t) for t in same_speed(k, dtype))]
+        near.sort(key=lambda other: (apart(kind, other, op, dtype), other))
+        for other in near[:GPUS_TRIED]:
+            yield from _on(tables, kind, other, op, dtype, NEIGHBOUR, name)
+    bias, error = tables.errors["roofline"][group_key(tables, "roofline", op)]
+    yield Candidate(kind, op, dtype, bias, error, ROOFLINE)
+
+
+def _line(op: str) -> list[str]:
+    """An op, its kin, its kin's kin."""
+    line = [op]
+    while kin_of(line[-1]):
+        line.append(kin_of(line[-1]))
+    return line
+
+
+def _on(
+    tables: Tables, kind: str, other: str, op: str, dtype: str, best: str, only: str = ""
+) -> Iterator[Candidate]:
+    """Tables of one GPU: of the op, of its kin, in this type and in others."""
+    away = 0.0
+    if other != kind:
+        at_least, each = tables.errors["gpu"][group_key(tables, "gpu", op)]
+        away = at_least + each * apart(kind, other, op, dtype)
+    bias, error, before = 0.0, 0.0, op
+    for name in _line(op):
+        if name != op:
+            step = _kin_step(tables, before, name)
+            bias, error = bias + step[0], float(np.hypot(error, step[1]))
+        before = name
+        if only and name != only:
+            continue
+        for t in (*same_speed(other, dtype), *OTHER_TYPES.get(dtype, ())):
+            if tables.surface(other, name, t) is None:
+                continue
+            exact = t in same_speed(other, dtype)
+            typed = (0.0, 0.0) if exact else _type_step(tables, op)
+            total = float(np.hypot(np.hypot(error, away), typed[1]))
+            plain = best if exact and name == op else NEIGHBOUR
+            yield Candidate(other, name, t, bias + typed[0], total, plain)
+
+
+def _kin_step(tables: Tables, op: str, kin: str) -> tuple[float, float]:
+    """Of this op and its kin, or of ops of its group and theirs."""
+    known = tables.errors["kin"]
+    bias, error = known.get(f"{op}<{kin}") or known.get(group_of(op)) or known["all"]
+    return bias, error
+
+
+def _type_step(tables: Tables, op: str) -> tuple[float, float]:
+    bias, error = tables.errors["dtype"][group_key(tables, "dtype", op)]
+    return bias, error

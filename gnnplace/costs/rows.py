@@ -1,0 +1,234 @@
+"""``Rows``: ops by kind, type and sizes, with measured seconds or to be given some; their file.
+
+Sizes mean by family of ops:
+
+| family | batch | m, n, k | window |
+|---|---|---|---|
+| matmul | 1 | [m, k] times [k, n] | |
+| bmm | products | of each | |
+| convolution | groups | pixels of the output, filters, channels x window of a group | filter's |
+| attention | batch x heads | queries, keys, width of a head | 1 if causal |
+| vector | | rows, length of a row | |
+
+Operations are 2 batch m n k (attention 4, causal 2, backward 2.5 times that), none for vectors,
+which their bytes bound. A table on disk is a CSV file with one line a measured op,
+
+    kind,op,dtype,batch,m,n,k,window,bytes,seconds
+
+gzipped if its name ends in `.gz`. Seconds are of the kernel, without the launch that events around
+it would count.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.costs.gpus import figures
+from gnnplace.errors import FormatError, InputError
+
+Floats = NDArray[np.float64]
+Names = NDArray[np.str_]
+SIZES = ("batch", "m", "n", "k", "window")
+COLUMNS = ("kind", "op", "dtype", *SIZES, "bytes", "seconds")
+FAMILY: Mapping[str, str] = {
+    "matmul": "matmul",
+    "matmul.backward": "matmul",
+    "bmm": "bmm",
+    "bmm.backward": "bmm",
+    "convolution": "convolution",
+    "convolution.input": "convolution",
+    "convolution.weight": "convolution",
+    "attention": "attention",
+    "attention_backward": "attention",
+}
+VECTOR = "vector"
+PRODUCTS = ("matmul", "bmm", "convolution", "attention")
+DIMENSIONS = 5
+SHORTEST = 2e-6  # seconds of a kernel that has next to nothing to do
+ROW_WEIGHT = 0.25  # an octave of a row's length, in octaves of bytes
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measured op."""
+
+    op: str
+    dtype: str
+    seconds: float
+    batch: int = 1
+    m: int = 1
+    n: int = 1
+    k: int = 1
+    window: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Ops as arrays.
+
+    Attributes:
+        op: Names: `matmul`, `bmm`, `convolution`, `attention` and their gradients, else what ATen
+            calls it, without its overload. [rows]
+        dtype: As `Gpu.rates` has them. [rows]
+        sizes: Batch, m, n, k, window. [rows, 5]
+        bytes: Read and written. [rows]
+        seconds: Measured; zeros where they are asked for. [rows]
+    """
+
+    op: Names
+    dtype: Names
+    sizes: Floats
+    bytes: Floats
+    seconds: Floats
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def take(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> Rows:
+        """Some of the rows."""
+        return Rows(
+            self.op[index],
+            self.dtype[index],
+            self.sizes[index],
+            self.bytes[index],
+            self.seconds[index],
+        )
+
+    @cached_property
+    def family(self) -> Names:
+        """Of each op. [rows]"""
+        names, inverse = np.unique(self.op, return_inverse=True)
+        return np.array([FAMILY.get(str(name), VECTOR) for name in names], dtype=np.str_)[inverse]
+
+    @cached_property
+    def flops(self) -> Floats:
+        """Floating-point operations. [rows]"""
+        batch, m, n, k, window = self.sizes.T
+        each = np.where(self.family == VECTOR, 0.0, 2.0)
+        attends = self.family == "attention"
+        each = np.where(attends, np.where(window > 0, 2.0, 4.0), each)
+        each = np.where(self.op == "attention_backward", 2.5 * each, each)
+        return np.asarray(each * batch * m * n * k)
+
+    @cached_property
+    def at(self) -> Floats:
+        """Coordinates in octaves, in which ops of one family that are near take alike. [rows, 5]"""
+        batch, m, n, k, window = np.log2(np.maximum(self.sizes, 1.0)).T
+        causal = 4.0 * (self.sizes[:, 4] > 0)
+        zero = np.zeros(len(self))
+        vector = [np.log2(np.maximum(self.bytes, 1.0)), ROW_WEIGHT * n, zero, zero, zero]
+        by_family = {
+            "attention": [batch, m, k, causal, zero],
+            "convolution": [m, n, k, window, batch],
+        }
+        result = np.stack([m, n, k, batch, zero], axis=1)
+        for family, columns in {**by_family, VECTOR: vector}.items():
+            where = self.family == family
+            result[where] = np.stack(columns, axis=1)[where]
+        return result
+
+
+def from_records(records: Iterable[Record]) -> Rows:
+    """Rows of records, those with seconds that cannot be left out."""
+    kept = [row for row in records if np.isfinite(row.seconds) and row.seconds > 0]
+    return Rows(
+        np.array([row.op for row in kept], dtype=np.str_),
+        np.array([row.dtype for row in kept], dtype=np.str_),
+        np.array([[getattr(r, s) for s in SIZES] for r in kept], dtype=float).reshape(-1, 5),
+        np.array([row.bytes for row in kept], dtype=np.float64),
+        np.array([row.seconds for row in kept], dtype=np.float64),
+    )
+
+
+def joined(parts: Iterable[Rows]) -> Rows:
+    """Rows one after the other."""
+    given = list(parts)
+    return Rows(
+        np.concatenate([p.op for p in given]),
+        np.concatenate([p.dtype for p in given]),
+        np.concatenate([p.sizes for p in given]),
+        np.concatenate([p.bytes for p in given]),
+        np.concatenate([p.seconds for p in given]),
+    )
+
+
+def roofline(kind: str, rows: Rows) -> Floats:
+    """Seconds of the kernels by the roofline of a kind: the least of any, and the two bounds.
+
+    Raises:
+        InputError: no figures of the kind are known.
+    """
+    gpu = figures(kind)
+    names, inverse = np.unique(rows.dtype, return_inverse=True)
+    rates = np.array([gpu.flops(str(name)) for name in names])[inverse]
+    return np.asarray(SHORTEST + np.maximum(rows.flops / rates, rows.bytes / gpu.bandwidth))
+
+
+def read_rows(path: Path) -> dict[str, Rows]:
+    """Reads a table: rows by kind of device.
+
+    Raises:
+        InputError: there is no such file.
+        FormatError: naming the file, the line and the fault.
+    """
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+    lines = csv.reader(io.StringIO(text))
+    if tuple(next(lines, ())) != COLUMNS:
+        raise FormatError(f"{path}: line 1: the columns must be {','.join(COLUMNS)}")
+    found = list(lines)
+    for number, line in enumerate(found, 2):
+        if len(line) != len(COLUMNS) or not _is_measured(line):
+            raise FormatError(
+                f"{path}: line {number}: a kind, an op, its type and 7 numbers are needed, none "
+                "negative and seconds above 0"
+            )
+    if not found:
+        raise FormatError(f"{path}: has no rows; write one line a measured op")
+    columns = list(zip(*found, strict=True))
+    numbers = np.array(columns[3:], dtype=np.float64)
+    kinds, op, dtype = (np.array(columns[i], dtype=np.str_) for i in range(3))
+    rows = Rows(op, dtype, numbers[:5].T.copy(), numbers[5], numbers[6])
+    return {str(kind): rows.take(kinds == kind) for kind in np.unique(kinds)}
+
+
+def _is_measured(line: list[str]) -> bool:
+    try:
+        numbers = [float(text) for text in line[3:]]
+    except ValueError:
+        return False
+    return all(0 <= number < np.inf for number in numbers) and numbers[-1] > 0
+
+
+def write_rows(path: Path, tables: Mapping[str, Rows]) -> None:
+    """Writes rows by kind; the same rows give the same bytes."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for kind, rows in sorted(tables.items()):
+        for i in np.lexsort((*rows.sizes.T[::-1], rows.dtype, rows.op)):
+            sizes = [int(size) for size in rows.sizes[i]]
+            cells = (rows.op[i], rows.dtype[i], *sizes, int(rows.bytes[i]))
+            writer.writerow((kind, *cells, f"{rows.seconds[i]:.4g}"))
+    data = file.getvalue().encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
+
+
+def without_seconds(rows: Rows) -> Rows:
+    """The same ops, to be given seconds."""
+    return replace(rows, seconds=np.zeros(len(rows)))

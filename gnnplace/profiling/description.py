@@ -1,0 +1,241 @@
+"""What a program's ops are to the cost tables: kind, sizes, type and bytes of each kernel.
+
+An op is one row, or two where it is two kernels of a size (the gradients of a convolution). Bytes
+are of what is really read and written: an expanded tensor once, of an embedding's table the rows
+that are looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gnnplace.costs.rows import Rows
+from gnnplace.tracing.attention import attention, attention_backward
+from gnnplace.tracing.program import BACKWARD, Program, ProgramOp, Ref, ValueInfo
+
+Values = Mapping[str, ValueInfo]
+# Op, batch, m, n, k, window, bytes.
+Kernel = tuple[str, int, int, int, int, int, int]
+VIEW = "view"
+# Tensors of a parameter's size that the kernels of an update read and write, as
+# `tracing.operations` computes it and `torch.optim` does, an op at a time.
+PASSES = {"sgd_update": 3, "momentum_update": 8, "adamw_update": 20}
+WRAPPERS = {"seeded": 1, "only": 0}  # functions of `tracing.operations`: where the op's name is
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """A program's ops as rows.
+
+    Attributes:
+        rows: One or two an op, none of them with seconds.
+        owner: Op of each row. [rows]
+        view: Whether an op is a view. [ops]
+    """
+
+    rows: Rows
+    owner: NDArray[np.intp]
+    view: NDArray[np.bool_]
+
+
+def describe(program: Program) -> Description:
+    """Every op of a program as rows of `gnnplace.costs`."""
+    kernels: list[Kernel] = []
+    dtypes: list[str] = []
+    owner: list[int] = []
+    for i, op in enumerate(program.ops):
+        made = kernels_of(op, program.values)
+        kernels += made
+        dtypes += [_dtype(op, program.values)] * len(made)
+        owner += [i] * len(made)
+    columns: Sequence[Sequence[Any]] = list(zip(*kernels, strict=True)) or [()] * 7
+    rows = Rows(
+        np.array(columns[0], dtype=np.str_),
+        np.array(dtypes, dtype=np.str_),
+        np.array(columns[1:6], dtype=np.float64).T.copy(),
+        np.array(columns[6], dtype=np.float64),
+        np.zeros(len(kernels)),
+    )
+    view = np.array([op.view for op in program.ops], dtype=np.bool_)
+    return Description(rows, np.array(owner, dtype=np.intp), view)
+
+
+def kernels_of(op: ProgramOp, values: Values) -> list[Kernel]:
+    """The kernels of one op."""
+    if op.view:
+        return [(VIEW, 1, 1, 1, 1, 0, 0)]
+    name = op_name(op)
+    shape_of = PRODUCTS.get(name)
+    if shape_of is None:
+        return [_vector(name, op, values)]
+    return shape_of(op, values)
+
+
+def op_name(op: ProgramOp) -> str:
+    """What ATen calls an op, without its overload; `attention` and updates by their own names."""
+    packet = getattr(op.target, "overloadpacket", None)
+    if packet is not None:
+        return _name_of_packet(packet)
+    if op.target is attention:
+        return "attention"
+    if op.target is attention_backward:
+        return "attention_backward"
+    name = str(getattr(op.target, "__name__", op.target))
+    if name in WRAPPERS:
+        return str(op.args[WRAPPERS[name]]).split(".")[1]
+    return name
+
+
+_PACKETS: dict[Any, str] = {}
+
+
+def _name_of_packet(packet: Any) -> str:
+    if packet not in _PACKETS:
+        _PACKETS[packet] = packet.__name__
+    return _PACKETS[packet]
+
+
+def _infos(op: ProgramOp, values: Values) -> Iterator[ValueInfo]:
+    """Of its positional tensors; those that are given by keyword are masks and the like."""
+    for arg in op.args:
+        if isinstance(arg, Ref):
+            yield values[arg.name]
+
+
+def _bytes(info: ValueInfo) -> int:
+    """Of the elements that are there: an expanded dimension is read once."""
+    if 0 not in info.stride or not info.bytes:
+        return info.bytes
+    shown = [size if stride else 1 for size, stride in zip(info.shape, info.stride, strict=True)]
+    return info.bytes // max(1, prod(info.shape)) * prod(shown)
+
+
+def _moved(op: ProgramOp, values: Values) -> int:
+    total = sum(_bytes(values[name]) for name in op.reads)
+    return total + sum(_bytes(values[name]) for name in op.results if name is not None)
+
+
+def _dtype(op: ProgramOp, values: Values) -> str:
+    """Of the first floating-point tensor among arguments, then results."""
+    for name in (*op.reads, *op.results):
+        if name is not None and values[name].dtype.is_floating_point:
+            return _type_name(values[name].dtype)
+    return "float32"
+
+
+_TYPES: dict[torch.dtype, str] = {}
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    if dtype not in _TYPES:
+        _TYPES[dtype] = str(dtype).removeprefix("torch.")
+    return _TYPES[dtype]
+
+
+def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:
+    shape = _shape(op, values)
+    moved = _moved(op, values)
+    if name in PASSES:
+        moved = PASSES[name] * values[op.reads[0]].bytes
+    if name in ("embedding", "index", "gather", "index_select"):
+        read = values[op.results[0]].bytes if op.results and op.results[0] else 0
+        moved = 2 * read  # the rows that are looked up, not the whole table
+    length = shape[-1] if shape else 1
+    return name, 1, prod(shape) // max(length, 1), length, 1, 0, moved
+
+
+def _shape(op: ProgramOp, values: Values) -> tuple[int, ...]:
+    """Of the first tensor that it reads, else makes: rows are along its last dimension."""
+    for info in _infos(op, values):
+        return info.shape
+    for name in op.results:
+        if name is not None:
+            return values[name].shape
+    return ()
+
+
+def _product(op: ProgramOp, values: Values) -> list[Kernel]:
+    """mm, bmm, linear and the like: the last two tensors are the factors."""
+    *_, a, b = list(_infos(op, values))[: 3 if "add" in op_name(op) else 2]
+    return [_product_of(op, values, a.shape, b.shape[-1])]
+
+
+def _linear(op: ProgramOp, values: Values) -> list[Kernel]:
+    a, weight, *_ = _infos(op, values)
+    return [_product_of(op, values, a.shape, weight.shape[0])]
+
+
+def _product_of(op: ProgramOp, values: Values, left: tuple[int, ...], n: int) -> Kernel:
+    suffix = ".backward" if op.phase == BACKWARD else ""
+    batch = left[0] if len(left) == 3 and "bmm" in op_name(op) else 1
+    m = prod(left[:-1]) // batch
+    moved = _moved(op, values)
+    if batch == 1:
+        return "matmul" + suffix, 1, m, n, left[-1], 0, moved
+    return "bmm" + suffix, batch, m, n, left[-1], 0, moved
+
+
+def _convolution(op: ProgramOp, values: Values) -> list[Kernel]:
+    source, weight = list(_infos(op, values))[:2]
+    out = values[op.results[0] or ""]
+    image = source if op.args[6] else out  # transposed: a gradient, from the output to the input
+    return [("convolution", *_convolved(image, weight, op.args[8], _moved(op, values)))]
+
+
+def _convolution_backward(op: ProgramOp, values: Values) -> list[Kernel]:
+    gradient, source, weight = list(_infos(op, values))[:3]
+    image = source if op.args[7] else gradient
+    moved = gradient.bytes + source.bytes + weight.bytes
+    sizes = _convolved(image, weight, op.args[9], moved)
+    wanted = op.args[10]
+    made = [("convolution.input", *sizes)] if wanted[0] else []
+    return made + ([("convolution.weight", *sizes)] if wanted[1] else [])
+
+
+def _convolved(
+    image: ValueInfo, weight: ValueInfo, groups: int, moved: int
+) -> tuple[int, int, int, int, int, int]:
+    pixels = image.shape[0] * prod(image.shape[2:])
+    window = prod(weight.shape[2:])
+    filters = weight.shape[0] // groups
+    return groups, pixels, filters, weight.shape[1] * window, window, moved
+
+
+def _attention(op: ProgramOp, values: Values) -> list[Kernel]:
+    """Queries and keys are [batch, heads, length, width]; of gradients they come second."""
+    infos = list(_infos(op, values))
+    name = op_name(op)
+    query, key = infos[1:3] if "backward" in name else infos[:2]
+    plain = "attention_backward" if "backward" in name else "attention"
+    causal = int(any(argument is True for argument in (*op.args, *op.kwargs.values())))
+    many, width = prod(query.shape[:-2]), query.shape[-1]
+    return [(plain, many, query.shape[-2], key.shape[-2], width, causal, _moved(op, values))]
+
+
+PRODUCTS: Mapping[str, Callable[[ProgramOp, Values], list[Kernel]]] = {
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "matmul"), _product),
+    "linear": _linear,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    **dict.fromkeys(
+        (
+            "attention",
+            "attention_backward",
+            "scaled_dot_product_attention",
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_flash_attention_backward",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_efficient_attention_backward",
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+        ),
+        _attention,
+    ),
+}

@@ -1,0 +1,1 @@
+"""How far predicted times of ops and steps are from published ones."""
