@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from gnnplace.data.build import build_data as build_data
     from gnnplace.data.datasets import verify as verify_data
     from gnnplace.execution.running import Executed as Executed
+    from gnnplace.execution.running import dry_run_placement as dry_run
     from gnnplace.execution.running import eager_times as eager_times
     from gnnplace.execution.running import execute_placement as execute
     from gnnplace.execution.setting import execution_mode as execution_mode
@@ -98,6 +99,7 @@ LATE = {
     "capture": ("gnnplace.tracing.models", "capture_model"),
     "check_fidelity": ("gnnplace.studies.fidelity", "check_fidelity"),
     "choose_microbatches": ("gnnplace.sizes", "choose_microbatches"),
+    "dry_run": ("gnnplace.execution.running", "dry_run_placement"),
     "eager_times": ("gnnplace.execution.running", "eager_times"),
     "estimated_problem": ("gnnplace.profiling.problems", "estimated_problem"),
     "execute": ("gnnplace.execution.running", "execute_placement"),
@@ -144,6 +146,7 @@ __all__ = [
     "compare",
     "compare_intervals",
     "convert",
+    "dry_run",
     "eager_times",
     "environment",
     "estimated_problem",

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from gnnplace.tracing.batch_state import Op, op_name
-from gnnplace.tracing.batch_twins import changed_attributes, draws
+from gnnplace.tracing.batch_twins import draws
 from gnnplace.tracing.counted_losses import COUNTED
 from gnnplace.tracing.cut_batch import CutBatch
 
@@ -131,10 +131,13 @@ def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
             if draws(Op(node, node, {}, 1)):
                 return None
     made = fx.GraphModule(module, graph)
-    for name in changed_attributes(graph):
-        owner, _, own = name.rpartition(".")
+    for node in graph.find_nodes(op="get_attr"):
+        # All of them: graphs inside, as of autocast, change buffers that are handed to them.
+        owner, _, own = str(node.target).rpartition(".")
         holder = made.get_submodule(owner)
-        setattr(holder, own, getattr(holder, own).clone())
+        tensor = getattr(holder, own)
+        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, torch.nn.Parameter):
+            setattr(holder, own, tensor.clone())
     return made
 
 

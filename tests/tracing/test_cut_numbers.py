@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
+from gnnplace.errors import OtherLossError
 from gnnplace.tracing import cut_numbers
 from gnnplace.tracing.cut_batch import CutBatch
+from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.step import StepModule
+from gnnplace.zoo import Workload
 from tests.tracing import losses
 
 
@@ -63,3 +67,28 @@ def test_masks_and_padding_are_made_unequal() -> None:
 def test_a_batch_that_needs_too_much_memory_is_not_run(monkeypatch: Any) -> None:
     monkeypatch.setattr(cut_numbers, "ROOM", 0.0)
     assert cut_numbers.differences(*graphs("mean")) is None
+
+
+class Averages(nn.Module):
+    """Two norms with running averages, one of them in a graph of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.BatchNorm1d(6)
+        self.second = nn.InstanceNorm1d(2, track_running_stats=True)
+        self.last = nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = self.first(x).to(x.dtype)
+        hidden = self.second(hidden.unflatten(1, (2, 3))).flatten(1)
+        return self.last(hidden).view_as(x[:, :1]).mean()  # no rule: numbers decide
+
+
+def test_the_users_running_averages_stay_as_they_are() -> None:
+    torch.manual_seed(0)
+    model, x = Averages(), torch.randn(8, 6)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with suppress(OtherLossError):
+        capture_workload(Workload("averages", model, (x,)), 2)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

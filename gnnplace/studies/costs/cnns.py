@@ -149,7 +149,10 @@ def inverted(source: int, out: int, wider: int, window: int, stride: int, relu: 
     """Expands, convolves each channel by itself, projects."""
     inner = source * wider
     body = [convolved(source, inner, 1, relu=relu)] if wider > 1 else []
-    body += [convolved(inner, inner, window, stride, inner, relu), convolved(inner, out, 1, relu="")]
+    body += [
+        convolved(inner, inner, window, stride, inner, relu),
+        convolved(inner, out, 1, relu=""),
+    ]
     made = nn.Sequential(*body)
     return Residual(made, None, rectify=False) if stride == 1 and source == out else made
 
