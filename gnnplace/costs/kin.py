@@ -91,6 +91,11 @@ def group_of(op: str) -> str:
     return "reducing" if op in SPECIAL else POOL
 
 
+def class_of(op: str) -> str:
+    """Ops that arithmetic bounds, ops that bytes bound."""
+    return "products" if FAMILY.get(op, VECTOR) != VECTOR else "vectors"
+
+
 def same_speed(kind: str, dtype: str) -> tuple[str, ...]:
     """The type, and the other half type where a kind computes both alike."""
     if dtype in HALVES:

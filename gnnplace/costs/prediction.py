@@ -23,13 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.costs.gpus import FLOAT32, figures, known_kind
-from gnnplace.costs.kin import OTHER_TYPES, apart, group_of, kin_of, same_speed
-from gnnplace.costs.rows import FAMILY, Floats, Names, Rows, roofline
+from gnnplace.costs.kin import OTHER_TYPES, apart, class_of, group_of, kin_of, same_speed
+from gnnplace.costs.rows import Floats, Names, Rows, roofline
 from gnnplace.costs.tables import Tables
 
 TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
 PROVENANCES = (TABLE, NEIGHBOUR, ROOFLINE)
-NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law
 GPUS_TRIED = 2
 FAR = 4.0  # octaves that double the error
 MISALIGNED = 3.0  # products in half precision with a size that is no multiple of 8
@@ -147,9 +146,9 @@ def answer(tables: Tables, candidate: Candidate, at: Floats) -> tuple[Floats, Fl
 
 
 def group_key(tables: Tables, what: str, op: str) -> str:
-    """Under which name an op's errors are kept: its own, its group's, or that of all."""
+    """Under which name an op's errors are kept: its own, its group's, its class's, that of all."""
     known = tables.errors[what]
-    return next(name for name in (op, group_of(op), FAMILY.get(op, ""), "all") if name in known)
+    return next(name for name in (op, group_of(op), class_of(op), "all") if name in known)
 
 
 def candidates(tables: Tables, kind: str, op: str, dtype: str) -> Iterator[Candidate]:
