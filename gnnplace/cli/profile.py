@@ -30,6 +30,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_output(parser, "The file to write, such as problem.json.")
     add_capture_options(parser)
+    parser.add_argument(
+        "--table",
+        default=None,
+        help="A CSV file of measured ops, as benchmarks/gpu.py --table writes it: the first that "
+        "answers for the kinds that it has, whether they are here or not.",
+    )
     add_fresh(parser)
     add_calibration(parser)
 
@@ -39,7 +45,9 @@ def run(args: Namespace) -> int:
     check_output(args.output)
     correct = correction(args.calibration)
     options = capture_options(args)
-    profiled = api.profile(args.model, args.cluster, options=options, progress=say)
+    profiled = api.profile(
+        args.model, args.cluster, options=options, table=args.table, progress=say
+    )
     problem = correct(profiled)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     share = float(problem.estimated.mean())

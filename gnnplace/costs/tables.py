@@ -29,12 +29,12 @@ class Tables:
     Attributes:
         rows: By kind.
         errors: What `gnnplace.costs.calibration.calibrate` found of them.
-        given: Kinds whose rows are the user's own; they go before all else.
+        given: Of kinds whose rows are the user's own, the same for these rows alone.
     """
 
     rows: Mapping[str, Rows]
     errors: Mapping[str, Any]
-    given: frozenset[str] = frozenset()
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     _surfaces: dict[Key, Surface | None] = field(default_factory=dict)
 
     def surface(self, kind: str, op: str, dtype: str) -> Surface | None:
@@ -43,6 +43,17 @@ class Tables:
         if key not in self._surfaces:
             self._surfaces[key] = self._made(*key)
         return self._surfaces[key]
+
+    def errors_of(self, kind: str, what: str) -> Mapping[str, list[float]]:
+        """Errors of a relation by op, for rows of a kind: of the user's own where they say.
+
+        GPUs say much of each other and nothing of a CPU.
+        """
+        known: Mapping[str, list[float]] = self.errors[what]
+        own: Mapping[str, list[float]] = self.given.get(kind, {}).get(what, {})
+        if not own.get("all"):
+            return known
+        return own if kind == "cpu" else {**known, **own}
 
     def _made(self, kind: str, op: str, dtype: str) -> Surface | None:
         rows = self.rows.get(kind)
@@ -57,8 +68,11 @@ class Tables:
 
     def with_rows(self, rows: Mapping[str, Rows]) -> Tables:
         """With a user's own rows in the place of what there is of their kinds."""
+        from gnnplace.costs.calibration import calibrate  # which is made of tables itself
+
         named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
-        return Tables({**self.rows, **named}, self.errors, self.given | set(named))
+        errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
+        return Tables({**self.rows, **named}, self.errors, {**self.given, **errors})
 
 
 @cache

@@ -22,6 +22,7 @@ from gnnplace.costs.prediction import (
     TABLE,
     Estimate,
     as_computed,
+    error_of,
     predict,
 )
 from gnnplace.costs.rows import Floats, Rows, roofline
@@ -70,7 +71,7 @@ def points_left_out(tables: Tables) -> Iterator[Trial]:
         if surface is None or len(rows) < 4:
             continue
         value, _ = surface(surface.at, own=True)
-        local, _ = tables.errors["local"].get(op, tables.errors["local"]["all"])
+        local, _ = error_of(tables, kind, "local", op)
         error = np.full(len(rows), local)
         yield Trial(POINT, kind, op, dtype, surface.log_ratio - value, error, TABLE)
 
