@@ -29,7 +29,7 @@ from gnnplace.costs.tables import Tables
 
 NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law
 LEAST = 3  # rows of a surface that is tried
-LEAST_ERROR = 0.02
+LEAST_ERROR, MOST_ERROR = 0.02, 1.5
 ABOVE = 0.7  # share of the pairs of GPUs whose error is at most the promised one
 ALL = "all"
 Surfaces = Mapping[tuple[str, str, str], Surface]
@@ -159,10 +159,11 @@ def spread(residuals: Iterable[Floats]) -> float:
 
 
 def widened(error: float, owners: int) -> float:
-    """An error found on so many GPUs or ops, for the next one."""
+    """An error found on so many GPUs or ops, for the next one; of one it says little."""
     if owners < 2:
-        return 2 * error
-    return error * float(student.ppf(0.95, owners - 1)) * np.sqrt(1 + 1 / owners) / NINETY
+        return min(2 * error, MOST_ERROR)
+    factor = student.ppf(0.95, owners - 1) * np.sqrt(1 + 1 / owners) / NINETY
+    return min(float(error * factor), MOST_ERROR)
 
 
 def _names(part: Part) -> set[str]:
@@ -204,8 +205,8 @@ def _gpu(parts: Iterable[Part]) -> dict[str, list[float]]:
         if len(mine) > 4 and np.ptp(distance) > 0:
             slope = max(0.0, float(np.polyfit(distance, error, 1)[0]))
         base = max(LEAST_ERROR, float(np.quantile(error - slope * distance, ABOVE)))
-        factor = widened(1.0, len({part.kind for part in mine}))
-        result[name] = [round(base * factor, 4), round(slope * factor, 4)]
+        kinds = len({part.kind for part in mine})
+        result[name] = [round(widened(base, kinds), 4), round(widened(slope, kinds), 4)]
     return result
 
 
