@@ -30,11 +30,13 @@ class Tables:
         rows: By kind.
         errors: What `gnnplace.costs.calibration.calibrate` found of them.
         given: Of kinds whose rows are the user's own, the same for these rows alone.
+        candidates: Those of `gnnplace.costs.prediction` that were asked for, kept.
     """
 
     rows: Mapping[str, Rows]
     errors: Mapping[str, Any]
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    candidates: dict[Key, list[Any]] = field(default_factory=dict)
     _surfaces: dict[Key, Surface | None] = field(default_factory=dict)
 
     def surface(self, kind: str, op: str, dtype: str) -> Surface | None:

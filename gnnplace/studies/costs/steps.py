@@ -184,7 +184,7 @@ def network_rows(progress: Say, tables: Tables | None = None) -> list[NetworkRow
         program = _network(name, entries["batch"])
         for gpu, measured in entries["rows"].items():
             if name in measured:
-                times = estimated_times(program, gpu, tables)
+                times = estimated_times(program, gpu.partition(",")[0], tables)
                 seconds = float(times.seconds.sum())
                 rows.append(NetworkRow(gpu, name, seconds, measured[name], mean_error(times)))
     return rows
