@@ -66,6 +66,8 @@ PRODUCT_KIN: Mapping[str, str] = {
     "convolution": "matmul",
     "attention_backward": "attention",
 }
+# Gradients that are products as their kin are: their few rows correct the kin's many.
+CORRECTED = frozenset(("matmul.backward", "bmm.backward", "attention_backward"))
 HALVES = ("bfloat16", "float16")
 OTHER_TYPES: Mapping[str, tuple[str, ...]] = {
     "float32": HALVES,

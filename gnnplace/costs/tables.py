@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gnnplace.costs.gpus import figures, known_kind
-from gnnplace.costs.kin import POOL, POOLED
+from gnnplace.costs.kin import CORRECTED, POOL, POOLED, kin_of
 from gnnplace.costs.rows import Rows, read_rows, roofline
-from gnnplace.costs.surface import Surface
+from gnnplace.costs.surface import Correction, Surface
 from gnnplace.files import read_json
 
 FOLDER = Path(__file__).parent / "tables"
@@ -66,7 +66,9 @@ class Tables:
         if not index.size:
             return None
         mine = rows.take(index)
-        return Surface(mine.at, np.log(mine.seconds / roofline(kind, mine)))
+        log_ratio = np.log(mine.seconds / roofline(kind, mine))
+        base = self.surface(kind, kin_of(op), dtype) if op in CORRECTED else None
+        return Surface(mine.at, log_ratio) if base is None else Correction(mine.at, log_ratio, base)
 
     def with_rows(self, rows: Mapping[str, Rows]) -> Tables:
         """With a user's own rows in the place of what there is of their kinds."""
