@@ -15,7 +15,7 @@ test: check
 	$(BIN)/python -m pytest benchmarks/micro --benchmark-disable
 
 campaign: .venv/installed
-	$(BIN)/python -m pytest -m campaign --timeout 1800
+	$(BIN)/python -m pytest -n 2 -m campaign --timeout 1800
 
 check: .venv/installed
 	$(BIN)/ruff check .

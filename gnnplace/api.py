@@ -17,6 +17,7 @@ from gnnplace.cluster.caches import Cache
 from gnnplace.cluster.headroom import read_headroom
 from gnnplace.cluster.headroom import with_headroom as _with_headroom
 from gnnplace.cluster.machine import machine, versions
+from gnnplace.costs.memory import with_slack
 from gnnplace.formats import convert as convert
 from gnnplace.placement import placed_microbatches as placed_microbatches
 from gnnplace.placement import read_placement_for as read_placement_for
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from gnnplace.data.build import build_data as build_data
     from gnnplace.data.datasets import verify as verify_data
     from gnnplace.execution.running import Executed as Executed
+    from gnnplace.execution.running import dry_run_placement as dry_run
     from gnnplace.execution.running import eager_times as eager_times
     from gnnplace.execution.running import execute_placement as execute
     from gnnplace.execution.setting import execution_mode as execution_mode
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
 
+AUTO = "auto"  # headroom
 KERNELS = "compiled kernels"
 ENVIRONMENT = (
     "gnnplace",
@@ -97,6 +100,7 @@ LATE = {
     "capture": ("gnnplace.tracing.models", "capture_model"),
     "check_fidelity": ("gnnplace.studies.fidelity", "check_fidelity"),
     "choose_microbatches": ("gnnplace.sizes", "choose_microbatches"),
+    "dry_run": ("gnnplace.execution.running", "dry_run_placement"),
     "eager_times": ("gnnplace.execution.running", "eager_times"),
     "estimated_problem": ("gnnplace.profiling.problems", "estimated_problem"),
     "execute": ("gnnplace.execution.running", "execute_placement"),
@@ -144,6 +148,7 @@ __all__ = [
     "compare",
     "compare_intervals",
     "convert",
+    "dry_run",
     "eager_times",
     "environment",
     "estimated_problem",
@@ -218,12 +223,12 @@ def caches() -> dict[str, Cache]:
 
 
 def check_headroom(headroom: str | float | None) -> None:
-    """Refuses headroom that is neither a share nor bytes; None is none.
+    """Refuses headroom that is neither a share, nor bytes, nor "auto"; None is none.
 
     Raises:
         InputError: naming what was given and what may be.
     """
-    if headroom is not None:
+    if headroom is not None and headroom != AUTO:
         read_headroom(headroom)
 
 
@@ -232,13 +237,16 @@ def with_headroom(problem: Problem, headroom: str | float | None) -> Problem:
 
     Args:
         problem: what is placed.
-        headroom: a share of each device's memory, as "10%", or bytes, as 2e9 or "2GB".
+        headroom: a share of each device's memory, as "10%", or bytes, as 2e9 or "2GB"; or "auto":
+            what CUDA, NCCL and the allocator take on GPUs (``costs.memory``).
 
     Raises:
         InputError: neither, or more than a device has.
     """
     if headroom is None:
         return problem
+    if headroom == AUTO:
+        return replace(problem, cluster=with_slack(problem.cluster))
     return replace(problem, cluster=_with_headroom(problem.cluster, headroom))
 
 
@@ -254,9 +262,9 @@ def compare_intervals(
 
     Args:
         problem: what to place.
-        names: of placers that minimise the step time; all that are shown by default.
+        names: the names of placers that minimise the step time; all that are shown by default.
         budget: seconds for each placer.
-        seed: of all randomness.
+        seed: the seed of all randomness.
         progress: called with a line before each placer.
     """
     others = compare(problem, names, budget=budget, seed=seed, progress=progress)

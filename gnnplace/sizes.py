@@ -88,7 +88,7 @@ def try_sizes(
     Args:
         what: A model's name, or a problem file that is not cut yet (its times and bytes are then
             divided, as nothing can be profiled).
-        cluster: Of the model, or instead of the problem's own.
+        cluster: The cluster of the model, or instead of the problem's own.
         options: How the model is captured; their number of micro-batches does not matter.
         place: Places one problem.
         progress: Called with a line when something begins that takes seconds.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -41,22 +42,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 ALONE = (
-    "tests/cli/test_demo.py",
-    "tests/cli/test_hybrid_execution.py",
-    "tests/cli/test_shard_run.py",
-    "tests/execution/",
     "tests/hybrid/test_ddp.py",
-    "tests/hybrid/test_run.py",
     "tests/profiling/test_measurement.py",
-    "tests/profiling/test_profiler.py",
-    "tests/runtime/",
+    "tests/runtime/test_links.py",
     "tests/splitting/run/",
     "tests/studies/test_fidelity.py",
-    "tests/train/test_measured.py",
     "tests/train/test_processes.py",
-    "tests/train/test_resume.py",
 )
-"""Tests that use all cores by themselves, or whose clocks other tests would disturb."""
+"""Tests whose processes wait for each other by spinning, or whose clocks others would disturb."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -65,3 +58,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(ALONE) or item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.alone)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints what the campaign counted, in whichever process it ran."""
+    counts: Counter[str] = Counter()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            for kind, number in report.user_properties:
+                if kind.startswith("campaign: "):
+                    counts[kind.removeprefix("campaign: ")] += number
+    if counts:
+        terminalreporter.section("campaign")
+        for kind, number in sorted(counts.items()):
+            terminalreporter.write_line(f"{number:7}  {kind}")

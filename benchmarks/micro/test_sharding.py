@@ -1,4 +1,4 @@
-"""Elimination of PaSE's problems: against variable elimination in NumPy."""
+"""Elimination of PaSE's problems: against variable elimination in NumPy, and of large tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.micro.references import against, eliminate
-from gnnplace.sharding import best_strategy, warm
+from gnnplace.sharding import best_strategy, read_sharding, warm
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.networks.registry import build_network
+from tests.sharding.problems import published
 
 
 @pytest.mark.parametrize(("network", "devices"), [("alexnet", 8), ("inception_v3", 8)])
@@ -21,3 +22,11 @@ def test_elimination_against_numpy(benchmark, network, devices):
         benchmark, lambda: best_strategy(tables).cost, lambda: eliminate(costs, pairs)
     )
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["inception3_p64", "transformer_p64"])
+def test_large_tables(benchmark, name):
+    """Goals on one core: 0.1 and 1 second."""
+    warm()
+    problem = read_sharding(published(name))
+    assert benchmark(lambda: best_strategy(problem)).exact

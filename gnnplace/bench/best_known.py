@@ -23,11 +23,11 @@ class BestKnown(Schema):
 
     Attributes:
         step_time: predicted seconds.
-        digest: of the problem.
+        digest: the digest of the problem.
         placer: who found it.
         budget: seconds that it had.
         seed: that it ran with.
-        commit: of the code.
+        commit: the commit of the code.
     """
 
     step_time: Annotated[float, Field(gt=0)]

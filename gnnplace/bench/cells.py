@@ -37,8 +37,8 @@ class Task:
 
     Attributes:
         suite: name of the suite.
-        kind: of the suite.
-        mode: of executions.
+        kind: the kind of the suite.
+        mode: the mode of executions.
         timeout: seconds that the cell may take.
         folder: files of the problem are relative to it.
         cell: what to run.

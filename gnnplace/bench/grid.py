@@ -17,8 +17,8 @@ class Grid:
 
     Attributes:
         title: one line.
-        headings: of the columns; the first column is a name, the others are figures.
-        lines: of cells, as many as headings.
+        headings: the headings of the columns; the first column is a name, the others are figures.
+        lines: the lines of cells, as many as headings.
     """
 
     title: str

@@ -129,7 +129,7 @@ def outcome(cell: Cell, loaded: Loaded, mode: str, keep: str = "") -> Data:
     Args:
         cell: what to run.
         loaded: its problem.
-        mode: of executions.
+        mode: the mode of executions.
         keep: folder for problem and placement; empty: they are not kept.
 
     Raises:
@@ -242,8 +242,8 @@ def warm_up(kind: str, names: list[str], progress: Callable[[str], None] | None 
     Errors are ignored here: the cell itself raises them again and records them.
 
     Args:
-        kind: of the suite.
-        names: of its placers.
+        kind: the kind of the suite.
+        names: the names of its placers.
         progress: called with a line now and then while placers' kernels are compiled.
     """
     if kind == SHARD:

@@ -14,7 +14,7 @@ class Section:
     """What one suite's rows come to.
 
     Attributes:
-        name: of the suite, fit for a file's name.
+        name: the name of the suite, fit for a file's name.
         title: one line.
         grids: tables, the most important one first.
         plots: text of an SVG each, by what they show.

@@ -31,7 +31,7 @@ class Pairing:
     Attributes:
         placer: its name.
         budget: seconds that both had.
-        ratio: of step times over the rival's; below 1 the placer's are shorter.
+        ratio: the ratio of step times over the rival's; below 1 the placer's are shorter.
         unpaired: problems that only one of both solved.
     """
 

@@ -61,7 +61,7 @@ class Override:
     Attributes:
         placers: run instead of the suite's placers and constructions.
         budgets: seconds.
-        seeds: of the placers.
+        seeds: the seeds of the placers.
         part: (k, n): the k-th of n parts of the problems, from 1, so that n processes can share.
         accept_other_loss: models' batches are cut also where that changes the loss.
     """

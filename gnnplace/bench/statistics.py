@@ -26,10 +26,10 @@ class Interval:
     """A mean and its confidence interval.
 
     Attributes:
-        mean: of the values.
+        mean: the mean of the values.
         low: lower end.
         high: upper end.
-        count: of values.
+        count: the number of values.
     """
 
     mean: float
@@ -61,8 +61,8 @@ def nested_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Inte
     """Mean of the groups' means with its interval; None without groups.
 
     Args:
-        groups: of values, none empty.
-        seed: of the resamples.
+        groups: the groups of values, none empty.
+        seed: the seed of the resamples.
     """
     if not groups:
         return None

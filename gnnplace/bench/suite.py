@@ -61,22 +61,22 @@ class ProblemEntry(Schema):
         family: a random family.
         captured: a graph of the shipped store.
         dataset: a dataset by its name, as ``gnnplace.data.datasets.find_dataset`` looks for it.
-        graph: of the dataset.
+        graph: the graph of the dataset.
         model: a model to capture and profile.
         profile: a file of ``format``.
         file: a problem file.
         network: a network to shard, as ``gnnplace shard`` knows it.
         ways: devices to shard over.
-        seed: of a family's or captured graph's draw.
+        seed: the seed of a family's or captured graph's draw.
         cluster: a type of cluster to draw (family, captured), or a preset, as ``compare`` takes
             it; a dataset's graph needs one.
         microbatches: shares that the batch is cut into; a family draws its own number.
         accept_other_loss: a model's batch is cut also where that changes its loss.
         groups: ops to aim at (captured, dataset, model).
         whole: the captured graph is not grouped.
-        memory: of a captured graph's devices, ``ample`` or ``tight``.
-        ccr: of a random family, instead of a drawn one.
-        heterogeneity: of a random family, instead of a drawn one.
+        memory: the memory of a captured graph's devices, ``ample`` or ``tight``.
+        ccr: the ccr of a random family, instead of a drawn one.
+        heterogeneity: the heterogeneity of a random family, instead of a drawn one.
         ops: least and most ops of a family's problem before micro-batches.
         devices: least and most devices to draw.
         seen: graphs like this one were in the training data.

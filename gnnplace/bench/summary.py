@@ -54,7 +54,7 @@ def summarise(
     """Prints standings of all rows of result files.
 
     Args:
-        files: of rows.
+        files: the files of rows.
         out: where the tables go.
         best_known: file of best known step times that count as well.
         record: write that file anew with what the rows found.
@@ -92,7 +92,7 @@ def print_standings(
     """Prints tables for each part of the rows, and writes them where a folder is given.
 
     Args:
-        rows: of any number of suites.
+        rows: the rows of any number of suites.
         out: where the tables go, but those with more than ``WIDEST`` columns.
         best: best known step times; those of the rows by default.
         rival: who others are compared with.

@@ -24,7 +24,7 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
     """All tables that the rows have something to say in; standings are the first.
 
     Args:
-        rows: of one suite.
+        rows: the rows of one suite.
         best: best known step times; at least those of the rows.
         rival: who others are compared with.
         heading: title of the standings.

@@ -13,6 +13,7 @@ from gnnplace.cli.options import (
     add_capture_options,
     add_fresh,
     add_json,
+    add_links,
     add_output,
     add_run_options,
     add_search_options,
@@ -34,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=None,
         help="cpu:N, cuda:N, auto, a preset's name or a YAML file; a problem file has its own.",
     )
+    add_links(parser)
     add_number(
         parser,
         "--devices",
@@ -149,6 +151,7 @@ def _study(args: Namespace) -> int:
         network_latency=args.network_latency,
         network_bandwidth=args.network_bandwidth,
         overlap=not args.no_overlap,
+        links=args.links,
     )
     study = api.study_hybrid(
         args.what, args.cluster, options=options, search=_search(args), progress=say

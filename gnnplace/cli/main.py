@@ -57,6 +57,8 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells have them: 128 + the signal's n
 LONGEST = 1000  # characters of an error's line
 STDOUT = 1  # its descriptor
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_MEMORY = ("allocate memory", "start new thread", "bad_alloc", "out of memory")
+"""What torch, Python's threads, the kernel and CUDA say when there is no memory left."""
 
 
 class Command(Protocol):
@@ -116,6 +118,8 @@ def _told(error: BaseException) -> tuple[str, int] | None:
         _forget_stdout()
         where = error.filename or "what it writes to"
         return f"{where}: cannot be written: {error.strerror}; make room and run it again", 2
+    if isinstance(error, MemoryError) or any(said in str(error) for said in NO_MEMORY):
+        return f"out of memory ({str(error)[:200]}); end other programs, or take a smaller case", 1
     from argparse import ArgumentError  # the parser's
 
     return (str(error), 2) if isinstance(error, ArgumentError) else None

@@ -64,8 +64,8 @@ def add_number(
     """Declares an option that is a number.
 
     Args:
-        parser: of a command.
-        name: of the option, such as ``--seed``.
+        parser: the parser of a command.
+        name: the name of the option, such as ``--seed``.
         kind: int or float, or a union with words.
         allowed: what ``check_numbers`` lets pass.
         default: where it is not given.

@@ -19,6 +19,7 @@ from gnnplace.cli.numbers import (
     STEPS,
     add_number,
 )
+from gnnplace.cluster import preset_names
 from gnnplace.placement import OPTIONS_KEY
 from gnnplace.splitting.answers import BANDWIDTH, FLOPS, SplitOptions
 
@@ -30,7 +31,7 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
     """How a model is captured.
 
     Args:
-        parser: of a command.
+        parser: the parser of a command.
         auto: ``--microbatches`` may be ``auto``.
         many: ``--microbatches`` is a list to try.
     """
@@ -164,7 +165,8 @@ def add_headroom(parser: ArgumentParser) -> None:
         "--headroom",
         type=str | None,
         default=None,
-        help="What a placement leaves free on every device: a share, as 10%%, or bytes, as 2GB.",
+        help="What a placement leaves free on every device: a share, as 10%%, or bytes, as 2GB, or "
+        "auto: what CUDA, NCCL and the allocator take on GPUs.",
     )
 
 
@@ -175,6 +177,22 @@ def add_fresh(parser: ArgumentParser) -> None:
         action="store_true",
         help="Measure op and link times anew, whatever is in the cache.",
     )
+
+
+def add_links(parser: ArgumentParser) -> None:
+    """Measurements of one's own for the cluster's links."""
+    parser.add_argument(
+        "--links",
+        type=str | None,
+        default=None,
+        help="A log of nccl-tests (sendrecv_perf, all_reduce_perf, …) run on this cluster; what it "
+        "measured replaces the figures of the links.",
+    )
+
+
+def cluster_help(what: str = "cpu:N, cuda:N, auto, a preset's name or a YAML file") -> str:
+    """The help of ``--cluster``, with the presets."""
+    return f"{what}. Presets: {', '.join(preset_names())}."
 
 
 def add_output(parser: ArgumentParser, what: str, *, required: bool = True) -> None:
@@ -189,6 +207,9 @@ def add_json(parser: ArgumentParser) -> None:
 
 def add_split_options(parser: ArgumentParser) -> None:
     """Devices, speeds, allowed splits, memory."""
+    told = "The cluster whose fabric says what collectives take: a preset's name or a YAML file"
+    parser.add_argument("--cluster", type=str | None, default=None, help=f"{told}.")
+    add_links(parser)
     add_number(
         parser,
         "--devices",
@@ -224,4 +245,12 @@ def add_split_options(parser: ArgumentParser) -> None:
 
 def split_options(args: Namespace) -> SplitOptions:
     """The options of a split among a command's arguments."""
-    return SplitOptions(args.devices, args.flops, args.bandwidth, args.exactly, args.powers_of_two)
+    return SplitOptions(
+        args.devices,
+        args.flops,
+        args.bandwidth,
+        args.exactly,
+        args.powers_of_two,
+        args.cluster,
+        args.links,
+    )

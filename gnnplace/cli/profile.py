@@ -11,8 +11,10 @@ from gnnplace.cli.options import (
     add_calibration,
     add_capture_options,
     add_fresh,
+    add_links,
     add_output,
     capture_options,
+    cluster_help,
     options_entry,
 )
 from gnnplace.files import write_json
@@ -25,9 +27,8 @@ SUMMARY = "Measures a model's ops and writes the problem of placing it."
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
-    parser.add_argument(
-        "--cluster", required=True, help="cpu:N, cuda:N, auto, a preset's name or a YAML file."
-    )
+    parser.add_argument("--cluster", required=True, help=cluster_help())
+    add_links(parser)
     add_output(parser, "The file to write, such as problem.json.")
     add_capture_options(parser)
     parser.add_argument(
@@ -46,7 +47,12 @@ def run(args: Namespace) -> int:
     correct = correction(args.calibration)
     options = capture_options(args)
     profiled = api.profile(
-        args.model, args.cluster, options=options, table=args.table, progress=say
+        args.model,
+        args.cluster,
+        options=options,
+        links=args.links,
+        table=args.table,
+        progress=say,
     )
     problem = correct(profiled)
     write_json(args.output, problem_to_data(problem) | options_entry(options))

@@ -16,8 +16,8 @@ class Cache:
     """A file, or files below a folder.
 
     Attributes:
-        path: of the file or the folder.
-        patterns: of the names of files below the folder.
+        path: the path of the file or the folder.
+        patterns: the patterns of the names of files below the folder.
     """
 
     path: Path

@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from gnnplace.cluster.cluster import Cluster
-from gnnplace.cluster.presets import preset, preset_names
+from gnnplace.cluster.presets import is_preset, preset, preset_names
 from gnnplace.cluster.schema import Device, Link, LinkCosts
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_yaml, write_text
@@ -90,7 +90,7 @@ def load_cluster(name_or_path: str) -> Cluster:
     Raises:
         InputError: neither a file nor a preset; the presets are listed.
     """
-    if name_or_path in preset_names():
+    if is_preset(name_or_path):
         return preset(name_or_path)
     if Path(name_or_path).suffix in {".yaml", ".yml", ".json"} or Path(name_or_path).is_file():
         return read_cluster(name_or_path)

@@ -51,7 +51,7 @@ def read_headroom(headroom: str | float) -> tuple[float, float]:
     unit = (found[3] or "").lower() if found else ""
     if not found or unit not in UNITS | BINARY or (found[2] and float(found[1]) >= 100.0):
         raise InputError(
-            f"headroom {headroom!r}: give a share below 100%, as '10%', or bytes, as '2GB'"
+            f"headroom {headroom!r}: give a share below 100%, as '10%', or bytes, as '2GB', or auto"
         )
     if found[2]:
         return float(found[1]) / 100.0, 0.0

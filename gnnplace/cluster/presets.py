@@ -1,5 +1,7 @@
 """Presets of usual machines. Each figure names its source; all are published or usual values.
 
+Those of ``measured_presets`` have measured links; these here are older.
+
 Kinds and memory (usable, a little below the nominal size because the runtime takes its share):
 
 * ``a100``: 40 GB, NVLink 3 at 600 GB/s in all, 300 GB/s a direction (NVIDIA A100 datasheet, 2020).
@@ -27,9 +29,10 @@ Links:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gnnplace.cluster.cluster import Cluster
+from gnnplace.cluster.measured_presets import MEASURED_PRESETS, with_servers
 from gnnplace.cluster.schema import Device, Link
 from gnnplace.errors import InputError
 
@@ -81,7 +84,9 @@ def _nvswitch(kinds: tuple[str, ...], bandwidth: float) -> Cluster:
     def link(i: int, other: int) -> tuple[float, float, tuple[str, ...]]:
         return 5e-6, bandwidth, (f"gpu:{i} out", f"gpu:{other} in")
 
-    return Cluster(devices, _links(devices, link))
+    fabric = f"nvswitch-{kinds[0]}"
+    links = _links(devices, link)
+    return Cluster(devices, tuple(k.model_copy(update={"fabric": fabric}) for k in links))
 
 
 def _two_tier(servers: int, each: int, kind: str, bandwidth: float) -> Cluster:
@@ -96,7 +101,7 @@ def _two_tier(servers: int, each: int, kind: str, bandwidth: float) -> Cluster:
     return Cluster(devices, _links(devices, link))
 
 
-PRESETS: dict[str, Callable[[], Cluster]] = {
+PRESETS: Mapping[str, Callable[[], Cluster]] = {
     "pcie-t4-2": lambda: _pcie(("t4",) * 2, 12 * GIGA),
     "pcie-t4-4": lambda: _pcie(("t4",) * 4, 12 * GIGA),
     "pcie-v100-4": lambda: _pcie(("v100",) * 4, 12 * GIGA),
@@ -115,6 +120,7 @@ PRESETS: dict[str, Callable[[], Cluster]] = {
     "two-tier-h100-4x8": lambda: _two_tier(4, 8, "h100", 450 * GIGA),
     "mixed-a100-t4-4": lambda: _pcie(("a100", "a100", "t4", "t4"), 12 * GIGA),
     "mixed-v100-t4-4": lambda: _pcie(("v100", "v100", "t4", "t4"), 12 * GIGA),
+    **MEASURED_PRESETS,
 }
 
 
@@ -123,13 +129,25 @@ def preset_names() -> tuple[str, ...]:
     return tuple(PRESETS)
 
 
+def is_preset(name: str) -> bool:
+    """Whether a preset has that name, or would with another number of servers.
+
+    Raises:
+        InputError: it would, and has too many of them.
+    """
+    return name in PRESETS or with_servers(name) is not None
+
+
 def preset(name: str) -> Cluster:
-    """The preset cluster of that name.
+    """The preset cluster of that name; one of several servers with any number of them.
 
     Raises:
         InputError: there is none; the names are listed.
     """
     if name not in PRESETS:
+        scaled = with_servers(name)
+        if scaled is not None:
+            return scaled
         raise InputError(f"cluster preset {name!r}: unknown; presets: {', '.join(PRESETS)}")
     cluster = PRESETS[name]()
     return Cluster(cluster.devices, cluster.links, name)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
+from gnnplace.cluster.fabrics import is_between
 from gnnplace.files import Schema
 
 Name = Annotated[str, Field(min_length=1)]
@@ -41,6 +42,12 @@ Channel = Annotated[
 ]
 
 
+def _known(value: Any) -> Any:
+    if isinstance(value, str):
+        is_between(value)  # refuses names that it does not know
+    return value
+
+
 class Device(Schema):
     """One place that runs ops, one at a time. ``memory`` in bytes, of it ``reserve`` stays free."""
 
@@ -55,7 +62,8 @@ class LinkCosts(Schema):
 
     Links that name the same ``channel`` share it; one that names several holds them all at once.
     ``sender_busy``, ``send_overhead`` and ``receive_overhead`` (seconds a message) say what a
-    transfer costs the devices themselves.
+    transfer costs the devices themselves. ``fabric`` names the measured machine that it is part of
+    (``gnnplace.cluster.fabrics``): what collectives over it take is known then.
     """
 
     latency: NonNegative
@@ -64,6 +72,7 @@ class LinkCosts(Schema):
     sender_busy: bool = False
     send_overhead: NonNegative = 0.0
     receive_overhead: NonNegative = 0.0
+    fabric: Annotated[str | None, BeforeValidator(_known)] = None
 
 
 class Link(LinkCosts):

@@ -120,8 +120,9 @@ def captured_problem(
 
     Args:
         store: where the graph is.
-        name: of the graph.
-        seed: of everything that is drawn; what is drawn does not depend on other draws' choices.
+        name: the name of the graph.
+        seed: the seed of everything that is drawn; what is drawn does not depend on other draws'
+            choices.
         groups: least and most groups; None: the graph as captured.
         clusters: types of clusters to draw from.
         devices: least and most devices.

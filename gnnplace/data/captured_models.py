@@ -44,7 +44,7 @@ class CapturedModel:
     """One graph of the store.
 
     Attributes:
-        name: Of the graph and its file.
+        name: The name of the graph and its file.
         family: A key of ``SPLIT`` or of ``MORE_SPLIT``.
         spec: The model as ``gnnplace capture`` takes it.
         optimizer: What the training step updates with.

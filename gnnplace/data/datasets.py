@@ -99,7 +99,7 @@ def dataset_problem(
     """A captured graph on a cluster of kinds that it has costs for.
 
     Args:
-        graph: of a dataset.
+        graph: the graph of a dataset.
         cluster: a preset or any other.
         microbatches: shares of the batch; costs as in ``captured``.
         groups: ops to aim at before micro-batches; None: as captured.

@@ -43,8 +43,8 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         dataset: name of a dataset (``find_dataset``) or a folder of graphs.
         root: where what is processed is kept.
         start: folder that the dataset is asked for from.
-        transform: of every graph that is taken.
-        pre_transform: of every graph before it is kept.
+        transform: the transform of every graph that is taken.
+        pre_transform: the transform of every graph before it is kept.
         pre_filter: which graphs are kept.
 
     Raises:

@@ -68,7 +68,7 @@ def random_problem(
 
     Args:
         family: a key of ``FAMILIES``.
-        seed: of everything that is drawn.
+        seed: the seed of everything that is drawn.
         ops: least and most ops before micro-batches; the most is met roughly.
         devices: least and most devices.
         clusters: types of clusters to draw from; of ``CLUSTERS``.

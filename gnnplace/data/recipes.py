@@ -25,7 +25,7 @@ class Recipe:
     """What a dataset is made of.
 
     Attributes:
-        name: of the dataset and its folder.
+        name: the name of the dataset and its folder.
         about: one sentence for its card.
         gaps: what is known to be missing, for its card.
         models: to capture.

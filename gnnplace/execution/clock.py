@@ -29,8 +29,8 @@ class StepClock:
 
     Attributes:
         plan: What ran.
-        programs: Of every worker; say which tick is which.
-        records: Of every worker.
+        programs: The programs of every worker; say which tick is which.
+        records: The records of every worker.
         step: Which step.
     """
 

@@ -34,7 +34,7 @@ class Exchange:
     Args:
         hosts: All hosts.
         host_of: Host of each worker.
-        records: Of every worker; those of other hosts are filled in on the first.
+        records: The records of every worker; those of other hosts are filled in on the first.
         board: The same.
     """
 

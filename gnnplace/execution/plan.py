@@ -56,7 +56,7 @@ class Transfer:
         producer: Problem op that makes it.
         source: Device it leaves.
         target: Device it goes to.
-        bytes: Of the value.
+        bytes: The bytes of the value.
     """
 
     value: str
@@ -74,7 +74,7 @@ class ExecutionPlan:
     Attributes:
         program: The captured program.
         problem: Its problem; names ops and devices.
-        segments: Of every device, in order.
+        segments: The segments of every device, in order.
         transfers: All messages.
         op_device: Device of every program op.
     """
@@ -128,7 +128,8 @@ def plan_execution(program: Program, problem: Problem, placement: Placement) -> 
     Args:
         program: What runs.
         problem: Its problem, whose ops' members are the program's ops.
-        placement: Of the problem; without sequences, devices follow the program's order.
+        placement: The placement of the problem; without sequences, devices follow the program's
+            order.
 
     Raises:
         MismatchError: program, problem and placement do not belong together, or an op that changes

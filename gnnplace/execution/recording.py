@@ -78,7 +78,7 @@ def recording(
         store: Where to keep it.
         model: As `run_record` takes it, as all others.
         problem: With the times and links to predict with.
-        placement: Of the problem.
+        placement: The placement of the problem.
         **about: Mode, transport and source.
     """
     if store is None:
@@ -109,7 +109,7 @@ def run_record(
     Args:
         model: As it was called.
         problem: With the times and links to predict with.
-        placement: Of the problem.
+        placement: The placement of the problem.
         mode: "measured" or "emulated".
         transport: How tensors will travel.
         source: What makes the run.

@@ -38,7 +38,7 @@ class TransferTiming:
         producer: Name of the problem op that made it.
         source: Name of the device it left.
         target: Name of the device it went to.
-        bytes: Of the value.
+        bytes: The bytes of the value.
         start: When it was taken up.
         finish: When it was there.
     """
@@ -76,7 +76,7 @@ class StepValues:
     """The numbers of one step.
 
     Attributes:
-        loss: Of the step; the mean over micro-batches; None forward-only.
+        loss: The loss of the step; the mean over micro-batches; None forward-only.
         gradients: By parameter name, averaged over micro-batches.
         parameters: By parameter name, after the update.
         buffers: By buffer name, after the step.

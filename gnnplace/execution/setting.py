@@ -20,6 +20,8 @@ from gnnplace.runtime.network import NetworkTransport
 from gnnplace.runtime.transport import Transport
 from gnnplace.runtime.transports import make_transport
 from gnnplace.runtime.workers import available_cores
+from gnnplace.tracing.cuda_types import on_cuda
+from gnnplace.tracing.program import Program
 
 
 class Setting:
@@ -36,7 +38,7 @@ class Setting:
     Attributes:
         host_of: Host of each worker.
         workers: Numbers of the workers that this host runs; all others run elsewhere.
-        cores: Of these, in order.
+        cores: The cores to use: these, in order.
 
     Raises:
         InputError: devices that cannot be dealt out to the hosts.
@@ -147,13 +149,20 @@ def torch_device(problem: Problem, device: int, mode: str) -> torch.device:
     return torch.device("cuda", int(number))
 
 
+def made_for(program: Program, problem: Problem, placement: Placement, mode: str) -> Program:
+    """The program with its values as they are on the devices that run it."""
+    used = set(placement.device.tolist())
+    host = mode == "emulated" or all(problem.cluster.devices[d].kind == "cpu" for d in used)
+    return program if host else on_cuda(program)
+
+
 def assign_cores(
     devices: list[torch.device], mode: str, cores: list[int] | None = None
 ) -> list[int]:
     """A core for every worker; only emulated workers may share one.
 
     Args:
-        devices: Of the workers.
+        devices: The devices of the workers.
         mode: "measured" or "emulated".
         cores: That are free; all by default.
 

@@ -24,7 +24,7 @@ class StepStream:
 
     Args:
         plan: What runs.
-        programs: Of every worker.
+        programs: The programs of every worker.
         records: Where the workers note their clocks.
         board: Where they say which steps they have done.
         mode: "measured" or "emulated".

@@ -78,7 +78,7 @@ def verify(program: Program, execution: Execution) -> Verification:
 
     Args:
         program: The program that was executed.
-        execution: Of it, with outputs.
+        execution: The run itself, with outputs.
 
     Raises:
         InputError: the execution brought no numbers back.

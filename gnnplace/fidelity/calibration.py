@@ -197,7 +197,7 @@ def cross_validated(
     Args:
         samples: Placements; two samples of one placement are never in two folds.
         folds: Parts.
-        seed: Of the parts.
+        seed: The seed of the parts.
         by_problem: All placements of one problem are in one fold: is a problem predicted well that
             nothing was fitted to?
 

@@ -68,7 +68,7 @@ def candidates(
         placers: Names.
         place: Places the problem with a placer of that name.
         count: Placements wanted; small problems may not have so many.
-        seed: Of all randomness.
+        seed: The seed of all randomness.
     """
     made = [_placed(name, place) for name in placers]
     failed = [c for c in made if c.placement is None]

@@ -58,10 +58,10 @@ def calibrate(
     With several problems, each is predicted by what was fitted to the others.
 
     Args:
-        store: of measured steps.
+        store: the store of measured steps.
         selection: which runs; all by default.
         clock: ``auto`` (of each run's mode), ``wall`` or ``virtual``.
-        seed: of the parts of the cross-validation.
+        seed: the seed of the parts of the cross-validation.
         progress: called with a line before the fit.
 
     Raises:

@@ -144,7 +144,7 @@ def fit_parameters(models: Sequence[Forward], measured: FloatArray, noise: float
     """Messages, contention and slowdown at the greatest of their posterior.
 
     Args:
-        models: Of the measured placements.
+        models: The models of the measured placements.
         measured: Seconds.
         noise: Standard deviation of the log of a measurement.
     """

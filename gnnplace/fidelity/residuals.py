@@ -60,7 +60,7 @@ def op_residuals(
 
     Args:
         samples: Runs with their problems.
-        steps: Of every run, by its name.
+        steps: The steps of every run, by its name.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     predicted: dict[str, list[float]] = defaultdict(list)
@@ -87,7 +87,7 @@ def link_residuals(
 
     Args:
         samples: Measured runs; the messages of emulated ones are simulated and say nothing.
-        steps: Of every run, by its name.
+        steps: The steps of every run, by its name.
     """
     costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:

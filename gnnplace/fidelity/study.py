@@ -50,13 +50,14 @@ class Study:
         steps: Measured steps, by the placement's name.
         runs: Names of the runs in the store.
         calibration: Fitted to all samples.
-        overlap: Of computing and sending, in the best placement; for the calibration.
+        overlap: The overlap of computing and sending, in the best placement; for the calibration.
         note: Why there is no agreement, where there is none.
-        repeated: Of one half of the rounds with the other, shortest steps.
+        repeated: The agreement of one half of the rounds with the other, shortest steps.
         typical_repeated: The same of median steps.
-        before: Of predictions as profiled with shortest steps.
-        after: Of predictions that are calibrated on other placements with shortest steps.
-        typical: Of these with median steps.
+        before: The agreement of predictions as profiled with shortest steps.
+        after: The agreement of predictions that are calibrated on other placements with shortest
+            steps.
+        typical: The agreement of these with median steps.
     """
 
     model: str

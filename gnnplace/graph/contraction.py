@@ -21,7 +21,7 @@ class Contraction:
         graph: Its ops are the first groups.
         cost: Seconds of each op. [num_ops]
         unit: Class of ops that share a device, or None. [num_ops]
-        phase: Of each op. [num_ops]
+        phase: The phase of each op. [num_ops]
 
     Attributes:
         count: Groups left.

@@ -73,7 +73,7 @@ def inner(**flags: Any) -> Callable[[Function], Any]:
     """Compiles a function that kernels call.
 
     Args:
-        flags: of ``njit``, beside the usual ones.
+        flags: the flags of ``njit``, beside the usual ones.
     """
 
     def compiled(function: Function) -> Any:

@@ -158,7 +158,7 @@ def traversal(
         graph: the graph.
         cost: seconds of each op. [n]
         edge_cost: seconds of each of ``graph.edges``.
-        seed: of the ``random`` order.
+        seed: the seed of the ``random`` order.
 
     Raises:
         InputError: there is no such order; the names are listed.

@@ -30,9 +30,9 @@ def quotient(
     """The graph of groups.
 
     Args:
-        graph: of ops.
+        graph: the graph of ops.
         group: group of each op. [n]
-        names: of the groups. [G]
+        names: the names of the groups. [G]
         order_only: whether a tensor carries nothing; by default those of no bytes. [T]
     """
     bare = graph.size == 0 if order_only is None else order_only

@@ -9,6 +9,10 @@ a ring send ``2 (n - 1)`` times a part of ``1 / n`` of the bytes to the next one
     seconds = bytes * pace + 2 (n - 1) * latency
     pace    = 2 (n - 1) / n * max over the ring's links of (sends on its channel / bandwidth)
 
+Where the links of a ring's devices name the fabric that they are part of, and one copy of the
+cluster has them all, seconds are those of ``costs.collectives`` instead: measured ones, with the
+busiest channel counted as often as other rings send on it too.
+
 Rings go through devices as listed, so that neighbours of one server or copy stay together and a
 server's network channel carries one send a ring. All rings run at once: a channel's sends are
 those of all of them.
@@ -18,11 +22,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gnnplace.cluster import Cluster
+from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, group_of
+from gnnplace.costs.links import Estimate, Table, shipped
 from gnnplace.errors import InputError
 
 NETWORK_LATENCY = 10e-6
@@ -66,6 +72,25 @@ class Ring:
 
 
 @dataclass(frozen=True)
+class KnownRing(Ring):
+    """An all-reduce over devices of a known fabric.
+
+    Attributes:
+        group: the devices.
+        table: what was measured; None for the package's.
+        shared: rings that go over the busiest channel, itself included.
+    """
+
+    group: Group = field(default_factory=lambda: Group(None))
+    table: Table | None = None
+    shared: float = 1.0
+
+    def seconds(self, size: float) -> float:
+        """Seconds for so many bytes, as the fabric takes them."""
+        return self.shared * collective(ALL_REDUCE, size, self.group, self.table).seconds
+
+
+@dataclass(frozen=True)
 class Fabric:
     """A cluster and copies of it.
 
@@ -73,11 +98,13 @@ class Fabric:
         cluster: one copy.
         latency: seconds of the network between copies.
         bandwidth: bytes per second of a copy's network channel.
+        table: what collectives take, where links name their fabric; None for the package's.
     """
 
     cluster: Cluster
     latency: float = NETWORK_LATENCY
     bandwidth: float = NETWORK_BANDWIDTH
+    table: Table | None = None
 
     def __post_init__(self) -> None:
         if self.latency < 0 or not self.bandwidth > 0:
@@ -117,7 +144,32 @@ class Fabric:
             for ring in members
         ]
         sends = Counter(channel for ring in ways for way in ring for channel in way.channels)
-        return [_ring(ring, sends) for ring in ways]
+        rings = [_ring(ring, sends) for ring in ways]
+        return [
+            self._known(ring, own, way, sends)
+            for ring, own, way in zip(rings, members, ways, strict=True)
+        ]
+
+    def _known(
+        self, ring: Ring, members: Sequence[int], ways: Sequence[Way], sends: Counter[Hashable]
+    ) -> Ring:
+        """The ring as its fabric is known to take it, if it is."""
+        size = self.cluster.num_devices
+        if len(members) < 2 or len({member // size for member in members}) > 1:
+            return ring
+        group = group_of(self.cluster, [member % size for member in members])
+        if group is None or not group.fabrics <= (self.table or shipped()).latency.keys():
+            return ring
+        own = Counter(channel for way in ways for channel in way.channels)
+        shared = max(sends[channel] / count for channel, count in own.items())
+        return KnownRing(ring.pace, ring.latency, ring.overlaps, group, self.table, shared)
+
+    def known(self, size: float) -> Estimate | None:
+        """An all-reduce of ``size`` bytes over one copy, if its fabric is known."""
+        (ring,) = self.rings([range(self.cluster.num_devices)])
+        if not isinstance(ring, KnownRing):
+            return None
+        return collective(ALL_REDUCE, size, ring.group, self.table)
 
     def group(self, first: int, count: int) -> Cluster:
         """The cluster of ``count`` devices from ``first`` on, which lie in one copy.

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.costs.exchange import BUCKET
 from gnnplace.hybrid.fabric import Ring
 from gnnplace.placers import Result
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.simulation import Simulation
 
 FloatArray = NDArray[np.float64]
-BUCKET = 25 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class StepParts:
 
     Attributes:
         alone: the model-parallel step of one group.
-        all_reduce: of the busiest ring.
+        all_reduce: the seconds of the busiest ring's all-reduce.
         exposed: that the all-reduce adds to the step.
     """
 
@@ -148,8 +148,8 @@ def with_all_reduce(
     """The step with its gradients reduced.
 
     Args:
-        step: of one group.
-        rings: of each of its devices; those with one member do nothing.
+        step: the step of one group.
+        rings: the rings of each of its devices; those with one member do nothing.
         overlap: whether reducing may begin before the backward pass has ended.
         bucket: bytes that are reduced together.
     """

@@ -26,7 +26,7 @@ class Search:
     Attributes:
         placer: its name.
         budget: seconds of each search.
-        seed: of all randomness.
+        seed: the seed of all randomness.
         microbatches: numbers of micro-batches to try.
         capture: how a model is captured.
     """

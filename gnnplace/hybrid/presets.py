@@ -25,7 +25,7 @@ class Preset:
     """A data set and how training on it converges.
 
     Attributes:
-        name: of the family.
+        name: the name of the family.
         examples: in an epoch.
         examples_source: where that comes from.
         convergence: epochs by batch.

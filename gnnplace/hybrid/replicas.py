@@ -136,7 +136,8 @@ def replicated_problem(problem: Problem, groups: int, cluster: Cluster) -> Probl
     """The problem of `replicated`, of one group's problem.
 
     Args:
-        problem: Of one group, cut into its M micro-batches; on the first K devices of `cluster`.
+        problem: The problem of one group, cut into its M micro-batches; on the first K devices of
+            `cluster`.
         groups: G.
         cluster: G K devices, group by group.
 

@@ -64,10 +64,10 @@ class HybridRun:
 
     Attributes:
         groups: data-parallel.
-        devices: of a group.
+        devices: the devices of a group.
         predicted: seconds of the step, simulated with what groups exchange.
         alone: seconds of one group's placed step, predicted.
-        execution: of all workers.
+        execution: the execution of all workers.
         verification: gradients and every group's parameters against one device that accumulates
             over the same shares.
         whole: the same against eager PyTorch on the whole batch.

@@ -55,7 +55,7 @@ class Row:
 
     Attributes:
         groups: data-parallel.
-        devices: of a group, model-parallel.
+        devices: the devices of a group, model-parallel.
         microbatches: M of the group's placement.
         parts: seconds of the step; None where nothing fits.
         global_batch: examples of a step.

@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gnnplace.cluster import Cluster
+from gnnplace.costs.exchange import BUCKET
+from gnnplace.costs.links import Estimate
+from gnnplace.costs.own import with_measurements
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.hybrid.advice import Advice, advise
 from gnnplace.hybrid.convergence import Convergence, CriticalBatch, read_epochs
@@ -39,6 +42,7 @@ class HybridOptions:
         network_latency: seconds, between copies of the cluster.
         network_bandwidth: bytes a second, between copies of the cluster.
         overlap: whether gradients are reduced while the backward pass goes on.
+        links: a log of nccl-tests, whose figures replace those of the cluster's links.
     """
 
     devices: int | None = None
@@ -51,6 +55,7 @@ class HybridOptions:
     network_latency: float = 10e-6
     network_bandwidth: float = 10e9
     overlap: bool = True
+    links: str | None = None
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -98,14 +103,20 @@ def study_hybrid(
         progress: called with a line when something begins that takes seconds.
 
     Raises:
+        FormatError: a line of the log that cannot be read.
         InputError: bad arguments, or inference.
         InfeasibleError: no split fits.
     """
     options, search = options or HybridOptions(), search or Search()
     if search.capture.forward_only:
         raise InputError("--forward-only: hybrid is about training")
-    own = _cluster(what, cluster)
-    fabric = Fabric(own, options.network_latency, options.network_bandwidth)
+    own, table = _cluster(what, cluster), None
+    if options.links is not None:
+        measured = with_measurements(own, options.links)
+        own, table = measured.cluster, measured.table
+        for note in measured.notes:
+            progress(note)
+    fabric = Fabric(own, options.network_latency, options.network_bandwidth, table)
     most = own.num_devices if options.devices is None else options.devices
     counts = device_counts(most)
     name = model_name(what)
@@ -117,8 +128,18 @@ def study_hybrid(
     if not any(row.parts is not None for row in rows):
         raise InfeasibleError(f"hybrid: no split of {most} devices fits; {rows[0].note}")
     copies = most > own.num_devices
-    origin = _origin(place_on, training, preset, given=options.examples is not None, copies=copies)
+    known = _known(fabric)
+    given = options.examples is not None
+    origin = _origin(place_on, training, preset, known, given=given, copies=copies)
     return HybridStudy(what, name, most, rows, advise(rows), origin)
+
+
+def _known(fabric: Fabric) -> Estimate | None:
+    """A bucket's all-reduce over the cluster, where its fabric is known."""
+    try:
+        return fabric.known(BUCKET)
+    except InputError:  # devices that are not linked in a ring
+        return None
 
 
 def _cluster(what: str, cluster: str | Cluster | None) -> Cluster:
@@ -178,11 +199,22 @@ def _batch(what: str, batch: int | None) -> int:
 
 
 def _origin(
-    place_on: Placing, training: Training, preset: Preset, *, given: bool, copies: bool
+    place_on: Placing,
+    training: Training,
+    preset: Preset,
+    known: Estimate | None,
+    *,
+    given: bool,
+    copies: bool,
 ) -> dict[str, str]:
     """Where each kind of figure comes from."""
     convergence = training.convergence
     links = "predicted from the cluster's links"
+    if known is not None:
+        links = (
+            f"{known.provenance} (expected error {known.error:.0%} over all devices of the "
+            f"cluster): {known.source}"
+        )
     if copies:
         links += ", between copies of it from --network-* (assumed)"
     if not place_on.has_gradients:

@@ -18,7 +18,7 @@ class Measured:
     """What one placement came to.
 
     Attributes:
-        seconds: Of a step; None if it failed.
+        seconds: The seconds of a step; None if it failed.
         error: Why it failed.
         stored: Whether it was known already and not run.
         ops: Median seconds that each op's worker computed for it, by the op's name; empty if that

@@ -42,15 +42,15 @@ class RunRecord:
     Attributes:
         model: What was captured, as it was called.
         problem: Data of the problem file, with the times and links that `predicted` comes from.
-        fingerprint: Of the problem's structure.
+        fingerprint: The fingerprint of the problem's structure.
         placement: Data of the placement file.
         predicted: Simulated seconds of a step, None if it was not simulated.
         mode: "measured" (wall clock) or "emulated" (virtual clock).
         transport: How tensors travelled.
         machine: See `gnnplace.cluster.machine.machine`.
-        versions: Of the packages that matter.
+        versions: The versions of the packages that matter.
         source: What made the run: "execute", "demo", "fidelity", …
-        id: Of the run.
+        id: The id of the run.
         began: When, in UTC.
     """
 

@@ -41,8 +41,8 @@ class Selection:
     """Which runs; what is None or False does not matter.
 
     Attributes:
-        model: Of this model.
-        fingerprint: Of a problem whose fingerprint begins so.
+        model: Only runs of this model.
+        fingerprint: Only runs of a problem whose fingerprint begins so.
         mode: "measured" or "emulated".
         run: Whose id begins so.
         before: Begun before this instant, ISO 8601 in UTC.

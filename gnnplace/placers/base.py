@@ -98,8 +98,8 @@ class Placer(ABC):
         Args:
             problem: what to place.
             budget: seconds to search; 0 means one construction.
-            seed: of all randomness; the same seed gives the same placement where time does not
-                decide how far the search gets.
+            seed: the seed of all randomness; the same seed gives the same placement where time does
+                not decide how far the search gets.
             space: the problem's search space, if the caller already has it.
 
         Raises:

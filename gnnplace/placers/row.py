@@ -27,7 +27,7 @@ class Option:
         kind: ``int`` or ``str``.
         default: its value where it is not given.
         help: one sentence.
-        least: of a number, the least value.
+        least: the least value, where the option is a number.
     """
 
     kind: type
@@ -59,7 +59,7 @@ class Row:
         name: what it is called everywhere.
         make: makes one; its keyword arguments are the options.
         speed: what it takes.
-        cost: of a construction, for the order they run in; of no meaning for others.
+        cost: the cost of a construction, for the order they run in; of no meaning for others.
         options: by name.
         quick: makes a shorter variant that runs first where time is short, if there is one.
         shown: whether comparisons show it unasked.

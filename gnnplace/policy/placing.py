@@ -58,7 +58,7 @@ def place(
         problem: what to place; cut it with ``with_microbatches`` for pipelines.
         placer: one of ``placer_names()``; options may stand behind it (``exact?workers=2``).
         budget: seconds to search, from here on.
-        seed: of all randomness.
+        seed: the seed of all randomness.
         objective: ``time``: seconds of one step; ``throughput``: seconds between two pipelined
             steps (the result is a ``ThroughputResult``).
         space: the problem's search space, if there is one already.
@@ -86,9 +86,9 @@ def compare(
 
     Args:
         problem: what to place.
-        names: of placers; all that are shown by default.
+        names: the names of placers; all that are shown by default.
         budget: seconds for each placer.
-        seed: of all randomness.
+        seed: the seed of all randomness.
         progress: called with a line before each placer.
     """
     space = SearchSpace(problem)

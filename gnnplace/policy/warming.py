@@ -52,8 +52,8 @@ def warm(
     """Compiles, or loads from disk, the kernels of placers.
 
     Args:
-        names: of placers, all that are shown by default; one that is unknown is left to whoever
-            places with it.
+        names: the names of placers, all that are shown by default; one that is unknown is left to
+            whoever places with it.
         objective: that they place for.
         progress: called with a line now and then while something is compiled.
     """

@@ -21,9 +21,9 @@ class GroupedGraph:
         graph: A tensor for each value that leaves its group, one for all of a group's values in
             the same memory (a tensor and its views), as large as the largest; an order (a tensor
             of no bytes) where nothing else links two groups.
-        phase: Of each group. [num_groups]
+        phase: The phase of each group. [num_groups]
         colocate: Classes that share a group are one. [num_groups]
-        module: Of each group's costliest op. [num_groups]
+        module: The module of each group's costliest op. [num_groups]
         state: Bytes of parameters, optimizer state and buffers. [num_groups]
         inputs: Bytes of the user's inputs. [num_groups]
         members: Ops of the program, in its order. [num_groups]

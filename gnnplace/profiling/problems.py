@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gnnplace.cluster import Cluster, Device
 from gnnplace.costs.gpus import known_kind
+from gnnplace.costs.own import with_measurements
 from gnnplace.costs.tables import Tables, with_table
 from gnnplace.errors import InputError
 from gnnplace.problem import Problem
@@ -26,6 +27,7 @@ def profile_model(
     cluster: str | Cluster = "auto",
     *,
     options: CaptureOptions | None = None,
+    links: str | None = None,
     table: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Problem:
@@ -35,15 +37,22 @@ def profile_model(
         model: As ``capture_model`` takes it, or a program captured at 1/M of the batch.
         cluster: As ``resolve_cluster`` takes it.
         options: As for ``capture_model``.
+        links: A log of nccl-tests, whose figures replace those of the cluster's links.
         table: A user's own measured ops, a CSV file as ``gnnplace.costs.rows`` has it: the first
             that answers for the kinds that it has, on this machine too.
         progress: Called with a line when something begins that takes seconds.
 
     Raises:
+        FormatError: a line of the log that cannot be read.
         InputError: there is no such model or cluster.
         CaptureError: the model cannot be captured.
     """
     options, cluster = options or CaptureOptions(), resolve_cluster(cluster)
+    if links is not None:
+        measured = with_measurements(cluster, links)
+        cluster = measured.cluster
+        for note in measured.notes:
+            (progress or str)(note)
     tables = with_table(table)
     _check_kinds(tables, cluster, table)
     if isinstance(model, str):

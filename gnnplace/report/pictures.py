@@ -61,8 +61,8 @@ class Series:
 
     Attributes:
         name: in the legend; none for what needs no word.
-        x: of each point.
-        y: of each point.
+        x: the horizontal place of each point.
+        y: the vertical place of each point.
         told: tooltip of each dot, or one of the line where it has no dots.
         low: lower end of each point's interval, if it is shaded.
         high: upper end of it.
@@ -216,7 +216,7 @@ def heat(
         tables: by their headings, from above.
         columns: names, which all tables share.
         title: first line.
-        unit: of the numbers, for the tooltips.
+        unit: the unit of the numbers, for the tooltips.
         most: number from which on shades are the darkest.
     """
     heights = [len(table) for table in tables.values()]

@@ -31,10 +31,10 @@ class Hosts:
     """This process among those that `torchrun` started.
 
     Attributes:
-        rank: Of this host; host 0 reports.
+        rank: The rank of this host; host 0 reports.
         count: Hosts.
-        address: Of the store: name and port.
-        prefix: Of this run's keys, the same on all hosts.
+        address: The address of the store: name and port.
+        prefix: The prefix of this run's keys, the same on all hosts.
         store: Where hosts meet.
     """
 

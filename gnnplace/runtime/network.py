@@ -38,7 +38,7 @@ class NetworkTransport(Transport):
 
     Args:
         messages: All messages of the run, by global numbers of workers.
-        board: Of this host; it has words for all workers.
+        board: The board of this host; it has words for all workers.
         hosts: All hosts.
         host_of: Host of each worker.
     """

@@ -41,7 +41,7 @@ def side_by_side(jobs: Sequence[Job], groups: Sequence[tuple[int, ...]]) -> list
 
     Args:
         jobs: Return plain data.
-        groups: Of cores.
+        groups: Groups of cores.
 
     Returns:
         None stands for a job whose process died or raised.

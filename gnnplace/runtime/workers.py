@@ -25,6 +25,7 @@ import torch
 
 from gnnplace.errors import ExecutionError, UnsupportedError
 from gnnplace.processes import end_with, interrupts_held, let_interrupts
+from gnnplace.runtime.stopped import LOOKS, StoppedWorkers
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """From glibc's malloc.h: free memory at which malloc trims the heap; blocks that may be mapped."""
@@ -39,7 +40,7 @@ class Task:
     """What one worker does.
 
     Attributes:
-        name: Of the worker, for messages.
+        name: The name of the worker, for messages.
         run: Called in the worker; returns plain data (no tensors), sent back through a pipe.
         core: Core to stay on; None leaves the affinity as it is.
     """
@@ -190,10 +191,10 @@ def supervise(
         idle: Called now and then.
 
     Raises:
-        ExecutionError: a worker died, raised or hung; names it and what it was doing.
+        ExecutionError: a worker died, raised, hung or is stopped; names it and what it was doing.
     """
     results: dict[int, Any] = {}
-    seen, since = progress(), time.monotonic()
+    seen, since, stopped = progress(), time.monotonic(), StoppedWorkers()
     while len(results) < len(workers):
         running = [i for i in range(len(workers)) if i not in results]
         pipes = [workers[i].pipe for i in running]
@@ -204,6 +205,12 @@ def supervise(
             seen, since = now, time.monotonic()
         elif time.monotonic() - since > timeout:
             _give_up(workers, running, timeout, doing, suspect)
+        elif (pid := stopped.look(workers[i].process.pid for i in running)) is not None:
+            i = next(i for i in running if workers[i].process.pid == pid)
+            raise ExecutionError(
+                f"worker {workers[i].task.name!r} is stopped (SIGSTOP){doing(i)}: given up after "
+                f"{LOOKS * POLL:g} s"
+            )
         idle()
     return [results[i] for i in range(len(workers))]
 

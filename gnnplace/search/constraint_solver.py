@@ -42,7 +42,7 @@ def solve(solver: Any, model: Any, watcher: Any = None) -> str:
     """Solves a model; the name of the status, such as ``OPTIMAL``.
 
     Args:
-        solver: of ``make_solver``.
+        solver: what ``make_solver`` returned.
         model: a ``CpModel``.
         watcher: a callback of ortools that is called with every solution, in another thread.
     """

@@ -45,7 +45,7 @@ class ClassTable:
     """A table over classes.
 
     Attributes:
-        cells: of each pair of classes.
+        cells: the cells of each pair of classes.
         rows: classes of the first axis.
         columns: classes of the second axis.
     """

@@ -12,7 +12,9 @@ on each device, and:
   of an input and that of a parameter in the backward pass.
 * resharding: a device needs E / prod(consumer's splits) and holds, with the devices assigned so
   that the two overlap the most, E / prod(max of both splits) of it; the rest is sent, and the
-  gradient goes the other way.
+  gradient goes the other way. On a cluster whose fabric is known (``Machine.exchange``),
+  all-reduces and resharding (as an all-to-all of all devices) take what ``costs.collectives`` says
+  instead.
 * a stack of layers over k stages works as a pipeline; every stage sends its output on and gets the
   gradient back; what comes out of the last is summed (with zeros) like a partial output.
 * memory: parameters with gradients and optimizer state, outputs kept for the backward pass, and
@@ -27,6 +29,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL
+from gnnplace.costs.exchange import Exchange
 from gnnplace.errors import InputError
 from gnnplace.sharding.classes import Classes, ClassTable
 from gnnplace.sharding.configurations import ANY, Space, configurations
@@ -45,6 +49,7 @@ class Machine:
         bandwidth: bytes per second of the link.
         element: bytes of an element.
         state: copies of a parameter that stay: itself, its gradient and Adam's two moments.
+        exchange: what collectives take on a cluster whose fabric is known; else the formulas above.
 
     Raises:
         InputError: a speed that is not positive.
@@ -54,6 +59,7 @@ class Machine:
     bandwidth: float = 16e9
     element: int = 4
     state: int = 4
+    exchange: Exchange | None = None
 
     def __post_init__(self) -> None:
         for name in ("flops", "bandwidth"):
@@ -100,15 +106,15 @@ def layer_costs(
         3.0 * operation.flops / splits.prod(axis=1) / machine.flops * _waiting(operation, parts)
     )
     seconds = machine.element / machine.bandwidth
-    reduced = _all_reduce(operation, parts, operation.output)
+    reduced = _all_reduce(operation, parts, operation.output, machine)
     if operation.needs_gradient:
         for axes in operation.inputs:
-            reduced = reduced + _all_reduce(operation, parts, axes)
+            reduced = reduced + _all_reduce(operation, parts, axes, machine)
     reduced = reduced + _halo(operation, parts) + _between_stages(operation, parts)
     gradient = np.zeros(len(splits))
     stored = _local(operation, parts, operation.kept or operation.output)
     for axes in operation.parameters:
-        gradient = gradient + _all_reduce(operation, parts, axes)
+        gradient = gradient + _all_reduce(operation, parts, axes, machine, bucketed=True)
         stored = stored + machine.state * _local(operation, parts, axes)
     return LayerCosts(compute, reduced * seconds, gradient * seconds, stored * machine.element)
 
@@ -121,13 +127,28 @@ def _local(operation: Operation, parts: dict[str, NDArray], axes: Axes) -> Float
     return operation.elements(axes) / split
 
 
-def _all_reduce(operation: Operation, parts: dict[str, NDArray], axes: Axes) -> FloatArray:
-    """Elements that pass a device's link when the tensor is summed over all it does not have."""
+def _all_reduce(
+    operation: Operation,
+    parts: dict[str, NDArray],
+    axes: Axes,
+    machine: Machine,
+    *,
+    bucketed: bool = False,
+) -> FloatArray:
+    """Elements that pass a device's link when the tensor is summed over all it does not have.
+
+    On a known fabric, as many as would take its seconds; gradients go in buckets there.
+    """
     group = np.ones(len(next(iter(parts.values()))))
     for name, split in parts.items():
         if name not in axes:
             group = group * split
-    return 2.0 * (group - 1.0) / group * _local(operation, parts, axes)
+    local = _local(operation, parts, axes)
+    if machine.exchange is not None:
+        exchange = machine.exchange.bucketed if bucketed else machine.exchange.seconds
+        seconds = exchange(ALL_REDUCE, group, local * machine.element)
+        return seconds * machine.bandwidth / machine.element
+    return 2.0 * (group - 1.0) / group * local
 
 
 def _halo(operation: Operation, parts: dict[str, NDArray]) -> FloatArray:
@@ -183,9 +204,21 @@ def edge_costs(
     common = size / _overlaps(made[0], read[0])
     back = there - common if consumer.needs_gradient else 0.0
     moved = need - common
-    time = ClassTable((moved + back) / machine.bandwidth, made[1], read[1])
+    seconds = (
+        (moved + back) / machine.bandwidth
+        if machine.exchange is None
+        else _resharding(moved, devices, machine) + _resharding(back, devices, machine)
+    )
+    time = ClassTable(seconds, made[1], read[1])
     copies = ClassTable(np.where(moved > 0, need, 0.0), made[1], read[1])
     return EdgeCosts(time.spread(), copies.spread(), time)
+
+
+def _resharding(moved: FloatArray | float, devices: int, machine: Machine) -> FloatArray:
+    """Seconds of every device getting ``moved`` bytes from the others, as in an all-to-all."""
+    assert machine.exchange is not None
+    sizes = np.asarray(moved) * devices / max(devices - 1, 1)
+    return machine.exchange.seconds(ALL_TO_ALL, np.full(sizes.shape, float(devices)), sizes)
 
 
 def _overlaps(held: FloatArray, wanted: FloatArray) -> FloatArray:

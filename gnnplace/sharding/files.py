@@ -18,7 +18,7 @@ def write_sharding(path: str | Path, problem: ShardingProblem) -> None:
     """Writes a problem's two files, each at once or not at all; tables that are one stay one.
 
     Args:
-        path: of the JSON file; the arrays go beside it.
+        path: the path of the JSON file; the arrays go beside it.
         problem: the tables.
 
     Raises:

@@ -44,7 +44,7 @@ class Frontier:
         points: by time, ascending; memory falls strictly.
         epsilon: 0 if exact; else no strategy has less memory than a point here and a time more
             than (1 + epsilon) times smaller.
-        seconds: of the search alone.
+        seconds: the seconds of the search alone.
     """
 
     points: tuple[ShardingResult, ...]

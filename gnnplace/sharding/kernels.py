@@ -31,8 +31,8 @@ class Children(NamedTuple):
     """Tables of the steps before, the second one's behind the first's.
 
     Attributes:
-        cell: of each child's table. [children, cells, K]
-        time: of all points.
+        cell: the cell of each child's table. [children, cells, K]
+        time: the time of all points.
         memory: likewise.
         offset: where the list of each cell begins.
         inside: least weighted costs of the cells. [child cells, W]
@@ -50,7 +50,7 @@ class Reach(NamedTuple):
 
     Attributes:
         outside: least weighted costs of all the rest. [cells, W]
-        weights: of time and memory; the first is (1, 0). [W, 2]
+        weights: the weights of time and memory; the first is (1, 0). [W, 2]
         regions: corners of the regions, weighted. [R, W]
     """
 
@@ -81,7 +81,7 @@ class Eliminated(NamedTuple):
     """Lists of points of a step's table.
 
     Attributes:
-        time: of all points.
+        time: the time of all points.
         memory: likewise.
         origin: likewise.
         offset: where the list of each cell begins. [cells + 1]

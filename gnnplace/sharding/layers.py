@@ -37,7 +37,7 @@ class Operation:
     """What a layer does, without its name: equal operations share their tables.
 
     Attributes:
-        dimensions: of the iteration space.
+        dimensions: the dimensions of the iteration space.
         flops: forward FLOP of one example of the whole space, in total.
         output: dimension of each axis of the output.
         inputs: likewise for each input; None is an axis that is read whole.
@@ -193,10 +193,10 @@ def attention(
 
     Args:
         batch: examples.
-        heads: of ``features`` each.
+        heads: the number of heads, of ``features`` each.
         queries: positions that attend.
         keys: positions that are attended to.
-        features: of a head.
+        features: the number of features of a head.
         cross: queries come from another layer than keys and values; else one input carries queries,
             keys and values of a head together.
     """
@@ -235,9 +235,9 @@ def lstm(
     Args:
         batch: examples.
         sequence: positions.
-        features: of the input.
+        features: the number of features of the input.
         hidden: cells.
-        layers: of the stack.
+        layers: the number of layers of the stack.
         state: features of the state that is read; ``hidden`` unless it is projected.
     """
     read = features + (hidden if state is None else state)

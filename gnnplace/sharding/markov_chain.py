@@ -36,10 +36,10 @@ def random_search(
     Args:
         problem: cost tables.
         start: where it begins; FlexFlow takes data parallelism.
-        seed: of the proposals.
+        seed: the seed of the proposals.
         proposals: to make at most.
-        seconds: of the processor, after which none is begun; what the chain meets then depends on
-            the machine.
+        seconds: the seconds of the processor, after which none is begun; what the chain meets then
+            depends on the machine.
     """
     until = time.process_time() + seconds
     rng, flat, current = np.random.default_rng(seed), flat_of(problem), np.array(start, np.int64)

@@ -34,7 +34,7 @@ class Bounds:
 
     Attributes:
         configuration: the best strategy met. [N]
-        cost: of it.
+        cost: Its cost.
         bound: no strategy costs less.
         node: no strategy with a node's configuration costs less. N arrays [K]
     """

@@ -32,9 +32,10 @@ class Passes:
     """Least weighted costs, for W weighings.
 
     Attributes:
-        inside: of each step's table, of all that is below. [W, K of scope]
-        outside: of each step's table, of all the rest. [W, K of scope]
-        node: of each node's configurations, of whole strategies. [W, K]
+        inside: the least value of all that is below each step, by the cells of its table. [W, K of
+            scope]
+        outside: the least value of all the rest, by the cells of each step's table. [W, K of scope]
+        node: the least value of a whole strategy with each configuration of each node. [W, K]
     """
 
     inside: tuple[FloatArray, ...]

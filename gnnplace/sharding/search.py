@@ -39,7 +39,7 @@ class ShardingResult:
 
     Attributes:
         configuration: configuration index of each node. [N]
-        seconds: of the search alone.
+        seconds: the seconds of the search alone.
         exact: whether it is proven to be the best.
         bound: no strategy costs less; None where nothing is known.
     """

@@ -83,10 +83,13 @@ class Setting:
         share = math.ceil(examples / devices) / examples
         learned = sum(x.elements(axes) for x in operations for axes in x.parameters)
         made = sum(x.elements(x.kept or x.output) for x in operations)
+        reduced = 2.0 * (devices - 1) / devices * learned * machine.element / machine.bandwidth
+        if machine.exchange is not None:
+            reduced = machine.exchange.in_buckets(devices, learned * machine.element)
         return Parts(
             3.0 * share * sum(x.flops for x in operations) / machine.flops,
             0.0,
-            2.0 * (devices - 1) / devices * learned * machine.element / machine.bandwidth,
+            reduced,
             0.0,
             (share * made + machine.state * learned) * machine.element,
         )

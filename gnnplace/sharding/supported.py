@@ -74,7 +74,7 @@ class Supported:
 
         Args:
             solves: weighings to have solved in the end, at most.
-            width: of a gap between the faster and the smaller one; 0: of no interest.
+            width: the width of a gap between the faster and the smaller one; 0: of no interest.
         """
         while self.gaps and len(self.weights) < solves:
             self.gaps.sort(key=lambda gap: width(*gap))

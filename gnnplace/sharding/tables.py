@@ -27,8 +27,8 @@ class Table:
 
     Attributes:
         scope: nodes, ascending.
-        cost: of each combination of their classes; axes as in ``scope``.
-        classes: of each node's configurations.
+        cost: the cost of each combination of their classes; axes as in ``scope``.
+        classes: the classes of each node's configurations.
     """
 
     scope: tuple[int, ...]

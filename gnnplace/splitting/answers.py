@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnnplace.costs.exchange import Exchange
+from gnnplace.costs.own import with_measurements
 from gnnplace.errors import CaptureError, InputError
+from gnnplace.profiling.targets import resolve_cluster
 from gnnplace.sharding import (
     Frontier,
     ShardingProblem,
@@ -51,6 +54,9 @@ class SplitOptions:
         bandwidth: bytes a second of a link.
         exactly: whether every layer uses all devices.
         powers_of_two: whether splits are powers of two.
+        cluster: whose fabric says what collectives take, and how many devices there are; None:
+            ``bandwidth`` does.
+        links: a log of nccl-tests, whose figures replace those of the cluster's links.
     """
 
     devices: int | None = None
@@ -58,6 +64,39 @@ class SplitOptions:
     bandwidth: float = BANDWIDTH
     exactly: bool = False
     powers_of_two: bool = False
+    cluster: str | None = None
+    links: str | None = None
+
+    def exchange(self) -> Exchange | None:
+        """What collectives take on the cluster.
+
+        Raises:
+            FormatError: a line of the log that cannot be read.
+            InputError: no such cluster, or its fabric is not known; or a speed beside it.
+        """
+        if self.cluster is None:
+            if self.links is not None:
+                raise InputError("--links: --cluster is needed to say what links they are of")
+            return None
+        if self.bandwidth != BANDWIDTH:
+            raise InputError("--bandwidth, --cluster: the cluster says what links take")
+        cluster = resolve_cluster(self.cluster)
+        if self.links is None:
+            return Exchange(cluster)
+        measured = with_measurements(cluster, self.links)
+        return Exchange(measured.cluster, measured.table)
+
+    def count(self, otherwise: int, exchange: Exchange | None) -> int:
+        """The number of devices.
+
+        Raises:
+            InputError: more than the cluster has.
+        """
+        there = otherwise if exchange is None else exchange.cluster.num_devices
+        count = there if self.devices is None else self.devices
+        if exchange is not None and count > there:
+            raise InputError(f"--devices {count}: the cluster {self.cluster} has {there}")
+        return count
 
 
 @dataclass(frozen=True)
@@ -81,6 +120,8 @@ def shard_tables(what: str, options: SplitOptions | None = None) -> Tables:
     """
     options = options or SplitOptions()
     if what.endswith(".json") or Path(what).is_file():
+        if options.cluster is not None or options.links is not None:
+            raise InputError("--cluster, --links: the sharding file has its own costs")
         if options.devices is not None or options.exactly or options.powers_of_two:
             told = "--devices, --exactly, --powers-of-two"
             raise InputError(f"{told}: the sharding file has its own configurations")
@@ -93,10 +134,12 @@ def shard_tables(what: str, options: SplitOptions | None = None) -> Tables:
 
 
 def _setting(what: str, options: SplitOptions) -> Setting:
-    devices = DEVICES if options.devices is None else options.devices
+    exchange = options.exchange()
+    devices = options.count(DEVICES, exchange)
     if not 1 <= devices <= MOST_DEVICES:
         raise InputError(f"--devices: {devices} is not between 1 and {MOST_DEVICES}")
-    machine = Machine(flops=options.flops, bandwidth=options.bandwidth)
+    bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
+    machine = Machine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
     return Setting(_network(what), devices, machine, Space(options.exactly, options.powers_of_two))
 
 
@@ -120,7 +163,7 @@ def shard_network(tables: Tables, *, memory_limit: float | None = None) -> Shard
     """The best split, proven best where it says so.
 
     Args:
-        tables: of ``shard_tables``.
+        tables: what ``shard_tables`` returned.
         memory_limit: bytes that a device has.
 
     Raises:
@@ -139,7 +182,7 @@ def shard_frontier(
     """Every split that no other beats in both time and memory.
 
     Args:
-        tables: of ``shard_tables``.
+        tables: what ``shard_tables`` returned.
         epsilon: relative error in time that is allowed.
         memory_limit: bytes that a device has.
     """
@@ -190,8 +233,10 @@ def plan_shard(
     from gnnplace.splitting.run.planning import plan_for
 
     options = options or SplitOptions()
-    machine = MeshMachine(flops=options.flops, bandwidth=options.bandwidth)
-    mesh = default_mesh(EXECUTED_DEVICES if options.devices is None else options.devices)
+    exchange = options.exchange()
+    bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
+    machine = MeshMachine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
+    mesh = default_mesh(options.count(EXECUTED_DEVICES, exchange))
     return plan_for(load_layers(model), mesh, machine, memory_limit=memory_limit)
 
 

@@ -52,7 +52,7 @@ class FidelityOptions:
         clock: ``auto`` (of the mode), ``wall`` or ``virtual``.
         stored: whether earlier runs in the store are calibrated on as well.
         budget: seconds of each placer's search.
-        seed: of all randomness.
+        seed: the seed of all randomness.
         steps: steps of a run.
         mode: ``auto``, ``measured`` or ``emulated``.
         transport: ``shm`` or ``gloo``.

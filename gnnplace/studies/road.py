@@ -40,11 +40,11 @@ class Walking:
 
     Attributes:
         model: a model by its name.
-        cluster: of this machine.
+        cluster: the cluster of this machine.
         capture: how the model is captured.
         auto: whether the number of micro-batches is searched for.
         budget: seconds of each placer.
-        seed: of all randomness.
+        seed: the seed of all randomness.
         steps: steps of a run.
         mode: ``auto``, ``measured`` or ``emulated``.
         transport: ``shm`` or ``gloo``.
@@ -71,7 +71,7 @@ class Road:
         walking: how.
         program: the captured model.
         problem: profiled.
-        results: of every placer; one that could not stands with its error.
+        results: the results of every placer; one that could not stands with its error.
         runs: executed placements, by placer.
         rows: one a placer, with the best of all bounds.
         eager: seconds of an eager step by number of cores; empty where it does other work.

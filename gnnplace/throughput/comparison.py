@@ -37,7 +37,7 @@ def intervals(
         problem: what to place.
         others: results of placers that minimise the step time.
         budget: seconds for each search.
-        seed: of all randomness.
+        seed: the seed of all randomness.
         progress: called with a line before each search.
     """
     space = SearchSpace(problem)

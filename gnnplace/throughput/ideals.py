@@ -39,7 +39,7 @@ class Blocks(NamedTuple):
     """Units that cannot be told apart in order, in one topological order.
 
     Attributes:
-        units: of each block. [B]
+        units: the units of each block. [B]
         before: blocks that directly precede each block. [B]
         after: blocks that directly follow. [B]
     """
@@ -143,9 +143,9 @@ def split_ideals(
 
     Args:
         flows: the flows.
-        sorts: of the devices.
-        blocks: of the graph.
-        ideals: of the blocks.
+        sorts: the sorts of the devices.
+        blocks: the blocks of the graph.
+        ideals: the ideals of the blocks.
         upper: the interval of some split: stages above it are of no interest.
         most_pairs: nested pairs of ideals to look at.
 

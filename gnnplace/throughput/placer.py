@@ -145,8 +145,8 @@ def with_interval(space: SearchSpace, result: Result, bound: float = 0.0) -> Thr
     """Any placer's result with the interval of its placement.
 
     Args:
-        space: of the problem.
-        result: of a placer.
+        space: the space of the problem.
+        result: the result of a placer.
         bound: seconds that no placement's interval is below, as far as is known.
     """
     flows = make_flows(space)

@@ -204,11 +204,11 @@ def local_search(
 
     Args:
         flows: the flows.
-        order: of the units, for moves of runs. [U]
+        order: the order of the units, for moves of runs. [U]
         start: device of each unit. [U]
         rng: for all randomness.
         deadline: when to be back; ``NO_BUDGET``: a fixed number of moves.
-        share: of the memory that state may take.
+        share: the share of the memory that state may take.
     """
     tight = _finite(flows._replace(memory=flows.memory * share))
     device, best_device = start.astype(np.int32), start.astype(np.int32)

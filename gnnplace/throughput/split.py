@@ -64,7 +64,7 @@ def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) ->
 
     Args:
         flows: the flows.
-        sorts: of its devices.
+        sorts: the sorts of its devices.
         order: all units. [U]
         upper: seconds above which a split is of no interest.
     """

@@ -41,7 +41,7 @@ def attention(
         dropout_p: 0; attention that drops is captured as plain ops.
         is_causal: Nothing attends to what comes later.
         attn_mask: Added to the scores, or, if boolean, where they count.
-        scale: Of the scores; 1 / sqrt(width) by default.
+        scale: The scale of the scores; 1 / sqrt(width) by default.
 
     Returns:
         The output, as the query, and [batch, heads, length].

@@ -23,6 +23,8 @@ from torch import nn
 
 OWN = ("_parameters", "_buffers", "_modules")
 """Tables of a module that are not plain attributes."""
+DERIVED = ("_flat_weights", "_flat_weight_refs")
+"""Of a recurrent layer: lists of its parameters, made anew whenever one of them is set."""
 OPAQUE = (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)
 DATA = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
@@ -59,7 +61,7 @@ class Attributes:
                 if keys:
                     self._left.append((item, now))
                     _write(item, before)
-            self.changed = tuple(changed)
+            self.changed = tuple(n for n in changed if n.rpartition(".")[2] not in DERIVED)
 
     def advance(self, renew: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Puts the modules into the state that the last `restored()` took back.

@@ -36,7 +36,7 @@ class State:
         kind: One of the states above.
         dim: Axis of a split value or of positions.
         outer: Elements of that axis before the batch: an axis of 2 views x B examples has 2.
-        scale: Of a split value or of a sum.
+        scale: The scale of a split value or of a sum.
         known: It follows from the batch alone.
         culprit: The op that mixes examples, or that has no rule.
         why: What that op does, in a few words.
@@ -101,7 +101,7 @@ class Op:
     Args:
         node: In the share's graph.
         twin: In the whole batch's graph.
-        states: Of the share's nodes before it.
+        states: The states of the share's nodes before it.
         count: Shares, M.
         known: Operands that are wholly given; see `ChangeError`.
     """

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from gnnplace.errors import InputError
 from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.cut_batch import CutBatch
-from gnnplace.tracing.cutting import Cutter, Whole, finished
+from gnnplace.tracing.cutting import Cutter, UncutBatch, finished
 from gnnplace.tracing.export import trace
 from gnnplace.tracing.notices import give, notices
 from gnnplace.tracing.optimizers import Optimizer
@@ -36,7 +36,7 @@ def capture(
     dtype: str = "float32",
     forward_only: bool = False,
     name: str | None = None,
-    whole: Whole | None = None,
+    whole: UncutBatch | None = None,
 ) -> Program:
     """Capture one step of a model as a program of ATen ops.
 
@@ -51,7 +51,7 @@ def capture(
         optimizer: "sgd", "adamw", or one of `gnnplace.tracing.optimizers`.
         dtype: "float32": as it is; "bfloat16": parameters, buffers and inputs are converted.
         forward_only: Inference: no loss, backward or update.
-        name: Of the program; the model's class by default.
+        name: The name of the program; the model's class by default.
         whole: The batch that the inputs are a share of, to prove that it may be cut.
 
     Returns:
@@ -79,7 +79,7 @@ def capture(
     return replace(finished(program, batch), notices=said)
 
 
-def _cutter(whole: Whole, share: StepModule, dtype: str, name: str) -> Cutter:
+def _cutter(whole: UncutBatch, share: StepModule, dtype: str, name: str) -> Cutter:
     workload = whole.workload
     model, inputs = _converted(workload.model, workload.inputs, dtype)
     step = StepModule(model, workload.loss, inputs, forward_only=share.forward_only)

@@ -31,7 +31,7 @@ Export = Callable[[StepModule], torch.export.ExportedProgram]
 
 
 @dataclass(frozen=True)
-class Whole:
+class UncutBatch:
     """The whole batch of which a share is captured.
 
     Attributes:
@@ -52,8 +52,8 @@ class Cutter:
         step: Model, loss and inputs of the whole batch.
         share: The same of one share.
         count: Shares, M.
-        accept: See `Whole`.
-        name: Of the model, for messages.
+        accept: See `UncutBatch`.
+        name: The name of the model, for messages.
 
     Attributes:
         batch: What was found, after the call.

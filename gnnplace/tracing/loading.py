@@ -15,7 +15,8 @@ from unittest import mock
 import torch
 import yaml
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 from gnnplace import zoo
@@ -24,6 +25,7 @@ from gnnplace.zoo import Workload
 from gnnplace.zoo.hugging_face import BATCH
 
 ZOO, HUGGING_FACE = "zoo", "hf"
+SHORT = 4096  # elements of a fake tensor whose numbers are kept
 
 
 def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
@@ -223,5 +225,22 @@ def _fake_mode(fake: bool) -> Iterator[None]:
         return
     # `trunc_normal_` draws until all numbers are within bounds; fake tensors have no numbers.
     drawn = mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
-    with FakeTensorMode(allow_non_fake_inputs=True), drawn:
+    # Rates that grow from layer to layer are read as numbers while the layers are made.
+    known = mock.patch.object(torch, "linspace", _with_numbers(torch.linspace))
+    short = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", SHORT)
+    with FakeTensorMode(allow_non_fake_inputs=True), drawn, known, short:
         yield
+
+
+def _with_numbers(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A factory whose fake tensors, if they are short, know their numbers as constants do."""
+
+    def made(*args: Any, **options: Any) -> torch.Tensor:
+        fake = factory(*args, **options)
+        if fake.numel() > SHORT:
+            return fake
+        with unset_fake_temporarily():
+            numbers = factory(*args, **options | {"device": "cpu"}).tolist()
+        return torch.tensor(numbers, dtype=fake.dtype)
+
+    return made

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from gnnplace.errors import InputError
 from gnnplace.tracing.capturing import capture
 from gnnplace.tracing.cut_batch import batch_axes
-from gnnplace.tracing.cutting import Whole
+from gnnplace.tracing.cutting import UncutBatch
 from gnnplace.tracing.loading import cut, is_sized, load
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.options import CaptureOptions
@@ -95,7 +95,7 @@ def capture_workload(
         dtype=dtype,
         forward_only=forward_only,
         name=workload.name,
-        whole=Whole(whole, count, accept_other_loss) if count > 1 else None,
+        whole=UncutBatch(whole, count, accept_other_loss) if count > 1 else None,
     )
 
 

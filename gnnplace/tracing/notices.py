@@ -26,9 +26,9 @@ def notices(step: nn.Module, traced: Traced, ops: Iterable[ProgramOp]) -> tuple[
     Args:
         step: Model and loss.
         traced: What torch traced.
-        ops: Of the program.
+        ops: The ops of the program.
     """
-    return (*_random(ops), *_inputs(traced), *_hooks(step), *_outside(traced))
+    return (*_random(ops), *_inputs(traced), *_hooks(step), *_outside(traced), *traced.notes)
 
 
 def give(lines: Iterable[str]) -> None:

@@ -165,7 +165,7 @@ def ordered(ops: Iterable[ProgramOp], regions: Mapping[str, Region]) -> list[Pro
 
     Args:
         ops: In the order in which they were traced.
-        regions: Of ops by name, those outside left out.
+        regions: The regions of ops by name, those outside left out.
     """
     ops = list(ops)
     run_of = {o.name: second_run(regions.get(o.name, ())) for o in ops if o.phase == BACKWARD}

@@ -28,7 +28,7 @@ class ProgramGraph:
         phase: As in a problem. [num_ops]
         colocate: Class of the ops that touch the same parameter or changing buffer, named after
             the first of them. [num_ops]
-        module: Of each op. [num_ops]
+        module: The module of each op. [num_ops]
         state: Bytes of parameters, optimizer state and buffers, each counted at one op. [num_ops]
         inputs: Bytes of the user's inputs, counted likewise. [num_ops]
         attach: Op that this one should never be parted from, -1 if none: a view's producer, the

@@ -13,8 +13,8 @@ class Slot:
     """What a placeholder or an output of a traced graph means.
 
     Attributes:
-        kind: Of a placeholder "parameter", "buffer", "constant", "input" or "tangent"; of an
-            output "loss", "output", "gradient", "buffer" or "ignored".
+        kind: What it is: a placeholder is a "parameter", "buffer", "constant", "input" or
+            "tangent", an output is "loss", "output", "gradient", "buffer" or "ignored".
         name: Qualified name in `StepModule` (of a gradient: its parameter's; of an input: its
             position; of the rest: empty).
     """
@@ -32,9 +32,11 @@ class Traced:
         inputs: By placeholder name.
         outputs: Slot and node of every output that exists.
         tensors: Parameters, buffers and constants by qualified name (fake of a fake model).
+        notes: What was seen while it was traced that people should know, each in one line.
     """
 
     graph: fx.Graph
     inputs: dict[str, Slot]
     outputs: tuple[tuple[Slot, fx.Node], ...]
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

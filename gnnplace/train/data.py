@@ -46,7 +46,7 @@ class Draws:
         families: names of random families; problem ``i`` is of family ``i mod their number``
             unless it is of a captured graph.
         part: part of the split that captured graphs are from: train, validation or test.
-        seed: of all problems.
+        seed: the seed of all problems.
         ops: least and most ops before micro-batches.
         devices: least and most devices.
         clusters: types of clusters.
@@ -155,7 +155,7 @@ class ProblemDataModule(LightningDataModule):
         large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
         large_ops: least and most ops of large problems.
         batch_size: problems a step.
-        seed: of the training problems; validation and test problems are always the same.
+        seed: the seed of the training problems; validation and test problems are always the same.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class DecisionModule(PolicyModule):
         """Loss of each decision. [S]
 
         Args:
-            scores: of the candidates, -inf where not allowed. [S, D]
+            scores: the scores of the candidates, -inf where not allowed. [S, D]
             values: the lesson's. [S, ...]
         """
 
@@ -82,7 +82,7 @@ class Lesson:
         rollouts: the problem.
         aim: what the decisions were made under.
         decisions: what the decoder saw. S decisions
-        values: of each decision; the algorithm says what they mean. [S, ...]
+        values: the values of each decision; the algorithm says what they mean. [S, ...]
     """
 
     def __init__(

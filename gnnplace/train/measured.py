@@ -74,9 +74,9 @@ class MeasuredTuning(Evolution):
         objective: Measures placements, and has the problem.
         measurements: How many placements to measure in all.
         at_once: Placements of a round.
-        seed: Of proposals and generations.
+        seed: The seed of proposals and generations.
         samples: As in ``Effort``, as the next two.
-        moves: Of each search.
+        moves: The number of moves of each search.
         variants: Problems as they might be.
         noise: Standard deviation of the log of a measured step time.
         shared: Arguments of ``Evolution``.
@@ -281,7 +281,7 @@ class Rounds(LightningDataModule):
     """One round an epoch: what ``MeasuredTuning`` learns from it measures itself.
 
     Args:
-        generations: Of a round.
+        generations: The number of generations of a round.
 
     Raises:
         InputError: less than one.

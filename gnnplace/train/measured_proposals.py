@@ -37,8 +37,8 @@ class Effort:
     """How much is tried.
 
     Attributes:
-        samples: Of the policy's decisions, for each problem.
-        moves: Of each search.
+        samples: The number of samples of the policy's decisions, for each problem.
+        moves: The number of moves of each search.
         variants: Problems as they might be, beside the one that is believed.
     """
 
@@ -60,7 +60,7 @@ def proposals(
         policy: Whose choices they are.
         orders: Traversal orders to decode under.
         problem: What is placed.
-        rng: Of samples and moves.
+        rng: The rng of samples and moves.
         effort: How much is tried.
     """
     rollouts = Rollouts(SearchSpace(problem), policy, orders)

@@ -40,7 +40,7 @@ class PolicyModule(LightningModule):
         hidden: size of the encoder's states.
         layers: rounds of messages; 0 leaves the graph out.
         decoder_hidden: size of the decoder's layers.
-        learning_rate: of Adam, at its highest.
+        learning_rate: the learning rate of Adam, at its highest.
         steps: training steps over which the learning rate falls to a tenth.
         orders: traversal orders to decode under.
         start: folder of a policy to start from, or ``shipped`` for the one that comes with the

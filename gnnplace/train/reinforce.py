@@ -42,7 +42,7 @@ class Reinforce(DecisionModule):
     Args:
         samples: placements drawn of each problem and aim, K; at least 2.
         aims: aims that each problem is decoded under.
-        temperature: of the softmax that placements are drawn from.
+        temperature: the temperature of the softmax that placements are drawn from.
         sparsest: the share of units that are drawn is at least two to the power of minus this.
         passes: optimizer steps on each batch.
         clip: how far from 1 the ratio of probabilities may go to an advantage.

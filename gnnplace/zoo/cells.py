@@ -94,10 +94,10 @@ class Cell(nn.Module):
     """One cell; a reduction halves height and width.
 
     Args:
-        nodes: of the cell.
+        nodes: the nodes of the cell.
         before: channels of both inputs.
         width: channels of a node.
-        strides: of the fits of both inputs.
+        strides: the strides of the fits of both inputs.
         reduction: whether operations on the inputs have stride two.
     """
 
@@ -193,7 +193,7 @@ def searched_cnn(
         batch: Images in a step.
         size: Height and width of an image.
         architecture: Seed of both cells.
-        nodes: Of a cell, beside its inputs.
+        nodes: The nodes of a cell, beside its inputs.
         width: Channels of a node in the first stage.
         each: Normal cells of a stage.
         stages: Stages; a reduction cell between each two.

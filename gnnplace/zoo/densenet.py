@@ -78,7 +78,7 @@ def densenet(
         size: Height and width of an image.
         layers: A key of `DEPTHS`.
         growth: Channels that a layer adds.
-        classes: Of the classifier.
+        classes: The number of classes of the classifier.
 
     Raises:
         InputError: no such number of layers.

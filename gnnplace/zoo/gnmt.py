@@ -93,8 +93,8 @@ def gnmt(
         source: Words of a source sentence.
         target: Words of a target sentence.
         vocabulary: Words of both languages.
-        width: Of embeddings and states.
-        layers: Of encoder and decoder.
+        width: The width of embeddings and states.
+        layers: The number of layers of encoder and decoder.
     """
     random = generator(0)
     lengths = (source, target, target)

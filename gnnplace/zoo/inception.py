@@ -63,7 +63,7 @@ def inception(
         size: Height and width of an image.
         width: Channels of a branch.
         depth: Blocks.
-        classes: Of the classifier.
+        classes: The number of classes of the classifier.
     """
     random = generator(0)
     x = torch.randn(batch, 3, size, size, generator=random)

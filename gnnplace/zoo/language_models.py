@@ -45,9 +45,9 @@ class SearchedCell(nn.Module):
     """A sampled cell unrolled over time. [batch, length, width] -> the same, and the last state.
 
     Args:
-        width: of inputs and state.
-        nodes: of the cell: which earlier node each takes (the first takes the input and the
-            state), and its activation.
+        width: the width of inputs and state.
+        nodes: the nodes of the cell: which earlier node each takes (the first takes the input and
+            the state), and its activation.
     """
 
     def __init__(self, width: int, nodes: list[tuple[int, str]]) -> None:
@@ -108,7 +108,7 @@ def rnn_lm(
         batch: Texts in a step.
         length: Words of a text.
         vocabulary: Words.
-        width: Of embedding and state.
+        width: The width of embedding and state.
         layers: Recurrent layers.
         cell: `lstm` or `gru`.
 
@@ -136,9 +136,9 @@ def searched_rnn(
         batch: Texts in a step.
         length: Words of a text.
         architecture: Seed of the cell.
-        nodes: Of the cell.
+        nodes: The nodes of the cell.
         vocabulary: Words.
-        width: Of embedding and state.
+        width: The width of embedding and state.
     """
     cell = SearchedCell(width, sampled_nodes(architecture, nodes))
     model = LanguageModel(cell, vocabulary, width)

@@ -69,7 +69,7 @@ def moe(
         hidden: Units of an expert.
         experts: In each layer.
         depth: Layers.
-        classes: Of the classifier.
+        classes: The number of classes of the classifier.
     """
     random = generator(0)
     x = torch.randn(batch, width, generator=random)

@@ -43,7 +43,7 @@ def mlp(batch: int = 128, width: int = 256, depth: int = 8, classes: int = 16) -
         batch: Examples in a step.
         width: Features between blocks; the hidden layers have four times as many.
         depth: Blocks.
-        classes: Of the classifier.
+        classes: The number of classes of the classifier.
     """
     random = generator(0)
     x = torch.randn(batch, width, generator=random)

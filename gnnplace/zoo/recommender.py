@@ -61,10 +61,10 @@ def recommender(
     Args:
         batch: Examples in a step.
         tables: Categorical features, each with a tower.
-        ids: Of a categorical feature in an example.
-        rows: Of a table.
+        ids: The number of ids of a categorical feature in an example.
+        rows: The number of rows of a table.
         dense: Dense features.
-        width: Of embeddings and towers' outputs.
+        width: The width of embeddings and towers' outputs.
         hidden: Units of a hidden layer.
         depth: Hidden layers of every tower.
     """

@@ -65,7 +65,7 @@ def build(name: str, *, seed: int = 0, **size: Any) -> Workload:
 
     Args:
         name: One of `names()`.
-        seed: Of the parameters.
+        seed: The seed of the parameters.
         **size: Arguments of its factory, such as `batch`.
 
     Raises:

@@ -75,7 +75,7 @@ def resnet50(batch: int = 4, size: int = 64, classes: int = 100) -> Workload:
     Args:
         batch: Images in a step.
         size: Height and width of an image.
-        classes: Of the classifier.
+        classes: The number of classes of the classifier.
     """
     model = ResNet((3, 4, 6, 3), 64, classes)
     return _workload("resnet50", model, batch, size, classes)
@@ -88,7 +88,7 @@ def small_resnet(batch: int = 8, size: int = 32, width: int = 16, classes: int =
         batch: Images in a step.
         size: Height and width of an image.
         width: Channels of the stem.
-        classes: Of the classifier.
+        classes: The number of classes of the classifier.
     """
     model = ResNet((1, 1, 1, 1), width, classes)
     return _workload("small_resnet", model, batch, size, classes)

@@ -44,8 +44,8 @@ def seq2seq(
         batch: Sentences in a step.
         length: Words of a sentence on both sides.
         vocabulary: Words of both languages.
-        width: Of embeddings and states.
-        layers: Of encoder and decoder.
+        width: The width of embeddings and states.
+        layers: The number of layers of encoder and decoder.
     """
     random = generator(0)
     shape = (batch, length)

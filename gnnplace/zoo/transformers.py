@@ -23,8 +23,8 @@ def gpt2(
         batch: Texts in a step.
         length: Words of a text.
         layers: Transformer blocks.
-        width: Of the representation.
-        heads: Of attention.
+        width: The width of the representation.
+        heads: The number of heads of attention.
         vocabulary: Words; embedding and head share this table.
         dropout: Probability.
     """
@@ -49,8 +49,8 @@ def bert(
         batch: Texts in a step.
         length: Words of a text.
         layers: Transformer blocks.
-        width: Of the representation.
-        heads: Of attention.
+        width: The width of the representation.
+        heads: The number of heads of attention.
         vocabulary: Words.
         dropout: Probability.
     """
@@ -74,8 +74,8 @@ def vit(
         size: Height and width of an image.
         patch: Height and width of a patch.
         layers: Transformer blocks.
-        width: Of the representation.
-        heads: Of attention.
+        width: The width of the representation.
+        heads: The number of heads of attention.
         dropout: Probability.
     """
     fields = _encoder_fields(layers, width, heads, dropout)

@@ -55,7 +55,7 @@ def two_tower(
         batch: Pairs in a step.
         ids: Features of a user and of an item.
         vocabulary: Rows of each embedding.
-        width: Of embedding and representation.
+        width: The width of embedding and representation.
         hidden: Units of a hidden layer.
         depth: Hidden layers.
     """

@@ -49,7 +49,7 @@ def unet(
         size: Height and width of an image; divisible by 2 to the power of `depth`.
         width: Channels at full size; doubled at each halving.
         depth: Halvings.
-        classes: Of a pixel.
+        classes: The number of classes of a pixel.
     """
     random = generator(0)
     x = torch.randn(batch, 3, size, size, generator=random)

@@ -18,7 +18,7 @@ class Workload:
     """What there is to capture.
 
     Attributes:
-        name: Of the workload.
+        name: The name of the workload.
         model: In the mode (train or eval) that is to be captured.
         inputs: Positional inputs, or a mapping of keyword inputs. Tensors have the batch first.
         loss: Called with the model's output, and with the last inputs if it asks for more than

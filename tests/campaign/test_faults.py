@@ -13,12 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+import torch
 
 from gnnplace.bench.rows import identity, read_rows
 from gnnplace.execution.training.training_file import read_training
@@ -27,6 +29,21 @@ from gnnplace.placement import read_placement_for
 from gnnplace.problem import problem_from_data, read_problem
 from tests.campaign.jobs import MODEL
 
+SMOKE = Path(__file__).parents[2] / "trainers" / "smoke.yaml"
+RECIPE = """
+trainer:
+  max_epochs: 3
+  enable_progress_bar: false
+  enable_model_summary: false
+  default_root_dir: trained
+  callbacks:
+    - class_path: lightning.pytorch.callbacks.ModelCheckpoint
+      init_args: {train_time_interval: "0:00:00.000001", filename: last-timed,
+        enable_version_counter: false}
+model: {init_args: {hidden: 8, decoder_hidden: 8}}
+data: {init_args: {ops: [12, 24], held_out_ops: [12, 24], problems: 6, validation_problems: 2,
+  batch_size: 2}}
+"""
 BOUND = 40.0  # seconds after which a job is said to hang
 Counted = Callable[[str, int], None]
 Answer = dict[str, Any]
@@ -84,6 +101,7 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     suite = {"name": "tiny", "problems": [{"file": "problem.json"}], "seeds": list(range(8)),
              "placers": ["etf", "heft", "m-topo"], "budgets": [0]}  # fmt: skip
     (made.folder / "suite.yaml").write_text(json.dumps(suite))
+    (made.folder / "recipe.yaml").write_text(RECIPE)
     yield made
     made.close()
 
@@ -119,6 +137,12 @@ def rows_are_whole(folder: Path) -> None:
         assert len(set(rows)) == len(rows)
 
 
+def checkpoints_are_whole(folder: Path) -> None:
+    for path in (folder / "trained").rglob("*.ckpt"):
+        assert zipfile.ZipFile(path).testzip() is None
+        torch.load(path, weights_only=False)
+
+
 COMMANDS: dict[str, tuple[list[str], Callable[[Path], None]]] = {
     "capture": (["capture", MODEL, "-o", "out.json"], problem_is_whole),
     "profile": (
@@ -139,14 +163,17 @@ COMMANDS: dict[str, tuple[list[str], Callable[[Path], None]]] = {
     ),
     "bench": (["bench", "suite.yaml", "-o", "results"], rows_are_whole),
     "compile": (["out.safetensors"], training_is_whole),
+    "train": (
+        ["train", "fit", f"--config={SMOKE}", "--config=recipe.yaml"],
+        checkpoints_are_whole,
+    ),
 }
 WITH_WORKERS = ("profile", "execute", "compile")
 KILLS = [("SIGKILL", "main"), ("SIGINT", "main"), ("SIGINT", "group"), ("SIGTERM", "main")]
 CASES = [(name, *kill) for name in COMMANDS for kill in KILLS]
 CASES += [(name, "SIGKILL", "worker") for name in WITH_WORKERS]
-# Not of profile: a step that is being measured may take minutes, and is waited for so long.
-CASES += [(name, "SIGSTOP", "worker") for name in ("execute", "compile")]
-SLICE, ALL = 1, int(os.environ.get("GNNPLACE_STRIKES", "26"))  # strikes of each case
+CASES += [(name, "SIGSTOP", "worker") for name in WITH_WORKERS]
+SLICE, ALL = 1, int(os.environ.get("GNNPLACE_STRIKES", "18"))  # strikes of each case
 SIZES = [pytest.param(SLICE, id="slice"), pytest.param(ALL, id="all", marks=pytest.mark.campaign)]
 
 
@@ -161,7 +188,8 @@ def clean(folder: Path, name: str = "") -> None:
         (folder / name).unlink(missing_ok=True)
     for rest in folder.glob(".*"):
         rest.unlink()
-    for kept in ("results", "cache/ops") if name == "profile" else ("results",):
+    written = ("results", "trained")
+    for kept in (*written, "cache/ops") if name == "profile" else written:
         shutil.rmtree(folder / kept, ignore_errors=True)
 
 
@@ -179,7 +207,6 @@ def ended_as_told(found: Answer, how: str, whom: str) -> None:
         assert len(lines) == (found["code"] == 1)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("name", "how", "whom"), CASES, ids=["-".join(case) for case in CASES])
 def test_strikes_at_random_instants(
@@ -207,7 +234,6 @@ def test_strikes_at_random_instants(
         counted(f"{how} of {whom}: came too late", 0 if found["struck"] else 1)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("size", SIZES)
 def test_no_row_is_lost_however_often_a_suite_is_killed(
     zygote: Zygote, size: int, counted: Counted
@@ -234,10 +260,60 @@ def test_no_row_is_lost_however_often_a_suite_is_killed(
     assert len(rows) == len(set(rows)) == 24
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_training_that_was_ended_goes_on(zygote: Zygote, size: int, counted: Counted) -> None:
+    folder, rng = zygote.folder, Random(f"train {size}")
+    clean(folder)
+    whole = float(zygote.ask(**job_of("train"))["seconds"])
+    resumed = [*COMMANDS["train"][0], "--ckpt_path=last"]
+    for number in range(size):
+        clean(folder)
+        how = rng.choice(["SIGKILL", "SIGINT", "SIGTERM"])
+        after = rng.uniform(0.3, 1.0) * whole
+        zygote.ask(**job_of("train"), signal=how, after=after, seed=number)
+        checkpoints_are_whole(folder)
+        if list((folder / "trained").rglob("*.ckpt")):
+            zygote.command(*resumed)
+            counted(f"{how} of main: train, resumed", 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["execute", "compile"])
+def test_slow_workers_are_waited_for(
+    zygote: Zygote, name: str, size: int, counted: Counted
+) -> None:
+    """Stops of tenths of a second, below the timeout: the run ends as if nothing had been."""
+    for number in range(size):
+        clean(zygote.folder)
+        found = zygote.ask(**job_of(name), signal="SLOW", seed=number)
+        assert found["code"] == 0, found
+        COMMANDS[name][1](zygote.folder)
+        counted(f"slow worker: {name}", 1 if found["struck"] else 0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_memory_is_one_line(zygote: Zygote, name: str, size: int, counted: Counted) -> None:
+    """The kernel gives the process no more than some address space."""
+    folder, rng = zygote.folder, Random(f"memory {name} {size}")
+    for _ in range(size):
+        clean(folder)
+        room = int(10 ** rng.uniform(6, 8))
+        found = zygote.ask(**job_of(name), memory=room)
+        about = f"{name} with {room} bytes more: {found}"
+        assert found["code"] is not None, about
+        assert not found["orphans"], about
+        if name not in ("compile", "train"):
+            assert "Traceback" not in found["error"], about
+        assert not list(folder.glob(".out*")) or found["code"] < 0, about
+        COMMANDS[name][1](folder)
+        counted(f"memory gone: {name}", 1 if found["code"] else 0)
+        counted("memory gone: it was enough", 0 if found["code"] else 1)
+
+
 FULL = ["capture", "profile", "place", "bench", "execute", "compile"]
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", FULL)
 def test_full_disks_are_one_line(zygote: Zygote, name: str, size: int, counted: Counted) -> None:
@@ -263,7 +339,6 @@ def test_full_disks_are_one_line(zygote: Zygote, name: str, size: int, counted: 
         counted("full disk: it was large enough", 0 if found["code"] else 1)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", ["capture", "profile", "place"])
 def test_a_full_device_is_one_line(zygote: Zygote, name: str, counted: Counted) -> None:
     arguments = [*COMMANDS[name][0][:-1], "/dev/full"]
@@ -273,7 +348,6 @@ def test_a_full_device_is_one_line(zygote: Zygote, name: str, counted: Counted) 
     counted("full disk: /dev/full", 1)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", WITH_WORKERS)
 def test_without_shared_memory_it_is_one_line(zygote: Zygote, name: str, counted: Counted) -> None:
     clean(zygote.folder)

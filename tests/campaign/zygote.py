@@ -26,6 +26,8 @@ from gnnplace.processes import interrupts_held, let_interrupts
 
 GRACE = 3.0  # seconds in which the kernel may end and reap what is left
 MARK = "GNNPLACE_CAMPAIGN"
+SLOW = "SLOW"  # no signal, but many stops that are short
+PULSES = 6
 
 
 def serve() -> None:
@@ -96,6 +98,9 @@ def _child(job: dict[str, Any], errors: int) -> None:
         if job.get("file_size") is not None:
             limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
             resource.setrlimit(resource.RLIMIT_FSIZE, (job["file_size"], limit))
+        if job.get("memory") is not None:
+            most = psutil.Process().memory_info().vms + job["memory"]
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         let_interrupts()
         code = jobs.run(job)
     except SystemExit as end:
@@ -117,6 +122,8 @@ def _strike(pid: int, job: dict[str, Any], rng: Random) -> bool:
     """Sends the signal; False where there was nobody to send it to any more."""
     if job["signal"] is None:
         return True
+    if job["signal"] == SLOW:
+        return _slow_down(pid, rng)
     number = signal.Signals[job["signal"]]
     try:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -126,15 +133,37 @@ def _strike(pid: int, job: dict[str, Any], rng: Random) -> bool:
         elif job["whom"] == "main":
             os.kill(pid, number)
         else:
-            while not (workers := psutil.Process(pid).children(recursive=True)):
-                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                    return False
-                time.sleep(0.005)
+            if not (workers := _workers(pid)):
+                return False
             time.sleep(rng.uniform(0.0, 0.1))
             rng.choice(workers).send_signal(number)
     except (ProcessLookupError, psutil.Error):
         return False
     return True
+
+
+def _workers(pid: int) -> list[psutil.Process]:
+    """Waits for a process to have workers; none if it ends without."""
+    while not (workers := psutil.Process(pid).children(recursive=True)):
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return []
+        time.sleep(0.005)
+    return workers
+
+
+def _slow_down(pid: int, rng: Random) -> bool:
+    """Stops a worker again and again for tenths of a second, as one that is swapped out."""
+    try:
+        workers = _workers(pid)
+        for _ in range(PULSES if workers else 0):
+            worker = rng.choice(workers)
+            worker.send_signal(signal.SIGSTOP)
+            time.sleep(rng.uniform(0.01, 0.4))
+            worker.send_signal(signal.SIGCONT)
+            time.sleep(rng.uniform(0.0, 0.05))
+    except psutil.Error:
+        return False
+    return bool(workers)
 
 
 def _wait(pid: int, begin: float, bound: float) -> tuple[int | None, float]:

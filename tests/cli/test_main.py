@@ -211,6 +211,25 @@ def test_only_numbas_files_count_as_compiled_kernels(tmp_path, monkeypatch, caps
     assert said.startswith(f"{tmp_path} (2 files, 3 bytes, ")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes"),
+    ],
+)
+def test_no_memory_is_one_line(error, monkeypatch, capsys):
+    def none_left(arguments):
+        raise error
+
+    monkeypatch.setattr("gnnplace.cli.main._run", none_left)
+    assert run(["env"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("gnnplace: out of memory")
+    assert len(told.splitlines()) == 1
+
+
 def test_quiet_hides_progress_alone(problem_path, tmp_path, capsys):
     output = str(tmp_path / "p.json")
     assert run(["compare", problem_path, "--placers", "single", "--budget", "0"]) == 0

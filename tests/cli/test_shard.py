@@ -8,6 +8,7 @@ import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.sharding import best_strategy, search
+from tests.formats.test_nccl_tests import new
 from tests.sharding.problems import clique, every_point, random_problem, write_files
 
 TITLE = "{http://www.w3.org/2000/svg}title"
@@ -178,3 +179,28 @@ def test_beyond_the_memory_limit_the_answer_says_its_gap(tmp_path, monkeypatch, 
     assert answer["bound"] < answer["cost"]
     assert run(["shard", path]) == 0
     assert "of it above the best" in capsys.readouterr().out
+
+
+def test_a_cluster_says_what_collectives_take(tmp_path, capsys):
+    """A faster fabric costs less; devices are the cluster's; a log of one's own goes before it."""
+    slow = answer_of(["shard", "alexnet", "--cluster", "pcie-rtx-pro-6000-8", "--json"], capsys)
+    fast = answer_of(["shard", "alexnet", "--cluster", "nvswitch-b200-8", "--json"], capsys)
+    assert fast["cost"] < slow["cost"]
+    log = tmp_path / "nccl.log"
+    log.write_text(new(), encoding="utf-8")
+    own = ["shard", "alexnet", "--cluster", "pcie-a100-8", "--links", str(log), "--json"]
+    assert fast["cost"] < answer_of(own, capsys)["cost"] < slow["cost"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--cluster", "pcie-a100-8"], "its links name no measured fabric"),
+        (["--cluster", "nvswitch-h100-8", "--devices", "16"], "has 8"),
+        (["--cluster", "nvswitch-h100-8", "--bandwidth", "1e9"], "--bandwidth, --cluster"),
+        (["--links", "nccl.log"], "--links: --cluster is needed"),
+    ],
+)
+def test_what_a_cluster_does_not_go_with(arguments, told, capsys):
+    code, error = failure(["shard", "alexnet", *arguments], capsys)
+    assert (code, told in error) == (2, True)

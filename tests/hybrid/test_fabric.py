@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.cluster import Cluster, Device, Link, preset
+from gnnplace.costs.collectives import ALL_REDUCE, Group, collective
 from gnnplace.errors import InputError
 from gnnplace.hybrid.fabric import Fabric, signature
 
@@ -76,3 +77,29 @@ def test_alike_groups_have_one_signature() -> None:
     assert signature(fabric.group(0, 2)) != signature(fabric.group(3, 2))
     mixed = Fabric(preset("mixed-a100-t4-4"))
     assert signature(mixed.group(0, 2)) != signature(mixed.group(2, 2))
+
+
+def test_a_known_fabric_takes_what_was_measured():
+    """Eight H100 behind an NVSwitch; on two servers of eight, every card has one ring."""
+    (ring,) = Fabric(preset("nvswitch-h100-8")).rings([range(8)])
+    eight = Group("nvswitch-h100", None, 1, 8)
+    assert ring.seconds(1e8) == collective(ALL_REDUCE, 1e8, eight).seconds
+    rings = Fabric(preset("dgx-h100-2x8")).rings([[i, i + 8] for i in range(8)])
+    two = Group(None, "infiniband-dgx-h100", 2, 1)
+    assert {ring.seconds(1e8) for ring in rings} == {collective(ALL_REDUCE, 1e8, two).seconds}
+
+
+def test_rings_on_one_channel_share_it():
+    """Two rings over all four devices of a PCIe without peer copies send through the same ports."""
+    one, other = Fabric(preset("pcie-rtx-3090-4")).rings([range(4), range(4)])
+    (alone,) = Fabric(preset("pcie-rtx-3090-4")).rings([range(4)])
+    assert one.seconds(1e8) == other.seconds(1e8) == 2 * alone.seconds(1e8)
+
+
+def test_what_a_fabric_is_known_by():
+    known = Fabric(preset("nvswitch-h100-8")).known(25e6)
+    assert known is not None
+    assert known.provenance == "measured"
+    assert Fabric(preset("nvlink-h100-8")).known(25e6) is None
+    (copies,) = Fabric(preset("nvswitch-h100-8")).rings([range(16)])  # joined by --network-*
+    assert copies.seconds(1e8) == 1e8 * copies.pace + copies.latency

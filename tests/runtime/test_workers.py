@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from gnnplace.errors import ExecutionError
+from gnnplace.runtime import stopped
 from gnnplace.runtime.workers import Task, WorkerFailure, available_cores, run_tasks
 
 
@@ -147,3 +148,27 @@ def test_a_worker_keeps_the_memory_it_frees():
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     assert run_tasks([Task("w", faults)])[0] < 20480
+
+
+def test_a_stopped_worker_is_given_up_long_before_the_timeout(monkeypatch):
+    monkeypatch.setattr(stopped, "LOOKS", 3)
+
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    begin = time.monotonic()
+    with pytest.raises(ExecutionError, match=r"worker 'w' is stopped \(SIGSTOP\) in op 'x'"):
+        run_tasks([Task("w", stop)], timeout=600, doing=lambda worker: " in op 'x'")
+    assert time.monotonic() - begin < 30
+
+
+def test_a_worker_that_goes_on_is_waited_for(monkeypatch):
+    monkeypatch.setattr(stopped, "LOOKS", 20)
+
+    def pause() -> int:
+        timer = "import os, signal, time; time.sleep(0.5); os.kill({}, signal.SIGCONT)"
+        subprocess.Popen([sys.executable, "-c", timer.format(os.getpid())])
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return 1
+
+    assert run_tasks([Task("w", pause)], timeout=600) == [1]

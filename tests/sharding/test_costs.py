@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gnnplace.cluster import preset
+from gnnplace.costs.collectives import ALL_REDUCE, Group, collective
+from gnnplace.costs.exchange import BUCKET, Exchange
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.configurations import Space, configurations, data_parallel
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, sharding_problem
@@ -169,3 +172,27 @@ def test_split_experts_get_their_tokens_from_all_devices():
         moved = table.time[at(dispatch, **split), at(expert, experts=4)]
         assert moved == 2 * (tokens / 4 - tokens / 16)
     assert table.time[at(dispatch, batch=4), at(expert, batch=4)] == 0
+
+
+def test_a_known_fabric_prices_reductions_and_resharding():
+    """What collectives take on eight H100, in place of bytes over a bandwidth."""
+    exchange = Exchange(preset("nvswitch-h100-8"))
+    known = Machine(bandwidth=exchange.bandwidth, exchange=exchange)
+    plain = Machine(bandwidth=exchange.bandwidth)
+    layer = next(x for x in build_network("alexnet").layers if x.name == "fc8").operation
+    priced, formula = (layer_costs(layer, 8, machine) for machine in (known, plain))
+    np.testing.assert_array_equal(priced.compute, formula.compute)
+    np.testing.assert_array_equal(priced.gradient == 0, formula.gradient == 0)
+    splits = configurations(layer, 8)
+    whole = next(
+        k for k, split in enumerate(splits)
+        if split[[d.name for d in layer.dimensions].index("batch")] == 8
+    )  # fmt: skip
+    eight = Group("nvswitch-h100", None, 1, 8)
+    sizes = [4.0 * layer.elements(axes) for axes in layer.parameters]
+    expected = sum(
+        min(size / BUCKET, 1.0) * collective(ALL_REDUCE, max(size, BUCKET), eight).seconds
+        for size in sizes
+    )
+    assert priced.gradient[whole] == pytest.approx(expected, rel=1e-9)
+    assert best_strategy(sharding_problem(build_network("alexnet"), 8, known)).cost > 0

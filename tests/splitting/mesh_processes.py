@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 from datetime import timedelta
 
 import torch
@@ -23,6 +24,7 @@ def on_processes(count, work):
 
 
 def _in_group(rank, count, port, work):
+    faulthandler.dump_traceback_later(TIMEOUT - 50.0)  # says where it hangs
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group(
@@ -32,3 +34,4 @@ def _in_group(rank, count, port, work):
         return work(rank)
     finally:
         dist.destroy_process_group()
+        faulthandler.cancel_dump_traceback_later()

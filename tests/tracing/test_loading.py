@@ -119,6 +119,13 @@ def test_cutting_leaves_tensors_without_the_batch_alone() -> None:
     assert (x.shape, table.shape, number) == ((2, 2), (3,), 7)
 
 
+@pytest.mark.parametrize("name", ["hf:convnext", "hf:vit"])
+def test_models_that_read_numbers_while_they_are_made(name: str) -> None:
+    """Rates of dropped paths, numbers drawn until they are within bounds."""
+    made = load(name, fake=True)
+    assert all(isinstance(each, FakeTensor) for each in made.model.parameters())
+
+
 @pytest.mark.parametrize("name", zoo.names())
 def test_every_model_of_the_zoo_is_made_without_numbers(name: str) -> None:
     made = load(name, fake=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.tracing import capture
+from gnnplace.tracing import capture, export
 from tests.tracing.oracle import eager
 from tests.tracing.straight_run import run_program
 
@@ -50,3 +50,17 @@ def test_no_dropout_in_evaluation() -> None:
     program = capture(model, (X,), forward_only=True)
     with torch.no_grad():
         assert torch.allclose(run_program(program).outputs[0], model(X), atol=1e-6)
+
+
+def test_lists_of_parameters_are_no_state_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer makes them anew whenever a parameter is set; tracing again would change nothing."""
+    traced = []
+    original = export._joint_once
+    monkeypatch.setattr(
+        export, "_joint_once", lambda *a, **more: traced.append(1) or original(*a, **more)
+    )
+    layer = nn.LSTM(4, 5)
+    before = list(layer._flat_weights)
+    capture(First(layer), (X,))
+    assert len(traced) == 1
+    assert all(a is b for a, b in zip(layer._flat_weights, before, strict=True))

@@ -38,7 +38,7 @@ class Batches:
         """Copies a batch.
 
         Args:
-            batch: Of the example's structure and shapes.
+            batch: A batch with the example's structure and shapes.
             tensors: Input tensors of the program by value name; filled.
 
         Raises:

@@ -24,7 +24,7 @@ def write_training(
     """Writes parameters, buffers and optimizer state, atomically.
 
     Args:
-        path: Of the file.
+        path: The path of the file.
         tensors: By value name.
         steps: Trained so far.
         groups: Hyper-parameters of every group of parameters.

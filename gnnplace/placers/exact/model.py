@@ -69,7 +69,7 @@ class ScheduleModel:
 
     Args:
         space: the problem's search space.
-        scale: of times; the step must end within its horizon.
+        scale: the scale of the times; the step must end within its horizon.
         options: devices that each unit may be on.
         chains: pairs of ops that share a device and run in this order.
         symmetry: whether equal devices are told apart by their first use.

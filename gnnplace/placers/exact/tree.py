@@ -41,7 +41,7 @@ class Node:
 
     Attributes:
         bound: seconds that no placement with these devices is below.
-        number: of the node, for ties.
+        number: the number of the node, for ties.
         prefix: devices of the first units in the order of ``use_order``.
         seconds: to solve it in.
         queues: whether the model's channels serve first come, first served.

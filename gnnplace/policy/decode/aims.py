@@ -28,7 +28,7 @@ class Aim:
     """What a decode aims at.
 
     Attributes:
-        order: of the walk.
+        order: the order of the walk.
         limit: number of devices.
         rounds: runs of consecutive work a device.
         lean: index in ``LEANS``: what the decoder leans to.

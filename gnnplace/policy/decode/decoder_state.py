@@ -88,10 +88,11 @@ class Weights(NamedTuple):
 
     Attributes:
         skip: from a feature straight to the score. [F]
-        first: of features to the first hidden layer; its bias is part of the context. [F, H]
+        first: the weights from features to the first hidden layer; its bias is part of the context.
+            [F, H]
         second: from a candidate's first hidden layer to its second. [H, H]
         pooled: from the mean of the candidates' first hidden layers to the second. [H, H]
-        bias: of the second hidden layer. [H]
+        bias: the bias of the second hidden layer. [H]
         last: from the second hidden layer to the score. [H]
     """
 

@@ -231,7 +231,7 @@ def score(
     Args:
         weights: the decoder's parameters.
         context: what the encoder says of the op. [H]
-        features: of each candidate. [D, F]
+        features: the features of each candidate. [D, F]
         allowed: the candidates, at least one. [D]
         hidden: scratch. [2 D + 2, H]
         out: out: scores. [D]

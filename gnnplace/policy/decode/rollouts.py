@@ -75,7 +75,7 @@ class Decisions:
     """What the decoder saw at each decision of one decode, for learning. S decisions.
 
     Attributes:
-        features: of each candidate. [S, D, F]
+        features: the features of each candidate. [S, D, F]
         allowed: the candidates. [S, D]
         step: visited op of each decision. [S]
         unit: unit of each decision. [S]

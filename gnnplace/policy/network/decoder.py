@@ -36,7 +36,7 @@ class Decoder(nn.Module):
     Args:
         state: size of the encoder's states.
         hidden: H.
-        names: of the features.
+        names: the names of the features.
         prior: what scores begin as: weights of some features, by name.
         directions: contexts of an op, one for each direction of the walk.
     """
@@ -67,8 +67,8 @@ class Decoder(nn.Module):
         """Scores, -inf where not allowed. [S, D]
 
         Args:
-            context: of the op of each decision. [S, H]
-            features: of each decision's devices. [S, D, F]
+            context: the context of the op of each decision. [S, H]
+            features: the features of each decision's devices. [S, D, F]
             allowed: the candidates of each decision. [S, D]
         """
         hidden = torch.relu(context[:, None] + features @ self.first)

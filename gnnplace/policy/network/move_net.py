@@ -109,7 +109,7 @@ def value_of_move(
 
     Args:
         weights: the parameters.
-        context: of each unit. [U, H]
+        context: the context of each unit. [U, H]
         units: the units that move.
         features: [F]
         hidden: scratch. [2, H]

@@ -49,7 +49,7 @@ class Units(NamedTuple):
         offset: where each unit's neighbours start. [U + 1]
         neighbour: neighbouring units.
         forth: bytes to and fro, -1 where none go that way. [2, E]
-        producer: of each tensor, and of each of the reversed problem. [T], [edges]
+        producer: the producer of each tensor, and of each of the reversed problem. [T], [edges]
         reversed_producer: see there.
         microbatches: number of them.
         scale: mean seconds of an op.
@@ -92,8 +92,8 @@ class Placed(NamedTuple):
     """A placement that passes refine; arrays change in place.
 
     Attributes:
-        device: of each op. [n]
-        order: of all ops. [n]
+        device: the device of each op. [n]
+        order: the order of all ops. [n]
         score: predicted seconds with penalty. [1]
     """
 
@@ -106,10 +106,10 @@ class Previous(NamedTuple):
     """What a pass knows of the previous placement, in its direction.
 
     Attributes:
-        device: of each unit. [U]
+        device: the device of each unit. [U]
         order: all ops by start. [n]
         distance: seconds from each op's start to the end. [n]
-        critical: of each unit, 0..1. [U]
+        critical: how critical each unit is, 0..1. [U]
         seconds: step time.
         peak: bytes on each device; 0 where memory does not matter. [D]
         back: 1 for the reversed problem.
@@ -128,7 +128,7 @@ class Partial(NamedTuple):
     """The schedule of a pass so far.
 
     Attributes:
-        device: of each unit, -1 undecided. [U]
+        device: the device of each unit, -1 undecided. [U]
         start: seconds at which each op starts. [n]
         finish: seconds at which it finishes, -1 not walked. [n]
         arrival: seconds at which a tensor is on a device, -1 not sent there. [T, D]

@@ -65,7 +65,7 @@ class Anytime:
     Args:
         rollouts: the problem and the policy.
         rng: all randomness.
-        passes: of refinement, over the best placement of each cycle.
+        passes: the passes of refinement, over the best placement of each cycle.
     """
 
     def __init__(self, rollouts: Rollouts, rng: np.random.Generator, passes: Passes) -> None:

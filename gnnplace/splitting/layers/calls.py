@@ -53,8 +53,8 @@ class LayerValue:
     """A tensor between calls.
 
     Attributes:
-        shape: Of the whole tensor.
-        dtype: Of its elements.
+        shape: The shape of the whole tensor.
+        dtype: The dtype of its elements.
         gradient: Whether a gradient flows into it.
         source: What made it: `CALL`, `PARAMETER`, `BUFFER`, `INPUT` or `CONSTANT`.
         name: Qualified name of a parameter or buffer in the user's model, position of an input.
@@ -115,7 +115,7 @@ class CallGraph:
     """All calls that the outputs need.
 
     Attributes:
-        name: Of the model.
+        name: The name of the model.
         calls: In order.
         values: By index.
         output: What the forward pass returned, with a `Ref` for every tensor.
@@ -171,7 +171,7 @@ def record_calls(step: StepModule, name: str, *, zeros: bool = False) -> CallGra
 
     Args:
         step: Model, loss (or an `OutputModule`) and example inputs; the model is left as it was.
-        name: Of the model.
+        name: The name of the model.
         zeros: Where the model must run on real tensors, stand zeros in for its parameters.
 
     Raises:

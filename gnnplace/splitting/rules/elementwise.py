@@ -74,7 +74,7 @@ def along(position: int, default: int | None) -> Callable[[Case], Rule]:
     """Calls that keep the shape and mix elements along one axis, such as softmax.
 
     Args:
-        position: Of the argument `dim`.
+        position: The position of the argument `dim`.
         default: Where it is not given; None: all axes are mixed.
     """
 

@@ -63,7 +63,7 @@ def comparison(position: int) -> Callable[[Case], Rule]:
     """`mse_loss` and its kin: along every axis.
 
     Args:
-        position: Of the argument `reduction`.
+        position: The position of the argument `reduction`.
     """
 
     def rule(case: Case) -> Rule:

@@ -116,7 +116,7 @@ def layer_seconds(
     Args:
         step: Model, loss and inputs; left with gradients.
         graph: Its calls.
-        rules: Of the calls.
+        rules: The rules of the calls.
         rounds: The least of so many runs counts.
     """
     forward = [float("inf")] * len(graph.calls)

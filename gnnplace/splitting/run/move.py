@@ -66,7 +66,7 @@ def moved(
 
     Args:
         local: The part it has.
-        mesh: Of all devices.
+        mesh: The mesh of all devices.
         before: The layout that this is a part of.
         after: The layout wanted.
         gradient: The layout in which the gradient comes back.

@@ -70,7 +70,7 @@ def layer_graph(model: nn.Module, inputs: Any, loss: Loss | None, name: str) -> 
         model: The model.
         inputs: Example inputs (with the loss's targets): positional, or a mapping.
         loss: One of the layers; None: the model's output is what it returns.
-        name: Of the model.
+        name: The name of the model.
 
     Raises:
         CaptureError: the model cannot be captured; names the module.
@@ -121,7 +121,7 @@ def plan_measured(
         inputs: Example inputs.
         mesh: The devices.
         loss: One of the layers, if given.
-        name: Of the model.
+        name: The name of the model.
         machine: Figures to plan with; None: measured.
         memory_limit: Bytes that a device has.
     """

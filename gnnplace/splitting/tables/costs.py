@@ -18,6 +18,10 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+
+from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from gnnplace.costs.exchange import Exchange
 from gnnplace.errors import InputError
 from gnnplace.splitting.tables.layout import (
     PARAMETER,
@@ -51,6 +55,8 @@ class MeshMachine:
         reading: bytes per second that elementwise operations touch; infinite: they are free.
         overhead: seconds of an operation, forward and backward, that no split makes less.
         state: copies of a parameter that stay: itself, its gradient and Adam's two moments.
+        exchange: what collectives take on a cluster whose fabric is known; else the formulas above.
+        bucketed: whether its collectives go together with others.
 
     Raises:
         InputError: a speed that is not positive.
@@ -62,11 +68,21 @@ class MeshMachine:
     reading: float = float("inf")
     overhead: float = 0.0
     state: int = 4
+    exchange: Exchange | None = None
+    bucketed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("flops", "bandwidth", "reading"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name}: {getattr(self, name):g} is not a positive number")
+
+    def collective(self, op: str, devices: int, size: float) -> float:
+        """Seconds of a collective of ``size`` bytes, as ``costs.collectives`` counts them."""
+        if self.exchange is not None:
+            seconds = self.exchange.bucketed if self.bucketed else self.exchange.seconds
+            return float(seconds(op, np.array(float(devices)), np.array(size)))
+        share = (devices - 1) / devices * size / self.bandwidth
+        return (2 * share if op == ALL_REDUCE else share) + self.latency
 
 
 @dataclass(frozen=True)
@@ -74,8 +90,8 @@ class Moved:
     """Seconds of going from one layout to another.
 
     Attributes:
-        reduction: of making sums.
-        resharding: of everything else.
+        reduction: the seconds of making sums.
+        resharding: the seconds of everything else.
     """
 
     reduction: float = 0.0
@@ -100,19 +116,18 @@ def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMa
             local /= n
     reduction = resharding = 0.0
     for a, b, n in places:
-        share = (n - 1) / n * local / machine.bandwidth
         if a == PARTIAL and b.cuts and n > 1:
-            reduction += share + machine.latency
+            reduction += machine.collective(REDUCE_SCATTER, n, local)
             local /= n
         elif a == PARTIAL and b != PARTIAL and n > 1:
-            reduction += 2 * share + machine.latency
+            reduction += machine.collective(ALL_REDUCE, n, local)
     for a, b, n in places:
         if a.cuts and b.cuts and a != b and n > 1:
-            resharding += (n - 1) / n * local / machine.bandwidth + machine.latency
+            resharding += machine.collective(ALL_TO_ALL, n, local)
     for a, b, n in places:
         if a.cuts and not b.cuts and n > 1:
             local *= n
-            resharding += (n - 1) / n * local / machine.bandwidth + machine.latency
+            resharding += machine.collective(ALL_GATHER, n, local)
     return Moved(reduction, resharding)
 
 
@@ -143,7 +158,7 @@ def compute(
         split: its configuration.
         mesh: sizes of the mesh's dimensions.
         machine: speeds.
-        seconds: of the whole operation, where they were measured.
+        seconds: the seconds of the whole operation, where they were measured.
     """
     parts = math.prod(parts_of(split, mesh).values())
     if seconds is not None:
@@ -170,8 +185,8 @@ def exchange(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh,
     for label, elements in op.shape.exchanges:
         n = parts.get(label, 1)
         size = n * elements * graph.values[op.reads[0]].element
-        passes = 2.0 if n > 1 else 0.0
-        seconds += passes * (machine.latency + 2 * (n - 1) / n * size / machine.bandwidth)
+        if n > 1:
+            seconds += 2.0 * machine.collective(ALL_REDUCE, n, size)
     return seconds
 
 
@@ -195,7 +210,8 @@ def parameter_gradient(
     if value.source != PARAMETER or not value.gradient:
         return 0.0
     gradient = gradient_layout(axes, split)
-    together = replace(machine, latency=0.0)  # all gradients go in a few collectives
+    # All gradients go in a few collectives.
+    together = replace(machine, latency=0.0, bucketed=True)
     return move(value.bytes, gradient, settled(gradient), mesh, together).total
 
 

@@ -32,6 +32,8 @@ def ddp_parts(captured: CapturedProblem) -> Parts:
     parameters = [v for v in graph.values if v.source == PARAMETER]
     learned = sum(v.bytes for v in parameters if v.gradient)
     reduced = 2.0 * (devices - 1) / devices * learned / machine.bandwidth
+    if machine.exchange is not None:
+        reduced = machine.exchange.in_buckets(devices, learned)
     memory += sum(v.bytes * (machine.state if v.gradient else 1) for v in parameters)
     return Parts(compute, 0.0, reduced, 0.0, memory)
 

@@ -26,7 +26,8 @@ class Place(NamedTuple):
 
     Attributes:
         axis: that it cuts; below 0 for ``REPLICATED`` and ``PARTIAL``, which cut none.
-        groups: of the axis, each of which is cut by itself; 0 where the axis is cut as a whole.
+        groups: the groups of the axis, each of which is cut by itself; 0 where the axis is cut as a
+            whole.
     """
 
     axis: int
@@ -48,11 +49,11 @@ class SplitValue:
     """A tensor between operations.
 
     Attributes:
-        shape: of the whole.
+        shape: the shape of the whole.
         element: bytes of an element.
         gradient: whether a gradient flows into it.
         source: ``PARAMETER``, ``CALL``, or anything else for what is there from the start.
-        name: of a parameter.
+        name: the name of a parameter.
     """
 
     shape: tuple[int, ...]
@@ -78,7 +79,7 @@ class Shape:
         extents: labels, and what the number of parts must divide.
         reads: labels of each tensor read.
         results: labels of each tensor made.
-        flops: of the forward pass.
+        flops: the flops of the forward pass.
         moves: it only moves axes: no time.
         exchanges: labels whose parts exchange so many elements each while they compute.
     """

@@ -79,7 +79,8 @@ class OneOrder:
 
         Args:
             order: one of ``STUDIED``.
-            weights: of the decoder's features, then of ``PRIORITIES`` if the order is learned.
+            weights: the weights of the decoder's features, then of ``PRIORITIES`` if the order is
+                learned.
         """
         rollouts = self.following if order == LEARNED else self.fixed
         skip, priority = np.split(weights.astype(np.float32), [len(DYNAMIC)])

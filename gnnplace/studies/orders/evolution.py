@@ -43,7 +43,7 @@ class Trained:
         curve: mean log step time on the problems kept apart, above the start's; one entry every
             ``EVERY`` generations, the start first.
         decodes: how many were made.
-        seconds: of this thread.
+        seconds: the seconds of this thread.
     """
 
     weights: FloatArray
@@ -62,7 +62,7 @@ def train_order(
         order: one of ``STUDIED``.
         start: weights to begin with.
         generations: how many.
-        seed: of all draws.
+        seed: the seed of all draws.
     """
     begin, rng = time.thread_time(), np.random.default_rng([43, seed])
     used = round(len(problems) * (1.0 - KEPT))

@@ -54,7 +54,7 @@ class StudyProblem:
     """A problem of the study.
 
     Attributes:
-        family: of the graph; captured ones end in ``*``.
+        family: the family of the graph; captured ones end in ``*``.
         cluster: type of cluster.
         problem: the problem.
     """
@@ -97,7 +97,7 @@ def study_problems(
     Args:
         part: one of ``PARTS``.
         each: problems of a family on a type of cluster.
-        first_seed: of their draws.
+        first_seed: the first seed of their draws.
     """
     cells = product(families(part), CLUSTERS, range(each or EACH[part]))
     result = []
@@ -123,7 +123,7 @@ def drawn(
 
     Args:
         family: as in ``families``.
-        seed: of everything that is drawn.
+        seed: the seed of everything that is drawn.
         clusters: types to draw from.
         graph: which graph of a captured family, modulo their number.
         share: micro-batches; a random graph without backward ops has one.
@@ -165,7 +165,7 @@ def training_problems(seed: int, count: int, family: str | None = None) -> list[
     """Problems to train on, of the seen families in turn, on the clusters of training.
 
     Args:
-        seed: of all draws.
+        seed: the seed of all draws.
         count: how many.
         family: train on every other graph of this one alone, on all clusters.
     """

@@ -42,9 +42,9 @@ class Part:
     """A part's problems and what every order got on them.
 
     Attributes:
-        name: of the part.
+        name: the name of the part.
         orders: that every seed has.
-        seeds: of trainings.
+        seeds: the seeds of trainings.
         problems: as the rows describe them.
         trained: seconds by what was decoded, [O, S, P].
         untrained: the same with the package's weights, [O, P].

@@ -31,7 +31,7 @@ class Losses:
 
     Attributes:
         orders: names. O
-        families: of each problem. P
+        families: the families of each problem. P
         values: [O, S, P]
     """
 
@@ -118,11 +118,11 @@ def worth(losses: Losses, choice: Choice, rival: Choice, seed: int = 0) -> Inter
     """What one way of choosing an order is worth over another, on what neither has seen.
 
     Args:
-        losses: of all orders.
+        losses: the losses of all orders.
         choice: from losses [O, problems] and these problems' numbers to an order for every problem
             of the study.
         rival: the same.
-        seed: of the splits.
+        seed: the seed of the splits.
 
     Returns:
         Mean difference in percent of step time, below zero where ``choice`` is better, with its

@@ -65,9 +65,9 @@ class Plan:
     """What is to be run.
 
     Attributes:
-        orders: of ``STUDIED``.
-        seeds: of trainings, beside the untrained weights.
-        generations: of a training.
+        orders: the orders of ``STUDIED``.
+        seeds: the seeds of trainings, beside the untrained weights.
+        generations: the number of generations of a training.
         parts: problems to evaluate on.
         pool: problems of a training.
     """
@@ -91,7 +91,7 @@ class Study:
     """A study in a folder: what is there, what is to be added.
 
     Attributes:
-        folder: of rows and reports; made if it is not there.
+        folder: the folder of rows and reports; made if it is not there.
         say: called with a line of progress.
         rows: that are there.
     """
@@ -232,10 +232,10 @@ def study_orders(
     """Runs what is missing of the study, and writes its tables and its picture.
 
     Args:
-        folder: of rows and reports; rows that are there are not run again.
+        folder: the folder of rows and reports; rows that are there are not run again.
         orders: traversal orders, separated by commas; all by default.
         seeds: trainings of each order.
-        generations: of each training.
+        generations: the number of generations of each training.
         parts: problems to evaluate on.
         run: whether anything is run; otherwise what is there is reported.
         progress: called with a line of progress.

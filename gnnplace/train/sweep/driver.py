@@ -91,7 +91,7 @@ def sweep(
     """Runs trials until the study has its number of them.
 
     Args:
-        study: of ``open_study``.
+        study: what ``open_study`` returned.
         trials: that have ended, over all workers and starts.
         space: what varies.
         objective: runs a trial that has its values; a figure that is not finite fails the trial.

@@ -1,0 +1,315 @@
+"""What collectives take: all-reduce, all-gather, reduce-scatter, all-to-all.
+
+Bytes are those of nccl-tests: of the buffer that is reduced, of all that is gathered or scattered,
+of all that a device sends, its own part included. On n devices, with latency a of a message and bus
+bandwidth b::
+
+    all-reduce                                (1 + log2(n) / 2) a + 2 (n - 1) / n s / b
+    all-gather, reduce-scatter, all-to-all    (1 + log2(n) / 4) a +   (n - 1) / n s / b
+
+Bytes go as in a ring (Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce algorithms"). Small
+messages do not: NCCL sends them along trees, by a protocol of low latency. One launch and a part of
+a message's latency for each level is what 2, 4 and 8 A100, H100, B200 and RTX PRO 6000 take; a
+ring's 2 (n - 1) messages would be five times as long.
+
+A series that was measured (``links``) goes before the formula. For another number of devices of the
+same fabric, between two measured numbers the logarithm of seconds is linear in the logarithm of the
+number; outside of them the part of the smallest message goes with the term of a and the rest with
+that of b. A collective that was not measured on a fabric is one that was: an
+all-gather or a reduce-scatter half an all-reduce, an all-to-all an all-gather.
+
+k servers of m devices, where the whole was not measured, go in stages (as NCCL's and Horovod's
+hierarchical all-reduce): scatter inside a server, exchange between servers, m rings at a time each
+with s / m of the bytes on a network card of its own, gather inside. All-to-all sends (k - 1) / k of
+its bytes between servers and the rest inside, one after the other.
+
+Complexity: O(log of the sizes) a call; arrays of sizes are answered at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnplace.cluster import Cluster
+from gnnplace.cluster.fabrics import is_between
+from gnnplace.costs.links import (
+    ERRORS,
+    FORMULA,
+    MEASURED,
+    NEIGHBOUR,
+    Estimate,
+    FloatArray,
+    Key,
+    Series,
+    Table,
+    shipped,
+)
+from gnnplace.errors import InputError
+
+ALL_REDUCE, ALL_GATHER = "all_reduce", "all_gather"
+REDUCE_SCATTER, ALL_TO_ALL = "reduce_scatter", "all_to_all"
+COLLECTIVES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
+# What else says how long a collective takes: a ring's all-reduce is a reduce-scatter and then an
+# all-gather, and an all-to-all sends as many bytes as either.
+HALF = ((ALL_REDUCE, 0.5),)
+RELATIVES: Mapping[str, tuple[tuple[str, float], ...]] = {
+    ALL_REDUCE: ((ALL_GATHER, 2.0), (REDUCE_SCATTER, 2.0)),
+    ALL_GATHER: ((REDUCE_SCATTER, 1.0), *HALF),
+    REDUCE_SCATTER: ((ALL_GATHER, 1.0), *HALF),
+    ALL_TO_ALL: ((ALL_GATHER, 1.0), *HALF),
+}
+RANK = {MEASURED: 0, NEIGHBOUR: 1, FORMULA: 2}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Devices that exchange: ``servers`` of ``each``.
+
+    Attributes:
+        inside: the fabric of a server; None where each has one device.
+        between: the fabric between servers; None where there is one.
+        servers: k.
+        each: m.
+    """
+
+    inside: str | None
+    between: str | None = None
+    servers: int = 1
+    each: int = 1
+
+    @property
+    def count(self) -> int:
+        """Devices."""
+        return self.servers * self.each
+
+    @property
+    def fabrics(self) -> frozenset[str]:
+        """Those that it goes over."""
+        return frozenset(name for name in (self.inside, self.between) if name is not None)
+
+
+def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
+    """The group that devices of a cluster make; None where their links name no fabric.
+
+    Servers are what fabrics inside of servers join, and must have as many members each.
+
+    Args:
+        cluster: where.
+        members: indices of devices.
+    """
+    if len(members) < 2:
+        return Group(None)
+    index, chosen = cluster.device_index, set(members)
+    names = {}
+    for link in cluster.links:
+        ends = (index[link.source], index[link.target])
+        if chosen.issuperset(ends):
+            names[ends] = link.fabric
+    if len(names) < len(chosen) * (len(chosen) - 1) or None in names.values():
+        return None
+    inner = {pair: name for pair, name in names.items() if name and not is_between(name)}
+    outer = {name for pair, name in names.items() if pair not in inner}
+    servers = _servers(members, inner)
+    sizes = {len(server) for server in servers}
+    if len(set(inner.values())) > 1 or len(outer) > 1 or len(sizes) > 1:
+        return None
+    inside = next(iter(inner.values()), None)
+    return Group(inside, next(iter(outer), None), len(servers), sizes.pop())
+
+
+def _servers(members: Sequence[int], inner: dict[tuple[int, int], str]) -> list[set[int]]:
+    """Members by the server that they are in."""
+    servers: list[set[int]] = []
+    for member in members:
+        own = next((s for s in servers if (member, next(iter(s))) in inner), None)
+        if own is None:
+            servers.append({member})
+        else:
+            own.add(member)
+    return servers
+
+
+def collective(op: str, size: float, group: Group, table: Table | None = None) -> Estimate:
+    """Seconds of a collective on an idle fabric.
+
+    Args:
+        op: one of ``COLLECTIVES``.
+        size: bytes, as the heading counts them.
+        group: who takes part.
+        table: what was measured; the package's by default.
+
+    Raises:
+        InputError: no such collective, a negative size, or a fabric that is not known.
+    """
+    if op not in COLLECTIVES:
+        raise InputError(f"collective {op!r}: unknown; use one of {', '.join(COLLECTIVES)}")
+    if not 0 <= size < np.inf:
+        raise InputError(f"{op} of {size} bytes: must be a number from 0 on")
+    table = table or shipped()
+    if group.count < 2:
+        return Estimate(0.0, FORMULA, 0.0, "one device exchanges nothing")
+    seconds, provenance = _stages(op, np.array(size), group, table)
+    named = ", ".join(name for name in (group.inside, group.between) if name)
+    error = ERRORS[provenance]
+    return Estimate(float(seconds), provenance, error, f"{named}: {_sources(group, table)}")
+
+
+def collective_seconds(
+    op: str, sizes: FloatArray, group: Group, table: Table | None = None
+) -> FloatArray:
+    """Seconds of collectives of many sizes; 0 for one device. [shape of ``sizes``]"""
+    if group.count < 2:
+        return np.zeros_like(sizes)
+    return _stages(op, sizes, group, table or shipped())[0]
+
+
+def _sources(group: Group, table: Table) -> str:
+    names = [name for name in (group.inside, group.between) if name]
+    return "; ".join(dict.fromkeys(table.source.get(name, "formula") for name in names))
+
+
+def _stages(op: str, sizes: FloatArray, group: Group, table: Table) -> tuple[FloatArray, str]:
+    """Seconds and the weakest provenance."""
+    if group.servers == 1:
+        return _level(Key(op, 1, group.each), sizes, _named(group.inside), table)
+    between = _named(group.between)
+    whole = Key(op, group.servers, group.each)
+    measured = any((k.servers, k.each) == whole[1:] for k in table.of(between))
+    if group.each == 1 or measured:
+        return _level(whole, sizes, between, table)
+    total, worst = np.zeros_like(sizes), MEASURED
+    for stage, share, inside in _plan(op, group):
+        devices = (1, group.each) if inside else (group.servers, 1)
+        fabric = _named(group.inside) if inside else between
+        seconds, provenance = _level(Key(stage, *devices), share * sizes, fabric, table)
+        total, worst = total + seconds, max(worst, provenance, key=RANK.__getitem__)
+    return total, max(worst, NEIGHBOUR, key=RANK.__getitem__)
+
+
+def _plan(op: str, group: Group) -> Iterator[tuple[str, float, bool]]:
+    """Stages over servers: collective, its share of the bytes, whether inside a server."""
+    part = 1.0 / group.each
+    if op == ALL_REDUCE:
+        yield from ((REDUCE_SCATTER, 1.0, True), (ALL_REDUCE, part, False), (ALL_GATHER, 1.0, True))
+    elif op == ALL_TO_ALL:
+        yield from ((ALL_TO_ALL, 1.0 / group.servers, True), (ALL_TO_ALL, 1.0, False))
+    else:
+        yield from ((op, 1.0, True), (op, part, False))
+
+
+def _named(fabric: str | None) -> str:
+    if fabric is None:
+        raise InputError("collective: a group of several devices needs a fabric")
+    return fabric
+
+
+def _level(key: Key, sizes: FloatArray, fabric: str, table: Table) -> tuple[FloatArray, str]:
+    """Seconds on one fabric, and where they come from."""
+    if fabric not in table.latency:
+        raise InputError(f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}")
+    own = table.of(fabric)
+    floor = hops(key.op, key.devices) * table.latency[fabric]
+    if key in own:
+        near = own[key].covers(float(np.min(sizes))) and own[key].covers(float(np.max(sizes)))
+        return own[key].at(sizes, floor), MEASURED if near else NEIGHBOUR
+    for op, part in ((key.op, 1.0), *RELATIVES.get(key.op, ())):
+        alike = Key(op, key.servers, key.each)
+        if alike in own:
+            return part * own[alike].at(sizes, floor), NEIGHBOUR
+        others = sorted((k for k in own if _comparable(k, alike)), key=lambda k: k.devices)
+        if others:
+            return part * _between(alike, sizes, floor, {k: own[k] for k in others}), NEIGHBOUR
+    return _ring(key, sizes, fabric, table), FORMULA
+
+
+def _comparable(measured: Key, key: Key) -> bool:
+    """Whether a group differs in the number of servers, or in that of their devices, alone."""
+    alone = measured.each == key.each or measured.servers == key.servers
+    return measured.op == key.op and alone
+
+
+def _between(key: Key, sizes: FloatArray, floor: float, others: Mapping[Key, Series]) -> FloatArray:
+    """Seconds from groups of other sizes, smallest first."""
+    keys = list(others)
+    counts = [k.devices for k in keys]
+    above = next((i for i, count in enumerate(counts) if count >= key.devices), None)
+    if above is None or above == 0:
+        near = keys[-1 if above is None else 0]
+        return _scaled(key, near, sizes, floor, others[near])
+    low, high = (others[keys[i]].at(sizes, floor) for i in (above - 1, above))
+    width = np.log(counts[above] / counts[above - 1])
+    weight = np.log(key.devices / counts[above - 1]) / width if width else 0.0
+    return np.exp((1 - weight) * np.log(low) + weight * np.log(high))
+
+
+def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: Series) -> FloatArray:
+    """A series of another group: its smallest message by hops, the rest by shares of bytes."""
+    seconds = series.at(sizes, floor)
+    fixed = np.minimum(seconds, min(floor, series.seconds[0]))
+    by_hops = hops(key.op, key.devices) / hops(near.op, near.devices)
+    by_share = share(key.op, key.devices) / share(near.op, near.devices)
+    return fixed * by_hops + (seconds - fixed) * by_share
+
+
+def _ring(key: Key, sizes: FloatArray, fabric: str, table: Table) -> FloatArray:
+    """The formula of the heading, at the bus bandwidth of what was measured of the fabric."""
+    rate = bus_bandwidth(fabric, table)
+    a = table.latency[fabric]
+    return hops(key.op, key.devices) * a + share(key.op, key.devices) * sizes / rate
+
+
+def bus_bandwidth(fabric: str, table: Table) -> float:
+    """Bytes per second of a fabric's messages in collectives; of single ones where none are known.
+
+    The median over the largest sizes of its collectives.
+    """
+    rates = [
+        share(k.op, k.devices) * s.bytes[-1] / s.seconds[-1]
+        for k, s in table.of(fabric).items()
+        if k.op in COLLECTIVES
+    ]
+    return float(np.median(rates)) if rates else table.bandwidth[fabric]
+
+
+def hops(op: str, count: int) -> float:
+    """Latencies of a message that a collective of no bytes takes."""
+    return 1.0 + (0.5 if op == ALL_REDUCE else 0.25) * float(np.log2(count))
+
+
+def share(op: str, count: int) -> float:
+    """Part of the bytes that passes each link of a ring."""
+    return (2 if op == ALL_REDUCE else 1) * (count - 1) / count
+
+
+def leave_out(table: Table) -> dict[str, list[float]]:
+    """Relative errors of the three ways to answer, each with what it predicts left out.
+
+    ``measured``: every inner size of a series from the sizes beside it. ``neighbour``: a whole
+    series from other groups of its fabric. ``formula``: a whole series from all else that is known
+    of its fabric.
+    """
+    errors: dict[str, list[float]] = {MEASURED: [], NEIGHBOUR: [], FORMULA: []}
+    for fabric, own in table.series.items():
+        for key, series in own.items():
+            errors[MEASURED] += _inner(series)
+            if key.op not in COLLECTIVES:
+                continue
+            rest = table.without(fabric, key)
+            seconds, provenance = _level(key, series.bytes, fabric, rest)
+            if provenance == NEIGHBOUR:
+                errors[NEIGHBOUR] += list(np.abs(seconds / series.seconds - 1.0))
+            seconds = _ring(key, series.bytes, fabric, rest)
+            errors[FORMULA] += list(np.abs(seconds / series.seconds - 1.0))
+    return errors
+
+
+def _inner(series: Series) -> list[float]:
+    """Errors of each inner size from the others."""
+    found = []
+    for i in range(1, len(series.bytes) - 1):
+        rest = Series(np.delete(series.bytes, i), np.delete(series.seconds, i))
+        found.append(abs(float(rest.at(series.bytes[i])) / series.seconds[i] - 1.0))
+    return found

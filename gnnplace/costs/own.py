@@ -1,0 +1,134 @@
+"""A user's own measurements of links and collectives, in place of the package's.
+
+A log of nccl-tests (``formats.nccl_tests``) of the GPUs of one server says what links inside of
+servers take, one of several servers what those between them take. A cluster's link is between
+servers if its fabric is; where links name no fabric, the slowest are, if not all are alike.
+Of every kind of link that was measured all links get the same figures:
+
+* ``bandwidth``: what the largest message of ``sendrecv_perf`` attains; without that program, the
+  bus bandwidth of the largest all-gather, reduce-scatter or all-reduce;
+* ``latency``: what the smallest one took beyond its bytes, for each hop.
+
+Channels stay as they are. The links then name the fabrics ``own-inside`` and ``own-between``, which
+the table that is returned knows beside those of the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gnnplace.cluster import Cluster, Link
+from gnnplace.cluster.fabrics import OWN_BETWEEN, OWN_INSIDE, is_between
+from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, hops, share
+from gnnplace.costs.links import P2P, Key, Series, Table, shipped
+from gnnplace.errors import InputError
+from gnnplace.formats.nccl_tests import Run, read_nccl_tests
+
+RELIED_ON = (P2P, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE)  # the first that was measured
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cluster by measurements of one's own.
+
+    Attributes:
+        cluster: with their figures.
+        table: with their collectives, beside the package's.
+        notes: in sentences, what was taken from what.
+    """
+
+    cluster: Cluster
+    table: Table
+    notes: tuple[str, ...]
+
+
+def with_measurements(cluster: Cluster, path: str | Path) -> Measured:
+    """The cluster with the links that a log of nccl-tests measured.
+
+    Args:
+        cluster: whose links they are.
+        path: of the log.
+
+    Raises:
+        FormatError: a line that cannot be read.
+        InputError: it measured what the cluster does not have.
+    """
+    runs = read_nccl_tests(path)
+    table, notes = shipped(), []
+    links = list(cluster.links)
+    for fabric, own in (
+        (OWN_INSIDE, [run for run in runs if run.servers == 1]),
+        (OWN_BETWEEN, [run for run in runs if run.servers > 1]),
+    ):
+        if not own:
+            continue
+        where = _links_of(cluster, fabric == OWN_BETWEEN)
+        if not where:
+            told = "between servers" if fabric == OWN_BETWEEN else "inside a server"
+            raise InputError(f"{path}: it measured links {told}, and the cluster has none")
+        op, latency, bandwidth = _figures(own)
+        table = _with(table, fabric, own, latency, bandwidth, str(path))
+        update = {"latency": latency, "bandwidth": bandwidth, "fabric": fabric}
+        for i in where:
+            links[i] = links[i].model_copy(update=update)
+        notes.append(_note(fabric, len(where), op, latency, bandwidth, path))
+    return Measured(replace(cluster, links=tuple(links)), table, tuple(notes))
+
+
+def _links_of(cluster: Cluster, between: bool) -> list[int]:
+    """Indices of the links inside of servers, or of those between them."""
+    slowest = min((link.bandwidth for link in cluster.links), default=0.0)
+    alike = all(link.bandwidth == slowest for link in cluster.links)
+
+    def joins_servers(link: Link) -> bool:
+        if link.fabric is not None:
+            return is_between(link.fabric)
+        return not alike and link.bandwidth == slowest
+
+    return [i for i, link in enumerate(cluster.links) if joins_servers(link) == between]
+
+
+def _figures(runs: Iterable[Run]) -> tuple[str, float, float]:
+    """Of what run, latency and bandwidth of a link."""
+    by_op: Mapping[str, Run] = {run.op: run for run in runs}
+    op = next((name for name in RELIED_ON if name in by_op), None)
+    if op is None:
+        raise InputError("an all-to-all alone does not say what a link takes: run sendrecv_perf")
+    run = by_op[op]
+    count = run.servers * run.each
+    part, latencies = (1.0, 1.0) if op == P2P else (share(op, count), hops(op, count))
+    (small, first), (large, last) = run.rows[0], run.rows[-1]
+    bandwidth = part * large / last
+    return op, max(first - part * small / bandwidth, 0.0) / latencies, bandwidth
+
+
+def _with(
+    table: Table, fabric: str, runs: Sequence[Run], latency: float, bandwidth: float, source: str
+) -> Table:
+    """The table with one more fabric."""
+    series = {Key(run.op, run.servers, run.each): _series(run) for run in runs}
+    return Table(
+        {**table.series, fabric: series},
+        {**table.latency, fabric: latency},
+        {**table.bandwidth, fabric: bandwidth},
+        {**table.source, fabric: source},
+    )
+
+
+def _series(run: Run) -> Series:
+    """Without rows that took longer than larger ones: disturbances."""
+    sizes, seconds = np.array(run.rows, dtype=np.float64).T
+    return Series(sizes, np.minimum.accumulate(seconds[::-1])[::-1])
+
+
+def _note(
+    fabric: str, count: int, op: str, latency: float, bandwidth: float, path: str | Path
+) -> str:
+    where = "between servers" if fabric == OWN_BETWEEN else "inside of servers"
+    figures = f"{latency * 1e6:.3g} us and {bandwidth / 1e9:.3g} GB/s"
+    how = "messages" if op == P2P else f"its {op.replace('_', '-')}, as it has no sendrecv_perf"
+    return f"{count} links {where} take {figures}, from {how} in {path}"

@@ -1,0 +1,154 @@
+"""Sailor's measured training steps on GH200, predicted from its layer profiles.
+
+Strati et al., SOSP 2025 (eth-easl/sailor, MIT licence): OPT-350M and GPT-Neo-2.7B in fp32 on 1 to
+64 servers of four GH200 (Alps Clariden, Slingshot), four GPUs of tensor parallelism in a server,
+pipelines and replicas over servers. ``sailor.json`` has the plans, what they took, and profiles of
+single layers (``benchmarks/distill_sailor.py`` makes it).
+
+A step is arithmetic on what was measured elsewhere; nothing is fitted to the steps:
+
+* a stage's forward and backward pass of a micro-batch: the sum of its layers' profiled seconds;
+* a transfer between stages: a message of the activations on ``slingshot-gh200`` (each GPU has a
+  network card of its own); it blocks both ends (``pipeline``);
+* reduction of gradients: an all-reduce of a GPU's parameters over the replicas, in fp32, after the
+  backward pass, not overlapped;
+* the optimizer: seconds a parameter and a layer, fitted to OPT-350M's profiled optimizer steps.
+
+The row GPT-Neo-2.7B N4_D4 is unsound: its reduction of gradients takes the whole step, and it has
+26 layers of a model of 34.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from itertools import combinations
+from typing import Any
+
+from gnnplace.costs.collectives import ALL_REDUCE, Group, collective
+from gnnplace.costs.links import message
+from gnnplace.studies.costs.pipeline import Stage, step_seconds
+
+NETWORK = "slingshot-gh200"
+FLOAT = 4  # bytes
+UNSOUND = {("GPT-Neo-2.7", "N4_D4"): "reduction takes the whole step; 26 of 34 layers"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published step and its prediction.
+
+    Attributes:
+        model: its name.
+        plan: its name in the source: servers and replicas.
+        nodes: servers.
+        stages: of the pipeline.
+        replicas: of every stage.
+        microbatch: examples of a micro-batch.
+        batch: examples of a step.
+        predicted: seconds.
+        published: seconds.
+        error: predicted over published seconds, less one.
+        fault: why the published row cannot be relied on; empty if it can.
+    """
+
+    model: str
+    plan: str
+    nodes: int
+    stages: int
+    replicas: int
+    microbatch: int
+    batch: int
+    predicted: float
+    published: float
+    error: float = field(init=False)
+    fault: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error", self.predicted / self.published - 1.0)
+
+    @property
+    def name(self) -> str:
+        """Model and plan."""
+        return f"{self.model} {self.plan}"
+
+
+@cache
+def data() -> dict[str, Any]:
+    """The file of published rows and profiles."""
+    text = (files("gnnplace.studies.costs") / "sailor.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def rows(*, sound: bool = True) -> list[Row]:
+    """All published steps with their predictions.
+
+    Args:
+        sound: leave out those that cannot be relied on.
+    """
+    found = [_row(plan) for plan in data()["plans"]]
+    return [row for row in found if not (sound and row.fault)]
+
+
+def _row(plan: dict[str, Any]) -> Row:
+    return Row(
+        model=plan["model"],
+        plan=plan["name"],
+        nodes=plan["nodes"],
+        stages=len(plan["layers"]),
+        replicas=plan["replicas"],
+        microbatch=plan["microbatch"],
+        batch=plan["batch"],
+        predicted=predict(plan),
+        published=plan["seconds"],
+        fault=UNSOUND.get((plan["model"], plan["name"]), ""),
+    )
+
+
+def predict(plan: dict[str, Any]) -> float:
+    """Seconds of a step of a plan, which has the keys of ``data()["plans"]``."""
+    content = data()
+    model, size = content["models"][plan["model"]], plan["microbatch"]
+    seconds, parameters = model["seconds"][str(size)], model["parameters"]
+    stages, first = [], 0
+    for count in plan["layers"]:
+        own = slice(first, first + count)
+        first += count
+        forward, backward = (sum(pass_) for pass_ in zip(*seconds[own], strict=True))
+        end = _end(sum(parameters[own]), count, plan["replicas"], content["update"])
+        stages.append(Stage(forward, backward, end))
+    activations = FLOAT * size * content["sequence"] * content["hidden"][plan["model"]]
+    microbatches = max(plan["batch"] // (size * plan["replicas"]), 1)
+    return step_seconds(stages, microbatches, message(NETWORK, activations).seconds)
+
+
+def _end(parameters: float, layers: int, replicas: int, update: dict[str, float]) -> float:
+    """Seconds of reducing a stage's gradients and updating its parameters."""
+    group = Group(None, NETWORK if replicas > 1 else None, replicas, 1)
+    reduction = collective(ALL_REDUCE, FLOAT * parameters, group).seconds
+    return reduction + update["parameter"] * parameters + update["layer"] * layers
+
+
+def mean_error(found: Sequence[Row]) -> float:
+    """Mean of the relative errors' magnitudes."""
+    return sum(abs(row.error) for row in found) / len(found)
+
+
+def misordered(found: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Pairs of plans for the same question whose prediction has the slower one first.
+
+    The same question is the same model, servers, micro-batch and batch.
+    """
+
+    def question(row: Row) -> tuple[str, int, int, int]:
+        return row.model, row.nodes, row.microbatch, row.batch
+
+    return [
+        (a, b)
+        for a, b in combinations(found, 2)
+        if question(a) == question(b)
+        and (a.predicted - b.predicted) * (a.published - b.published) < 0
+    ]
