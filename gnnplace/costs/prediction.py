@@ -30,6 +30,7 @@ from gnnplace.costs.tables import Tables
 TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
 PROVENANCES = (TABLE, NEIGHBOUR, ROOFLINE)
 GPUS_TRIED = 2
+CLEARLY = 1.3  # times less than a neighbour's the roofline's error must be
 FAR = 4.0  # octaves that double the error
 MISALIGNED = 3.0  # products in half precision with a size that is no multiple of 8
 MULTIPLE = 8
@@ -126,7 +127,8 @@ def _predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
             if not open_.size:
                 continue
             found, promised = answer(tables, candidate, at[open_])
-            better = promised < error[open_]
+            worse = CLEARLY if candidate.provenance == ROOFLINE else 1.0
+            better = promised * worse < error[open_]
             won = open_[better]
             log[won], error[won] = found[better], promised[better]
             provenance[won] = PROVENANCES.index(candidate.provenance)
