@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from gnnplace.splitting.answers import shard_tables as shard_tables
     from gnnplace.splitting.run.planning import plan_model as shard
     from gnnplace.splitting.run.sharded import run_sharded as run_shard
+    from gnnplace.studies.costs.study import study_costs as study_costs
     from gnnplace.studies.fidelity import check_fidelity as check_fidelity
     from gnnplace.studies.orders.study import study_orders as study_orders
     from gnnplace.studies.road import walk_road as walk_road
@@ -117,6 +118,7 @@ LATE = {
     "plan_shard": ("gnnplace.splitting.answers", "plan_shard"),
     "shard_tables": ("gnnplace.splitting.answers", "shard_tables"),
     "shard_network": ("gnnplace.splitting.answers", "shard_network"),
+    "study_costs": ("gnnplace.studies.costs.study", "study_costs"),
     "study_hybrid": ("gnnplace.hybrid.study", "study_hybrid"),
     "study_orders": ("gnnplace.studies.orders.study", "study_orders"),
     "summarise": ("gnnplace.bench", "summarise"),
@@ -179,6 +181,7 @@ __all__ = [
     "shard_tables",
     "shown_placers",
     "simulate",
+    "study_costs",
     "study_hybrid",
     "study_orders",
     "summarise",
