@@ -3,8 +3,10 @@
 Of each model, number type and batch: op times by CUDA events between the ops of the step
 (`gnnplace.profiling`), the step as simulated from them on one GPU, and the same step executed on
 it (CUDA events, numbers checked, the allocator's peak beside the predicted memory).
-Written to `datasets/gpu-KIND/`: one problem file each, `rows.jsonl`, and a card with all rows.
-A row that is there is not made again; a case that fails is a row.
+Written to `datasets/gpu-KIND/`: one problem file each, `rows.jsonl`, a card with all rows, and
+`ops.csv`, the ops of all steps as a table for `gnnplace profile --table`. A row that is there is
+not made again (its ops come from the cache of measured times); a case that fails is a row. At the
+end every model's ops are predicted from the table of the other models: the card tells how far off.
 
     python benchmarks/gpu.py [--device cuda:1] [--models mlp,gpt2] [--batches 1,4,16] [-o FOLDER]
 
@@ -21,12 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gnnplace import api
+from gnnplace.costs.calibration import NINETY
+from gnnplace.costs.prediction import predict
+from gnnplace.costs.rows import Rows, write_rows
+from gnnplace.costs.tables import shipped
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.problem import Problem, write_problem
+from gnnplace.profiling.profiler import op_times
+from gnnplace.profiling.table import measured_rows, merged_rows
 from gnnplace.zoo.registry import default_batch, names
 
 DTYPES = "float32,bfloat16"
@@ -94,7 +103,41 @@ def main() -> None:
             lines = "".join(json.dumps(row) + "\n" for row in rows.values())
             write_text(folder / "rows.jsonl", lines)
             print(line(rows[case.name]), flush=True)
-    write_text(folder / "README.md", card(kind, arguments, list(rows.values())))
+    tables = {
+        case: ops_of(case, kind) for case in cases(arguments) if "error" not in rows[case.name]
+    }
+    if tables:
+        write_rows(folder / "ops.csv", {kind: merged_rows(tables.values())})
+    told = card(kind, arguments, list(rows.values())) + left_out(tables, kind)
+    write_text(folder / "README.md", told)
+
+
+def ops_of(case: Case, kind: str) -> Rows:
+    """The ops of a step, as they were measured: from the cache, where they still are."""
+    program = api.capture(case.workload, options=api.CaptureOptions(dtype=case.dtype))
+    return measured_rows(program, op_times(program, kind).seconds, kind)
+
+
+def left_out(tables: dict[Case, Rows], kind: str) -> str:
+    """Every model's ops predicted from the other models', beside what was measured."""
+    lines = [
+        "\n| model, its ops from the others' | ops | step off | op off, by time | within 90 % |"
+    ]
+    lines.append("|---|---:|---:|---:|---:|")
+    for model in dict.fromkeys(case.model for case in tables):
+        mine = [rows for case, rows in tables.items() if case.model == model]
+        others = [rows for case, rows in tables.items() if case.model != model]
+        if not others:
+            return ""
+        asked = merged_rows(mine)
+        found = predict(asked, kind, shipped().with_rows({kind: merged_rows(others)}))
+        log = np.log(found.seconds / asked.seconds)
+        step = found.seconds.sum() / asked.seconds.sum() - 1
+        each = np.average(np.abs(np.expm1(log)), weights=asked.seconds)
+        within = np.mean(np.abs(log) <= NINETY * found.error)
+        lines.append(f"| {model} | {len(asked)} | {step:+.1%} | {each:.1%} | {within:.0%} |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines) + "\n"
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

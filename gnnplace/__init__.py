@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gnnplace.api import shard_network as shard_network
     from gnnplace.api import shard_tables as shard_tables
     from gnnplace.api import simulate as simulate
+    from gnnplace.api import study_costs as study_costs
     from gnnplace.api import study_hybrid as study_hybrid
     from gnnplace.api import study_orders as study_orders
     from gnnplace.api import summarise as summarise
@@ -81,6 +82,7 @@ VERBS = (
     "shard_tables",
     "simulate",
     "study_hybrid",
+    "study_costs",
     "study_orders",
     "summarise",
     "verify_data",

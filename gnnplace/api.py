@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from gnnplace.data.build import build_data as build_data
     from gnnplace.data.datasets import verify as verify_data
     from gnnplace.execution.running import Executed as Executed
+    from gnnplace.execution.running import dry_run_placement as dry_run
     from gnnplace.execution.running import eager_times as eager_times
     from gnnplace.execution.running import execute_placement as execute
     from gnnplace.execution.setting import execution_mode as execution_mode
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from gnnplace.splitting.answers import shard_tables as shard_tables
     from gnnplace.splitting.run.planning import plan_model as shard
     from gnnplace.splitting.run.sharded import run_sharded as run_shard
+    from gnnplace.studies.costs.study import study_costs as study_costs
     from gnnplace.studies.fidelity import check_fidelity as check_fidelity
     from gnnplace.studies.orders.study import study_orders as study_orders
     from gnnplace.studies.road import walk_road as walk_road
@@ -98,6 +100,7 @@ LATE = {
     "capture": ("gnnplace.tracing.models", "capture_model"),
     "check_fidelity": ("gnnplace.studies.fidelity", "check_fidelity"),
     "choose_microbatches": ("gnnplace.sizes", "choose_microbatches"),
+    "dry_run": ("gnnplace.execution.running", "dry_run_placement"),
     "eager_times": ("gnnplace.execution.running", "eager_times"),
     "estimated_problem": ("gnnplace.profiling.problems", "estimated_problem"),
     "execute": ("gnnplace.execution.running", "execute_placement"),
@@ -115,6 +118,7 @@ LATE = {
     "plan_shard": ("gnnplace.splitting.answers", "plan_shard"),
     "shard_tables": ("gnnplace.splitting.answers", "shard_tables"),
     "shard_network": ("gnnplace.splitting.answers", "shard_network"),
+    "study_costs": ("gnnplace.studies.costs.study", "study_costs"),
     "study_hybrid": ("gnnplace.hybrid.study", "study_hybrid"),
     "study_orders": ("gnnplace.studies.orders.study", "study_orders"),
     "summarise": ("gnnplace.bench", "summarise"),
@@ -144,6 +148,7 @@ __all__ = [
     "compare",
     "compare_intervals",
     "convert",
+    "dry_run",
     "eager_times",
     "environment",
     "estimated_problem",
@@ -176,6 +181,7 @@ __all__ = [
     "shard_tables",
     "shown_placers",
     "simulate",
+    "study_costs",
     "study_hybrid",
     "study_orders",
     "summarise",

@@ -42,21 +42,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 ALONE = (
-    "tests/cli/test_demo.py",
-    "tests/cli/test_shard_run.py",
-    "tests/execution/",
     "tests/hybrid/test_ddp.py",
-    "tests/hybrid/test_run.py",
     "tests/profiling/test_measurement.py",
-    "tests/profiling/test_profiler.py",
-    "tests/runtime/",
+    "tests/runtime/test_links.py",
     "tests/splitting/run/",
     "tests/studies/test_fidelity.py",
-    "tests/train/test_measured.py",
     "tests/train/test_processes.py",
-    "tests/train/test_resume.py",
 )
-"""Tests that use all cores by themselves, or whose clocks other tests would disturb."""
+"""Tests whose processes wait for each other by spinning, or whose clocks others would disturb."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -48,6 +48,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-eager", action="store_true", help="Do not time eager PyTorch beside the run."
     )
+    parser.add_argument(
+        "--dry-run",
+        default=None,
+        metavar="cuda:N",
+        help="Do not run it: check on tensors without numbers that N claimed GPUs could run it.",
+    )
     add_capture_options(parser)
     add_fresh(parser)
     add_run_options(parser)
@@ -55,6 +61,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Runs a placement on workers, verifies and measures it; under `torchrun` on several hosts."""
+    if args.dry_run is not None:
+        return _dry_run(args)
     hosts = _hosts()
     if hosts is not None:
         signal.signal(signal.SIGTERM, _stop)
@@ -94,6 +102,17 @@ def run(args: Namespace) -> int:
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
     _print_run(args, done, predicted.step_time, eager, memory, options)
     return 0 if done.passed else 1
+
+
+def _dry_run(args: Namespace) -> int:
+    """Says whether GPUs could run a placement."""
+    options = _placed_options(args, read_json(args.placement))
+    found = api.dry_run(args.model, args.placement, options=options, claim=args.dry_run)
+    if args.json:
+        print_json({**asdict(found), "passed": found.passed})
+    else:
+        console().print(found.summary(), soft_wrap=True, markup=False, highlight=False)
+    return 0 if found.passed else 1
 
 
 def _hosts() -> Hosts | None:

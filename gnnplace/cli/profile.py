@@ -31,6 +31,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_links(parser)
     add_output(parser, "The file to write, such as problem.json.")
     add_capture_options(parser)
+    parser.add_argument(
+        "--table",
+        default=None,
+        help="A CSV file of measured ops, as benchmarks/gpu.py --table writes it: the first that "
+        "answers for the kinds that it has, whether they are here or not.",
+    )
     add_fresh(parser)
     add_calibration(parser)
 
@@ -41,7 +47,12 @@ def run(args: Namespace) -> int:
     correct = correction(args.calibration)
     options = capture_options(args)
     profiled = api.profile(
-        args.model, args.cluster, options=options, links=args.links, progress=say
+        args.model,
+        args.cluster,
+        options=options,
+        links=args.links,
+        table=args.table,
+        progress=say,
     )
     problem = correct(profiled)
     write_json(args.output, problem_to_data(problem) | options_entry(options))

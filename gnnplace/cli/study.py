@@ -5,19 +5,23 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import names_in, say
+from gnnplace.cli.console import console, names_in, say
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import add_output
 from gnnplace.errors import InputError
 
-SUMMARY = "Trains and evaluates the policy under each traversal order, and reports."
+SUMMARY = "Runs an experiment again: traversal orders, or predicted times against published ones."
 PARTS = "seen,held-out,networks,searched,own"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", help="The study: orders.")
-    add_output(parser, "The folder of rows and reports; rows that are there are not run again.")
+    parser.add_argument("what", help="The study: orders or costs.")
+    add_output(
+        parser,
+        "The folder of rows and reports; orders needs one, and does not run again what is there.",
+        required=False,
+    )
     parser.add_argument(
         "--orders", default="", help="Traversal orders, separated by commas; all by default."
     )
@@ -32,14 +36,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--parts", default=PARTS, help="The parts of the problems to evaluate on.")
     parser.add_argument(
-        "--report", action="store_true", help="Run nothing and report what is there."
+        "--report",
+        action="store_true",
+        help="Of orders: run nothing and report what is there. Of costs: write costs.md to the "
+        "folder.",
     )
 
 
 def run(args: Namespace) -> int:
     """Runs a study, resumable, and writes its report."""
+    if args.what == "costs":
+        return _costs(args)
     if args.what != "orders":
         raise InputError(f"study {args.what!r}: unknown; use: gnnplace study orders -o FOLDER")
+    if args.output is None:
+        raise InputError("study orders: needs a folder for its rows; give one with -o")
     api.study_orders(
         args.output,
         orders=args.orders,
@@ -49,4 +60,18 @@ def run(args: Namespace) -> int:
         run=not args.report,
         progress=say,
     )
+    return 0
+
+
+def _costs(args: Namespace) -> int:
+    """Prints how far predictions are from published steps; writes the report if it is asked for."""
+    if args.report and args.output is None:
+        raise InputError("study costs: --report needs a folder; give one with -o")
+    study = api.study_costs(args.output if args.report else None, progress=say)
+    from gnnplace.studies.costs.report import headline
+
+    for line in headline(study):
+        console(None).print(line)
+    if args.report:
+        console(None).print(f"written to {args.output}/costs.md")
     return 0

@@ -3,52 +3,140 @@
 * local: points of a surface left out, one at a time.
 * gpu: a GPU's rows answered by each other GPU's surface; error = a + b * (how unlike they are).
 * kin, dtype: an op's rows answered by its kin, or in another type, on the same GPU.
-* roofline: rows answered by the roofline times the median of other ops of the group.
+* roofline: rows answered by the roofline times what ops of their name or group take of it.
 
-An error s is such that nine in ten residuals of the log are within 1.645 s. Relations that cannot
-be tried for want of rows get the largest error of those that can.
+An error s is such that nine in ten residuals of the log are within 1.645 s. All pairs of GPU and op
+count alike, however many rows they have. A bias is the mean of the medians; residuals are taken
+from the bias of the others (other GPUs for an op, other ops for a group), as a new one's would be.
+An error between n GPUs or ops is that of a sample of n: it is widened to Student's interval of the
+next one, t(0.95, n - 1) sqrt(1 + 1/n) / 1.645 (Geisser, Predictive Inference, 1993).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student
 
-from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, group_of, kin_of
-from gnnplace.costs.prediction import NINETY
-from gnnplace.costs.rows import FAMILY, Floats, Rows
+from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
+from gnnplace.costs.rows import Floats, Rows
 from gnnplace.costs.surface import Surface
 from gnnplace.costs.tables import Tables
 
+NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law
 LEAST = 3  # rows of a surface that is tried
-Residuals = dict[str, list[Floats]]
+LEAST_ERROR, MOST_ERROR = 0.02, 1.5
+ABOVE = 0.7  # share of the pairs of GPUs whose error is at most the promised one
+ALL = "all"
 Surfaces = Mapping[tuple[str, str, str], Surface]
 
 
-def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
-    """Errors of all relations among tables, as plain data.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Residuals of one try.
 
-    Args:
-        rows: Tables by kind.
+    Attributes:
+        kind: Of GPU, whose rows are answered.
+        op: That is answered.
+        other: GPU, kin or type that answers, if one does.
+        apart: How unlike the GPUs are.
+        residual: Log of measured over answered. [rows]
+        distance: Octaves to the points that answer, median.
     """
+
+    kind: str
+    op: str
+    other: str
+    residual: Floats
+    apart: float = 0.0
+    distance: float = 0.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All tries, by relation."""
+
+    parts: Mapping[str, tuple[Part, ...]]
+
+    def without_kind(self, kind: str) -> Evidence:
+        """Nothing of a GPU."""
+        return self._kept(lambda part: kind not in (part.kind, part.other))
+
+    def without_op(self, op: str) -> Evidence:
+        """Nothing of an op."""
+        return self._kept(lambda part: op not in (part.op, part.other))
+
+    def _kept(self, keep: Callable[[Part], bool]) -> Evidence:
+        return Evidence(
+            {name: tuple(p for p in mine if keep(p)) for name, mine in self.parts.items()}
+        )
+
+    def errors(self) -> dict[str, Any]:
+        """Errors of all relations, as plain data."""
+        kin = _biased(self.parts["kin"], _kin_names)
+        worst = max((error for _, error in kin.values()), default=1.0)
+        typed = {n: [0.0, e] for n, (_, e) in _biased(self.parts["dtype"], _names, 0.0).items()}
+        return {
+            "local": _local(self.parts["local"]),
+            "gpu": _gpu(self.parts["gpu"]),
+            "kin": {**kin, ALL: [0.0, worst]},
+            "dtype": {ALL: [0.0, 1.0], **typed},
+            "roofline": _biased(self.parts["roofline"], _names),
+        }
+
+
+def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
+    """Errors of all relations among tables by kind, as plain data."""
+    return gather(rows).errors()
+
+
+def gather(rows: Mapping[str, Rows]) -> Evidence:
+    """Tries every relation among tables by kind."""
+    found = _surfaces(rows)
+    parts: dict[str, list[Part]] = {k: [] for k in ("local", "gpu", "kin", "dtype", "roofline")}
+    for (kind, op, dtype), surface in found.items():
+        actual = surface.log_ratio
+        parts["roofline"].append(Part(kind, op, "", actual))
+        if len(surface.at) >= 2 * LEAST:
+            value, distance = surface(surface.at, own=True)
+            near = float(np.median(distance))
+            parts["local"].append(Part(kind, op, "", actual - value, distance=near))
+        kin = found.get((kind, kin_of(op), dtype))
+        if kin is not None:
+            residual = actual - kin(surface.at)[0]
+            parts["kin"].append(Part(kind, op, kin_of(op), residual))
+        for other in OTHER_TYPES.get(dtype, ()):
+            theirs = found.get((kind, op, other))
+            if theirs is not None:
+                parts["dtype"].append(Part(kind, op, other, actual - theirs(surface.at)[0]))
+        parts["gpu"] += _on_others(found, kind, op, dtype)
+    return Evidence({name: tuple(mine) for name, mine in parts.items()})
+
+
+def _surfaces(rows: Mapping[str, Rows]) -> Surfaces:
     tables = Tables(rows, {})
     found: dict[tuple[str, str, str], Surface] = {}
     for kind, mine in rows.items():
         for op, dtype in sorted(set(zip(mine.op.tolist(), mine.dtype.tolist(), strict=True))):
-            for name in {op, *_parents(op)}:
+            for name in (op, *_parents(op)):
                 surface = tables.surface(kind, name, dtype)
                 if surface is not None and len(surface.at) >= LEAST:
                     found[kind, name, dtype] = surface
-    return {
-        "local": _local(found),
-        "gpu": _gpu(found),
-        "kin": _kin(found),
-        "dtype": _dtype(found),
-        "roofline": _roofline(found),
-    }
+    return found
+
+
+def _on_others(found: Surfaces, kind: str, op: str, dtype: str) -> list[Part]:
+    surface = found[kind, op, dtype]
+    made = []
+    for (other, name, of), theirs in found.items():
+        if other != kind and name == op and of == dtype:
+            residual = surface.log_ratio - theirs(surface.at)[0]
+            made.append(Part(kind, op, other, residual, apart(kind, other, op, dtype)))
+    return made
 
 
 def _parents(op: str) -> list[str]:
@@ -56,98 +144,86 @@ def _parents(op: str) -> list[str]:
     return [parent, *_parents(parent)] if parent else []
 
 
-def spread(residual: Floats) -> float:
-    """The deviation of a normal law that holds nine in ten where the residuals do."""
-    return float(np.quantile(np.abs(residual), 0.9) / NINETY)
+def spread(residuals: Iterable[Floats]) -> float:
+    """The deviation of a normal law that holds nine in ten where the residuals do.
+
+    Args:
+        residuals: By try; each try weighs the same.
+    """
+    given = list(residuals)
+    values = np.abs(np.concatenate(given))
+    weight = np.concatenate([np.full(len(part), 1 / len(part)) for part in given])
+    order = np.argsort(values)
+    share = np.cumsum(weight[order]) / weight.sum()
+    return max(LEAST_ERROR, float(values[order][np.searchsorted(share, 0.9)]) / NINETY)
 
 
-def _names(op: str) -> set[str]:
-    """Under which an op's residuals are gathered."""
-    return {op, group_of(op), FAMILY.get(op, "vector"), "all"}
+def widened(error: float, owners: int) -> float:
+    """An error found on so many GPUs or ops, for the next one; of one it says little."""
+    if owners < 2:
+        return min(2 * error, MOST_ERROR)
+    factor = student.ppf(0.95, owners - 1) * np.sqrt(1 + 1 / owners) / NINETY
+    return min(float(error * factor), MOST_ERROR)
 
 
-def _local(found: Surfaces) -> dict[str, list[float]]:
-    residuals: Residuals = defaultdict(list)
-    distances: Residuals = defaultdict(list)
-    for (_, op, _), surface in found.items():
-        if len(surface.at) < 2 * LEAST:
-            continue
-        value, distance = surface(surface.at, own=True)
-        for name in _names(op):
-            residuals[name].append(value - surface.log_ratio)
-            distances[name].append(distance)
+def _names(part: Part) -> set[str]:
+    """Under which an op's tries are gathered: its name, its group, its class, all."""
+    return {part.op, group_of(part.op), class_of(part.op), ALL}
+
+
+def _kin_names(part: Part) -> set[str]:
+    """Of ops and their kin; of a group, for its ops without rows."""
+    own = f"{part.op}<{part.other}"
+    return {own, group_of(part.op)} if part.other == POOL else {own}
+
+
+def _named(parts: Iterable[Part], names: Callable[[Part], set[str]]) -> dict[str, list[Part]]:
+    found: dict[str, list[Part]] = defaultdict(list)
+    for part in parts:
+        for name in names(part):
+            found[name].append(part)
+    return dict(sorted(found.items()))
+
+
+def _local(parts: Iterable[Part]) -> dict[str, list[float]]:
     return {
         name: [
-            _rounded(spread(np.concatenate(parts))),
-            _rounded(float(np.median(np.concatenate(distances[name])))),
+            round(spread(part.residual for part in mine), 4),
+            round(float(np.median([part.distance for part in mine])), 4),
         ]
-        for name, parts in sorted(residuals.items())
+        for name, mine in _named(parts, _names).items()
     }
 
 
-def _gpu(found: Surfaces) -> dict[str, list[float]]:
+def _gpu(parts: Iterable[Part]) -> dict[str, list[float]]:
     """A line through the errors of pairs, lifted until it is above most of them."""
-    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for (kind, op, dtype), surface in found.items():
-        for (other, name, of), theirs in found.items():
-            if other == kind or name != op or of != dtype:
-                continue
-            residual = theirs(surface.at)[0] - surface.log_ratio
-            for group in _names(op):
-                pairs[group].append((apart(kind, other, op, dtype), spread(residual)))
     result = {}
-    for group, points in sorted(pairs.items()):
-        distance, error = np.array(points).T
-        slope = max(0.0, float(np.polyfit(distance, error, 1)[0])) if len(points) > 4 else 0.0
-        base = float(np.quantile(error - slope * distance, 0.6))
-        result[group] = [_rounded(max(base, 0.02)), _rounded(slope)]
+    for name, mine in _named(parts, _names).items():
+        distance = np.array([part.apart for part in mine])
+        error = np.array([spread([part.residual]) for part in mine])
+        slope = 0.0
+        if len(mine) > 4 and np.ptp(distance) > 0:
+            slope = max(0.0, float(np.polyfit(distance, error, 1)[0]))
+        base = max(LEAST_ERROR, float(np.quantile(error - slope * distance, ABOVE)))
+        kinds = len({part.kind for part in mine})
+        result[name] = [round(widened(base, kinds), 4), round(widened(slope, kinds), 4)]
     return result
 
 
-def _kin(found: Surfaces) -> dict[str, list[float]]:
-    residuals: Residuals = defaultdict(list)
-    for (kind, op, dtype), surface in found.items():
-        parent = kin_of(op)
-        theirs = found.get((kind, parent, dtype))
-        if theirs is not None:
-            residual = surface.log_ratio - theirs(surface.at)[0]
-            residuals[f"{op}<{parent}"].append(residual)
-            if parent == POOL:  # for ops of the group without rows
-                residuals[group_of(op)].append(residual)
+def _biased(
+    parts: Iterable[Part], names: Callable[[Part], set[str]], bias: float | None = None
+) -> dict[str, list[float]]:
+    """Bias and error by name; a bias that is given is not fitted."""
     result = {}
-    for name, parts in sorted(residuals.items()):
-        bias = float(np.mean([np.median(part) for part in parts]))
-        result[name] = [_rounded(bias), _rounded(spread(np.concatenate(parts) - bias))]
-    worst = max((error for _, error in result.values()), default=1.0)
-    return {**result, "all": [0.0, _rounded(worst)]}
-
-
-def _dtype(found: Surfaces) -> dict[str, list[float]]:
-    residuals: Residuals = defaultdict(list)
-    for (kind, op, dtype), surface in found.items():
-        for other in OTHER_TYPES.get(dtype, ()):
-            theirs = found.get((kind, op, other))
-            if theirs is not None:
-                for name in _names(op):
-                    residuals[name].append(surface.log_ratio - theirs(surface.at)[0])
-    result = {
-        name: [0.0, _rounded(spread(np.concatenate(parts)))]
-        for name, parts in sorted(residuals.items())
-    }
-    return {"all": [0.0, 1.0], **result}
-
-
-def _roofline(found: Surfaces) -> dict[str, list[float]]:
-    ratios: Residuals = defaultdict(list)
-    for (_, op, _), surface in found.items():
-        for name in _names(op):
-            ratios[name].append(surface.log_ratio)
-    result = {}
-    for name, parts in sorted(ratios.items()):
-        bias = float(np.mean([np.median(part) for part in parts]))
-        result[name] = [_rounded(bias), _rounded(spread(np.concatenate(parts) - bias))]
+    for name, mine in _named(parts, names).items():
+        alone = len({part.op for part in mine}) == 1  # of one op: other GPUs are the others
+        owner = [part.kind if alone else part.op for part in mine]
+        median = np.array([np.median(part.residual) for part in mine])
+        mean = float(median.mean()) if bias is None else bias
+        off = []
+        for part, own in zip(mine, owner, strict=True):
+            others = [m for m, who in zip(median, owner, strict=True) if who != own]
+            expected = float(np.mean(others)) if others and bias is None else mean
+            off.append(part.residual - expected)
+        result[name] = [round(mean, 4), round(widened(spread(off), len(set(owner))), 4)]
     return result
-
-
-def _rounded(value: float) -> float:
-    return round(value, 4)

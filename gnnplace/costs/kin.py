@@ -66,6 +66,8 @@ PRODUCT_KIN: Mapping[str, str] = {
     "convolution": "matmul",
     "attention_backward": "attention",
 }
+# Gradients that are products as their kin are: their few rows correct the kin's many.
+CORRECTED = frozenset(("matmul.backward", "bmm.backward", "attention_backward"))
 HALVES = ("bfloat16", "float16")
 OTHER_TYPES: Mapping[str, tuple[str, ...]] = {
     "float32": HALVES,
@@ -89,6 +91,11 @@ def group_of(op: str) -> str:
     if FAMILY.get(op, VECTOR) != VECTOR:
         return op
     return "reducing" if op in SPECIAL else POOL
+
+
+def class_of(op: str) -> str:
+    """Ops that arithmetic bounds, ops that bytes bound."""
+    return "products" if FAMILY.get(op, VECTOR) != VECTOR else "vectors"
 
 
 def same_speed(kind: str, dtype: str) -> tuple[str, ...]:

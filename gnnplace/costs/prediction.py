@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.costs.gpus import FLOAT32, figures, known_kind
-from gnnplace.costs.kin import OTHER_TYPES, apart, group_of, kin_of, same_speed
-from gnnplace.costs.rows import FAMILY, Floats, Names, Rows, roofline
+from gnnplace.costs.kin import OTHER_TYPES, apart, class_of, group_of, kin_of, same_speed
+from gnnplace.costs.rows import Floats, Names, Rows, roofline
 from gnnplace.costs.tables import Tables
 
 TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
 PROVENANCES = (TABLE, NEIGHBOUR, ROOFLINE)
-NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law
 GPUS_TRIED = 2
+CLEARLY = 1.3  # times less than a neighbour's the roofline's error must be
 FAR = 4.0  # octaves that double the error
 MISALIGNED = 3.0  # products in half precision with a size that is no multiple of 8
 MULTIPLE = 8
@@ -91,7 +91,26 @@ def predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
         InputError: no figures of the kind are known.
     """
     kind = known_kind(kind) or kind
-    rows = as_computed(rows, kind)
+    first, same = _distinct(rows)
+    found = _predict(as_computed(rows.take(first), kind), kind, tables)
+    return Estimate(
+        found.seconds[same], found.error[same], found.provenance[same], found.source[same]
+    )
+
+
+def _distinct(rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First of each op of the same sizes, and which of these every row is: layers repeat."""
+    numbers: dict[tuple[object, ...], int] = {}
+    columns = (rows.op.tolist(), rows.dtype.tolist(), *rows.sizes.T.tolist(), rows.bytes.tolist())
+    same = [numbers.setdefault(key, len(numbers)) for key in zip(*columns, strict=True)]
+    number = np.array(same, dtype=np.intp)
+    first = np.zeros(len(numbers), dtype=np.intp)
+    first[number[::-1]] = np.arange(len(number) - 1, -1, -1)
+    return first, number
+
+
+def _predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
+    """Of rows that are all different, on a kind by its own name."""
     count = len(rows)
     log, error = np.zeros(count), np.full(count, np.inf)
     provenance, source = np.zeros(count, dtype=np.int8), np.zeros(count, dtype=np.intp)
@@ -100,12 +119,16 @@ def predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
     keys, inverse = np.unique(np.stack([rows.op, rows.dtype]), axis=1, return_inverse=True)
     for number, (op, dtype) in enumerate(keys.T.tolist()):
         index = np.flatnonzero(inverse.ravel() == number)
-        for candidate in candidates(tables, kind, op, dtype):
+        key = (kind, op, dtype)
+        if key not in tables.candidates:
+            tables.candidates[key] = list(candidates(tables, kind, op, dtype))
+        for candidate in tables.candidates[key]:
             open_ = index[error[index] > candidate.error]
             if not open_.size:
                 continue
             found, promised = answer(tables, candidate, at[open_])
-            better = promised < error[open_]
+            worse = CLEARLY if candidate.provenance == ROOFLINE else 1.0
+            better = promised * worse < error[open_]
             won = open_[better]
             log[won], error[won] = found[better], promised[better]
             provenance[won] = PROVENANCES.index(candidate.provenance)
@@ -141,27 +164,28 @@ def answer(tables: Tables, candidate: Candidate, at: Floats) -> tuple[Floats, Fl
     surface = tables.surface(candidate.kind, candidate.op, candidate.dtype)
     assert surface is not None
     found, distance = surface(at)
-    local, usual = tables.errors["local"][group_key(tables, "local", candidate.op)]
+    local, usual = error_of(tables, candidate.kind, "local", candidate.op)
     beyond = np.maximum(distance - usual, 0.0)
     return found + candidate.bias, np.hypot(local * (1 + beyond / FAR), candidate.error)
 
 
-def group_key(tables: Tables, what: str, op: str) -> str:
-    """Under which name an op's errors are kept: its own, its group's, or that of all."""
-    known = tables.errors[what]
-    return next(name for name in (op, group_of(op), FAMILY.get(op, ""), "all") if name in known)
+def error_of(tables: Tables, kind: str, what: str, op: str) -> tuple[float, float]:
+    """The two numbers of a relation that hold for an op: its own, its group's, its class's, any."""
+    known = tables.errors_of(kind, what)
+    first, second = next(known[n] for n in (op, group_of(op), class_of(op), "all") if n in known)
+    return first, second
 
 
 def candidates(tables: Tables, kind: str, op: str, dtype: str) -> Iterator[Candidate]:
     """Tables that may answer for an op on a kind, then the roofline."""
     yield from _on(tables, kind, kind, op, dtype, TABLE)
-    others = [k for k in tables.rows if k != kind]
+    others = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
     for name in _line(op):
         near = [k for k in others if any(tables.surface(k, name, t) for t in same_speed(k, dtype))]
         near.sort(key=lambda other: (apart(kind, other, op, dtype), other))
         for other in near[:GPUS_TRIED]:
             yield from _on(tables, kind, other, op, dtype, NEIGHBOUR, name)
-    bias, error = tables.errors["roofline"][group_key(tables, "roofline", op)]
+    bias, error = error_of(tables, kind, "roofline", op)
     yield Candidate(kind, op, dtype, bias, error, ROOFLINE)
 
 
@@ -179,12 +203,12 @@ def _on(
     """Tables of one GPU: of the op, of its kin, in this type and in others."""
     away = 0.0
     if other != kind:
-        at_least, each = tables.errors["gpu"][group_key(tables, "gpu", op)]
+        at_least, each = error_of(tables, kind, "gpu", op)
         away = at_least + each * apart(kind, other, op, dtype)
     bias, error, before = 0.0, 0.0, op
     for name in _line(op):
         if name != op:
-            step = _kin_step(tables, before, name)
+            step = _kin_step(tables, other, before, name)
             bias, error = bias + step[0], float(np.hypot(error, step[1]))
         before = name
         if only and name != only:
@@ -193,19 +217,14 @@ def _on(
             if tables.surface(other, name, t) is None:
                 continue
             exact = t in same_speed(other, dtype)
-            typed = (0.0, 0.0) if exact else _type_step(tables, op)
+            typed = (0.0, 0.0) if exact else error_of(tables, other, "dtype", op)
             total = float(np.hypot(np.hypot(error, away), typed[1]))
             plain = best if exact and name == op else NEIGHBOUR
             yield Candidate(other, name, t, bias + typed[0], total, plain)
 
 
-def _kin_step(tables: Tables, op: str, kin: str) -> tuple[float, float]:
+def _kin_step(tables: Tables, kind: str, op: str, kin: str) -> tuple[float, float]:
     """Of this op and its kin, or of ops of its group and theirs."""
-    known = tables.errors["kin"]
+    known = tables.errors_of(kind, "kin")
     bias, error = known.get(f"{op}<{kin}") or known.get(group_of(op)) or known["all"]
-    return bias, error
-
-
-def _type_step(tables: Tables, op: str) -> tuple[float, float]:
-    bias, error = tables.errors["dtype"][group_key(tables, "dtype", op)]
     return bias, error

@@ -55,6 +55,8 @@ VECTOR = "vector"
 PRODUCTS = ("matmul", "bmm", "convolution", "attention")
 DIMENSIONS = 5
 SHORTEST = 2e-6  # seconds of a kernel that has next to nothing to do
+TILE, SMALL = 32, 128  # sizes of products are whole tiles or not; small m are never
+ODD = 2.0  # octaves between products of whole tiles and others, which take longer
 ROW_WEIGHT = 0.25  # an octave of a row's length, in octaves of bytes
 
 
@@ -132,7 +134,8 @@ class Rows:
             "attention": [batch, m, k, causal, zero],
             "convolution": [m, n, k, window, batch],
         }
-        result = np.stack([m, n, k, batch, zero], axis=1)
+        odd = (self.sizes[:, 1:4] % TILE > 0) & (self.sizes[:, 1:4] >= [SMALL, 1, 1])
+        result = np.stack([m, n, k, batch, ODD * odd.any(axis=1)], axis=1)
         for family, columns in {**by_family, VECTOR: vector}.items():
             where = self.family == family
             result[where] = np.stack(columns, axis=1)[where]

@@ -74,3 +74,26 @@ class Surface:
         answer: Floats = np.linalg.solve(normal, right)[:, 0, 0]
         near = self.log_ratio[index]
         return np.clip(answer, near.min(axis=1) - 0.3, near.max(axis=1) + 0.3)
+
+
+@dataclass(frozen=True, eq=False)
+class Correction(Surface):
+    """Points that are few, over a surface of an op that is alike and has many.
+
+    Only how far they are from that surface is fitted, so that between them its shape holds.
+
+    Attributes:
+        base: Of the other op, at the same coordinates.
+    """
+
+    base: Surface
+
+    @cached_property
+    def residual(self) -> Surface:
+        """What the base does not explain."""
+        return Surface(self.at, self.log_ratio - self.base(self.at)[0])
+
+    def __call__(self, query: Floats, *, own: bool = False) -> tuple[Floats, Floats]:
+        """As a surface answers."""
+        off, distance = self.residual(query, own=own)
+        return self.base(query)[0] + off, distance

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from gnnplace.costs.gpus import figures, known_kind
-from gnnplace.costs.kin import POOL, POOLED
+from gnnplace.costs.kin import CORRECTED, POOL, POOLED, kin_of
 from gnnplace.costs.rows import Rows, read_rows, roofline
-from gnnplace.costs.surface import Surface
+from gnnplace.costs.surface import Correction, Surface
 from gnnplace.files import read_json
 
 FOLDER = Path(__file__).parent / "tables"
@@ -29,12 +29,14 @@ class Tables:
     Attributes:
         rows: By kind.
         errors: What `gnnplace.costs.calibration.calibrate` found of them.
-        given: Kinds whose rows are the user's own; they go before all else.
+        given: Of kinds whose rows are the user's own, the same for these rows alone.
+        candidates: Those of `gnnplace.costs.prediction` that were asked for, kept.
     """
 
     rows: Mapping[str, Rows]
     errors: Mapping[str, Any]
-    given: frozenset[str] = frozenset()
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    candidates: dict[Key, list[Any]] = field(default_factory=dict)
     _surfaces: dict[Key, Surface | None] = field(default_factory=dict)
 
     def surface(self, kind: str, op: str, dtype: str) -> Surface | None:
@@ -43,6 +45,17 @@ class Tables:
         if key not in self._surfaces:
             self._surfaces[key] = self._made(*key)
         return self._surfaces[key]
+
+    def errors_of(self, kind: str, what: str) -> Mapping[str, list[float]]:
+        """Errors of a relation by op, for rows of a kind: of the user's own where they say.
+
+        GPUs say much of each other and nothing of a CPU.
+        """
+        known: Mapping[str, list[float]] = self.errors[what]
+        own: Mapping[str, list[float]] = self.given.get(kind, {}).get(what, {})
+        if not own.get("all"):
+            return known
+        return own if kind == "cpu" else {**known, **own}
 
     def _made(self, kind: str, op: str, dtype: str) -> Surface | None:
         rows = self.rows.get(kind)
@@ -53,12 +66,17 @@ class Tables:
         if not index.size:
             return None
         mine = rows.take(index)
-        return Surface(mine.at, np.log(mine.seconds / roofline(kind, mine)))
+        log_ratio = np.log(mine.seconds / roofline(kind, mine))
+        base = self.surface(kind, kin_of(op), dtype) if op in CORRECTED else None
+        return Surface(mine.at, log_ratio) if base is None else Correction(mine.at, log_ratio, base)
 
     def with_rows(self, rows: Mapping[str, Rows]) -> Tables:
         """With a user's own rows in the place of what there is of their kinds."""
+        from gnnplace.costs.calibration import calibrate  # which is made of tables itself
+
         named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
-        return Tables({**self.rows, **named}, self.errors, self.given | set(named))
+        errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
+        return Tables({**self.rows, **named}, self.errors, {**self.given, **errors})
 
 
 @cache

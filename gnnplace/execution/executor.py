@@ -11,7 +11,7 @@ from gnnplace.execution.exchange import Exchange
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
 from gnnplace.execution.result import Execution
 from gnnplace.execution.saving import SavedValues, made_values, state_values
-from gnnplace.execution.setting import Setting, played_kinds
+from gnnplace.execution.setting import Setting, made_for, played_kinds
 from gnnplace.execution.stream import Observer, StepStream
 from gnnplace.execution.worker import DeviceWorker
 from gnnplace.placement import Placement, faults
@@ -70,7 +70,7 @@ def execute(
         raise InputError(f"steps={steps}, warmup={warmup}: at least one step and no less than none")
     check_runnable(program, problem, placement, mode, transport)
     placement = with_sequences(problem, placement)
-    plan = plan_execution(program, problem, placement)
+    plan = plan_execution(made_for(program, problem, placement, mode), problem, placement)
     if hosts is not None:
         hosts.agree("run", _digest(plan, steps, warmup, mode))
     run = _Run(plan, steps + warmup, mode, transport, outputs, hosts)
@@ -115,6 +115,15 @@ def check_runnable(
             f"program {program.name!r}: input {missing[0]!r} has no tensor (captured under fake "
             "tensors?); capture the model with real ones to execute it"
         )
+    check_possible(problem, placement)
+
+
+def check_possible(problem: Problem, placement: Placement) -> None:
+    """Whether a placement is possible on the problem's cluster.
+
+    Raises:
+        InfeasibleError: it is not; names the first fault.
+    """
     wrong = faults(problem, placement.device)
     if wrong:
         raise InfeasibleError(f"placement: {wrong[0]} ({len(wrong)} faults)")

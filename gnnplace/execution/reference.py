@@ -10,6 +10,7 @@ from gnnplace.execution.result import StepValues
 from gnnplace.execution.saving import SavedValues, made_values, state_values
 from gnnplace.runtime.board import SEGMENT, Board
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.tracing.calls import on_device
 from gnnplace.tracing.operations import set_step
 from gnnplace.tracing.program import Program, ProgramOp, map_refs
 
@@ -63,20 +64,19 @@ def _run(
 
 
 def _copy(program: Program, name: str, device: torch.device) -> torch.Tensor:
-    return program.initial[name].detach().to(device, copy=True)
+    home = program.inputs[name].home(device)
+    return program.initial[name].detach().to(home, copy=True)
 
 
 def _results(
     op: ProgramOp, values: dict[str, torch.Tensor], device: torch.device
 ) -> list[tuple[str, torch.Tensor]]:
     def there(item: Any) -> Any:
-        if isinstance(item, torch.device):
-            return device
-        return map_refs(item, lambda ref: values[ref.name])
+        return map_refs(on_device(item, device), lambda ref: values[ref.name])
 
     args = [there(item) for item in op.args]
     kwargs = {key: there(item) for key, item in op.kwargs.items()}
-    result = op.target(*args, **kwargs)
+    result = on_device(op.target, device)(*args, **kwargs)
     results = [result] if len(op.results) == 1 else list(result or ())
     pairs = zip(op.results, results, strict=True)
     return [(name, tensor) for name, tensor in pairs if name is not None]

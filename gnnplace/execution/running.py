@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from gnnplace.execution.dry_run import DryRun, claimed_count, dry_run
 from gnnplace.execution.eager import eager_step_times
 from gnnplace.execution.executor import execute
 from gnnplace.execution.recording import recording
 from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
+from gnnplace.execution.structure import read_plan
 from gnnplace.execution.verification import Verification, verify
 from gnnplace.execution.whole_batch import WholeBatch, beside_whole_batch
 from gnnplace.measurements import MeasurementStore
@@ -112,6 +115,42 @@ def execute_placement(
         return Executed(run, verification, whole=whole)
     recorder.finish(verification)
     return Executed(run, verification, recorder.run, recorder.fault, whole)
+
+
+def dry_run_placement(
+    model: str | Program,
+    placement: Placement | str | Path,
+    problem: Problem | None = None,
+    *,
+    options: CaptureOptions | None = None,
+    claim: str = "cuda:4",
+) -> DryRun:
+    """Whether a placement would run on GPUs, checked without any: see `dry_run`.
+
+    Both the workers of `execute` and those of `gnnplace.compile` are walked.
+
+    Args:
+        model: The captured model at 1/M of the batch, or its name; then nothing is allocated.
+        placement: The placement, or its file.
+        problem: What the placement is of, if it is at hand.
+        options: As the model was captured; a placement's file says it itself.
+        claim: "cuda:N": the GPUs that are claimed; device d of the placement becomes "cuda:d".
+
+    Raises:
+        InputError: the placement uses more devices than are claimed.
+        MismatchError: the placement is of another model.
+    """
+    options, told = options or CaptureOptions(), {"groups", "dtype", "microbatches"}
+    claimed_count(claim)
+    plan = read_plan(placement, problem, **{key: getattr(options, key) for key in told})
+    program = capture_model(model, options=options, fake=True) if isinstance(model, str) else model
+    problem, placement = plan.placed(program, problem, anywhere=True)
+    if program.microbatches == 1:
+        program = microbatched(program, problem.microbatches)
+    found = [dry_run(program, problem, placement, claim=claim)]
+    if program.loss is not None:
+        found.append(dry_run(program, problem, placement, claim=claim, standing=True))
+    return next((one for one in found if not one.passed), found[0])
 
 
 def eager_times(model: str, options: CaptureOptions | None = None) -> dict[int, float]:

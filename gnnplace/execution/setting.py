@@ -20,6 +20,8 @@ from gnnplace.runtime.network import NetworkTransport
 from gnnplace.runtime.transport import Transport
 from gnnplace.runtime.transports import make_transport
 from gnnplace.runtime.workers import available_cores
+from gnnplace.tracing.cuda_types import on_cuda
+from gnnplace.tracing.program import Program
 
 
 class Setting:
@@ -145,6 +147,13 @@ def torch_device(problem: Problem, device: int, mode: str) -> torch.device:
             "devices: profile the model for a cluster that is, or execute with mode='emulated'"
         )
     return torch.device("cuda", int(number))
+
+
+def made_for(program: Program, problem: Problem, placement: Placement, mode: str) -> Program:
+    """The program with its values as they are on the devices that run it."""
+    used = set(placement.device.tolist())
+    host = mode == "emulated" or all(problem.cluster.devices[d].kind == "cpu" for d in used)
+    return program if host else on_cuda(program)
 
 
 def assign_cores(

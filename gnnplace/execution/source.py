@@ -34,6 +34,7 @@ class DeviceProgram:
         constants: Global names of the source: functions and constants.
         inputs: Program input -> global name of its tensor.
         lines: Line of the source -> name of its op.
+        values: Local name of the source -> value of the program.
         num_ticks: Ticks of a step; tick t of the step is words `base + 2 t` (wall, CPU).
         segment_ticks: The segment ticks of every segment: ticks of its start, of its end and of its
             last send.
@@ -47,6 +48,7 @@ class DeviceProgram:
     num_ticks: int
     segment_ticks: list[tuple[int, int, int]] = field(default_factory=list)
     send_ticks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
 
     def bind(self, names: dict[str, Any]) -> StepFunction:
         """The step function, with `names` (tensors, senders, receivers) beside the constants."""
@@ -81,6 +83,7 @@ class _Writer:
         for number, segment in enumerate(self.segments):
             self._segment(number, segment)
         self.out.source = "\n".join(self.lines) + "\n"
+        self.out.values = {local: value for value, local in self.names.items()}
         return self.out
 
     def _last_uses(self) -> dict[tuple[int, int], list[str]]:

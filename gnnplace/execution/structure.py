@@ -56,17 +56,20 @@ class Plan:
     optimizer: str | None = None
     accept_other_loss: bool = False
 
-    def placed(self, program: Program, problem: Problem | None) -> tuple[Problem, Placement]:
+    def placed(
+        self, program: Program, problem: Problem | None, *, anywhere: bool = False
+    ) -> tuple[Problem, Placement]:
         """The problem, and the placement of it.
 
         Args:
             program: Captured at 1/M of the batch, not cut yet.
             problem: If it is known already.
+            anywhere: Its devices need not be of this machine.
 
         Raises:
             MismatchError: the placement is of another model, or was captured otherwise.
         """
-        problem = problem or self._structure(program)
+        problem = problem or self._structure(program, anywhere)
         if isinstance(self.source, dict):
             return problem, placement_from_data(self.source, problem, self.name)
         if len(self.source.device) != problem.num_ops:
@@ -76,11 +79,11 @@ class Plan:
             )
         return problem, self.source
 
-    def _structure(self, program: Program) -> Problem:
+    def _structure(self, program: Program, anywhere: bool) -> Problem:
         if self.optimizer is not None:
             program = with_optimizer(program, find_optimizer(self.optimizer))
         bare = replace(program, initial={})
-        cluster = _cluster(self.devices)
+        cluster = _stand_in(self.devices) if anywhere else _cluster(self.devices)
         return profile(bare, cluster, groups=self.groups, microbatches=self.microbatches)
 
 
@@ -179,6 +182,11 @@ def _cluster(names: Sequence[str]) -> Cluster:
             f"placement: its devices are {', '.join(names) or 'none'}, not those of this machine "
             "(cpu:N or cuda:N)"
         )
+    return _stand_in(names)
+
+
+def _stand_in(names: Sequence[str]) -> Cluster:
+    """Devices of these names, whatever they are."""
     devices = tuple(Device(name=name, kind="cpu", memory=PLENTY) for name in names)
     links = tuple(
         Link(source=a, target=b, latency=0.0, bandwidth=PLENTY) for a, b in permutations(names, 2)

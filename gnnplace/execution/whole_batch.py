@@ -16,8 +16,8 @@ import torch
 from gnnplace.execution.result import StepValues
 from gnnplace.tracing.cut_numbers import (
     NEGLIGIBLE,
-    TOLERANCE,
     VANISHED,
+    coarsest,
     largest_of,
     relative_error,
 )
@@ -81,7 +81,7 @@ def beside_whole_batch(program: Program, values: StepValues | None) -> WholeBatc
             values.gradients[name], gradients[name], floor
         )
     worst = max(errors, key=errors.__getitem__)
-    tolerance = max((TOLERANCE.get(g.dtype, 0.0) for g in gradients.values()), default=1e-4)
+    tolerance = coarsest(info.dtype for info in program.values.values())
     return WholeBatch(len(errors) - 1, worst, errors[worst], tolerance)
 
 

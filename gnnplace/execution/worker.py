@@ -24,6 +24,7 @@ from gnnplace.runtime.board import DONE, SEGMENT, STEP, STRIDE, Board
 from gnnplace.runtime.peak import PeakMemory, StepPeak, storage_bytes
 from gnnplace.runtime.transport import Transport, copying
 from gnnplace.runtime.workers import WorkerFailure, describe
+from gnnplace.tracing.calls import on_device
 from gnnplace.tracing.operations import set_step
 
 
@@ -91,8 +92,9 @@ class DeviceWorker:
         grown = PeakMemory()
         try:
             with torch.inference_mode():
-                clock, tensors = device_clock(self.torch_device), self._tensors()
-                self._run(self._bind(tensors, clock), tensors, clock)
+                clock = device_clock(self.torch_device)
+                function, tensors = self.ready(clock)
+                self.run(function, tensors, clock)
                 step = self._step_peak(tensors, clock)
                 self._bring_home()
             self.transport.close()
@@ -108,10 +110,19 @@ class DeviceWorker:
             )
         }
 
+    def ready(self, clock: DeviceClock) -> tuple[StepFunction, dict[str, torch.Tensor]]:
+        """Its step and, by the names of the source, the tensors that the step begins from."""
+        tensors = self._tensors()
+        return self._bind(tensors, clock), tensors
+
+    def home(self, value: str) -> torch.device:
+        """Where the tensor of a program input is kept."""
+        return self.plan.program.inputs[value].home(self.torch_device)
+
     def _tensors(self) -> dict[str, torch.Tensor]:
         initial = self.plan.program.initial
         return {
-            name: initial[value].detach().to(self.torch_device, copy=True)
+            name: initial[value].detach().to(self.home(value), copy=True)
             for value, name in self.program.inputs.items()
         }
 
@@ -126,8 +137,7 @@ class DeviceWorker:
         if self.saved is not None and not copied:
             names["save"] = self._save
         for key, value in self.program.constants.items():
-            if isinstance(value, torch.device):
-                names[key] = self.torch_device
+            names[key] = on_device(value, self.torch_device)
         for k, transfer in enumerate(self.plan.transfers):
             if transfer.source == self.device:
                 names[f"s{k}"] = self.transport.sender(k)
@@ -140,12 +150,13 @@ class DeviceWorker:
         if self.board.get(self.number, STEP) == 1 and self.saved is not None:
             self.saved.save(name, tensor)
 
-    def _run(
+    def run(
         self,
         step_function: StepFunction,
         tensors: dict[str, torch.Tensor],
         clock: DeviceClock,
     ) -> None:
+        """Runs all steps and notes their clocks; keeps the numbers of the first one."""
         words, row = self.records.words, self.records.row
         for step in range(self.num_steps):
             turn = step + 1
@@ -179,14 +190,18 @@ class DeviceWorker:
             (owners[name], saved[name]) for name in sorted(saved) if name in owners
         )
 
-    def _where(self, error: BaseException) -> str:
+    def culprit(self, error: BaseException) -> str | None:
+        """Name of the op that raised an error; None if none did."""
         line = None
         trace = error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == FILENAME:
                 line = trace.tb_lineno
             trace = trace.tb_next
-        op = self.program.lines.get(line) if line is not None else None
+        return self.program.lines.get(line) if line is not None else None
+
+    def _where(self, error: BaseException) -> str:
+        op = self.culprit(error)
         return f"member {op!r}: " if op else ""
 
     def _step_peak(self, tensors: dict[str, torch.Tensor], clock: DeviceClock) -> float:

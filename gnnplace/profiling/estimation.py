@@ -98,10 +98,13 @@ def _late(program: Program) -> NDArray[np.bool_]:
 def _layers(program: Program) -> NDArray[np.intp]:
     """Layer and phase of each op; what is in no numbered module is a layer of its own."""
     numbers: dict[tuple[str, str], int] = {}
+    layer_of: dict[str | None, str] = {}
     layers = []
     for op in program.ops:
-        match = LAYER.match(op.module or "")
-        key = (match[1] if match else "", op.phase)
+        if op.module not in layer_of:
+            match = LAYER.match(op.module or "")
+            layer_of[op.module] = match[1] if match else ""
+        key = (layer_of[op.module], op.phase)
         layers.append(numbers.setdefault(key, len(numbers)))
     return np.array(layers, dtype=np.intp)
 

@@ -68,7 +68,10 @@ def _measure(program: Program, device: torch.device, budget: float) -> NDArray[n
         step = straight_line(program, device)
         clock = _cuda_step if device.type == "cuda" else _cpu_step
         for repetition in range(WARM_UP + MOST):
-            inputs = {name: t.to(device) for name, t in clone_initial(program).items()}
+            inputs = {
+                name: tensor.to(program.inputs[name].home(device))
+                for name, tensor in clone_initial(program).items()
+            }
             rows.append(clock(lambda tick, given=inputs: step(given, tick)))  # type: ignore[misc]
             late = time.perf_counter() - start > budget
             if repetition + 1 >= WARM_UP + LEAST and late:

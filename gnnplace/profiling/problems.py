@@ -71,7 +71,7 @@ def profile_model(
 
 def _check_kinds(tables: Tables, cluster: Cluster, table: str | Path | None) -> None:
     kinds = {known_kind(kind) or kind for kind in cluster.kinds}
-    if tables.given and not tables.given & kinds:
+    if tables.given and not kinds.intersection(tables.given):
         raise InputError(
             f"table {table}: has ops of {', '.join(sorted(tables.given))}, and no device of the "
             f"cluster is of that kind but of {', '.join(cluster.kinds)}; give a cluster with one"

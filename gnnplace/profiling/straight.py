@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gnnplace.tracing.calls import CallWriter
+from gnnplace.tracing.calls import CallWriter, on_device
 from gnnplace.tracing.program import Program
 
 Step = Callable[[dict[str, torch.Tensor], Callable[[], None]], None]
@@ -31,9 +31,7 @@ class _Writer:
     def __init__(self, program: Program, device: torch.device) -> None:
         self.program = program
         self.names: dict[str, str] = {}
-        self.calls = CallWriter(
-            self.name, lambda value: device if isinstance(value, torch.device) else value
-        )
+        self.calls = CallWriter(self.name, lambda value: on_device(value, device))
         last = {name: i for i, op in enumerate(program.ops) for name in (*op.reads, *op.results)}
         self.dying: dict[int, list[str]] = {}
         for name, i in last.items():

@@ -48,6 +48,11 @@ class Message:
         """Elements that the buffer holds: the expected layout, or any dense one."""
         return max(span(self.shape, self.stride), span(self.shape, contiguous_stride(self.shape)))
 
+    def stride_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        """How a tensor lies in the buffer: its own strides if they fit, else contiguous."""
+        fits = span(self.shape, tensor.stride()) <= self.capacity
+        return tensor.stride() if fits else contiguous_stride(self.shape)
+
 
 class Transport(ABC):
     """Carries messages. Made before the workers are forked, opened in each of them.
@@ -110,10 +115,7 @@ class Layouts:
 
     def publish(self, message: int, tensor: torch.Tensor) -> tuple[int, ...]:
         """Says how `tensor` lies in the buffer: its own strides if they fit, else contiguous."""
-        form = self._messages[message]
-        stride = tensor.stride()
-        if span(form.shape, stride) > form.capacity:
-            stride = contiguous_stride(form.shape)
+        stride = self._messages[message].stride_of(tensor)
         base = message * ROW + 1
         for i, step in enumerate(stride):
             self.words[base + i] = step

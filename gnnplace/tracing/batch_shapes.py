@@ -350,7 +350,8 @@ def one_hot(op: Op) -> State:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
-        ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "_reshape_alias", "ravel"),
+        ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "_reshape_alias", "ravel",
+         "view_as", "reshape_as"),
         reshaped,
     ),
     **dict.fromkeys(

@@ -93,6 +93,11 @@ def _first_line(error: BaseException) -> str:
             " as an `if`, `item()` or a boolean index does, and a captured step is always the "
             "same; use torch.where"
         )
+    if "constant's list" in str(error):
+        return (
+            "a tensor is made inside the forward pass by what export cannot follow, such as "
+            "torch.autograd.grad; a batch with that cannot be cut: --microbatches 1"
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 

@@ -9,9 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch._ops import OpOverload
+
 from gnnplace.tracing.program import ProgramOp, Ref, iter_refs, map_refs
 
 PLAIN = (int, str, bool, type(None))
+
+
+VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """What stands on `device` for a constant of a program, or for the function of an op.
+
+    Devices become this one. A view that a CPU's strides allow may need a copy elsewhere, where
+    kernels lay their results out otherwise: `reshape` copies where it must.
+    """
+    if isinstance(value, torch.device):
+        return device
+    if device.type != "cpu" and isinstance(value, OpOverload) and value in VIEWS:
+        return torch.ops.aten.reshape.default
+    return value
 
 
 class CallWriter:
@@ -19,7 +38,8 @@ class CallWriter:
 
     Args:
         name_of: The local name of a value of the program.
-        constant_of: What stands for a constant, such as another device; itself by default.
+        constant_of: What stands for a constant or a function, such as another device; itself by
+            default.
 
     Attributes:
         constants: Global names of the source: functions and constants.
@@ -37,7 +57,7 @@ class CallWriter:
         """The op's call, and a line that lets go of results that nobody reads."""
         arguments = [self.text(value) for value in op.args]
         arguments += [f"{key}={self.text(value)}" for key, value in op.kwargs.items()]
-        call = f"{self.constant(op.target)}({', '.join(arguments)})"
+        call = f"{self.constant(self.constant_of(op.target))}({', '.join(arguments)})"
         targets = ["_" if result is None else self.name_of(result) for result in op.results]
         written = [f"{', '.join(targets)} = {call}" if targets else call]
         return [*written, "_ = None"] if "_" in targets else written

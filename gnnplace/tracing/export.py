@@ -29,6 +29,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from gnnplace.errors import CaptureError, OtherLossError
 from gnnplace.tracing.attributes import Attributes
+from gnnplace.tracing.autocasts import other_autocasts
 from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
 from gnnplace.tracing.guard import unchanged
@@ -90,8 +91,10 @@ def trace(
                 unchanged(step),
                 loss_lines(step.loss),
                 recurrent_layers(training=backward),
+                other_autocasts() as notes,
             ):
-                return _trace(step, inputs, backward, cutter)
+                traced = _trace(step, inputs, backward, cutter)
+            return replace(traced, notes=tuple(dict.fromkeys(notes)))
         except (CaptureError, OtherLossError):
             raise
         except Exception as error:

@@ -28,7 +28,7 @@ def notices(step: nn.Module, traced: Traced, ops: Iterable[ProgramOp]) -> tuple[
         traced: What torch traced.
         ops: The ops of the program.
     """
-    return (*_random(ops), *_inputs(traced), *_hooks(step), *_outside(traced))
+    return (*_random(ops), *_inputs(traced), *_hooks(step), *_outside(traced), *traced.notes)
 
 
 def give(lines: Iterable[str]) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -50,10 +51,36 @@ def seeded(name: str, target: str, *args: Any, **options: Any) -> Any:
     Returns:
         What the overload returns; the state of the global generators is as before.
     """
-    devices = [a.device for a in args if isinstance(a, torch.Tensor) and a.is_cuda]
-    with torch.random.fork_rng(devices=devices[:1]):
-        torch.manual_seed(op_seed(name, _STEP))
+    with drawing(_place(args, options), op_seed(name, _STEP)):
         return overload(target)(*args, **options)
+
+
+def _place(args: tuple[Any, ...], options: dict[str, Any]) -> torch.device:
+    """Where an op runs: with its tensors, or where it shall make some."""
+    tensors = [a.device for a in args if isinstance(a, torch.Tensor)]
+    there = [device for device in tensors if device.type != "cpu"] or tensors
+    return there[0] if there else options.get("device") or torch.device("cpu")
+
+
+@contextmanager
+def drawing(device: torch.device, seed: int) -> Iterator[None]:
+    """Seeds the default generator of one device inside; it is as before afterwards.
+
+    Args:
+        device: Whose numbers are drawn.
+        seed: 63 bits.
+    """
+    generator = torch.default_generator
+    if device.type == "cuda":
+        torch.cuda.init()
+        at = torch.cuda.current_device() if device.index is None else device.index
+        generator = torch.cuda.default_generators[at]
+    state = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(state)
 
 
 def only(target: str, *args: Any, **options: Any) -> torch.Tensor:

@@ -95,6 +95,15 @@ class ProgramInput:
     source: str
     info: ValueInfo
 
+    def home(self, device: torch.device) -> torch.device:
+        """Where its tensor is kept for ops on `device`.
+
+        A number of an optimizer's state, its count of steps, stays on the host, as in
+        `torch.optim`: every update reads it, and would wait for a GPU to tell it.
+        """
+        on_host = self.kind == "optimizer" and not self.info.shape
+        return torch.device("cpu") if on_host else device
+
 
 @dataclass(frozen=True)
 class Program:

@@ -32,9 +32,11 @@ class Traced:
         inputs: By placeholder name.
         outputs: Slot and node of every output that exists.
         tensors: Parameters, buffers and constants by qualified name (fake of a fake model).
+        notes: What was seen while it was traced that people should know, each in one line.
     """
 
     graph: fx.Graph
     inputs: dict[str, Slot]
     outputs: tuple[tuple[Slot, fx.Node], ...]
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,7 +76,7 @@ class Translator:
     def _op(self, node: fx.Node, target: torch._ops.OpOverload) -> ProgramOp:
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)
         function: Callable[..., Any] = PORTABLE.get(target, target)
-        if is_random(target, node):
+        if is_random(target, node.args, node.kwargs):
             function, args = operations.seeded, (self._draws.name(node), str(target), *args)
         elif isinstance(node.meta["val"], list | tuple) and len(node.meta["val"]) == 1:
             function, args = operations.only, (str(target), *args)
@@ -135,12 +135,14 @@ def is_view(target: torch._ops.OpOverload) -> bool:
     return any(r.alias_info is not None for r in target._schema.returns)
 
 
-def is_random(target: torch._ops.OpOverload, node: fx.Node) -> bool:
+def is_random(
+    target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bool:
     """Whether the op draws random numbers; attention and others do only if they drop some."""
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
-    given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False))
-    given.update(node.kwargs)
+    given = dict(zip((a.name for a in target._schema.arguments), args, strict=False))
+    given.update(kwargs)
     drops = [a for a in target._schema.arguments if a.name in ("dropout_p", "dropout")]
     return not drops or any(given.get(a.name, a.default_value) != 0 for a in drops)
 

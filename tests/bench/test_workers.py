@@ -183,7 +183,7 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(suite, more):
     started = subprocess.Popen(
         [*command, str(suite / "r"), *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while not (rows.is_file() and rows.read_bytes().count(b"\n") >= 2):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -257,7 +257,9 @@ CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "backward_hook": lambda m: m.register_full_backward_hook(
         lambda module, into, out: (None if into[0] is None else into[0] * 0.9,)
     ),
-    "gradient_hooks": lambda m: [p.register_hook(lambda g: g * 0.5) for p in m.parameters()],
+    "gradient_hooks": lambda m: [
+        p.register_hook(lambda g: g * 0.5) for p in m.parameters() if p.requires_grad
+    ],
 }
 
 

@@ -1,5 +1,8 @@
 """Random models: a captured step equals eager PyTorch's, or is refused; there is nothing else.
 
+Micro-batches as well: their step equals that of eager PyTorch on the whole batch, or the batch is
+not cut. Batch norm and random numbers are the two exceptions, and are said.
+
 Equal up to rounding: recurrent layers and some losses are captured as other ops than eager mode
 calls, and sums of gradients may have another order.
 """
@@ -8,18 +11,22 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.tracing import Program, capture
+from gnnplace.tracing import Program, capture, microbatched
+from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer, adamw, sgd
 from gnnplace.tracing.step import StepModule
-from tests.campaign.random_models import Drawn, drawn
+from gnnplace.zoo import Workload
+from tests.campaign.random_models import BATCH, Drawn, drawn
 from tests.tracing.straight_run import run_program
 from tests.tracing.truth import Reseeded
 
@@ -27,8 +34,17 @@ MODELS, QUICK, STEPS = 300, 10, 3
 SEEDS = [
     pytest.param(seed, marks=() if seed < QUICK else pytest.mark.campaign) for seed in range(MODELS)
 ]
+CUT, QUICK_CUT = 100, 6
+CUT_SEEDS = [
+    pytest.param(seed, marks=() if seed < QUICK_CUT else pytest.mark.campaign)
+    for seed in range(CUT)
+]
+EXCEPTIONS = re.compile("batch norm|random")
+"""What a share may see otherwise than the batch."""
 ROUNDING, HALF_ROUNDING = 1e-4, 5e-2
 """Of the first step, over the largest magnitude; of later ones ten times as much."""
+DOUBLE_ROUNDING = 1e-9
+"""The same in float64."""
 NEGLIGIBLE = 1e-3
 """Of the largest gradient: gradients that are sums of what cancels out are compared with that."""
 Step = tuple[torch.Tensor, dict[str, torch.Tensor]]
@@ -136,3 +152,66 @@ def test_a_random_model_is_equal_or_refused(seed: int) -> None:
         assert error(kept.to(tensor.dtype), tensor, 1e-2) <= 10 * allowed, (name, about)
     if not any(first.values()) and not any(later):
         print("equal to the last bit")
+
+
+def whole_batch(case: Drawn) -> Step:
+    """One eager step of the user's own model on all of the batch."""
+    step = StepModule(case.model, case.loss, case.inputs)
+    value = step(*step.inputs())
+    value.backward()
+    return value.detach(), _gradients(step)
+
+
+def doubled(seed: int) -> Drawn:
+    """The model of a seed in float64."""
+    case = drawn(seed)
+    inputs = tuple(t.double() if t.is_floating_point() else t for t in case.inputs)
+    return replace(case, model=case.model.double(), inputs=inputs)
+
+
+def off_in_double(seed: int, count: int, method: Optimizer) -> dict[str, float]:
+    """What is off in float64: a gradient that vanishes is nothing but rounding in float32."""
+    case = doubled(seed)
+    work = Workload("random", case.model, case.inputs, case.loss)
+    made = run_program(microbatched(capture_workload(work, count, optimizer=method), count))
+    found = errors((made.loss, made.gradients), whole_batch(doubled(seed)))
+    return {name: error for name, error in found if error > DOUBLE_ROUNDING}
+
+
+@pytest.mark.parametrize("seed", CUT_SEEDS)
+def test_micro_batches_of_a_random_model_equal_the_whole_batch_or_are_refused(seed: int) -> None:
+    warnings.simplefilter("ignore")
+    case, (method, _) = drawn(seed), optimizer_of(seed)
+    count = random.Random(seed + 2).choice([2, BATCH])
+    before = copy.deepcopy(case.model.state_dict())
+    program, why = None, ""
+    try:
+        work = Workload("random", case.model, case.inputs, case.loss)
+        program = capture_workload(work, count, optimizer=method)
+    except GnnplaceError as failure:
+        why = str(failure)
+    assert all(torch.equal(t, before[n]) for n, t in case.model.state_dict().items())
+    assert "\n" not in why
+    if program is None:
+        print(f"refused: {why}")
+        return
+    assert program.batch is not None
+    exceptions = program.batch.exceptions
+    assert all(EXCEPTIONS.search(each) for each in exceptions), exceptions
+    made = run_program(microbatched(program, count))
+    assert len(made.losses) == count
+    if exceptions:
+        print(f"not compared: {'; '.join(exceptions)}")
+        return
+    try:
+        theirs = whole_batch(drawn(seed))
+    except RuntimeError as failure:  # no model, as above
+        assert "use_reentrant=True" in str(failure), case.parts  # noqa: PT017
+        return
+    allowed = HALF_ROUNDING if case.half else ROUNDING
+    found = dict(errors((made.loss, made.gradients), theirs))
+    off = {n: e for n, e in found.items() if e > allowed}
+    if off and not case.half:
+        off = off_in_double(seed, count, method)
+    assert off == {}, (case.parts, count)
+    print(f"equal, {count} micro-batches")

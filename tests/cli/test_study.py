@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.cli.main import run
+from gnnplace.studies.costs import study as costs
+from gnnplace.studies.costs.study import CostStudy
 from gnnplace.studies.orders import study as orders
 from tests.bench.small_problems import drawn, few
 
@@ -34,4 +36,18 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     assert run(["study", "colours", "-o", str(tmp_path)]) == 2
     assert run(["study", "orders", "-o", str(tmp_path), "--orders", "sideways"]) == 2
     assert run(["study", "orders", "-o", str(tmp_path), "--report"]) == 2
-    assert capsys.readouterr().err.count("\n") == 3
+    assert run(["study", "orders"]) == 2
+    assert run(["study", "costs", "--report"]) == 2
+    assert capsys.readouterr().err.count("\n") == 5
+
+
+def test_costs_are_studied_and_written(tmp_path, capsys, monkeypatch):
+    made = CostStudy([], [], [], {}, [])
+    monkeypatch.setattr(costs, "language_rows", lambda progress, unseen: [])
+    monkeypatch.setattr(costs, "network_rows", lambda progress: [])
+    for name in ("points_left_out", "gpus_left_out", "ops_left_out"):
+        monkeypatch.setattr(costs, name, lambda tables: iter(()))
+    monkeypatch.setattr(costs, "_pipelines", lambda: made.pipelines)
+    assert run(["study", "costs", "--report", "-o", str(tmp_path)]) == 0
+    assert "written to" in capsys.readouterr().out
+    assert (tmp_path / "costs.md").read_text().startswith("# Predicted times")

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from gnnplace.tracing.operations import set_step
+from gnnplace.execution.saving import copies
+from gnnplace.tracing.operations import mean_gradient, set_step
 from gnnplace.tracing.program import Program, clone_initial, map_refs
 
 
@@ -74,6 +75,9 @@ def _result(program: Program, values: dict[str, torch.Tensor]) -> StepResult:
     return StepResult(
         losses=tuple(values[name] for name in program.losses),
         outputs=tuple(values[name] for name in program.outputs),
-        gradients={p: values[name] for p, name in program.gradients.items()},
+        gradients={
+            parameter: mean_gradient([values[copy] for copy in copies(program, name)])
+            for parameter, name in program.gradients.items()
+        },
         state={n: values[n] for n, i in program.inputs.items() if i.kind in kept},
     )

@@ -262,3 +262,13 @@ print(json.dumps({"ops": len(program.ops), "bytes": size, "peak": peak * 1024,
     assert found["peak"] < 1e9
     assert found["ops"] > 5000
     assert found["initial"] == 0
+
+
+def test_a_fake_model_is_captured_in_half_precision_as_a_real_one_is() -> None:
+    """`gnnplace capture --fake --dtype bfloat16` failed: `Module.to` swaps fake tensors."""
+    made = [load("small_resnet", fake=fake) for fake in (False, True)]
+    real, fake = (capture(w.model, w.inputs, loss=w.loss, dtype="bfloat16") for w in made)
+    assert fake.values == real.values
+    assert [op.name for op in fake.ops] == [op.name for op in real.ops]
+    assert {i.info.dtype for i in fake.inputs.values() if i.kind == "parameter"} == {torch.bfloat16}
+    assert next(made[1].model.parameters()).dtype == torch.float32

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+import pytest
 import torch
-from torch import fx
+from torch import fx, nn
 
+from gnnplace.errors import OtherLossError
 from gnnplace.tracing import cut_numbers
 from gnnplace.tracing.cut_batch import CutBatch
+from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.step import StepModule
+from gnnplace.zoo import Workload
 from tests.tracing import losses
 
 
@@ -63,3 +68,50 @@ def test_masks_and_padding_are_made_unequal() -> None:
 def test_a_batch_that_needs_too_much_memory_is_not_run(monkeypatch: Any) -> None:
     monkeypatch.setattr(cut_numbers, "ROOM", 0.0)
     assert cut_numbers.differences(*graphs("mean")) is None
+
+
+class Averages(nn.Module):
+    """Two norms with running averages, one of them in a graph of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.BatchNorm1d(6)
+        self.second = nn.InstanceNorm1d(2, track_running_stats=True)
+        self.last = nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = self.first(x).to(x.dtype)
+        hidden = self.second(hidden.unflatten(1, (2, 3))).flatten(1)
+        return self.last(hidden).renorm(2, 0, 1e9).mean()  # no rule: numbers decide
+
+
+def test_the_users_running_averages_stay_as_they_are() -> None:
+    torch.manual_seed(0)
+    model, x = Averages(), torch.randn(8, 6)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with suppress(OtherLossError):
+        capture_workload(Workload("averages", model, (x,)), 2)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+class Half(nn.Module):
+    """A layer in a region of autocast, the same view of its output as of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = self.layers(x)
+        return hidden.float().view_as(x).square().mean()
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_region_of_autocast_rounds_as_its_type_does(count: int) -> None:
+    torch.manual_seed(0)
+    program = capture_workload(Workload("half", Half(), (torch.randn(16, 16),)), count)
+    assert program.batch is not None
+    assert program.batch.notes == ()
+    assert cut_numbers.coarsest([torch.float32, torch.bfloat16, torch.int64]) == 5e-2

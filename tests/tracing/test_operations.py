@@ -78,3 +78,37 @@ def test_seeds_do_not_change_between_versions() -> None:
 def test_only_takes_the_single_element() -> None:
     x = torch.arange(4.0)
     assert torch.equal(operations.only("aten.split.Tensor", x, 4), x)
+
+
+def test_a_gpus_random_op_seeds_the_generator_of_that_gpu_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three generators stand in for those of GPUs."""
+    gpus = tuple(torch.Generator().manual_seed(k) for k in range(3))
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "default_generators", gpus)
+    known = [torch.default_generator, *gpus]
+    before = [generator.get_state() for generator in known]
+    with operations.drawing(torch.device("cuda", 1), 7):
+        assert gpus[1].initial_seed() == 7
+        others = [generator.get_state() for generator in (known[0], gpus[0], gpus[2])]
+        assert all(map(torch.equal, others, (before[0], before[1], before[3])))
+    assert all(map(torch.equal, (generator.get_state() for generator in known), before))
+
+
+def test_a_random_op_without_tensors_draws_where_it_makes_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places: list[torch.device] = []
+    drawing = operations.drawing
+
+    def noted(device: torch.device, seed: int) -> Any:
+        places.append(device)
+        return drawing(torch.device("cpu"), seed)
+
+    monkeypatch.setattr(operations, "drawing", noted)
+    monkeypatch.setattr(operations, "overload", lambda target: lambda *args, **options: None)
+    operations.seeded("a", "aten.rand.default", [4], device=torch.device("cuda", 2))
+    operations.seeded("b", "aten.native_dropout.default", torch.zeros(2), 0.5, True)
+    operations.seeded("c", "aten.randperm.default", 4)
+    assert places == [torch.device("cuda", 2), torch.device("cpu"), torch.device("cpu")]

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -59,8 +58,7 @@ class Reseeded(TorchDispatchMode):
         self.step, self.position = step, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call: Any = SimpleNamespace(args=args, kwargs=kwargs or {})
-        if is_random(func, call) and self.position < len(self.names):
+        if is_random(func, args, kwargs or {}) and self.position < len(self.names):
             torch.manual_seed(op_seed(self.names[self.position], self.step))
             self.position += 1
         return func(*args, **(kwargs or {}))

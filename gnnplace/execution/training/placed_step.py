@@ -19,7 +19,7 @@ from gnnplace.execution.executor import check_runnable, with_sequences
 from gnnplace.execution.plan import plan_execution
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.saving import STATEFUL, SavedValues
-from gnnplace.execution.setting import Setting
+from gnnplace.execution.setting import Setting, made_for
 from gnnplace.execution.source import StepFunction
 from gnnplace.execution.worker import DeviceWorker, involuntary_switches
 from gnnplace.placement import Placement
@@ -63,7 +63,8 @@ class PlacedStep:
     ) -> None:
         check_runnable(program, problem, placement, mode, transport)
         self._placement, self._mode = with_sequences(problem, placement), mode
-        plan = plan_execution(program, problem, self._placement)
+        made = made_for(program, problem, placement, mode)
+        plan = plan_execution(made, problem, self._placement)
         self.program = program
         self.tensors = shared_copies(program.initial)
         self._losses = SavedValues(program, program.losses)
@@ -136,18 +137,18 @@ class StandingWorker(DeviceWorker):
         """Gets ready; returns what answers requests."""
         self.transport.open(self.number, self.torch_device)
         with torch.inference_mode():
-            clock, tensors = device_clock(self.torch_device), self._tensors()
-            function = self._bind(tensors, clock)
+            clock = device_clock(self.torch_device)
+            function, tensors = self.ready(clock)
 
         def answer(request: Any) -> None:
             with torch.inference_mode():
-                self._answer(request, function, tensors, clock)
+                self.answer(request, function, tensors, clock)
 
         return answer
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return {
-            name: self.shared[value].to(self.torch_device)
+            name: self.shared[value].to(self.home(value))
             for value, name in self.program.inputs.items()
         }
 
@@ -155,13 +156,18 @@ class StandingWorker(DeviceWorker):
         if self.saved is not None:
             self.saved.save(name, tensor)
 
-    def _answer(
+    def answer(
         self,
         request: Any,
         function: StepFunction,
         tensors: dict[str, torch.Tensor],
         clock: DeviceClock,
     ) -> None:
+        """Does what it is asked to: a step (turn, number), `PUBLISH` or `TAKE`.
+
+        Raises:
+            WorkerFailure: an op raised; names it.
+        """
         try:
             if request == PUBLISH:
                 self._copy(tensors, STATEFUL, out=True)

@@ -45,6 +45,7 @@ from gnnplace.tracing import load, microbatched
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
+from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import Inputs
 from gnnplace.zoo import Workload
 
@@ -149,6 +150,15 @@ class TrainingStep:
             raise InputError("compile: the step is captured already; make another one")
         _check_loss(self._loss)
         given = (batch,) if isinstance(batch, torch.Tensor) else batch
+        program, problem, placement = self.placed_program(given)
+        options = dict(self.options)
+        if options.get("mode", "auto") == "auto":
+            options["mode"] = execution_mode(placement, problem)
+        self._batches = Batches(program, given)
+        self._placed = PlacedStep(program, problem, placement, **options)
+
+    def placed_program(self, given: Inputs) -> tuple[Program, Problem, Placement]:
+        """What the workers run, captured with a batch as its example; nothing is started."""
         whole = Workload(type(self._model).__name__, self._model, given, self._loss)  # type: ignore[arg-type]
         program = capture_workload(
             whole,
@@ -161,11 +171,7 @@ class TrainingStep:
         group = group_of(self._torch, self._model) if self._torch else {}
         program = with_live_constants(program, self._method, self._constants, group)
         program = with_state(microbatched(program, problem.microbatches), self._known_state())
-        options = dict(self.options)
-        if options.get("mode", "auto") == "auto":
-            options["mode"] = execution_mode(placement, problem)
-        self._batches = Batches(program, given)
-        self._placed = PlacedStep(program, problem, placement, **options)
+        return program, problem, placement
 
     def _known_state(self) -> dict[str, torch.Tensor]:
         """State that a torch optimizer brings along, by value name."""

@@ -8,6 +8,7 @@ MNASNet (Tan, 2019), ShuffleNetV2 (Ma, 2018). They are here for their op times a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import nn
@@ -149,7 +150,10 @@ def inverted(source: int, out: int, wider: int, window: int, stride: int, relu: 
     """Expands, convolves each channel by itself, projects."""
     inner = source * wider
     body = [convolved(source, inner, 1, relu=relu)] if wider > 1 else []
-    body += [convolved(inner, inner, window, stride, inner, relu), convolved(inner, out, 1, relu="")]
+    body += [
+        convolved(inner, inner, window, stride, inner, relu),
+        convolved(inner, out, 1, relu=""),
+    ]
     made = nn.Sequential(*body)
     return Residual(made, None, rectify=False) if stride == 1 and source == out else made
 
@@ -255,8 +259,8 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "shufflenet_v2_x1_0": lambda: shufflenet(116, 232, 464, 1024),
     "shufflenet_v2_x1_5": lambda: shufflenet(176, 352, 704, 1024),
     "shufflenet_v2_x2_0": lambda: shufflenet(244, 488, 976, 2048),
-    **{f"vgg{n}": (lambda d=d: vgg(d, False)) for n, d in VGG.items()},
-    **{f"vgg{n}_bn": (lambda d=d: vgg(d, True)) for n, d in VGG.items()},
+    **{f"vgg{n}": partial(vgg, depths, False) for n, depths in VGG.items()},
+    **{f"vgg{n}_bn": partial(vgg, depths, True) for n, depths in VGG.items()},
 }
 
 

@@ -1,0 +1,165 @@
+"""The cost study's report: tables in Markdown, two pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnnplace.report.pictures import Axis, Series, chart
+from gnnplace.studies.costs.left_out import GPU, OP, POINT, Trial, op_kind, summaries
+from gnnplace.studies.costs.steps import StepRow, agreements
+
+if TYPE_CHECKING:
+    from gnnplace.report.pictures import Figure
+    from gnnplace.studies.costs.study import CostStudy
+
+HEAD = """# Predicted times of ops and steps against published ones
+
+Written by `gnnplace study costs --report`. Nothing here was fitted to the steps: op times come from
+the package's tables of measured kernels, programs from captures of the models under fake tensors.
+
+"""
+LEFT = {
+    POINT: "Points: each measured op answered by its own table without it",
+    GPU: "GPUs: each answered by the tables of all others",
+    OP: "Ops: each answered without any of its tables",
+}
+
+
+def page(study: CostStudy) -> str:
+    """The whole report."""
+    parts = [HEAD, *_language(study), *_networks(study), *_trials(study), *_pipelines(study)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def headline(study: CostStudy) -> list[str]:
+    """The figures that the command prints."""
+    lines = [
+        f"language models{', own shapes taken out' if rows is study.unseen else ''}: backward "
+        f"{_mean(_backward(rows)):.1%} off on {len(rows)} steps, forward and backward "
+        f"{_mean(_both(rows)):.1%} on the {len(_both(rows))} whose forward is sound"
+        for rows in (study.steps, study.unseen)
+    ]
+    lines += [
+        f"{one.networks} CNNs on {one.gpu}: {one.off:.1%} off, rank correlation {one.rank:.2f}; "
+        f"{one.fitted:.1%} with a factor fitted on half"
+        for one in agreements(study.networks)
+    ]
+    lines += [
+        f"{name} left out: {_mean([t.covered for t in mine]):.1%} of times within the promised "
+        "90 % interval"
+        for name, mine in study.trials.items()
+    ]
+    return lines
+
+
+def _backward(rows: Sequence[StepRow]) -> list[float]:
+    return [abs(row.backward_off) for row in rows]
+
+
+def _both(rows: Sequence[StepRow]) -> list[float]:
+    return [abs(row.both_off) for row in rows if row.sound]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def _language(study: CostStudy) -> list[str]:
+    heads = ("GPU", "model", "batch", "forward", "published", "backward", "published",
+             "backward off", "both off", "own shapes out: backward, both", "promised")  # fmt: skip
+    rows = []
+    for row, bare in zip(study.steps, study.unseen, strict=True):
+        both = f"{row.both_off:+.1%}" if row.sound else "(forward not sound)"
+        bare_both = f"{bare.both_off:+.1%}" if bare.sound else "-"
+        times = (row.forward, row.measured_forward, row.backward, row.measured_backward)
+        cells = [f"{1e3 * seconds:.1f} ms" for seconds in times]
+        off = [f"{row.backward_off:+.1%}", both, f"{bare.backward_off:+.1%}, {bare_both}"]
+        told = [row.gpu, row.model, f"{row.batch} x {row.length}"]
+        rows.append([*told, *cells, *off, f"±{row.error:.0%}"])
+    mean = (
+        f"Mean error of backward {_mean(_backward(study.steps)):.1%} (own shapes out "
+        f"{_mean(_backward(study.unseen)):.1%}), of forward and backward where the published "
+        f"forward is sound {_mean(_both(study.steps)):.1%} ({_mean(_both(study.unseen)):.1%}).\n"
+    )
+    return ["## Training steps of language models, float32, eager\n", _table(heads, rows), mean,
+            "![Predicted and published steps](costs-steps.svg)\n"]  # fmt: skip
+
+
+def _networks(study: CostStudy) -> list[str]:
+    heads = ("GPU", "networks", "mean error", "rank correlation", "published over predicted",
+             "mean error, one factor fitted on half")  # fmt: skip
+    rows = [
+        (one.gpu, f"{one.networks}", f"{one.off:.1%}", f"{one.rank:.3f}", f"{one.factor:.2f}",
+         f"{one.fitted:.1%}")
+        for one in agreements(study.networks)
+    ]  # fmt: skip
+    return ["## Training steps of CNNs, batch 12\n", _table(heads, rows),
+            "![CNNs](costs-networks.svg)\n"]  # fmt: skip
+
+
+def _trials(study: CostStudy) -> list[str]:
+    parts = ["## Promised errors and found ones\n"]
+    for name, mine in study.trials.items():
+        parts += [f"### {LEFT[name]}\n", _summaries(mine, op_kind, "op")]
+        if name != OP:
+            parts.append(_summaries(mine, lambda trial: trial.kind, "GPU"))
+    return parts
+
+
+def _summaries(trials: list[Trial], by: Callable[[Trial], str], name: str) -> str:
+    heads = (name, "tables", "promised", "found, mean", "within the 90 % interval")
+    rows = [
+        (one.name, f"{one.pairs}", f"{one.promised:.1%}", f"{one.missed:.1%}", f"{one.covered:.1%}")
+        for one in summaries(trials, by)
+    ]
+    return _table(heads, rows)
+
+
+def _pipelines(study: CostStudy) -> list[str]:
+    if not study.pipelines:
+        return []
+    rows = [asdict(row) if is_dataclass(row) else dict(row) for row in study.pipelines]  # type: ignore[call-overload, arg-type]
+    heads = list(rows[0])
+    return ["## Pipelines on several GPUs (Sailor)\n",
+            _table(heads, [[_cell(row[head]) for head in heads] for row in rows])]  # fmt: skip
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def step_picture(study: CostStudy) -> Figure:
+    """Predicted over published, of both passes."""
+    series = []
+    for name, rows in (("all tables", study.steps), ("own shapes out", study.unseen)):
+        told = [
+            f"{row.model}, batch {row.batch}, {row.gpu}: {row.backward_off:+.1%}" for row in rows
+        ]
+        measured = [1e3 * row.measured_backward for row in rows]
+        off = [100 * row.backward_off for row in rows]
+        series.append(Series(f"backward, {name}", measured, off, told, joined="none"))
+    axes = (Axis("published, ms", logarithmic=True), Axis("predicted less published, %"))
+    return chart(series, axes, title="Training steps of language models on A100-80 and V100")
+
+
+def network_picture(study: CostStudy) -> Figure:
+    """Predicted against published, by GPU."""
+    series = []
+    for gpu in dict.fromkeys(row.gpu for row in study.networks):
+        mine = [row for row in study.networks if row.gpu == gpu]
+        told = [f"{row.network} on {gpu}: {row.off:+.1%}" for row in mine]
+        measured = [1e3 * row.measured for row in mine]
+        series.append(
+            Series(gpu, measured, [1e3 * row.predicted for row in mine], told, joined="none")
+        )
+    axes = (Axis("published, ms", logarithmic=True), Axis("predicted, ms", logarithmic=True))
+    return chart(series, axes, title="Training steps of CNNs, batch 12")

@@ -1,0 +1,222 @@
+"""Published training steps beside what the tables make of a capture of the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from gnnplace.costs.rows import Rows
+from gnnplace.costs.tables import Tables, shipped
+from gnnplace.files import read_json
+from gnnplace.profiling.description import describe
+from gnnplace.profiling.estimation import OpTimes, estimated_times
+from gnnplace.studies.costs.cnns import __name__ as cnns
+from gnnplace.studies.costs.models import captured
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.program import BACKWARD, FORWARD, Program
+
+PUBLISHED = Path(__file__).parent / "published.json"
+SPLITS = 20  # random halves of the networks that a GPU's one factor is fitted on
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A published step of a language model; seconds.
+
+    Attributes:
+        gpu: Kind.
+        model: As `models.CONFIGURATIONS` has it.
+        batch: Sequences.
+        length: Tokens of each.
+        forward: Predicted.
+        backward: Predicted.
+        measured_forward: Published.
+        measured_backward: Published.
+        sound: Whether the published forward pass is.
+        error: Promised, of the whole step.
+        unseen: Whether shapes of the step were taken out of the tables.
+    """
+
+    gpu: str
+    model: str
+    batch: int
+    length: int
+    forward: float
+    backward: float
+    measured_forward: float
+    measured_backward: float
+    sound: bool
+    error: float
+    unseen: bool
+
+    @property
+    def backward_off(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.backward / self.measured_backward - 1
+
+    @property
+    def both_off(self) -> float:
+        """Of forward and backward together."""
+        measured = self.measured_forward + self.measured_backward
+        return (self.forward + self.backward) / measured - 1
+
+
+@dataclass(frozen=True)
+class NetworkRow:
+    """A published step of a convolutional network; seconds."""
+
+    gpu: str
+    network: str
+    predicted: float
+    measured: float
+    error: float
+
+    @property
+    def off(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Networks of one GPU.
+
+    Attributes:
+        gpu: Kind.
+        networks: How many.
+        off: Mean relative error, nothing fitted.
+        fitted: The same of one half of them with a factor fitted on the other, mean of splits.
+        factor: Measured over predicted, geometric mean.
+        rank: Spearman's correlation.
+    """
+
+    gpu: str
+    networks: int
+    off: float
+    fitted: float
+    factor: float
+    rank: float
+
+
+def published() -> dict[str, Any]:
+    """The steps that ship with the study, with their sources."""
+    data: dict[str, Any] = read_json(PUBLISHED)
+    return data
+
+
+def language_rows(progress: Say, *, unseen: bool, tables: Tables | None = None) -> list[StepRow]:
+    """The published steps of language models.
+
+    Args:
+        progress: Called with a line for each model.
+        unseen: Take every row whose sizes are an op's of the step out of the tables first.
+        tables: Those that are shipped by default.
+    """
+    rows = []
+    for entry in published()["steps"]["rows"]:
+        progress(f"{entry['model']}, batch {entry['batch']}, on {entry['gpu']}")
+        program = captured(entry["model"], entry["batch"], entry["length"])
+        mine = tables or shipped()
+        if unseen:
+            mine = without_shapes(mine, describe(program).rows)
+        times = estimated_times(program, entry["gpu"], mine)
+        forward, backward = (phase_seconds(program, times, p) for p in (FORWARD, BACKWARD))
+        rows.append(
+            StepRow(
+                gpu=entry["gpu"],
+                model=entry["model"],
+                batch=entry["batch"],
+                length=entry["length"],
+                forward=forward,
+                backward=backward,
+                measured_forward=entry["forward"],
+                measured_backward=entry["backward"],
+                sound=entry["sound"],
+                error=mean_error(times),
+                unseen=unseen,
+            )
+        )
+    return rows
+
+
+def phase_seconds(program: Program, times: OpTimes, phase: str) -> float:
+    """Sum of a phase's ops."""
+    chosen = np.array([op.phase == phase for op in program.ops])
+    return float(times.seconds[chosen].sum())
+
+
+def mean_error(times: OpTimes) -> float:
+    """Of a whole step: errors of one table go together, so they are averaged by time."""
+    return float(np.average(times.error, weights=times.seconds))
+
+
+def without_shapes(tables: Tables, seen: Rows) -> Tables:
+    """The tables without every row that has an op's name, sizes and bytes, or its transposes'."""
+    shapes = {_shape(sizes, moved) for sizes, moved in zip(seen.sizes, seen.bytes, strict=True)}
+    kept = {}
+    for kind, rows in tables.rows.items():
+        mine = zip(rows.sizes, rows.bytes, strict=True)
+        kept[kind] = rows.take(np.array([_shape(s, b) not in shapes for s, b in mine]))
+    return Tables(kept, tables.errors, tables.given)
+
+
+def _shape(sizes: np.ndarray[Any, Any], moved: float) -> tuple[float, ...]:
+    """Products by batch and sorted m, n, k; vectors by their size, whoever reads how much of it."""
+    batch, m, n, k = sizes[:4]
+    if k > 1:
+        return (batch, *sorted((m, n, k)))
+    return (0.0, m * n)
+
+
+def network_rows(progress: Say, tables: Tables | None = None) -> list[NetworkRow]:
+    """The published steps of convolutional networks."""
+    entries = published()["networks"]
+    rows = []
+    for name in dict.fromkeys(name for mine in entries["rows"].values() for name in mine):
+        progress(name)
+        program = _network(name, entries["batch"])
+        for gpu, measured in entries["rows"].items():
+            if name in measured:
+                times = estimated_times(program, gpu.partition(",")[0], tables)
+                seconds = float(times.seconds.sum())
+                rows.append(NetworkRow(gpu, name, seconds, measured[name], mean_error(times)))
+    return rows
+
+
+@cache
+def _network(name: str, batch: int) -> Program:
+    return capture_model(f"{cnns}:network?name={name}&batch={batch}", fake=True)
+
+
+def agreements(rows: list[NetworkRow]) -> Iterator[Agreement]:
+    """By GPU."""
+    for gpu in dict.fromkeys(row.gpu for row in rows):
+        mine = [row for row in rows if row.gpu == gpu]
+        predicted = np.array([row.predicted for row in mine])
+        measured = np.array([row.measured for row in mine])
+        log = np.log(measured / predicted)
+        yield Agreement(
+            gpu,
+            len(mine),
+            float(np.abs(predicted / measured - 1).mean()),
+            _fitted(log),
+            float(np.exp(log.mean())),
+            float(spearmanr(predicted, measured)[0]),
+        )
+
+
+def _fitted(log: np.ndarray[Any, Any]) -> float:
+    """Mean relative error of halves with a factor of the other halves."""
+    off = []
+    for seed in range(SPLITS):
+        order = np.random.default_rng(seed).permutation(len(log))
+        one, other = order[: len(log) // 2], order[len(log) // 2 :]
+        off.append(np.abs(np.expm1(np.median(log[one]) - log[other])).mean())
+    return float(np.mean(off))

@@ -1,0 +1,91 @@
+"""`study costs`: predictions against published steps, promised errors against found ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gnnplace.costs.tables import shipped
+from gnnplace.files import write_text
+from gnnplace.studies.costs.left_out import (
+    GPU,
+    OP,
+    POINT,
+    Trial,
+    gpus_left_out,
+    ops_left_out,
+    points_left_out,
+)
+from gnnplace.studies.costs.steps import NetworkRow, StepRow, language_rows, network_rows
+
+Say = Callable[[str], None]
+SAILOR = "gnnplace.studies.costs.sailor"  # pipelines on several GPUs
+
+
+@dataclass(frozen=True, eq=False)
+class CostStudy:
+    """What was found.
+
+    Attributes:
+        steps: Of language models, with all tables.
+        unseen: The same without rows of the steps' own shapes.
+        networks: Convolutional ones.
+        trials: Promised and found errors, by what was left out.
+        pipelines: Steps of several GPUs, as `gnnplace.studies.costs.sailor` makes them.
+    """
+
+    steps: list[StepRow]
+    unseen: list[StepRow]
+    networks: list[NetworkRow]
+    trials: dict[str, list[Trial]]
+    pipelines: list[Any]
+
+
+def study_costs(
+    output: str | Path | None = None, *, progress: Say = lambda line: None
+) -> CostStudy:
+    """Compares predicted times with published ones; nothing is fitted to what is compared.
+
+    Args:
+        output: Folder for `costs.md` and its pictures; nothing is written without one.
+        progress: Called with a line before each model.
+
+    Returns:
+        All rows. A run takes some ten minutes, most of it to capture 41 models.
+    """
+    tables = shipped()
+    steps = language_rows(progress, unseen=False)
+    unseen = language_rows(progress, unseen=True)
+    networks = network_rows(progress)
+    progress("leaving points, GPUs and ops out of the tables")
+    trials = {
+        POINT: list(points_left_out(tables)),
+        GPU: list(gpus_left_out(tables.rows)),
+        OP: list(ops_left_out(tables.rows)),
+    }
+    study = CostStudy(steps, unseen, networks, trials, _pipelines())
+    if output is not None:
+        write_study(study, Path(output))
+    return study
+
+
+def _pipelines() -> list[Any]:
+    if find_spec(SAILOR) is None:
+        return []
+    from importlib import import_module
+
+    return list(import_module(SAILOR).rows())
+
+
+def write_study(study: CostStudy, folder: Path) -> None:
+    """Writes `costs.md` and its pictures."""
+    from gnnplace.report.pictures import write_picture
+    from gnnplace.studies.costs.report import network_picture, page, step_picture
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "costs.md", page(study))
+    write_picture(folder / "costs-steps.svg", step_picture(study))
+    write_picture(folder / "costs-networks.svg", network_picture(study))

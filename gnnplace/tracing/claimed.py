@@ -1,0 +1,177 @@
+"""Tensors without numbers that claim a device which need not be here, and a watch over their ops.
+
+Under `Claims` every tensor is fake: it has a shape, a type and a device, and an op on it
+computes no more than what its result is. Straight-line ATen ops without autograd take such tensors
+on a torch that was built without CUDA. `DeviceWatch` sees each of them and refuses
+
+* an input that is neither on the worker's device nor a number on the host (a 0-dimensional CPU
+  tensor: kernels for CUDA take it as an argument),
+* a result elsewhere than on that device, unless all that the op read were numbers on the host,
+* a number read from the device, for which the host would have to wait,
+* an op that has no kernel for CUDA, and one that draws from a generator which nobody seeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gnnplace.tracing.cuda_kernels import has_cuda_kernel
+from gnnplace.tracing.program import ValueInfo
+from gnnplace.tracing.translate import is_random
+
+NUMBERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+"""Ops that read a number out of a tensor."""
+OBSERVED = "prim"
+"""Namespace of ops that ask what a tensor is, such as its device."""
+
+
+class DeviceFault(RuntimeError):
+    """What would go wrong on the device, in one line."""
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """What `cpu` does, as an op."""
+    moved: torch.Tensor = torch.ops.aten._to_copy.default(tensor, device=torch.device("cpu"))
+    return moved
+
+
+METHODS: Mapping[Any, Callable[..., Any]] = {
+    torch.Tensor.copy_: torch.ops.aten.copy_.default,
+    torch.Tensor.item: torch.ops.aten.item.default,
+    torch.Tensor.cpu: _to_host,
+}
+"""Methods of tensors that ask for a guard of a device which need not be here, and their ops."""
+
+
+class _AsOps(TorchFunctionMode):
+    """Calls such methods as ops."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return METHODS.get(func, func)(*args, **(kwargs or {}))
+
+
+class Claims:
+    """Under `made()` tensors have no numbers and may be on any device, in several threads too."""
+
+    def __init__(self) -> None:
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """Makes every tensor such a one inside."""
+        with self._mode, _AsOps():
+            yield
+
+
+def claimed(info: ValueInfo, device: torch.device) -> torch.Tensor:
+    """A tensor without numbers; under `Claims.made()`."""
+    return torch.empty_strided(info.shape, info.stride, dtype=info.dtype, device=device)
+
+
+class DeviceWatch(TorchDispatchMode):
+    """Watches the ops of one worker.
+
+    Args:
+        device: The worker's.
+
+    Attributes:
+        ops: ATen ops that it has seen.
+        seeded: Device whose generator has been seeded for the op that runs, if one has.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        self.ops = 0
+        self.seeded: torch.device | None = None
+        self._off = False
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Watches nothing inside: tensors on their way from one device to another."""
+        self._off = True
+        try:
+            yield
+        finally:
+            self._off = False
+
+    @contextmanager
+    def drawing(self, device: torch.device, seed: int) -> Iterator[None]:
+        """In the place of `operations.drawing`: notes whose generator was seeded."""
+        self.seeded = device
+        try:
+            yield
+        finally:
+            self.seeded = None
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Runs one op and looks at what it read and made."""
+        kwargs = kwargs or {}
+        if self._off or not isinstance(func, OpOverload) or func.namespace == OBSERVED:
+            return func(*args, **kwargs)
+        self.ops += 1
+        read = _tensors((args, kwargs))
+        host = bool(read) and all(_is_number(tensor) for tensor in read)
+        if func in NUMBERS:
+            return self._number(func, read[0])
+        self._check(func, read, host)
+        if is_random(func, args, kwargs):
+            self._check_seed(func)
+        made = func(*args, **kwargs)
+        for tensor in _tensors(made):
+            if tensor.device != self.device and not host:
+                raise DeviceFault(f"{func} makes a tensor on {tensor.device}, not {self.device}")
+        return made
+
+    def _check(self, func: OpOverload, read: list[torch.Tensor], host: bool) -> None:
+        for tensor in read:
+            if tensor.device != self.device and not _is_number(tensor):
+                raise DeviceFault(
+                    f"{func} reads a tensor of shape {tuple(tensor.shape)} on {tensor.device}, "
+                    f"not {self.device}"
+                )
+        if not host and self.device.type == "cuda" and not has_cuda_kernel(func):
+            raise DeviceFault(f"{func} has no kernel for CUDA")
+
+    def _check_seed(self, func: OpOverload) -> None:
+        if self.seeded != self.device:
+            which = f"only that of {self.seeded}" if self.seeded else "none"
+            raise DeviceFault(
+                f"{func} draws from the generator of {self.device}, and {which} has been seeded"
+            )
+
+    def _number(self, func: OpOverload, tensor: torch.Tensor) -> Any:
+        """A number that stands for the one on the host; there is none."""
+        if not _is_number(tensor):
+            raise DeviceFault(f"{func} reads a number from {tensor.device}: the worker would wait")
+        return 1.0 if tensor.is_floating_point() else 1
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    """Whether kernels for other devices take it as a number."""
+    return tensor.device.type == "cpu" and tensor.dim() == 0
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
