@@ -17,7 +17,7 @@ from gnnplace.search.clock import NO_BUDGET
 from gnnplace.search.found import Found as Found
 from gnnplace.search.repair import repair
 from gnnplace.search.space import SearchSpace
-from gnnplace.simulation import Simulation, finished_placement, lower_bound
+from gnnplace.simulation import Simulation, finished_placement, lower_bounds
 
 IntArray = NDArray[np.int32]
 
@@ -32,6 +32,7 @@ class Result:
         seconds: what finding it took.
         peak_memory: bytes of each device. [D]
         note: who found it, or what was given up, in a few words.
+        bound_by: which of the bounds the lower bound is; "proof" is a placer's own.
     """
 
     placement: Placement
@@ -41,6 +42,7 @@ class Result:
     seconds: float
     placer: str
     note: str = ""
+    bound_by: str = ""
 
     @property
     def gap(self) -> float:
@@ -53,9 +55,10 @@ class Result:
         return self.simulation.peak_memory
 
     def __str__(self) -> str:
+        by = f", by {self.bound_by}" if self.bound_by else ""
         return (
             f"{self.placer}: predicted {self.step_time:.6g} s, lower bound "
-            f"{self.lower_bound:.6g} s (gap {self.gap:.1%}), found in {self.seconds:.3g} s"
+            f"{self.lower_bound:.6g} s (gap {self.gap:.1%}{by}), found in {self.seconds:.3g} s"
             + (f" ({self.note})" if self.note else "")
         )
 
@@ -122,7 +125,8 @@ class Placer(ABC):
         if not simulation.feasible:
             why = (faults(space.problem, found.device) or list(simulation.faults))[0]
             raise InfeasibleError(f"placer {self.name!r} found no feasible placement: {why}")
-        bound = min(max(lower_bound(space.problem), found.bound), simulation.step_time)
+        bounds = lower_bounds(space.problem)
+        bound = min(max(bounds.best, found.bound), simulation.step_time)
         seconds = time.perf_counter() - begin
         placement = finished_placement(
             space.problem,
@@ -134,6 +138,7 @@ class Placer(ABC):
             seconds=seconds,
             seed=seed,
         )
+        by = bounds.binding if bounds.best >= found.bound else "proof"
         return Result(
-            placement, simulation, simulation.step_time, bound, seconds, self.name, found.note
+            placement, simulation, simulation.step_time, bound, seconds, self.name, found.note, by
         )

@@ -370,6 +370,21 @@ def durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
     return [*fixed, sizes[:, None] / rate]
 
 
+def least_seconds(cluster: Cluster, sizes: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Least seconds of each message over any link, and least seconds that it holds one.
+
+    The first from the end of its producer until it may be consumed; inf where there is no link.
+    """
+    if not cluster.linked.any():
+        return np.full(len(sizes), np.inf), np.zeros(len(sizes))
+    per_byte = 1.0 / cluster.bandwidth[cluster.linked]
+    delay = (cluster.latency + cluster.receive_overhead)[cluster.linked]
+    kinds = np.unique(np.stack([delay, per_byte], axis=1), axis=0)
+    kept = kinds[:, 1] < np.concatenate(([np.inf], np.minimum.accumulate(kinds[:, 1])[:-1]))
+    every = [fixed + sizes * pace for fixed, pace in kinds[kept]]
+    return np.asarray(np.min(every, axis=0)), sizes * per_byte.min()
+
+
 def most_seconds(cluster: Cluster, sizes: FloatArray) -> float:
     """Seconds that messages of these bytes take one by one over the dearest link; 0 without any."""
     if not cluster.linked.any():

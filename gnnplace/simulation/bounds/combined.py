@@ -1,0 +1,60 @@
+"""Lower bounds on the step time: no placement of a problem can be below them.
+
+* **Critical path**: the longest path of least times, by ranks of copies (``copies``).
+* **Work**: all work shared out over the devices (``work``).
+* **Windows** (after Fernandez and Bussell, 1973): ops that cannot start before ``a`` and leave at
+  least ``b`` seconds of path after them do their work within step time - a - b.
+* **Units**: a unit is on one device, one op after the other (``one_machine``).
+* **Fill**: what a pipeline cannot do yet, or no longer, at its ends (``fill``).
+* **Transfers**: neighbours are on one device or pay for a transfer (``transfers``).
+
+All but the last leave transfers out, except those that pins, kinds or memory force. The result is
+lowered by one part in 10^12, so that another order of summation cannot put a simulated step below
+it. Complexity: O(n D + n log n + edges), and what the files say of each bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from gnnplace.problem import Problem
+from gnnplace.simulation.bounds.relaxation import Relaxation
+from gnnplace.simulation.bounds.transfers import with_transfers
+
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class LowerBounds:
+    """The bounds by name, in seconds."""
+
+    critical_path: float
+    work: float
+    windows: float
+    units: float
+    fill: float
+    transfers: float
+
+    @property
+    def best(self) -> float:
+        """The largest of them."""
+        return float(max(asdict(self).values()))
+
+    @property
+    def binding(self) -> str:
+        """The name of the largest of them."""
+        values = asdict(self)
+        return max(values, key=lambda name: values[name]).replace("_", " ")
+
+
+def lower_bounds(problem: Problem) -> LowerBounds:
+    """All bounds of ``problem``."""
+    relaxation = Relaxation.of(problem)
+    values = relaxation.bounds()
+    values["transfers"] = with_transfers(relaxation, max(values.values()))
+    return LowerBounds(**{key: value * (1.0 - ROUNDING) for key, value in values.items()})
+
+
+def lower_bound(problem: Problem) -> float:
+    """The best lower bound on the step time of ``problem``, in seconds."""
+    return lower_bounds(problem).best

@@ -1,0 +1,99 @@
+"""Neighbours are on one device, one after the other, or pay for a transfer.
+
+Suppose that the step takes less than ``limit``. An edge whose transfer alone would make a path of
+``limit`` or longer has none: its ends are on one device. With these joined, heads, tails and work
+grow, further edges cannot have a transfer, and in the end there are bounds on what is left, or a
+part that no device holds. The step takes that, or what the shortest of the paths takes that were
+joined for. The best limit is searched for by bisection, first the time of all work on one device.
+Such refutations of an assumed step time are known as destructive bounds, or shaving (Martin and
+Shmoys, 1996; Klein and Scholl, 1999). The capacity of devices is part of it: parts that no device
+holds together have a transfer, whatever it takes.
+
+A path through a transfer is, by ranks of copies, the head of the producer's copy, the op, the
+transfer over the link that is best for it, the consumer and its tail. All copies of an edge go over
+one link, one after the other.
+
+Complexity: ``ROUNDS`` times that of the bounds, and of joining.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.simulation.bounds.relaxation import Relaxation
+
+FloatArray = NDArray[np.float64]
+ROUNDS, FEW_ROUNDS, JOININGS = 7, 4, 3
+LARGE = 6_000  # Groups of copies above which few rounds are played.
+ALMOST, CLOSE, FAR = 1.0 - 1e-9, 1.002, 8.0
+
+
+def with_transfers(relaxation: Relaxation, least: float) -> float:
+    """A bound in seconds that is not below ``least``, which is one already."""
+    if len(relaxation.crossing) == 0 or not np.isfinite(least) or least <= 0:
+        return least
+    alone = float(relaxation.part_columns.sum(axis=0).min())
+    fits = (relaxation.machines.memory >= relaxation.machines.state.sum()).any()
+    low, high = least, max(least, alone if np.isfinite(alone) and fits else FAR * least)
+    limit = high * ALMOST
+    for _ in range(ROUNDS if len(relaxation.work) <= LARGE else FEW_ROUNDS):
+        if limit <= low * CLOSE:
+            break
+        found = shaved(relaxation, limit)
+        if found == np.inf:  # Nothing fits at all, which is not for a bound to say.
+            break
+        low = max(low, found)
+        high = max(high if found >= limit else limit, low)
+        limit = float(np.sqrt(low * high))
+    return low
+
+
+def shaved(relaxation: Relaxation, limit: float) -> float:
+    """A bound in seconds from joining what cannot have a transfer within ``limit`` seconds.
+
+    If the step takes less than all of the paths that are joined for, they are joined rightly and it
+    takes what follows from that; so it takes the less of the two.
+    """
+    here, shortest = relaxation, np.inf
+    for _ in range(JOININGS):
+        part, copies, path = here.machines.part, here.copies, through(here)
+        source, target = part[copies.source], part[copies.target]
+        one = (source != target) & (path >= limit)
+        if not one.any():
+            break
+        shortest = min(shortest, float(path[one].min()))
+        joined = here.machines.joined(source[one], target[one])
+        if not joined.possible:
+            return shortest
+        here = here.with_machines(joined)
+        longest = float(here.part_columns.min(axis=1).max())
+        if longest >= limit:
+            return min(shortest, longest)
+    return 0.0 if here is relaxation else min(shortest, max(here.bounds().values()))
+
+
+def through(relaxation: Relaxation) -> FloatArray:
+    """Longest path in seconds through each edge if it has a transfer. [E]"""
+    copies, head, tail, work = (
+        relaxation.copies,
+        relaxation.head,
+        relaxation.tail,
+        relaxation.work,
+    )
+    source, target, count = copies.source, copies.target, copies.count
+    slack = count[target] - copies.matched
+    turns = (count[source] > 1) & (count[target] > 1)
+    service = np.where(turns, relaxation.service, 0.0)
+    after = relaxation.crossing - relaxation.service
+    served, longest = np.full(len(source), -np.inf), np.zeros(len(source))
+    for k in range(int(count.max())):
+        rank = np.minimum(k - slack, count[source] - 1)
+        some = (rank >= 0) & (k < count[target])
+        done = head[copies.begin[source] + np.maximum(rank, 0)] + work[source]
+        served = np.where(some, np.maximum(served, done) + service, served)
+        arrival = np.maximum(done + relaxation.crossing, served + after)
+        last = np.clip(count[target] - 1 - k, 0, None)
+        path = arrival + work[target] + tail[copies.begin[target] + last]
+        longest = np.where(some, np.maximum(longest, path), longest)
+    return longest
