@@ -1,10 +1,10 @@
 """``narrow``: search on narrow groups of a large graph, expanded to the whole.
 
-Formulation: the coarse problem of ``search.narrow_problem`` gets starts by construction: its line of
-segments cut into chunks of equal work, dealt to 1 to D devices in rounds, cyclic or V-shaped, each
-segment that stands alone on the device where that is quickest. ``search.chunk_search`` goes on from
-the best. What it finds is expanded: an op goes where its group is, list scheduling of the whole
-graph starts from the groups' order, and justification follows. The best expanded placement counts.
+Formulation: the coarse problem of ``search.narrow_problem`` gets starts by construction: its line
+of segments cut into chunks of equal work, dealt to 1 to D devices in rounds, cyclic or V-shaped,
+each segment that stands alone on the device where that is quickest. ``search.chunk_search`` goes
+on from the best. What it finds is expanded: an op goes where its group is, list scheduling of the
+whole graph starts from the groups' order, and justification follows. The best expanded placement counts.
 A lap of the search has a fixed number of moves, and only the ends of laps are expanded, so that a
 larger budget is never worse. Where narrow groups are not worth it (a small graph, or a grid), this
 is ``coarse-annealing``. Coarse to fine is multilevel refinement (Karypis and Kumar, 1998), cyclic
@@ -46,12 +46,13 @@ class Narrow(Placer):
         narrow = narrow_problem(space)
         if narrow is None:
             return CoarseAnnealing().search(space, rng, deadline)
-        return narrow_search(space, narrow, (), rng, deadline)
+        return narrow_search(space, narrow, SearchSpace(narrow.problem), (), rng, deadline)
 
 
 def narrow_search(
     space: SearchSpace,
     narrow: NarrowProblem,
+    coarse: SearchSpace,
     extra: Iterable[IntArray],
     rng: np.random.Generator,
     deadline: float,
@@ -61,15 +62,14 @@ def narrow_search(
     Args:
         space: the whole problem.
         narrow: its coarse problem.
+        coarse: the space of that.
         extra: devices of the coarse units to start from besides the constructions. Each [U]
         rng: for the seed.
         deadline: when to be back.
     """
-    coarse = SearchSpace(narrow.problem)
     starts = ranked_starts(coarse, narrow, extra)
     expansion = Expansion(space, narrow)
-    for start in starts[:EXPANDED]:
-        seconds = expansion.add(start)
+    seconds = max([expansion.add(start) for start in starts[:EXPANDED]])
     search = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
     shown, took = starts[0].score, 0.0
     while time.perf_counter() + took + seconds < deadline:

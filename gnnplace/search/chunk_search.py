@@ -9,8 +9,9 @@ device with more work than the threshold rejects a move unseen.
 
 Annealing (Metropolis, the threshold drawn first) in rounds of ``moves_a_round`` moves whatever the
 budget is: more time only adds rounds, and what is best is kept, so that a search which is cut off
-later is never worse. Rounds start in turn from the best state and from the next of the given starts.
-Where memory matters, what would be accepted is simulated, with the penalty of ``SearchSpace.score``.
+later is never worse. Rounds start in turn from the best state and from the next of the given
+starts. Where memory matters, what would be accepted is simulated, with the penalty of
+``SearchSpace.score``.
 Complexity: three list schedules a move.
 """
 
