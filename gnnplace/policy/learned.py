@@ -48,20 +48,25 @@ class LearnedPlacer(Placer):
     Args:
         policy: a policy, or None for the one that comes with the package.
         orders: traversal orders to decode under, or None for the policy's choice.
+        on_groups: whether large problems with narrow groups are searched on these.
     """
 
     name = "learned"
 
     def __init__(
-        self, policy: PlacementPolicy | None = None, orders: tuple[str, ...] | None = None
+        self,
+        policy: PlacementPolicy | None = None,
+        orders: tuple[str, ...] | None = None,
+        on_groups: bool = True,
     ) -> None:
         self.policy = policy
         self.orders = orders
+        self.on_groups = on_groups
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         policy = self.policy or load_policy()
         given = {} if self.orders is None else {"orders": self.orders}
-        narrow = narrow_problem(space)
+        narrow = narrow_problem(space) if self.on_groups else None
         if narrow is not None:
             coarse = SearchSpace(narrow.problem)
             decoded = Rollouts(coarse, policy, **given).greedy()
