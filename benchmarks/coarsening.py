@@ -5,10 +5,10 @@ groups in their order) and simulated there, so both numbers are step times of th
 
     python benchmarks/coarsening.py [--models ...] [--cluster cpu:2] [--budget 5] > table.md
 
-With ``--microbatches`` the graphs are those of the store, on ``--clusters``, and a row compares what
-``learned`` finds in the same time on the whole graph, on the groups of ``coarse-annealing`` and on
-narrow groups (whether or not the rule of ``learned`` takes them), each as a step time of the whole
-graph:
+With ``--microbatches`` the graphs are those of the store, on ``--clusters``, and a row compares
+what ``learned`` finds in the same time on the whole graph, on the groups of ``coarse-annealing``
+and on narrow groups (whether or not the rule of ``learned`` takes them), each as a step time of the
+whole graph:
 
     python benchmarks/coarsening.py --microbatches 1,4,8 --models bert-large,t5-small --budget 10
 """

@@ -6,9 +6,9 @@ each segment that stands alone on the device where that is quickest. ``search.ch
 on from the best. What it finds is expanded: an op goes where its group is, list scheduling of the
 whole graph starts from the groups' order, and justification follows. The best expanded placement
 counts. A lap of the search has a fixed number of moves, and only the ends of laps are expanded, so
-that a larger budget is never worse. Where narrow groups are not worth it (a small graph, or a grid),
-this is ``coarse-annealing``. Coarse to fine is multilevel refinement (Karypis and Kumar, 1998), cyclic
-chunks are those of Narayanan et al. (2021).
+that a larger budget is never worse. Where narrow groups are not worth it (a small graph, or a
+grid), this is ``coarse-annealing``. Coarse to fine is multilevel refinement (Karypis and Kumar,
+1998), cyclic chunks are those of Narayanan et al. (2021).
 Complexity: near-linear for the groups, a hundred coarse schedules for starts, then as the budget.
 """
 
