@@ -4,18 +4,35 @@ Placements of the grouped problem are carried over to the full graph (members fo
 groups in their order) and simulated there, so both numbers are step times of the same problem.
 
     python benchmarks/coarsening.py [--models ...] [--cluster cpu:2] [--budget 5] > table.md
+
+With ``--microbatches`` the graphs are those of the store, on ``--clusters``, and a row compares
+what ``learned`` finds in the same time on the whole graph, on the groups of ``coarse-annealing``
+and on narrow groups (whether or not the rule of ``learned`` takes them), each as a step time of the
+whole graph:
+
+    python benchmarks/coarsening.py --microbatches 1,4,8 --models bert-large,t5-small --budget 10
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 
 import numpy as np
 
 from gnnplace import api, profiling
-from gnnplace.placers import SearchSpace
+from gnnplace.bench.suite import dataset_problem
+from gnnplace.data.captured import shipped_store
+from gnnplace.placers import Found, SearchSpace
+from gnnplace.placers.coarse_annealing import GROUPS, projected
+from gnnplace.placers.narrow import narrow_search
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.learned import LearnedPlacer, load_policy
+from gnnplace.search.coarse_problem import coarse_problem
+from gnnplace.search.narrow_problem import narrow_groups, narrow_problem
 from gnnplace.simulation import Simulator
+from gnnplace.simulation.justification import justify
 
 MODELS = "two_tower,inception,seq2seq,moe,gpt2,bert,vit,small_resnet"
 SIZES = (50, 100, 200, 400)
@@ -42,7 +59,12 @@ def main() -> None:
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--cluster", default="cpu:2")
     parser.add_argument("--budget", type=float, default=5.0)
+    parser.add_argument("--microbatches", default="")
+    parser.add_argument("--clusters", default="nvlink-a100-8,pcie-v100-4,two-tier-h100-4x8")
     arguments = parser.parse_args()
+    if arguments.microbatches:
+        compare_groups(arguments)
+        return
     cluster = api.resolve_cluster(arguments.cluster)
     print(f"| model | ops | {' | '.join(f'{s} groups' for s in SIZES)} |")
     print("|---|---|" + "---|" * len(SIZES))
@@ -58,6 +80,62 @@ def main() -> None:
             cells.append(f"{seconds / best:.3f} ({coarse.num_ops})")
         print(f"| {name} | {full.num_ops} | {' | '.join(cells)} |")
         sys.stdout.flush()
+
+
+def compare_groups(arguments) -> None:
+    """Prints a Markdown table: a row for a graph, a cluster and a number of micro-batches."""
+    print("| graph | cluster | micro-batches | ops | rule | whole | groups | narrow | lost |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in arguments.models.split(","):
+        for cluster in arguments.clusters.split(","):
+            for count in map(int, arguments.microbatches.split(",")):
+                print(f"| {name} | {cluster} | {count} | {row(name, cluster, count, arguments)} |")
+                sys.stdout.flush()
+
+
+def row(name: str, cluster: str, count: int, arguments) -> str:
+    """Milliseconds a step by each way, and what the rule's choice loses against the better one."""
+    resolved = api.resolve_cluster(cluster)
+    graph = shipped_store().graph(name)
+    problem = dataset_problem(graph, resolved, microbatches=count, groups=None)
+    space = SearchSpace(problem)
+    rule = "whole" if narrow_problem(space) is None else "narrow"
+    ways = {"whole": on_ops, "groups": on_groups, "narrow": on_narrow}
+    found = {key: way(space, arguments.budget) for key, way in ways.items()}
+    lost = found[rule] / min(found["whole"], found["groups"]) - 1
+    cells = " | ".join(f"{1e3 * seconds:.2f}" for seconds in found.values())
+    return f"{problem.num_ops} | {rule} | {cells} | {lost:+.1%}"
+
+
+def on_ops(space: SearchSpace, budget: float) -> float:
+    """Step time that the learned placer finds on the whole graph."""
+    learned = LearnedPlacer(on_groups=False)
+    return learned.place(space.problem, budget=budget, space=space).step_time
+
+
+def on_groups(space: SearchSpace, budget: float) -> float:
+    """Step time that it finds on the groups of ``coarse-annealing``, carried over."""
+    begin = time.perf_counter()
+    coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
+    if coarse is None:
+        return on_ops(space, budget)
+    left = max(0.1, budget - (time.perf_counter() - begin))
+    result = LearnedPlacer(on_groups=False).place(coarse.problem, budget=left)
+    found = Found(result.placement.device.astype(np.int32), result.simulation.order)
+    fine = projected(space, coarse, found, 0.0)
+    listed = justify(space.compiled, space.reversed, fine.device, fine.order)
+    return min(space.score(fine.device, order) for order in (fine.order, listed))
+
+
+def on_narrow(space: SearchSpace, budget: float) -> float:
+    """Step time that it finds on narrow groups."""
+    begin = time.perf_counter()
+    narrow = narrow_groups(space)
+    coarse = SearchSpace(narrow.problem)
+    starts = [one.unit_device for one in Rollouts(coarse, load_policy()).greedy()]
+    rng = np.random.default_rng(0)
+    found = narrow_search(space, narrow, coarse, starts, rng, begin + budget)
+    return space.score(found.device, found.order)
 
 
 def place(problem, budget):

@@ -12,6 +12,7 @@ from gnnplace.placers.coarse_annealing import CoarseAnnealing
 from gnnplace.placers.constructions import CONSTRUCTIONS
 from gnnplace.placers.exact import Exact
 from gnnplace.placers.m_sct import MSct
+from gnnplace.placers.narrow import Narrow
 from gnnplace.placers.optuna_tpe import Optuna
 from gnnplace.placers.portfolio import Portfolio
 from gnnplace.placers.random_placer import Random
@@ -24,6 +25,7 @@ SEARCHES = (
     Row("m-sct", MSct, Speed.CONSTRUCTION),
     Row("annealing", Annealing, Speed.SEARCH),
     Row("coarse-annealing", CoarseAnnealing, Speed.SEARCH),
+    Row("narrow", Narrow, Speed.SEARCH),
     Row("random-search", RandomSearch, Speed.SEARCH),
     Row("optuna", Optuna, Speed.SEARCH),
     Row("portfolio", Portfolio, Speed.SEARCH),

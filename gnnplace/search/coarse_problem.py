@@ -50,7 +50,7 @@ class CoarseProblem:
 
 def coarse_problem(problem: Problem, target: int) -> CoarseProblem | None:
     """The problem with about ``target`` groups; None where grouping cannot make it smaller."""
-    origin = _first_copy(problem)
+    origin = first_copy(problem)
     codes = _codes(problem)
     if origin is None or codes is None or problem.num_ops <= target:
         return None
@@ -59,14 +59,14 @@ def coarse_problem(problem: Problem, target: int) -> CoarseProblem | None:
     group = _grouped(problem, first, codes, per_copy)
     place = np.searchsorted(first, origin)
     key = group[place].astype(np.int64) * problem.microbatches + problem.microbatch
-    _, head, group = np.unique(key, return_index=True, return_inverse=True)
-    coarse = _quotient(problem, group.astype(np.int32), head)
+    group = np.unique(key, return_inverse=True)[1].astype(np.int32)
+    coarse = grouped(problem, group, problem.unit_of)
     if coarse.num_ops >= problem.num_ops or not coarse.unit_allowed.any(axis=1).all():
         return None
-    return CoarseProblem(coarse, group.astype(np.int32))
+    return CoarseProblem(coarse, group)
 
 
-def _first_copy(problem: Problem) -> IntArray | None:
+def first_copy(problem: Problem) -> IntArray | None:
     """For each op its copy in micro-batch 0; None if one has none. [n]"""
     if problem.microbatches == 1:
         return np.arange(problem.num_ops, dtype=np.int32)
@@ -105,12 +105,22 @@ def _grouped(problem: Problem, ops: IntArray, codes: NDArray[np.int8], target: i
     return coarsen(graph, cost, target=target, unit=labels, phase=codes[ops])
 
 
-def _quotient(problem: Problem, group: IntArray, head: NDArray[np.int64]) -> Problem:
-    """The problem of groups; ``head`` is one op of each."""
+def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
+    """The problem of groups.
+
+    Args:
+        problem: the problem of ops.
+        group: group of each op, from 0 without gaps; ops of one share a phase, a micro-batch, and
+            a pin if one of them has any. [n]
+        label: class of each op, from 0; classes that meet in a group become one unit. [n]
+    """
+    head = np.unique(group, return_index=True)[1]
     count = len(head)
     share = problem.microbatch[head]
     cut = problem.microbatches > 1
     names = [f"group{i}#{k}" if cut else f"group{i}" for i, k in enumerate(share.tolist())]
+    pin = np.full(count, -1, dtype=np.int32)
+    np.maximum.at(pin, group, problem.pin)
     return replace(
         problem,
         graph=quotient(problem.graph, group, names),
@@ -120,8 +130,8 @@ def _quotient(problem: Problem, group: IntArray, head: NDArray[np.int64]) -> Pro
         },
         state=np.bincount(group, problem.state, count).astype(np.float64),
         phase=problem.phase[head],
-        colocate=tuple(f"class{k}" for k in united(problem.unit_of, group, count).tolist()),
-        pin=problem.pin[head],
+        colocate=tuple(f"class{k}" for k in united(label, group, count).tolist()),
+        pin=pin,
         module=tuple(problem.module[i] for i in head),
         members=((),) * count,
         estimated=np.bincount(group, problem.estimated, count) > 0,

@@ -57,12 +57,10 @@ def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
 
 
 @kernel
-def list_schedule(compiled: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
-    """Order in which ops start when free devices take the ready op of highest priority. [n].
-
-    Pairs without a link are taken as instant, so that an order always comes out; the simulator
-    says that the placement is infeasible.
-    """
+def timed_list_schedule(
+    compiled: Compiled, device: IntArray, priority: FloatArray, finish: FloatArray
+) -> IntArray:
+    """``list_schedule``, and when each op finishes as far as it knows: ``finish``, out. [n]"""
     n, num_devices = compiled.times.shape
     links = compiled.links
     missing = compiled.num_inputs.copy()
@@ -159,9 +157,20 @@ def list_schedule(compiled: Compiled, device: IntArray, priority: FloatArray) ->
                 if links.receives_cost:
                     begin += receive(compiled, unpaid, op, d)
                 look[d] = free[d] = begin + compiled.times[Index(op), d]
+                finish[Index(op)] = look[d]
             following = min(following, look[d])
         now = following
     return order
+
+
+@kernel
+def list_schedule(compiled: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
+    """Order in which ops start when free devices take the ready op of highest priority. [n].
+
+    Pairs without a link are taken as instant, so that an order always comes out; the simulator
+    says that the placement is infeasible.
+    """
+    return timed_list_schedule(compiled, device, priority, empty_floats(len(device)))
 
 
 def turn_order(problem: Problem) -> IntArray:

@@ -1,0 +1,178 @@
+"""``narrow``: search on narrow groups of a large graph, expanded to the whole.
+
+Formulation: the coarse problem of ``search.narrow_problem`` gets starts by construction: its line
+of segments cut into chunks of equal work, dealt to 1 to D devices in rounds, cyclic or V-shaped,
+each segment that stands alone on the device where that is quickest. ``search.chunk_search`` goes
+on from the best. What it finds is expanded: an op goes where its group is, list scheduling of the
+whole graph starts from the groups' order, and justification follows. The best expanded placement
+counts. A lap of the search has a fixed number of moves, and only the ends of laps are expanded, so
+that a larger budget is never worse. Where narrow groups are not worth it (a small graph, or a
+grid), this is ``coarse-annealing``. Coarse to fine is multilevel refinement (Karypis and Kumar,
+1998), cyclic chunks are those of Narayanan et al. (2021).
+Complexity: near-linear for the groups, a hundred coarse schedules for starts, then as the budget.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.coarse_annealing import CoarseAnnealing
+from gnnplace.search.chunk_search import ChunkSearch, Start, justified
+from gnnplace.search.chunks import device_counts, device_ranking
+from gnnplace.search.narrow_problem import NarrowProblem, narrow_problem
+from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.justification import justify
+from gnnplace.simulation.list_scheduling import list_schedule
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+ROUNDS = (1, 2, 3, 4, 6, 8)
+KEPT = 6  # starts that the search begins rounds from
+EXPANDED = 2  # starts that are expanded at once
+WORTH = 0.999  # coarse seconds over those expanded last, above which a lap is not expanded
+
+
+class Narrow(Placer):
+    """Search on narrow groups, from constructions."""
+
+    name = "narrow"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        narrow = narrow_problem(space)
+        if narrow is None:
+            return CoarseAnnealing().search(space, rng, deadline)
+        return narrow_search(space, narrow, SearchSpace(narrow.problem), (), rng, deadline)
+
+
+def narrow_search(
+    space: SearchSpace,
+    narrow: NarrowProblem,
+    coarse: SearchSpace,
+    extra: Iterable[IntArray],
+    rng: np.random.Generator,
+    deadline: float,
+) -> Found:
+    """The best placement found on narrow groups until the deadline; without one, the starts'.
+
+    Args:
+        space: the whole problem.
+        narrow: its coarse problem.
+        coarse: the space of that.
+        extra: devices of the coarse units to start from besides the constructions. Each [U]
+        rng: for the seed.
+        deadline: when to be back.
+    """
+    starts = ranked_starts(coarse, narrow, extra)
+    expansion = Expansion(space, narrow)
+    seconds = max([expansion.add(start) for start in starts[:EXPANDED]])
+    search = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
+    shown, took = starts[0].score, 0.0
+    while time.perf_counter() + took + seconds < deadline:
+        begin = time.perf_counter()
+        search.run_lap()
+        took = time.perf_counter() - begin
+        if search.best.score < WORTH * shown:
+            shown = search.best.score
+            seconds = expansion.add(search.best)
+    note = f"{narrow.problem.num_ops} narrow groups, {search.lap} laps"
+    device, order = expansion.best
+    return Found(device, order, note)
+
+
+class Expansion:
+    """Coarse states as placements of the whole graph, and the best of them.
+
+    Args:
+        space: the whole problem.
+        narrow: the coarse problem.
+    """
+
+    def __init__(self, space: SearchSpace, narrow: NarrowProblem) -> None:
+        self.space, self.narrow, self.score = space, narrow, np.inf
+        self.best: tuple[IntArray, IntArray] = (np.zeros(0, np.int32), np.zeros(0, np.int32))
+
+    def add(self, start: Start) -> float:
+        """Expands one more; the seconds that took."""
+        begin = time.perf_counter()
+        space, narrow = self.space, self.narrow
+        device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(np.int32)
+        own = narrow.fine_order(space.problem, start.order)
+        priority = np.empty(len(own))
+        priority[own] = -np.arange(len(own), dtype=np.float64)
+        listed = list_schedule(space.compiled, device, priority)
+        once = justify(space.compiled, space.reversed, device, listed)
+        twice = justify(space.compiled, space.reversed, device, once)
+        for order in (own, listed, once, twice):
+            score = space.score(device, order, self.score)
+            if score < self.score:
+                self.score, self.best = score, (device, order)
+        return time.perf_counter() - begin
+
+
+def ranked_starts(
+    space: SearchSpace, narrow: NarrowProblem, extra: Iterable[IntArray]
+) -> list[Start]:
+    """Constructions and what is given besides, each justified, the best first."""
+    turn = np.empty(space.problem.num_ops)
+    turn[space.turn_order] = -np.arange(len(turn), dtype=np.float64)
+    position = space.problem.graph.position.astype(np.float64)
+    first = -(space.problem.microbatch * float(len(turn)) + position)
+    made = [scheduled(space, given, (first, turn)) for given in extra]
+    for unit_device in constructions(space, narrow):
+        made.append(scheduled(space, unit_device, (first, turn)))
+    made.sort(key=lambda start: start.score)
+    if len(narrow.loose):
+        made[:KEPT] = [_settled(space, narrow.loose, one, (first, turn)) for one in made[:KEPT]]
+    return sorted(made, key=lambda start: start.score)
+
+
+def scheduled(space: SearchSpace, unit_device: IntArray, priorities: Iterable[FloatArray]) -> Start:
+    """The state of these devices with the best order that justification makes of priorities."""
+    device = space.spread(unit_device)
+    found: list[Start] = []
+    for priority in priorities:
+        finish, far = np.empty(len(device)), np.empty(len(device))
+        arrays = (space.compiled, space.reversed, device, priority, finish, far)
+        order = justified(*arrays)[1]
+        found.append(Start(space.score(device, order), unit_device, far, order))
+    return min(found, key=lambda start: start.score)
+
+
+def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArray]:
+    """Devices of coarse units: chunks of equal work dealt in rounds. Each [U]"""
+    work, ranking = space.mean_work[narrow.line], device_ranking(space)
+    middle = np.cumsum(work) - work / 2
+    for k in device_counts(len(ranking))[::-1]:
+        devices = np.sort(ranking[:k])
+        for rounds in ROUNDS if k > 1 else (1,):
+            for folded in (False, True) if rounds > 1 else (False,):
+                dealt = _dealt(devices, rounds, folded)
+                ends = np.cumsum(space.speed[dealt])
+                chunk = np.searchsorted(ends[:-1] / ends[-1] * work.sum(), middle)
+                unit_device = np.full(len(space.work), devices[-1], dtype=np.int32)
+                unit_device[narrow.line] = dealt[chunk]
+                yield space.allow(unit_device)
+
+
+def _dealt(devices: IntArray, rounds: int, folded: bool) -> IntArray:
+    """Device of each chunk; every second round backwards where it is folded like a V."""
+    turns = [devices[::-1] if folded and i % 2 else devices for i in range(rounds)]
+    return np.concatenate(turns)
+
+
+def _settled(
+    space: SearchSpace, loose: IntArray, start: Start, priorities: tuple[FloatArray, ...]
+) -> Start:
+    """The state with each unit that stands alone where it is best, one after the other."""
+    for unit in loose[:4]:
+        for d in np.flatnonzero(space.problem.unit_allowed[unit]):
+            unit_device = start.unit_device.copy()
+            unit_device[unit] = d
+            tried = scheduled(space, unit_device, priorities)
+            start = min(start, tried, key=lambda one: one.score)
+    return start

@@ -1,0 +1,182 @@
+"""The coarse problem of narrow groups, and whether a problem is one for it.
+
+Segments (``graph.narrow``) are cut from the units in coordinate order by their mean work on the
+cluster and by the bytes of the first micro-batch that cross between them. All groups of a segment
+are one unit. A unit whose forward ops are far apart, such as an embedding that is also the last
+layer, is a segment of its own; so is, within a segment, each set of units that may be on other
+devices than the rest: pins and kinds that cannot run an op are borders.
+
+Worth it where the problem is large (``LEAST_OPS``) and groups lose little parallelism
+(``MOST_LOST``): their critical path is not much longer than that of the ops. It is 1.15 to 1.6
+times as long for transformers, whose layers have parallel ops that are not worth a transfer, and
+twice for unrolled grids and many branches, where no cut of the line leaves the wavefront free.
+Complexity: as ``graph.narrow``, and one quotient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.graph.narrow import (
+    beside_consumers,
+    bundled,
+    crossing_bytes,
+    leads_elsewhere,
+    not_before_followers,
+    segments,
+    split_cycles,
+)
+from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
+from gnnplace.search.coarse_problem import CoarseProblem, first_copy, grouped
+from gnnplace.search.space import SearchSpace
+from gnnplace.search.space_kernels import follow_forward
+from gnnplace.simulation.compiled import least_times, tails
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+SEGMENTS = 96
+LEAST_OPS = 5_000  # a problem with fewer is placed whole
+FEWER = 0.5  # of the ops at most that may remain as groups
+MOST_LOST = 1.75  # critical path of the groups over that of the ops
+FAR = 3.0  # segments over which a unit's forward ops are far apart
+
+
+@dataclass(frozen=True, eq=False)
+class NarrowProblem(CoarseProblem):
+    """The coarse problem of narrow groups.
+
+    Attributes:
+        line: its units but those that stand alone, by their place in the graph.
+        loose: the units that stand alone.
+    """
+
+    line: IntArray
+    loose: IntArray
+
+
+def narrow_problem(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem | None:
+    """The coarse problem of narrow groups; None where the whole graph is better placed as it is.
+
+    Args:
+        space: the problem.
+        count: segments at most.
+    """
+    if space.problem.num_ops < LEAST_OPS:
+        return None
+    coarse = narrow_groups(space, count)
+    small = coarse.problem.num_ops <= FEWER * space.problem.num_ops
+    if not small or not coarse.problem.unit_allowed.any(axis=1).all():
+        return None
+    return coarse if parallelism_lost(space, coarse) <= MOST_LOST else None
+
+
+def narrow_groups(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem:
+    """The coarse problem of narrow groups, whether or not it is worth it."""
+    problem = space.problem
+    of_unit, on_line = segment_of_unit(space, count)
+    segment = of_unit[problem.unit_of]
+    kind = problem.phase.astype(np.int64) + (problem.phase == UPDATE)
+    graph = problem.graph
+    arrays = (graph.topological_order, graph.successor_offset, graph.successor)
+    waited = leads_elsewhere(*arrays, problem.phase == BACKWARD, segment)
+    kind[(problem.phase == BACKWARD) & ~waited] = BACKWARD + 1
+    key = (segment * np.int64(4) + kind) * problem.microbatches + problem.microbatch
+    far = np.where(segment >= on_line, _nearest(space, segment, on_line), 0)
+    group = np.unique(key * np.int64(on_line + 1) + far, return_inverse=True)[1].astype(np.int32)
+    group = split_cycles(graph, group)
+    coarse = grouped(problem, group, segment)
+    coarse = replace(coarse, graph=bundled(coarse.graph))
+    unit = np.empty(int(segment.max()) + 1, dtype=np.int32)
+    unit[segment] = coarse.unit_of[group]
+    return NarrowProblem(coarse, group, unit[:on_line], unit[on_line:])
+
+
+def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
+    """Segment of the line that is nearest to each op: ops far apart are no group. [n]"""
+    problem, coordinate = space.problem, coordinates(space)
+    begin = np.full(on_line, np.inf)
+    known = (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
+    np.minimum.at(begin, segment[known], coordinate[known])
+    near = np.searchsorted(np.sort(begin[np.isfinite(begin)]), coordinate).astype(np.int32)
+    origin = first_copy(problem)
+    return near if origin is None else near[origin]
+
+
+def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
+    """Segment of each unit, and how many are not of units that stand alone, which are last. [U]"""
+    problem = space.problem
+    coordinate = coordinates(space)
+    alone = far_apart(problem, coordinate, count)
+    line = np.argsort(_unit_coordinate(problem, coordinate), kind="stable")
+    line = line[~alone[line]]
+    place = np.full(problem.num_units, -1, dtype=np.int32)
+    place[line] = np.arange(len(line))
+    first = np.where(problem.microbatch == 0, place[problem.unit_of], -1).astype(np.int32)
+    crossing = crossing_bytes(problem.graph, first, max(len(line), 1))
+    crossing[_turned_back(problem, first, len(line))] = np.inf
+    segment = np.empty(problem.num_units, dtype=np.int64)
+    segment[line] = segments(space.mean_work[line], crossing, count)
+    segment[alone] = count + np.arange(int(alone.sum()))
+    where = np.unique(problem.unit_allowed, axis=0, return_inverse=True)[1].ravel()
+    key = segment * (int(where.max()) + 1) + where
+    known, segment = np.unique(key, return_inverse=True)
+    on_line = int((known < count * (int(where.max()) + 1)).sum())
+    return segment.astype(np.int32), on_line
+
+
+def _turned_back(problem: Problem, place: IntArray, count: int) -> NDArray[np.bool_]:
+    """Whether a cut at each place of the line would make groups of forward ops a cycle."""
+    source, target, _ = problem.graph.edges
+    forward = (problem.phase[source] == FORWARD) & (problem.phase[target] == FORWARD)
+    low, high = place[target], place[source]
+    back = forward & (low >= 0) & (low < high)
+    change = np.bincount(low[back], minlength=max(count, 1))
+    change -= np.bincount(high[back], minlength=max(count, 1))
+    return np.cumsum(change)[:-1] > 0
+
+
+def coordinates(space: SearchSpace) -> FloatArray:
+    """Coordinates of ops as ``SearchSpace`` has them but for those that are in wrong layers. [n]"""
+    problem, graph = space.problem, space.problem.graph
+    forward = problem.phase == FORWARD
+    kept = np.bincount(problem.unit_of, problem.phase == UPDATE, problem.num_units) > 0
+    arrays = (graph.topological_order, graph.successor_offset, graph.successor)
+    place = graph.position.astype(np.float64)
+    place = beside_consumers(*arrays, forward & kept[problem.unit_of], place)
+    inputs = (graph.predecessor_offset, graph.predecessor)
+    place = follow_forward(graph.topological_order, *inputs, forward, place)
+    return np.asarray(not_before_followers(*arrays, problem.phase == BACKWARD, place))
+
+
+def _unit_coordinate(problem: Problem, coordinate: FloatArray) -> FloatArray:
+    """Mean coordinate of each unit's forward ops, or of all its ops if it has none. [U]"""
+    forward = (problem.phase == FORWARD).astype(np.float64)
+    has_forward = np.bincount(problem.unit_of, forward, problem.num_units) > 0
+    weight = np.where(has_forward[problem.unit_of], forward, 1.0)
+    total = np.bincount(problem.unit_of, weight * coordinate, problem.num_units)
+    return np.asarray(total / np.bincount(problem.unit_of, weight, problem.num_units))
+
+
+def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> NDArray[np.bool_]:
+    """Whether a unit's forward ops of one micro-batch are far apart in the graph. [U]"""
+    forward = np.flatnonzero((problem.phase == FORWARD) & (problem.microbatch == 0))
+    unit = problem.unit_of[forward]
+    rank = np.empty(len(forward))
+    rank[np.argsort(coordinate[forward], kind="stable")] = np.arange(len(forward))
+    low, high = np.full(problem.num_units, np.inf), np.full(problem.num_units, -np.inf)
+    np.minimum.at(low, unit, rank)
+    np.maximum.at(high, unit, rank)
+    return high - low > FAR * len(forward) / count
+
+
+def parallelism_lost(space: SearchSpace, coarse: CoarseProblem) -> float:
+    """Critical path of the groups over that of the ops, transfers free."""
+    return _longest_path(coarse.problem) / max(_longest_path(space.problem), 1e-300)
+
+
+def _longest_path(problem: Problem) -> float:
+    """Seconds of the longest path of least times, transfers free."""
+    return float((tails(problem) + least_times(problem)).max())
