@@ -44,12 +44,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 ALONE = (
     "tests/hybrid/test_ddp.py",
     "tests/profiling/test_measurement.py",
-    "tests/runtime/test_links.py",
+    "tests/runtime/",
     "tests/splitting/run/",
     "tests/studies/test_fidelity.py",
     "tests/train/test_processes.py",
 )
-"""Tests whose processes wait for each other by spinning, or whose clocks others would disturb."""
+"""Tests whose processes spin, whose clocks others would disturb, or that look for what is left."""
 
 
 @pytest.hookimpl(tryfirst=True)
