@@ -16,6 +16,7 @@ Complexity: as ``graph.narrow``, and one quotient.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,13 +58,25 @@ class NarrowProblem(CoarseProblem):
     loose: IntArray
 
 
+_known: WeakKeyDictionary[SearchSpace, dict[int, NarrowProblem | None]] = WeakKeyDictionary()
+
+
 def narrow_problem(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem | None:
     """The coarse problem of narrow groups; None where the whole graph is better placed as it is.
+
+    It is made once for a space, which several placers ask about.
 
     Args:
         space: the problem.
         count: segments at most.
     """
+    known = _known.setdefault(space, {})
+    if count not in known:
+        known[count] = _narrow_problem(space, count)
+    return known[count]
+
+
+def _narrow_problem(space: SearchSpace, count: int) -> NarrowProblem | None:
     if space.problem.num_ops < LEAST_OPS:
         return None
     coarse = narrow_groups(space, count)

@@ -13,7 +13,7 @@ import copy
 import random
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -111,6 +111,21 @@ def errors(ours: Step, theirs: Step) -> Iterator[tuple[str, float]]:
         yield name, error(ours[1][name], gradient, max(NEGLIGIBLE * largest, 1e-6))
 
 
+def captured(model: torch.nn.Module, make: Callable[[], Program]) -> Program | None:
+    """The program, or None if it is refused in one line; the model stays as it was."""
+    before = copy.deepcopy(model.state_dict())
+    program, why = None, ""
+    try:
+        program = make()
+    except GnnplaceError as failure:
+        why = str(failure)
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+    assert "\n" not in why
+    if program is None:
+        print(f"refused: {why}")
+    return program
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_model_is_equal_or_refused(seed: int) -> None:
     warnings.simplefilter("ignore")
@@ -119,15 +134,11 @@ def test_a_random_model_is_equal_or_refused(seed: int) -> None:
     half = random.Random(seed + 1).random() < 0.3 and "penalty" not in case.parts
     dtype, about = "bfloat16" if half else "float32", (case.parts, half, method.name)
     before = copy.deepcopy(case.model.state_dict())
-    program, why = None, ""
-    try:
-        program = capture(case.model, case.inputs, loss=case.loss, optimizer=method, dtype=dtype)
-    except GnnplaceError as failure:
-        why = str(failure)
-    assert all(torch.equal(t, before[n]) for n, t in case.model.state_dict().items())
-    assert "\n" not in why
+    program = captured(
+        case.model,
+        lambda: capture(case.model, case.inputs, loss=case.loss, optimizer=method, dtype=dtype),
+    )
     if program is None:
-        print(f"refused: {why}")
         return
     try:
         theirs, step = eager_steps(drawn(seed), program, make, dtype)
@@ -183,17 +194,9 @@ def test_micro_batches_of_a_random_model_equal_the_whole_batch_or_are_refused(se
     warnings.simplefilter("ignore")
     case, (method, _) = drawn(seed), optimizer_of(seed)
     count = random.Random(seed + 2).choice([2, BATCH])
-    before = copy.deepcopy(case.model.state_dict())
-    program, why = None, ""
-    try:
-        work = Workload("random", case.model, case.inputs, case.loss)
-        program = capture_workload(work, count, optimizer=method)
-    except GnnplaceError as failure:
-        why = str(failure)
-    assert all(torch.equal(t, before[n]) for n, t in case.model.state_dict().items())
-    assert "\n" not in why
+    work = Workload("random", case.model, case.inputs, case.loss)
+    program = captured(case.model, lambda: capture_workload(work, count, optimizer=method))
     if program is None:
-        print(f"refused: {why}")
         return
     assert program.batch is not None
     exceptions = program.batch.exceptions
