@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--table",
         default=None,
-        help="A CSV file of measured ops, as benchmarks/gpu.py --table writes it: the first that "
+        help="A CSV file of measured ops, as benchmarks/gpu.py writes it (ops.csv): the first that "
         "answers for the kinds that it has, whether they are here or not.",
     )
     add_fresh(parser)

@@ -1,11 +1,16 @@
 """What an op takes on a GPU beside its kernel: the gap to the next, the host that launches.
 
 Eager PyTorch launches kernels from the host, which runs ahead while the GPU is busy and is waited
-for where it is not. Over a layer's ops of one phase (the host is never much further ahead),
+for where it is not. It may be QUEUE launches ahead (CUDA's queue of launches; the next one blocks)
+and starts a step with none. With h_i what op i takes of the host and k_i its kernel and gap,
 
-    time = max(sum of kernels and gaps, sum of what the host takes for each op)
+    issued_i = max(issued_{i-1}, done_{i-QUEUE}) + h_i
+    done_i   = max(done_{i-1}, issued_i) + k_i
 
-and where the host binds, its lead is spread over the layer's ops by what the host takes for them.
+so that long kernels early in a step pay for short ones later. What a layer's ops wait for in one
+phase is spread over them by what the host takes for them, so that equal ops of a layer take alike.
+Both lines are running maxima over blocks of QUEUE ops: O(n).
+
 `Floor` holds the constants; another host or launcher (CUDA graphs: zero) is another `Floor`. Eager
 ones are what hosts took in measurements of single ops and layers, and are fitted to no step:
 
@@ -35,18 +40,17 @@ class Floor:
         view: Of the host for an op without a kernel.
         forward: Of the host for an op of the forward pass, in Python.
         backward: Of the host for an op of the backward pass, in C++.
-        layer: Of the host for a layer and phase, beside its ops.
     """
 
     gap: float = 1e-6
     view: float = 5e-6
     forward: float = 32e-6
     backward: float = 22e-6
-    layer: float = 0.0
 
 
 EAGER = Floor()
-NOTHING = Floor(0.0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = Floor(0.0, 0.0, 0.0, 0.0)
+QUEUE = 1024  # launches that wait at most
 
 
 def with_floor(
@@ -69,8 +73,27 @@ def with_floor(
         return kernel
     busy = np.where(view, 0.0, kernel + floor.gap)
     host = np.where(view, floor.view, np.where(backward, floor.backward, floor.forward))
+    waited = np.diff(_done(busy, host), prepend=0.0) - busy
     count = int(layer.max()) + 1
-    of_layer = np.bincount(layer, host, count)
-    late = np.maximum(floor.layer + of_layer - np.bincount(layer, busy, count), 0.0)
-    share = np.divide(host, of_layer[layer], out=np.zeros_like(host), where=of_layer[layer] > 0)
-    return np.asarray(busy + late[layer] * share)
+    of_layer = np.bincount(layer, host, count)[layer]
+    share = np.divide(host, of_layer, out=np.zeros_like(host), where=of_layer > 0)
+    return np.asarray(busy + np.bincount(layer, waited, count)[layer] * share)
+
+
+def _done(busy: Floats, host: Floats) -> Floats:
+    """When each op is done, on a host that launches in order. [ops]"""
+    done = np.zeros(len(busy) + QUEUE)  # the first QUEUE are of no op
+    issued = 0.0
+    for start in range(0, len(busy), QUEUE):
+        mine = slice(start, min(start + QUEUE, len(busy)))
+        ready = _running(np.maximum(done[mine], issued), host[mine])
+        issued = float(ready[-1])
+        free = np.maximum(ready, done[QUEUE + start - 1])
+        done[QUEUE + mine.start : QUEUE + mine.stop] = _running(free, busy[mine])
+    return done[QUEUE:]
+
+
+def _running(ready: Floats, takes: Floats) -> Floats:
+    """Ends of what runs one after the other, each not before it is ready."""
+    ends = np.cumsum(takes)
+    return np.asarray(ends + np.maximum.accumulate(ready - (ends - takes)))

@@ -46,6 +46,16 @@ class Gpu:
     year: int
     launch: float = LAUNCH
 
+    @property
+    def exponentials(self) -> float:
+        """A second, in float32: a multiprocessor has 16 units for them beside 64 cores.
+
+        From 2020 on it has 128 cores beside them, but for A100 (NVIDIA's architecture whitepapers;
+        Shah et al., FlashAttention-3, 2024, section 3.1 has 3.9e12 of H100).
+        """
+        many = self.year >= 2020 and not self.product.startswith("A100")
+        return self.rates[FLOAT32] / (16 if many else 8)
+
     def flops(self, dtype: str) -> float:
         """Operations a second in a type; of float32 for types that are not listed."""
         return self.rates.get(dtype, self.rates[FLOAT32])

@@ -11,7 +11,8 @@ Sizes mean by family of ops:
 | vector | | rows, length of a row | |
 
 Operations are 2 batch m n k (attention 4, causal 2, backward 2.5 times that), none for vectors,
-which their bytes bound. A table on disk is a CSV file with one line a measured op,
+which their bytes bound. Attention takes an exponential of every score besides, by other units. A
+table on disk is a CSV file with one line a measured op,
 
     kind,op,dtype,batch,m,n,k,window,bytes,seconds
 
@@ -124,6 +125,13 @@ class Rows:
         return np.asarray(each * batch * m * n * k)
 
     @cached_property
+    def exponentials(self) -> Floats:
+        """Those of attention, one a score. [rows]"""
+        batch, m, n, _, window = self.sizes.T
+        seen = np.where(window > 0, 0.5, 1.0)
+        return np.asarray(np.where(self.family == "attention", seen * batch * m * n, 0.0))
+
+    @cached_property
     def at(self) -> Floats:
         """Coordinates in octaves, in which ops of one family that are near take alike. [rows, 5]"""
         batch, m, n, k, window = np.log2(np.maximum(self.sizes, 1.0)).T
@@ -169,13 +177,16 @@ def joined(parts: Iterable[Rows]) -> Rows:
 def roofline(kind: str, rows: Rows) -> Floats:
     """Seconds of the kernels by the roofline of a kind: the least of any, and the two bounds.
 
+    A tile's exponentials come between its two products, so that both take their time.
+
     Raises:
         InputError: no figures of the kind are known.
     """
     gpu = figures(kind)
     names, inverse = np.unique(rows.dtype, return_inverse=True)
     rates = np.array([gpu.flops(str(name)) for name in names])[inverse]
-    return np.asarray(SHORTEST + np.maximum(rows.flops / rates, rows.bytes / gpu.bandwidth))
+    busy = rows.flops / rates + rows.exponentials / gpu.exponentials
+    return np.asarray(SHORTEST + np.maximum(busy, rows.bytes / gpu.bandwidth))
 
 
 def read_rows(path: Path) -> dict[str, Rows]:

@@ -24,6 +24,7 @@ Values = Mapping[str, ValueInfo]
 # Op, batch, m, n, k, window, bytes.
 Kernel = tuple[str, int, int, int, int, int, int]
 VIEW = "view"
+DEPTHWISE = "depthwise"  # a convolution of each channel by itself
 # Tensors of a parameter's size that the kernels of an update read and write, as
 # `tracing.operations` computes it and `torch.optim` does, an op at a time.
 PASSES = {"sgd_update": 3, "momentum_update": 8, "adamw_update": 20}
@@ -186,17 +187,32 @@ def _convolution(op: ProgramOp, values: Values) -> list[Kernel]:
     source, weight = list(_infos(op, values))[:2]
     out = values[op.results[0] or ""]
     image = source if op.args[6] else out  # transposed: a gradient, from the output to the input
-    return [("convolution", *_convolved(image, weight, op.args[8], _moved(op, values)))]
+    moved = _moved(op, values)
+    if _is_depthwise(weight, op.args[8]):
+        return [(DEPTHWISE, *_by_bytes(image, moved))]
+    return [("convolution", *_convolved(image, weight, op.args[8], moved))]
 
 
 def _convolution_backward(op: ProgramOp, values: Values) -> list[Kernel]:
     gradient, source, weight = list(_infos(op, values))[:3]
     image = source if op.args[7] else gradient
     moved = gradient.bytes + source.bytes + weight.bytes
-    sizes = _convolved(image, weight, op.args[9], moved)
+    name, sizes = "convolution", _convolved(image, weight, op.args[9], moved)
+    if _is_depthwise(weight, op.args[9]):
+        name, sizes = DEPTHWISE, _by_bytes(image, moved)
     wanted = op.args[10]
-    made = [("convolution.input", *sizes)] if wanted[0] else []
-    return made + ([("convolution.weight", *sizes)] if wanted[1] else [])
+    made: list[Kernel] = [(f"{name}.input", *sizes)] if wanted[0] else []
+    return made + ([(f"{name}.weight", *sizes)] if wanted[1] else [])
+
+
+def _is_depthwise(weight: ValueInfo, groups: int) -> bool:
+    """Whether every channel is convolved by itself: no product, and bytes bound it, as a pool."""
+    return groups > 1 and weight.shape[1] == 1
+
+
+def _by_bytes(image: ValueInfo, moved: int) -> tuple[int, int, int, int, int, int]:
+    length = image.shape[-1]
+    return 1, prod(image.shape) // max(length, 1), length, 1, 0, moved
 
 
 def _convolved(

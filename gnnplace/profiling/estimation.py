@@ -16,7 +16,7 @@ from gnnplace.costs.tables import Tables, shipped
 from gnnplace.profiling.description import Description, describe
 from gnnplace.tracing.program import FORWARD, Program
 
-LAYER = re.compile(r"(.*?\.\d+)(?:\.|$)")  # a module up to its first number: "encoder.layer.3"
+LAYER = re.compile(r"((?:.*?\.)??\d+)(?:\.|$)")  # a module up to its first number: "layers.3"
 HERE = "measured here"
 VIEW_SOURCE = "view"
 

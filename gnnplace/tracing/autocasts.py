@@ -2,7 +2,8 @@
 
 Autocast looks at the device of every tensor. A model that says `torch.autocast("cuda")` computes in
 half precision on a GPU; captured on a CPU its ops have no casts, wherever they run afterwards, just
-as eager PyTorch has none on a CPU. That is said in a line.
+as eager PyTorch has none on a CPU. That is said in a line. One that was made before the capture, as
+a decorator is, does not tell whether it was asked for where torch has no GPU; the line says so.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ def other_autocasts() -> Iterator[list[str]]:
         setattr(self, ASKED, enabled)
 
     def entered(self: Any) -> Any:
-        if self.device != HOST and getattr(self, ASKED, True):
+        asked = getattr(self, ASKED, self._enabled or None)
+        if self.device != HOST and asked is not False:
+            known = "" if asked else ", if it is enabled,"
             found.append(
-                f"torch.autocast({self.device!r}){user_place()} does nothing to a step that is "
-                "captured on a CPU, wherever it runs; use torch.autocast('cpu'), whose casts "
+                f"torch.autocast({self.device!r}){user_place()}{known} does nothing to a step that "
+                "is captured on a CPU, wherever it runs; use torch.autocast('cpu'), whose casts "
                 "are kept, or capture with dtype='bfloat16'"
             )
         return enter(self)

@@ -27,13 +27,17 @@ def test_operations_are_those_of_the_formulas() -> None:
     attention = 4 * 4 * 128 * 128 * 64
     expected = [2 * 64 * 32 * 128, 2 * 8 * 64 * 32 * 16, attention / 2, 2.5 * attention, 0]
     assert rows.flops.tolist() == expected
+    scores = 4 * 128 * 128
+    assert rows.exponentials.tolist() == [0, 0, scores / 2, scores, 0]
 
 
 def test_the_roofline_is_the_larger_bound_above_the_shortest_kernel() -> None:
     rows, gpu = from_records(RECORDS), figures("h100")
     bound = [
-        max(flops / gpu.flops(str(dtype)), moved / gpu.bandwidth)
-        for flops, dtype, moved in zip(rows.flops, rows.dtype, rows.bytes, strict=True)
+        max(flops / gpu.flops(str(dtype)) + exponentials / gpu.exponentials, moved / gpu.bandwidth)
+        for flops, exponentials, dtype, moved in zip(
+            rows.flops, rows.exponentials, rows.dtype, rows.bytes, strict=True
+        )
     ]
     assert roofline("h100", rows) == pytest.approx(np.array(bound) + SHORTEST)
 

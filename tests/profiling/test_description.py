@@ -79,3 +79,17 @@ def test_views_move_nothing_and_updates_what_their_kernels_do() -> None:
 def test_gradients_of_products_are_told_apart_from_products() -> None:
     found = describe(small("mlp", width=8, depth=2))
     assert {"matmul", "matmul.backward"} <= set(found.rows.op.tolist())
+
+
+def test_a_convolution_of_each_channel_by_itself_is_bound_by_its_bytes() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 3, groups=2)
+    )
+    found = describe(capture(model, torch.randn(2, 3, 12, 12), loss=torch.sum)).rows
+    alone = found.take(np.char.startswith(found.op, "depthwise"))
+    assert sorted(alone.op) == ["depthwise", "depthwise.input", "depthwise.weight"]
+    assert not alone.flops.any()
+    image, made, weight = 2 * 8 * 12 * 12, 2 * 8 * 10 * 10, 8 * 9
+    assert alone.bytes[-1] == 4 * (image + made + weight)
+    grouped = found.take((found.op == "convolution") & (found.sizes[:, 0] == 2))
+    assert grouped.flops.tolist() == [2 * (2 * 8 * 8) * 8 * 4 * 9]

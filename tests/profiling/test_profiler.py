@@ -100,6 +100,7 @@ def test_micro_batches_are_copies_of_groups() -> None:
     assert np.isclose(
         four.time["a100"][four.phase != UPDATE].sum(),
         4 * one.time["a100"][one.phase != UPDATE].sum(),
+        rtol=0.01,  # the host's lead on the GPU begins once
     )
     names = {name for members in four.members for name in members}
     assert names == {op.name for op in microbatched(program, 4).ops}

@@ -113,6 +113,13 @@ def test_nothing_is_said_of_a_step_that_is_as_it_was() -> None:
         assert capture(weight_norm.model, weight_norm.inputs).notices == ()
 
 
+def test_of_an_autocast_that_was_made_before_it_is_said_that_it_may_be_off() -> None:
+    region = torch.autocast("cuda", dtype=torch.bfloat16, enabled=False)
+    case = made(lambda: net(lambda model, x: region(model.b)(x)))
+    with pytest.warns(ChangedWarning, match="if it is enabled, does nothing"):
+        capture(case.model, case.inputs, loss=case.loss)
+
+
 def test_capture_leaves_attributes_and_generators_alone() -> None:
     model = made(CASES["kept_activation"]).model
     capture(model, (batch(),))

@@ -22,6 +22,10 @@ from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.program import BACKWARD, FORWARD, Program
 
 PUBLISHED = Path(__file__).parent / "published.json"
+IMAGE = 4 * 3 * 224 * 224  # bytes of an image of the convolutional networks
+# Bytes a second of a copy to a GPU from pageable memory: assumed, half of what PCIe 3.0 x16 attains
+# from pinned memory, since the driver copies it into that first.
+PAGEABLE = 6e9
 SPLITS = 20  # random halves of the networks that a GPU's one factor is fitted on
 Say = Callable[[str], None]
 
@@ -185,7 +189,8 @@ def network_rows(progress: Say, tables: Tables | None = None) -> list[NetworkRow
         for gpu, measured in entries["rows"].items():
             if name in measured:
                 times = estimated_times(program, gpu.partition(",")[0], tables)
-                seconds = float(times.seconds.sum())
+                copied = entries["batch"] * IMAGE / PAGEABLE if gpu in entries["copied"] else 0.0
+                seconds = copied + float(times.seconds.sum())
                 rows.append(NetworkRow(gpu, name, seconds, measured[name], mean_error(times)))
     return rows
 
