@@ -14,9 +14,12 @@ parallel)::
 with double the bytes of all but dropout masks in float32. Of the 24, 8 are attention's and 16 the
 feed-forward's of width 4 h: 4 f / h of width f, and 8 f / h where it is gated (four values of that
 width are kept: both products, the activation, their product). Without dropout 10 is 8. Galvatron's
-profiles of GPT (hidden 2560 and 4096, t from 1 to 8) are the first line, to 0.6 %, and those of
-Llama with fused norms (hidden 4096) are the gated one, to 0.5 %; models of Hugging Face whose norms
-compute in float32 keep up to 1.7 times as much there.
+profiles (``studies.costs.galvatron``) of GPT (hidden 2560 and 4096, t from 1 to 8) are the first
+line, to 0.4 % (hidden 1600: 3 to 9 % too little), those of BERT the second, and those of Llama and
+Baichuan with fused norms the gated one, to 0.5 %. Norms that Hugging Face's models compute in
+float32 keep their input and what they multiply by their weight in it, 8 bytes an element more for
+each of a layer's two, on every GPU.
+Where the positions are shared out too (sequence parallel), call it with s / t positions and t = 1.
 
 What a GPU holds while ``allocated`` bytes are in tensors at the peak, its parameters included::
 
@@ -98,7 +101,7 @@ def state_bytes(
 
 def transformer_activations(
     hidden: int,
-    sequence: int,
+    sequence: float,
     batch: float,
     *,
     heads: int,
@@ -107,6 +110,7 @@ def transformer_activations(
     gated: bool = False,
     dropout: bool = True,
     keeps_scores: bool = False,
+    float32_norms: bool = False,
     float32: bool = False,
 ) -> float:
     """Bytes that a transformer layer keeps for its backward pass, on each GPU.
@@ -121,6 +125,7 @@ def transformer_activations(
         gated: whether the feed-forward is gated, as Llama's.
         dropout: whether masks of dropout are kept.
         keeps_scores: whether attention keeps its scores, their softmax and its dropout mask.
+        float32_norms: whether norms compute in float32 where the rest is half as wide.
         float32: whether values are float32, instead of half as wide.
 
     Raises:
@@ -132,7 +137,7 @@ def transformer_activations(
     wide = 2 if float32 else 1
     width = 4.0 if feed_forward is None else feed_forward / hidden
     # Masks of dropout, one byte an element: two of 10, and one of 5 for the scores.
-    whole = 2 * dropout + 8 * wide
+    whole = 2 * dropout + 8 * wide + (16 if float32_norms and not float32 else 0)
     split = (8 + (8 if gated else 4) * width) * wide
     scores = dropout + 4 * wide
     per_element = whole + split / t

@@ -15,14 +15,12 @@ from gnnplace.problem import problem_from_data, problem_to_data, read_problem, w
 from gnnplace.profiling.estimation import estimated_times
 from gnnplace.profiling.profiler import op_times
 from gnnplace.profiling.table import measured_rows, merged_rows
+from gnnplace.studies.costs.provenance import HUGGING_FACE
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.zoo.registry import names
 from tests.profiling.programs import small
 
-HUGGING_FACE = (
-    "gpt2", "bert", "llama", "t5", "opt", "roberta", "vit", "qwen2", "bart", "electra",
-)  # fmt: skip
 SIZES = {
     "t5": "num_layers=1&num_decoder_layers=1",
     "bart": "encoder_layers=1&decoder_layers=1",

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnnplace.costs.memory import MEBI
+from gnnplace.costs.prediction import PROVENANCES
 from gnnplace.report.pictures import Axis, Series, chart
+from gnnplace.studies.costs.galvatron import layer_rows
 from gnnplace.studies.costs.left_out import GPU, OP, POINT, Trial, op_kind, summaries
+from gnnplace.studies.costs.provenance import KIND, table_rows
+from gnnplace.studies.costs.sailor_memory import memory_rows
 from gnnplace.studies.costs.steps import StepRow, agreements
 
 if TYPE_CHECKING:
@@ -32,6 +37,7 @@ LEFT = {
 def page(study: CostStudy) -> str:
     """The whole report."""
     parts = [HEAD, *_language(study), *_networks(study), *_trials(study), *_pipelines(study)]
+    parts += [*_memory(), *_sources(study)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -53,6 +59,9 @@ def headline(study: CostStudy) -> list[str]:
         "90 % interval"
         for name, mine in study.trials.items()
     ]
+    if study.sources:
+        ops, without = (sum(getattr(row, n) for row in study.sources) for n in ("ops", "without"))
+        lines.append(f"{len(study.sources)} models, {ops} ops: {without} without a time")
     return lines
 
 
@@ -131,6 +140,43 @@ def _pipelines(study: CostStudy) -> list[str]:
     heads = list(rows[0])
     return ["## Pipelines on several GPUs (Sailor)\n",
             _table(heads, [[_cell(row[head]) for head in heads] for row in rows])]  # fmt: skip
+
+
+def _memory() -> list[str]:
+    peaks = [
+        (row.model, row.plan, f"{1e-9 * row.predicted:.2f} GB", f"{1e-9 * row.published:.2f} GB",
+         f"{row.error:+.1%}")
+        for row in memory_rows()
+    ]  # fmt: skip
+    peak_heads = ("model", "plan", "predicted", "published", "error")
+    layers = [
+        (row.profile, f"{row.tensor_parallel}{' and positions' * row.sequence_parallel}",
+         f"{row.batch:g} x {row.positions}", f"{row.activations / MEBI:.1f} MiB",
+         f"{row.published_activations / MEBI:.1f} MiB", f"{row.error:+.1%}",
+         f"{row.state_error:+.1%}")
+        for row in layer_rows()
+    ]  # fmt: skip
+    layer_heads = ("profile", "ways", "batch", "activations", "published", "error", "states, error")
+    return ["## Memory\n", "### Peaks of Sailor's pipelines on GH200\n",
+            "Slack and the bytes of a process are fitted to these rows; fitted to one model they "
+            "predict the other to 1.5 and 2.0 % (`tests/studies/costs/test_sailor.py`). Mean error "
+            f"{_mean([abs(row.error) for row in memory_rows()]):.1%}.\n",
+            _table(peak_heads, peaks),
+            "### One layer more (Galvatron), nothing fitted\n",
+            f"Mean error of activations {_mean([abs(row.error) for row in layer_rows()]):.1%}, "
+            f"median {np.median([abs(row.error) for row in layer_rows()]):.1%}; of states "
+            f"{_mean([abs(row.state_error) for row in layer_rows()]):.1%}, median "
+            f"{np.median([abs(row.state_error) for row in layer_rows()]):.1%}.\n",
+            _table(layer_heads, layers)]  # fmt: skip
+
+
+def _sources(study: CostStudy) -> list[str]:
+    if not study.sources:
+        return []
+    heads = ("model", "ops", "views", *(f"{name}, ops (time)" for name in PROVENANCES),
+             "without a time", "promised")  # fmt: skip
+    return [f"## Where times are from: every op of a training step, float32, on {KIND}\n",
+            _table(heads, table_rows(study.sources))]  # fmt: skip
 
 
 def _cell(value: Any) -> str:

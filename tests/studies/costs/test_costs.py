@@ -22,6 +22,7 @@ from gnnplace.studies.costs.left_out import (
     summaries,
 )
 from gnnplace.studies.costs.models import captured, language_model
+from gnnplace.studies.costs.provenance import source_row, table_rows
 from gnnplace.studies.costs.report import headline, network_picture, page, step_picture
 from gnnplace.studies.costs.steps import NetworkRow, StepRow, agreements, published, without_shapes
 from gnnplace.studies.costs.study import CostStudy, write_study
@@ -146,6 +147,15 @@ def test_the_report_has_every_part_and_two_pictures(
     }  # fmt: skip
     assert step_picture(study) is not None
     assert network_picture(study) is not None
+
+
+def test_every_op_of_a_model_has_a_time_and_a_provenance() -> None:
+    row = source_row("moe")
+    assert row.without == 0
+    assert sum(row.counts.values()) == row.ops - row.views
+    assert sum(row.shares.values()) == pytest.approx(1)
+    [cells] = table_rows([row])
+    assert cells[:2] == ["moe", str(row.ops)]
 
 
 def test_an_interval_is_of_ninety_percent() -> None:
