@@ -8,7 +8,7 @@ Sizes mean by family of ops:
 | bmm | products | of each | |
 | convolution | groups | pixels of the output, filters, channels x window of a group | filter's |
 | attention | batch x heads | queries, keys, width of a head | 1 if causal |
-| vector | | rows, length of a row | |
+| vector | | rows, length of a row | a pool's, 0 of most |
 
 Operations are 2 batch m n k (attention 4, causal 2, backward 2.5 times that), none for vectors,
 which their bytes bound. Attention takes an exponential of every score besides, by other units. A
@@ -54,7 +54,6 @@ FAMILY: Mapping[str, str] = {
 }
 VECTOR = "vector"
 PRODUCTS = ("matmul", "bmm", "convolution", "attention")
-DIMENSIONS = 5
 SHORTEST = 2e-6  # seconds of a kernel that has next to nothing to do
 TILE, SMALL = 32, 128  # sizes of products are whole tiles or not; small m are never
 ODD = 2.0  # octaves between products of whole tiles and others, which take longer
@@ -131,19 +130,28 @@ class Rows:
         seen = np.where(window > 0, 0.5, 1.0)
         return np.asarray(np.where(self.family == "attention", seen * batch * m * n, 0.0))
 
+    @property
+    def _stride(self) -> Floats:
+        """Octaves of a convolution's pixels read over those written, from its bytes. [rows]"""
+        batch, m, n, k, window = np.maximum(self.sizes.T, 1.0)
+        width = np.where(np.isin(self.dtype, ("float16", "bfloat16")), 2.0, 4.0)
+        read = self.bytes / width - batch * n * (k + m)
+        ratio = read / (batch * m * k / window)
+        return np.asarray(np.log2(np.clip(ratio, 1.0, 16.0)))
+
     @cached_property
     def at(self) -> Floats:
-        """Coordinates in octaves, in which ops of one family that are near take alike. [rows, 5]"""
+        """Coordinates in octaves, in which ops of one family that are near take alike. [rows, 6]"""
         batch, m, n, k, window = np.log2(np.maximum(self.sizes, 1.0)).T
         causal = 4.0 * (self.sizes[:, 4] > 0)
         zero = np.zeros(len(self))
-        vector = [np.log2(np.maximum(self.bytes, 1.0)), ROW_WEIGHT * n, zero, zero, zero]
+        vector = [np.log2(np.maximum(self.bytes, 1.0)), ROW_WEIGHT * n, window, zero, zero, zero]
         by_family = {
-            "attention": [batch, m, k, causal, zero],
-            "convolution": [m, n, k, window, batch],
+            "attention": [batch, m, k, causal, zero, zero],
+            "convolution": [m, n, k, window, batch, self._stride],
         }
         odd = (self.sizes[:, 1:4] % TILE > 0) & (self.sizes[:, 1:4] >= [SMALL, 1, 1])
-        result = np.stack([m, n, k, batch, ODD * odd.any(axis=1)], axis=1)
+        result = np.stack([m, n, k, batch, ODD * odd.any(axis=1), zero], axis=1)
         for family, columns in {**by_family, VECTOR: vector}.items():
             where = self.family == family
             result[where] = np.stack(columns, axis=1)[where]

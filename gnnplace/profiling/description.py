@@ -28,6 +28,12 @@ DEPTHWISE = "depthwise"  # a convolution of each channel by itself
 # Tensors of a parameter's size that the kernels of an update read and write, as
 # `tracing.operations` computes it and `torch.optim` does, an op at a time.
 PASSES = {"sgd_update": 3, "momentum_update": 8, "adamw_update": 20}
+POOLS = {  # which argument is the window
+    "max_pool2d_with_indices": 1,
+    "max_pool2d_with_indices_backward": 2,
+    "avg_pool2d": 1,
+    "avg_pool2d_backward": 2,
+}
 WRAPPERS = {"seeded": 1, "only": 0}  # functions of `tracing.operations`: where the op's name is
 
 
@@ -149,7 +155,16 @@ def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:
         read = values[op.results[0]].bytes if op.results and op.results[0] else 0
         moved = 2 * read  # the rows that are looked up, not the whole table
     length = shape[-1] if shape else 1
-    return name, 1, prod(shape) // max(length, 1), length, 1, 0, moved
+    return name, 1, prod(shape) // max(length, 1), length, 1, _window(name, op), moved
+
+
+def _window(name: str, op: ProgramOp) -> int:
+    """Elements under a pool's window, 0 of other ops."""
+    if name not in POOLS:
+        return 0
+    sizes = op.args[POOLS[name]]
+    assert isinstance(sizes, (list, tuple))
+    return int(prod(sizes)) ** (2 if len(sizes) == 1 else 1)
 
 
 def _shape(op: ProgramOp, values: Values) -> tuple[int, ...]:
@@ -189,7 +204,7 @@ def _convolution(op: ProgramOp, values: Values) -> list[Kernel]:
     image = source if op.args[6] else out  # transposed: a gradient, from the output to the input
     moved = _moved(op, values)
     if _is_depthwise(weight, op.args[8]):
-        return [(DEPTHWISE, *_by_bytes(image, moved))]
+        return [(DEPTHWISE, *_by_bytes(image, weight, moved))]
     return [("convolution", *_convolved(image, weight, op.args[8], moved))]
 
 
@@ -199,7 +214,7 @@ def _convolution_backward(op: ProgramOp, values: Values) -> list[Kernel]:
     moved = gradient.bytes + source.bytes + weight.bytes
     name, sizes = "convolution", _convolved(image, weight, op.args[9], moved)
     if _is_depthwise(weight, op.args[9]):
-        name, sizes = DEPTHWISE, _by_bytes(image, moved)
+        name, sizes = DEPTHWISE, _by_bytes(image, weight, moved)
     wanted = op.args[10]
     made: list[Kernel] = [(f"{name}.input", *sizes)] if wanted[0] else []
     return made + ([(f"{name}.weight", *sizes)] if wanted[1] else [])
@@ -210,9 +225,12 @@ def _is_depthwise(weight: ValueInfo, groups: int) -> bool:
     return groups > 1 and weight.shape[1] == 1
 
 
-def _by_bytes(image: ValueInfo, moved: int) -> tuple[int, int, int, int, int, int]:
+def _by_bytes(
+    image: ValueInfo, weight: ValueInfo, moved: int
+) -> tuple[int, int, int, int, int, int]:
     length = image.shape[-1]
-    return 1, prod(image.shape) // max(length, 1), length, 1, 0, moved
+    rows = prod(image.shape) // max(length, 1)
+    return 1, rows, length, 1, prod(weight.shape[2:]), moved
 
 
 def _convolved(

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from gnnplace.costs.rows import Rows
+from gnnplace.costs.floors import EAGER
+from gnnplace.costs.gpus import figures
+from gnnplace.costs.rows import SHORTEST, Rows
 from gnnplace.costs.tables import Tables, shipped
 from gnnplace.files import read_json
 from gnnplace.profiling.description import describe
@@ -19,7 +21,7 @@ from gnnplace.profiling.estimation import OpTimes, estimated_times
 from gnnplace.studies.costs.cnns import __name__ as cnns
 from gnnplace.studies.costs.models import captured
 from gnnplace.tracing.models import capture_model
-from gnnplace.tracing.program import BACKWARD, FORWARD, Program
+from gnnplace.tracing.program import BACKWARD, FORWARD, UPDATE, Program
 
 PUBLISHED = Path(__file__).parent / "published.json"
 IMAGE = 4 * 3 * 224 * 224  # bytes of an image of the convolutional networks
@@ -189,10 +191,22 @@ def network_rows(progress: Say, tables: Tables | None = None) -> list[NetworkRow
         for gpu, measured in entries["rows"].items():
             if name in measured:
                 times = estimated_times(program, gpu.partition(",")[0], tables)
-                copied = entries["batch"] * IMAGE / PAGEABLE if gpu in entries["copied"] else 0.0
-                seconds = copied + float(times.seconds.sum())
+                before = zeroing(program, gpu.partition(",")[0])
+                if gpu in entries["copied"]:
+                    before += entries["batch"] * IMAGE / PAGEABLE
+                seconds = before + float(times.seconds.sum())
                 rows.append(NetworkRow(gpu, name, seconds, measured[name], mean_error(times)))
     return rows
+
+
+def zeroing(program: Program, kind: str) -> float:
+    """Seconds of setting all gradients to zero before a step, on an idle GPU.
+
+    `zero_grad` did so until PyTorch 2.0, by an op for each parameter that Python calls.
+    """
+    sizes = [program.values[op.reads[0]].bytes for op in program.ops if op.phase == UPDATE]
+    kernel = SHORTEST + EAGER.gap + np.array(sizes) / figures(kind).bandwidth
+    return float(np.maximum(kernel, EAGER.forward).sum())
 
 
 @cache

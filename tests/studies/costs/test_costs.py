@@ -158,6 +158,14 @@ def test_every_op_of_a_model_has_a_time_and_a_provenance() -> None:
     assert cells[:2] == ["moe", str(row.ops)]
 
 
+def test_gradients_are_set_to_zero_one_by_one() -> None:
+    program = steps._network("resnet18", 2)
+    count = sum(op.phase == "update" for op in program.ops)
+    assert count == 62
+    found = steps.zeroing(program, "titan-v")
+    assert found == pytest.approx(count * 32e-6, rel=0.01)  # each of them small
+
+
 def test_an_interval_is_of_ninety_percent() -> None:
     trial = Trial(POINT, "a100", "relu", "float32", np.array([0.1, -0.3]), np.full(2, 0.1), "table")
     assert trial.covered == 0.5
