@@ -14,6 +14,8 @@ from gnnplace.report.pictures import Axis, Series, chart
 from gnnplace.studies.costs.galvatron import layer_rows
 from gnnplace.studies.costs.left_out import GPU, OP, POINT, Trial, op_kind, summaries
 from gnnplace.studies.costs.provenance import KIND, table_rows
+from gnnplace.studies.costs.sailor import mean_error, misordered
+from gnnplace.studies.costs.sailor import rows as sailor_rows
 from gnnplace.studies.costs.sailor_memory import memory_rows
 from gnnplace.studies.costs.steps import StepRow, agreements
 
@@ -138,8 +140,16 @@ def _pipelines(study: CostStudy) -> list[str]:
         return []
     rows = [asdict(row) if is_dataclass(row) else dict(row) for row in study.pipelines]  # type: ignore[call-overload, arg-type]
     heads = list(rows[0])
-    return ["## Pipelines on several GPUs (Sailor)\n",
+    return ["## Pipelines on several GPUs (Sailor), from layer profiles\n", *_pipeline_figures(),
             _table(heads, [[_cell(row[head]) for head in heads] for row in rows])]  # fmt: skip
+
+
+def _pipeline_figures() -> list[str]:
+    found = sailor_rows()
+    several = [row for row in found if row.microbatch > 1]
+    return [f"Mean error {mean_error(found):.1%}, {mean_error(several):.1%} of the {len(several)} "
+            f"with micro-batches above 1; pairs of plans in the wrong order: "
+            f"{len(misordered(found))}.\n"]  # fmt: skip
 
 
 def _memory() -> list[str]:
