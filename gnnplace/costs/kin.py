@@ -2,7 +2,8 @@
 
 An op without rows of its own is answered by its kin (the gradient of a product by the product at
 its own shape, an unlisted pointwise op by all pointwise ops of that GPU at its bytes), by the same
-op in another type, or by the same op on the GPU that is nearest by what decides how far an op is
+op in another type (on tensor cores these are alike: what matters is how far the units are kept
+busy), or by the same op on the GPU that is nearest by what decides how far an op is
 from its roofline: watts a unit of arithmetic for products (NVIDIA's small cards cannot hold their
 clocks), generation for the rest.
 """
@@ -72,6 +73,8 @@ PRODUCT_KIN: Mapping[str, str] = {
 # Gradients that are products as their kin are: their few rows correct the kin's many.
 CORRECTED = frozenset(("matmul.backward", "bmm.backward", "attention_backward"))
 HALVES = ("bfloat16", "float16")
+TENSOR_TYPES = (*HALVES, "tf32")
+FIRST_TENSOR_CORES = 2017
 OTHER_TYPES: Mapping[str, tuple[str, ...]] = {
     "float32": HALVES,
     "tf32": (*HALVES, "float32"),
@@ -110,11 +113,26 @@ def same_speed(kind: str, dtype: str) -> tuple[str, ...]:
     return (dtype,)
 
 
-def apart(first: str, second: str, op: str, dtype: str) -> float:
-    """How unlike two GPUs are for an op; 0 of the same."""
+def on_tensor_cores(kind: str, dtype: str) -> bool:
+    """Whether a kind multiplies a type on tensor cores."""
+    gpu = figures(kind)
+    faster = gpu.flops(dtype) > 1.5 * gpu.flops("float32")
+    return dtype in TENSOR_TYPES and gpu.year >= FIRST_TENSOR_CORES and faster
+
+
+def tensor_types(kind: str, op: str, dtype: str, other: str) -> tuple[str, ...]:
+    """Other types in which `other` computes a product on tensor cores, if `kind` does in this."""
+    if class_of(op) != "products" or not on_tensor_cores(kind, dtype):
+        return ()
+    alike = (dtype, *same_speed(other, dtype))
+    return tuple(t for t in TENSOR_TYPES if t not in alike and on_tensor_cores(other, t))
+
+
+def apart(first: str, second: str, op: str, dtype: str, its: str = "") -> float:
+    """How unlike two GPUs are for an op in a type, the second in its own type; 0 of the same."""
     a, b = figures(first), figures(second)
     years = 0.05 * abs(a.year - b.year)
     if FAMILY.get(op, VECTOR) == VECTOR:
         return years + 0.2 * abs(np.log(a.bandwidth / b.bandwidth))
-    density = np.log(a.flops(dtype) / a.power) - np.log(b.flops(dtype) / b.power)
+    density = np.log(a.flops(dtype) / a.power) - np.log(b.flops(its or dtype) / b.power)
     return float(years + abs(density))

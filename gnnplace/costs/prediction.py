@@ -16,14 +16,22 @@ measured times are within exp(+-1.645 e). All candidates' constants are measured
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.costs.gpus import FLOAT32, figures, known_kind
-from gnnplace.costs.kin import OTHER_TYPES, apart, class_of, group_of, kin_of, same_speed
+from gnnplace.costs.kin import (
+    OTHER_TYPES,
+    apart,
+    class_of,
+    group_of,
+    kin_of,
+    same_speed,
+    tensor_types,
+)
 from gnnplace.costs.rows import Floats, Names, Rows, roofline
 from gnnplace.costs.tables import Tables
 
@@ -34,6 +42,7 @@ CLEARLY = 1.3  # times less than a neighbour's the roofline's error must be
 FAR = 4.0  # octaves that double the error
 MISALIGNED = 3.0  # products in half precision with a size that is no multiple of 8
 MULTIPLE = 8
+TENSOR_STEP = 0.3  # error from one type on tensor cores to another: assumed, no op has both
 
 
 @dataclass(frozen=True)
@@ -79,22 +88,39 @@ class Estimate:
     source: Names
 
 
-def predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
+def predict(rows: Rows, kind: str, tables: Tables, *, computed: bool = True) -> Estimate:
     """Times of ops on a kind of device.
 
     Args:
         rows: The ops; their seconds are not read.
         kind: Of device, by any of its names.
         tables: To answer from.
+        computed: Whether types are those of the values, and convolutions of float32 may use TF32 as
+            by default; or those in which they were measured.
 
     Raises:
         InputError: no figures of the kind are known.
     """
     kind = known_kind(kind) or kind
     first, same = _distinct(rows)
-    found = _predict(as_computed(rows.take(first), kind), kind, tables)
+    few = rows.take(first)
+    found = _predict(few, kind, tables)
+    tensor = as_computed(few, kind)
+    if computed and not np.array_equal(tensor.dtype, few.dtype):
+        found = _faster(found, _predict(tensor, kind, tables))
     return Estimate(
         found.seconds[same], found.error[same], found.provenance[same], found.source[same]
+    )
+
+
+def _faster(one: Estimate, other: Estimate) -> Estimate:
+    """Of each op the shorter: a library that may take either type takes the faster kernel."""
+    first = one.seconds <= other.seconds
+    return Estimate(
+        np.where(first, one.seconds, other.seconds),
+        np.where(first, one.error, other.error),
+        np.where(first, one.provenance, other.provenance).astype(np.int8),
+        np.where(first, one.source, other.source),
     )
 
 
@@ -141,7 +167,7 @@ def _predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
 
 
 def as_computed(rows: Rows, kind: str) -> Rows:
-    """With the type in which a kind computes: convolutions of float32 use TF32, as by default."""
+    """With the type in which a kind may compute: TF32 in convolutions of float32, as by default."""
     gpu = figures(kind)
     if gpu.flops("tf32") <= gpu.flops(FLOAT32):
         return rows
@@ -181,12 +207,31 @@ def candidates(tables: Tables, kind: str, op: str, dtype: str) -> Iterator[Candi
     yield from _on(tables, kind, kind, op, dtype, TABLE)
     others = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
     for name in _line(op):
-        near = [k for k in others if any(tables.surface(k, name, t) for t in same_speed(k, dtype))]
-        near.sort(key=lambda other: (apart(kind, other, op, dtype), other))
-        for other in near[:GPUS_TRIED]:
-            yield from _on(tables, kind, other, op, dtype, NEIGHBOUR, name)
+        for alike in (same_speed, lambda k, t: tensor_types(kind, op, t, k)):
+            near = _nearest(tables, kind, others, (op, name), dtype, alike)
+            for other in near:
+                yield from _on(tables, kind, other, op, dtype, NEIGHBOUR, name)
+            if near:
+                break
     bias, error = error_of(tables, kind, "roofline", op)
     yield Candidate(kind, op, dtype, bias, error, ROOFLINE)
+
+
+def _nearest(
+    tables: Tables,
+    kind: str,
+    others: list[str],
+    op: tuple[str, str],
+    dtype: str,
+    alike: Callable[[str, str], tuple[str, ...]],
+) -> list[str]:
+    """The GPUs with a table of the second op, in a type that is alike, that are nearest."""
+    found = []
+    for other in others:
+        types = [t for t in alike(other, dtype) if tables.surface(other, op[1], t)]
+        if types:
+            found.append((apart(kind, other, op[0], dtype, types[0]), other))
+    return [other for _, other in sorted(found)[:GPUS_TRIED]]
 
 
 def _line(op: str) -> list[str]:
@@ -201,10 +246,6 @@ def _on(
     tables: Tables, kind: str, other: str, op: str, dtype: str, best: str, only: str = ""
 ) -> Iterator[Candidate]:
     """Tables of one GPU: of the op, of its kin, in this type and in others."""
-    away = 0.0
-    if other != kind:
-        at_least, each = error_of(tables, kind, "gpu", op)
-        away = at_least + each * apart(kind, other, op, dtype)
     bias, error, before = 0.0, 0.0, op
     for name in _line(op):
         if name != op:
@@ -213,14 +254,24 @@ def _on(
         before = name
         if only and name != only:
             continue
-        for t in (*same_speed(other, dtype), *OTHER_TYPES.get(dtype, ())):
+        same, tensor = same_speed(other, dtype), tensor_types(kind, op, dtype, other)
+        for t in dict.fromkeys((*same, *tensor, *OTHER_TYPES.get(dtype, ()))):
             if tables.surface(other, name, t) is None:
                 continue
-            exact = t in same_speed(other, dtype)
-            typed = (0.0, 0.0) if exact else error_of(tables, other, "dtype", op)
+            typed = (0.0, 0.0) if t in same else error_of(tables, other, "dtype", op)
+            typed = (0.0, TENSOR_STEP) if t in tensor else typed
+            away = _away(tables, kind, other, op, (dtype, t if t in tensor else dtype))
             total = float(np.hypot(np.hypot(error, away), typed[1]))
-            plain = best if exact and name == op else NEIGHBOUR
+            plain = best if t in same and name == op else NEIGHBOUR
             yield Candidate(other, name, t, bias + typed[0], total, plain)
+
+
+def _away(tables: Tables, kind: str, other: str, op: str, dtypes: tuple[str, str]) -> float:
+    """Error of the step from another GPU, 0 from the same."""
+    if other == kind:
+        return 0.0
+    at_least, each = error_of(tables, kind, "gpu", op)
+    return at_least + each * apart(kind, other, op, *dtypes)
 
 
 def _kin_step(tables: Tables, kind: str, op: str, kin: str) -> tuple[float, float]:

@@ -20,12 +20,10 @@ from gnnplace.costs.kin import POOLED, group_of
 from gnnplace.costs.prediction import (
     PROVENANCES,
     TABLE,
-    Estimate,
-    as_computed,
     error_of,
     predict,
 )
-from gnnplace.costs.rows import Floats, Rows, roofline
+from gnnplace.costs.rows import Floats, Rows
 from gnnplace.costs.tables import Tables
 
 POINT, GPU, OP = "point", "GPU", "op"
@@ -101,19 +99,10 @@ def ops_left_out(rows: Mapping[str, Rows]) -> Iterator[Trial]:
 
 
 def _trial(left_out: str, kind: str, op: str, dtype: str, rows: Rows, tables: Tables) -> Trial:
-    found = _as_measured(rows, kind, tables)
+    found = predict(rows, kind, tables, computed=False)  # TF32 was asked for by nobody here
     most = PROVENANCES[int(np.bincount(found.provenance).argmax())]
     off = np.log(rows.seconds / found.seconds)
     return Trial(left_out, kind, op, dtype, off, found.error, most)
-
-
-def _as_measured(rows: Rows, kind: str, tables: Tables) -> Estimate:
-    """Predicted in the type in which they were measured: TF32 is asked for by nobody here."""
-    if np.array_equal(as_computed(rows, kind).dtype, rows.dtype):
-        return predict(rows, kind, tables)
-    plain = predict(as_computed(rows, kind), kind, tables)
-    scale = roofline(kind, rows) / roofline(kind, as_computed(rows, kind))
-    return Estimate(plain.seconds * scale, plain.error, plain.provenance, plain.source)
 
 
 def _each(tables: Mapping[str, Rows]) -> Iterator[tuple[str, str, str, Rows]]:
