@@ -87,6 +87,12 @@ class Estimate:
     provenance: NDArray[np.int8]
     source: Names
 
+    def take(self, index: NDArray[np.intp]) -> Estimate:
+        """Of some of the ops, or of one several times."""
+        return Estimate(
+            self.seconds[index], self.error[index], self.provenance[index], self.source[index]
+        )
+
 
 def predict(rows: Rows, kind: str, tables: Tables, *, computed: bool = True) -> Estimate:
     """Times of ops on a kind of device.
@@ -108,9 +114,7 @@ def predict(rows: Rows, kind: str, tables: Tables, *, computed: bool = True) -> 
     tensor = as_computed(few, kind)
     if computed and not np.array_equal(tensor.dtype, few.dtype):
         found = _faster(found, _predict(tensor, kind, tables))
-    return Estimate(
-        found.seconds[same], found.error[same], found.provenance[same], found.source[same]
-    )
+    return found.take(same)
 
 
 def _faster(one: Estimate, other: Estimate) -> Estimate:

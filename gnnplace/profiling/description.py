@@ -7,8 +7,9 @@ that are looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -42,36 +43,49 @@ class Description:
     """A program's ops as rows.
 
     Attributes:
-        rows: One or two an op, none of them with seconds.
-        owner: Op of each row. [rows]
+        distinct: Rows that are all different, none of them with seconds: layers repeat.
+        same: Which of these each kernel is. [kernels]
+        owner: Op of each kernel, of which an op has one or two. [kernels]
         view: Whether an op is a view. [ops]
     """
 
-    rows: Rows
+    distinct: Rows
+    same: NDArray[np.intp]
     owner: NDArray[np.intp]
     view: NDArray[np.bool_]
+
+    @cached_property
+    def rows(self) -> Rows:
+        """One a kernel. [kernels]"""
+        return self.distinct.take(self.same)
 
 
 def describe(program: Program) -> Description:
     """Every op of a program as rows of `gnnplace.costs`."""
-    kernels: list[Kernel] = []
-    dtypes: list[str] = []
+    values = program.values
+    numbers: dict[tuple[Kernel, str], int] = {}
+    same: list[int] = []
     owner: list[int] = []
     for i, op in enumerate(program.ops):
-        made = kernels_of(op, program.values)
-        kernels += made
-        dtypes += [_dtype(op, program.values)] * len(made)
-        owner += [i] * len(made)
-    columns: Sequence[Sequence[Any]] = list(zip(*kernels, strict=True)) or [()] * 7
-    rows = Rows(
+        dtype = "float32" if op.view else _dtype(op, values)
+        for kernel in kernels_of(op, values):
+            same.append(numbers.setdefault((kernel, dtype), len(numbers)))
+            owner.append(i)
+    view = np.array([op.view for op in program.ops], dtype=np.bool_)
+    of_kernel = np.array([same, owner], dtype=np.intp)
+    return Description(_rows(numbers), of_kernel[0], of_kernel[1], view)
+
+
+def _rows(kernels: Iterable[tuple[Kernel, str]]) -> Rows:
+    flat = [(*kernel, dtype) for kernel, dtype in kernels]
+    columns: Sequence[Sequence[Any]] = list(zip(*flat, strict=True)) or [()] * 8
+    return Rows(
         np.array(columns[0], dtype=np.str_),
-        np.array(dtypes, dtype=np.str_),
+        np.array(columns[7], dtype=np.str_),
         np.array(columns[1:6], dtype=np.float64).T.copy(),
         np.array(columns[6], dtype=np.float64),
-        np.zeros(len(kernels)),
+        np.zeros(len(flat)),
     )
-    view = np.array([op.view for op in program.ops], dtype=np.bool_)
-    return Description(rows, np.array(owner, dtype=np.intp), view)
 
 
 def kernels_of(op: ProgramOp, values: Values) -> list[Kernel]:
@@ -125,15 +139,19 @@ def _bytes(info: ValueInfo) -> int:
 
 
 def _moved(op: ProgramOp, values: Values) -> int:
-    total = sum(_bytes(values[name]) for name in op.reads)
-    return total + sum(_bytes(values[name]) for name in op.results if name is not None)
+    total = 0
+    for name in (*op.reads, *op.results):
+        if name is not None:
+            info = values[name]
+            total += _bytes(info) if 0 in info.stride else info.bytes
+    return total
 
 
 def _dtype(op: ProgramOp, values: Values) -> str:
     """Of the first floating-point tensor among arguments, then results."""
     for name in (*op.reads, *op.results):
-        if name is not None and values[name].dtype.is_floating_point:
-            return _type_name(values[name].dtype)
+        if name is not None and (found := _type_name(values[name].dtype)):
+            return found
     return "float32"
 
 
@@ -141,9 +159,12 @@ _TYPES: dict[torch.dtype, str] = {}
 
 
 def _type_name(dtype: torch.dtype) -> str:
-    if dtype not in _TYPES:
-        _TYPES[dtype] = str(dtype).removeprefix("torch.")
-    return _TYPES[dtype]
+    """Empty of types that are not floating-point."""
+    found = _TYPES.get(dtype)
+    if found is None:
+        found = str(dtype).removeprefix("torch.") if dtype.is_floating_point else ""
+        _TYPES[dtype] = found
+    return found
 
 
 def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:

@@ -70,7 +70,7 @@ def estimated_times(
         InputError: no figures of the kind are known.
     """
     found = describe(program)
-    estimate = predict(found.rows, kind, tables or shipped())
+    estimate = predict(found.distinct, kind, tables or shipped()).take(found.same)
     count, owner = len(program.ops), found.owner
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
     error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(kernel, 1e-30)
@@ -86,7 +86,7 @@ def estimated_times(
         error,
         _sources(found, estimate, count),
         _shares(found, estimate, seconds),
-        tuple(owner[misaligned(found.rows)].tolist()),
+        tuple(owner[misaligned(found.distinct)[found.same]].tolist()),
     )
 
 
@@ -98,14 +98,16 @@ def _late(program: Program) -> NDArray[np.bool_]:
 def _layers(program: Program) -> NDArray[np.intp]:
     """Layer and phase of each op; what is in no numbered module is a layer of its own."""
     numbers: dict[tuple[str, str], int] = {}
-    layer_of: dict[str | None, str] = {}
+    layer_of: dict[tuple[str | None, str], int] = {}
     layers = []
     for op in program.ops:
-        if op.module not in layer_of:
+        key = (op.module, op.phase)
+        layer = layer_of.get(key)
+        if layer is None:
             match = LAYER.match(op.module or "")
-            layer_of[op.module] = match[1] if match else ""
-        key = (layer_of[op.module], op.phase)
-        layers.append(numbers.setdefault(key, len(numbers)))
+            named = (match[1] if match else "", op.phase)
+            layer = layer_of[key] = numbers.setdefault(named, len(numbers))
+        layers.append(layer)
     return np.array(layers, dtype=np.intp)
 
 
