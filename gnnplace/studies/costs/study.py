@@ -57,7 +57,7 @@ def study_costs(
         progress: Called with a line before each model.
 
     Returns:
-        All rows. A run takes four minutes of one core, most of it to capture 71 models.
+        All rows. A run takes three minutes of one core, most of it to capture 71 models.
     """
     tables = shipped()
     steps = language_rows(progress, unseen=False)
