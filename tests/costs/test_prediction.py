@@ -3,7 +3,7 @@ import pytest
 
 from gnnplace.costs.calibration import NINETY, calibrate, spread, widened
 from gnnplace.costs.gpus import GPUS, figures
-from gnnplace.costs.kin import SPECIAL, apart, kin_of
+from gnnplace.costs.kin import SPECIAL, apart, kin_of, on_tensor_cores, tensor_types
 from gnnplace.costs.prediction import (
     MISALIGNED,
     NEIGHBOUR,
@@ -150,3 +150,41 @@ def test_kin_end_somewhere() -> None:
         while kin_of(seen[-1]):
             seen.append(kin_of(seen[-1]))
             assert len(seen) < 6
+
+
+def convolution(m: int, n: int, k: int, dtype: str = "float32") -> Rows:
+    moved = 4 * (m * k // 9 + k * n + m * n)
+    record = Record("convolution", dtype, 1.0, m=m, n=n, k=k, window=9, bytes=moved)
+    return from_records([record])
+
+
+def test_types_of_tensor_cores_answer_for_each_other() -> None:
+    assert on_tensor_cores("a100", "tf32")
+    assert on_tensor_cores("v100", "float16")
+    assert not on_tensor_cores("v100", "bfloat16")
+    assert not on_tensor_cores("p100", "float16")
+    assert tensor_types("a100", "convolution", "tf32", "v100") == ("float16",)
+    assert tensor_types("a100", "add", "tf32", "v100") == ()
+    assert tensor_types("p100", "convolution", "float16", "v100") == ()
+    [source] = predict(convolution(12 * 56 * 56, 64, 576, "bfloat16"), "h100", shipped()).source
+    assert source in ("neighbour: v100 convolution float16", "neighbour: t4 convolution float16")
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(12 * 56 * 56, 64, 576), (49, 8, 72)])
+def test_a_convolution_takes_tf32_where_it_is_faster(m: int, n: int, k: int) -> None:
+    asked = convolution(m, n, k)
+    both = predict(asked, "a100", shipped()).seconds
+    plain = predict(asked, "a100", shipped(), computed=False).seconds
+    tensor = predict(convolution(m, n, k, "tf32"), "a100", shipped(), computed=False).seconds
+    assert both == pytest.approx(np.minimum(plain, tensor))
+
+
+def test_one_stride_is_told_from_another_by_the_bytes_read() -> None:
+    one = convolution(1000, 64, 576)
+    two = from_records(
+        [Record("convolution", "float32", 1.0, m=1000, n=64, k=576, window=9,
+                bytes=4 * (4 * 1000 * 64 + 576 * 64 + 1000 * 64))]
+    )  # fmt: skip
+    assert one.at[0, 5] == 0
+    assert two.at[0, 5] == 2
+    assert np.array_equal(one.at[0, :5], two.at[0, :5])
