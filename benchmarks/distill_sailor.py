@@ -5,8 +5,9 @@
 FOLDER holds the files of eth-easl/sailor, gzipped as they are. Kept: what each plan on Clariden was
 and took, the profiled seconds of a layer's forward and backward pass at four GPUs of tensor
 parallelism (Varuna's format: there is no sound profile of GPT-Neo-2.7B on GH200 in the others),
-parameters and kept activations (bytes an example) of the layers, and seconds of an optimizer step,
-fitted to the profiled steps of OPT-350M on one, two and four GPUs.
+parameters and kept activations (bytes an example) of the layers, seconds of an optimizer step,
+fitted to the profiled steps of OPT-350M on one, two and four GPUs, and seconds of a block of
+OPT-350M on one GPU of each kind.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import numpy as np
 
 MODELS = {"OPT-350": "OPT-350", "GPT-NEO": "GPT-Neo-2.7"}
 TENSOR_PARALLEL = "4"
+KINDS = {"A100-40": "a100", "A100-80": "a100-80", "GH-96": "gh200", "RTX-2080": "rtx-2080-ti",
+         "RTX-3090": "rtx-3090", "Titan-RTX": "titan-rtx", "V100-16": "v100"}  # fmt: skip
 
 
 def read(path: Path) -> Any:
@@ -80,6 +83,19 @@ def plans(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def single_layers(folder: Path) -> dict[str, dict[str, list[float]]]:
+    """Mean seconds of a block of OPT-350M on one GPU, forward and backward, by kind and batch."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, kind in KINDS.items():
+        profile = read(folder / f"profiles/OPT-350/{name}/profile.json.gz")
+        for size in ("1", "2", "4", "8"):
+            if "1" in profile.get(size, {}):
+                blocks = list(profile[size]["1"].values())[2:-2]
+                mean = np.mean([layer[:2] for layer in blocks], axis=0)
+                found.setdefault(kind, {})[size] = [float(f"{x:.4g}") for x in mean]
+    return found
+
+
 def main() -> None:
     """Reads the folder, writes the rows."""
     parser = argparse.ArgumentParser(description="Distils Sailor's validation on GH200.")
@@ -98,6 +114,7 @@ def main() -> None:
         "update": optimizer(folder),
         "models": {name: layers_of(folder, name) for name in MODELS.values()},
         "plans": plans(folder),
+        "layers": single_layers(folder),
     }
     lines = (f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
     args.output.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -16,7 +16,7 @@ measured times are within exp(+-1.645 e). All candidates' constants are measured
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,15 +94,17 @@ class Estimate:
         )
 
 
-def predict(rows: Rows, kind: str, tables: Tables, *, computed: bool = True) -> Estimate:
+def predict(
+    rows: Rows, kind: str, tables: Tables, *, tf32: Sequence[str] = ("convolution",)
+) -> Estimate:
     """Times of ops on a kind of device.
 
     Args:
         rows: The ops; their seconds are not read.
         kind: Of device, by any of its names.
         tables: To answer from.
-        computed: Whether types are those of the values, and convolutions of float32 may use TF32 as
-            by default; or those in which they were measured.
+        tf32: Families of ops that may compute in TF32 where their values are float32; PyTorch's
+            default.
 
     Raises:
         InputError: no figures of the kind are known.
@@ -111,8 +113,8 @@ def predict(rows: Rows, kind: str, tables: Tables, *, computed: bool = True) -> 
     first, same = _distinct(rows)
     few = rows.take(first)
     found = _predict(few, kind, tables)
-    tensor = as_computed(few, kind)
-    if computed and not np.array_equal(tensor.dtype, few.dtype):
+    tensor = as_computed(few, kind, tf32)
+    if not np.array_equal(tensor.dtype, few.dtype):
         found = _faster(found, _predict(tensor, kind, tables))
     return found.take(same)
 
@@ -170,12 +172,12 @@ def _predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
     return Estimate(seconds, error, provenance, np.array(sources, dtype=np.str_)[source])
 
 
-def as_computed(rows: Rows, kind: str) -> Rows:
-    """With the type in which a kind may compute: TF32 in convolutions of float32, as by default."""
+def as_computed(rows: Rows, kind: str, families: Sequence[str]) -> Rows:
+    """With the type in which a kind may compute: TF32 in families of ops of float32."""
     gpu = figures(kind)
     if gpu.flops("tf32") <= gpu.flops(FLOAT32):
         return rows
-    tensor = (rows.family == "convolution") & (rows.dtype == FLOAT32)
+    tensor = np.isin(rows.family, families) & (rows.dtype == FLOAT32)
     dtype = np.where(tensor, "tf32", rows.dtype).astype(np.str_)
     return Rows(rows.op, dtype, rows.sizes, rows.bytes, rows.seconds)
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gnnplace.costs.floors import EAGER, NOTHING, Floor, with_floor
@@ -59,6 +60,8 @@ def estimated_times(
 ) -> OpTimes:
     """Times of every op on a kind of device, eager, and where they are from.
 
+    Products of float32 use TF32 where `torch.set_float32_matmul_precision` allows it.
+
     Args:
         program: Its values need no tensors.
         kind: By any of its names.
@@ -70,7 +73,7 @@ def estimated_times(
         InputError: no figures of the kind are known.
     """
     found = describe(program)
-    estimate = predict(found.distinct, kind, tables or shipped()).take(found.same)
+    estimate = predict(found.distinct, kind, tables or shipped(), tf32=_tf32()).take(found.same)
     count, owner = len(program.ops), found.owner
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
     error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(kernel, 1e-30)
@@ -88,6 +91,12 @@ def estimated_times(
         _shares(found, estimate, seconds),
         tuple(owner[misaligned(found.distinct)[found.same]].tolist()),
     )
+
+
+def _tf32() -> tuple[str, ...]:
+    """Families of ops that may compute in TF32, as PyTorch is set."""
+    products = torch.get_float32_matmul_precision() != "highest"
+    return ("convolution", "matmul", "bmm") if products else ("convolution",)
 
 
 def _late(program: Program) -> NDArray[np.bool_]:

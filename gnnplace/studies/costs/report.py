@@ -38,8 +38,8 @@ LEFT = {
 
 def page(study: CostStudy) -> str:
     """The whole report."""
-    parts = [HEAD, *_language(study), *_networks(study), *_trials(study), *_pipelines(study)]
-    parts += [*_memory(), *_sources(study)]
+    parts = [HEAD, *_language(study), *_layers(study), *_networks(study), *_trials(study)]
+    parts += [*_pipelines(study), *_memory(), *_sources(study)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -61,6 +61,10 @@ def headline(study: CostStudy) -> list[str]:
         "90 % interval"
         for name, mine in study.trials.items()
     ]
+    if study.layers:
+        kinds = {row.gpu for row in study.layers}
+        off = _mean([abs(row.off) for row in study.layers])
+        lines.append(f"a layer of OPT-350M on {len(kinds)} kinds of GPUs: {off:.1%} off")
     if study.sources:
         ops, without = (sum(getattr(row, n) for row in study.sources) for n in ("ops", "without"))
         lines.append(f"{len(study.sources)} models, {ops} ops: {without} without a time")
@@ -103,6 +107,20 @@ def _language(study: CostStudy) -> list[str]:
     )
     return ["## Training steps of language models, float32, eager\n", _table(heads, rows), mean,
             "![Predicted and published steps](costs-steps.svg)\n"]  # fmt: skip
+
+
+def _layers(study: CostStudy) -> list[str]:
+    if not study.layers:
+        return []
+    heads = ("GPU", "batch", "forward", "published", "backward", "published", "both off")
+    rows = []
+    for row in sorted(study.layers, key=lambda row: (row.gpu, row.batch)):
+        times = (row.forward, row.measured_forward, row.backward, row.measured_backward)
+        cells = [f"{1e3 * seconds:.1f} ms" for seconds in times]
+        rows.append([row.gpu, f"{row.batch} x 2048", *cells, f"{row.off:+.1%}"])
+    told = f"Mean error of both passes {_mean([abs(row.off) for row in study.layers]):.1%}.\n"
+    return ["## A layer of OPT-350M, float32 with TF32 where there is, nothing fitted (Sailor)\n",
+            _table(heads, rows), told]  # fmt: skip
 
 
 def _networks(study: CostStudy) -> list[str]:

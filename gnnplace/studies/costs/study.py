@@ -10,6 +10,7 @@ from typing import Any
 
 from gnnplace.costs.tables import shipped
 from gnnplace.files import write_text
+from gnnplace.studies.costs.layers import LayerTimes, layer_times
 from gnnplace.studies.costs.left_out import (
     GPU,
     OP,
@@ -37,6 +38,7 @@ class CostStudy:
         trials: Promised and found errors, by what was left out.
         pipelines: Steps of several GPUs, as `gnnplace.studies.costs.sailor` makes them.
         sources: Where times of ops are from, by model.
+        layers: Of a transformer on seven kinds of GPUs.
     """
 
     steps: list[StepRow]
@@ -45,6 +47,7 @@ class CostStudy:
     trials: dict[str, list[Trial]]
     pipelines: list[Any]
     sources: list[SourceRow] = field(default_factory=list)
+    layers: list[LayerTimes] = field(default_factory=list)
 
 
 def study_costs(
@@ -69,7 +72,9 @@ def study_costs(
         GPU: list(gpus_left_out(tables.rows)),
         OP: list(ops_left_out(tables.rows)),
     }
-    study = CostStudy(steps, unseen, networks, trials, _pipelines(), source_rows(progress))
+    study = CostStudy(
+        steps, unseen, networks, trials, _pipelines(), source_rows(progress), layer_times()
+    )
     if output is not None:
         write_study(study, Path(output))
     return study
