@@ -27,6 +27,7 @@ from gnnplace.policy.search.anytime import Anytime
 from gnnplace.search.narrow_problem import narrow_problem
 
 FINISHING = (5e-4, 1e-6)  # seconds, and seconds an op, that checking a placement takes afterwards
+ENCODING = 3e-5  # seconds an op that the network takes once before the search
 DECODING = 0.3  # share of the budget after which no further aim is decoded
 REFINED = 0.45  # share of the budget after which no further pass over a decode begins
 
@@ -79,9 +80,9 @@ class LearnedPlacer(Placer):
         passes = Passes(rollouts)
         best = passes.best(ranked, begin + REFINED * (deadline - begin) if timed else np.inf)
         note = f"{best.aim}; best of {len(ranked)} decodes, refined"
-        if time.perf_counter() >= deadline:
-            return Found(space.spread(best.unit_device), best.order, note)
         finishing = FINISHING[0] + FINISHING[1] * space.problem.num_ops
+        if time.perf_counter() + finishing + ENCODING * space.problem.num_ops >= deadline:
+            return Found(space.spread(best.unit_device), best.order, note)
         state, what = Anytime(rollouts, rng, passes).search(best, deadline - finishing)
         return Found(state.best_device, state.best_order, f"{note}, then {what}")
 

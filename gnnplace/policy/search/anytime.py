@@ -22,7 +22,7 @@ from gnnplace.policy.search.guided import Habit, State, back_to_best, search_ker
 from gnnplace.search.moves import Neighbourhood, neighbourhood, seed_kernel
 
 COLDEST = 1e-4
-FIRST_MOVES = 10  # that tell how long a move takes
+FIRST_MOVES, FIRST_OPS = 10, 200_000  # moves, and ops in all, that tell how long a move takes
 ROUND_SECONDS = 0.01
 REFINING = 0.2  # of a cycle's time, for passes after it
 ROUND_SHARE = 0.2  # a round takes at most so much of what is left, not to be late
@@ -80,9 +80,10 @@ class Anytime:
         """The best state found from ``start`` until ``deadline``, and what was done."""
         s = start_state(self.space, start.unit_device, start.order)
         seed_kernel(int(self.rng.integers(2**31)))
+        first = int(np.clip(FIRST_OPS // self.space.problem.num_ops, 1, FIRST_MOVES))
         begin = time.perf_counter()
-        self._run(s, KINDS[0], COLDEST, FIRST_MOVES)
-        self.seconds_a_move = max(1e-7, (time.perf_counter() - begin) / FIRST_MOVES)
+        self._run(s, KINDS[0], COLDEST, first)
+        self.seconds_a_move = max(1e-7, (time.perf_counter() - begin) / first)
         kinds = self._kinds((deadline - begin) / self.seconds_a_move)
         length = (deadline - begin) / (1 if len(kinds) == 1 else 2 * len(kinds) + 2)
         last, cycle = kinds[0], 0
