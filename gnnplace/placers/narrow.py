@@ -14,7 +14,6 @@ Complexity: near-linear for the groups, a hundred coarse schedules for starts, t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -24,6 +23,7 @@ from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
 from gnnplace.search.chunk_search import ChunkSearch, Start, justified
 from gnnplace.search.chunks import device_counts, device_ranking
+from gnnplace.search.clock import now
 from gnnplace.search.narrow_problem import NarrowProblem, narrow_problem
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.justification import justify
@@ -72,10 +72,10 @@ def narrow_search(
     seconds = max([expansion.add(start) for start in starts[:EXPANDED]])
     search = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
     shown, took = starts[0].score, 0.0
-    while time.perf_counter() + took + seconds < deadline:
-        begin = time.perf_counter()
+    while now() + took + seconds < deadline:
+        begin = now()
         search.run_lap()
-        took = time.perf_counter() - begin
+        took = now() - begin
         if search.best.score < WORTH * shown:
             shown = search.best.score
             seconds = expansion.add(search.best)
@@ -98,7 +98,7 @@ class Expansion:
 
     def add(self, start: Start) -> float:
         """Expands one more; the seconds that took."""
-        begin = time.perf_counter()
+        begin = now()
         space, narrow = self.space, self.narrow
         device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(np.int32)
         own = narrow.fine_order(space.problem, start.order)
@@ -111,7 +111,7 @@ class Expansion:
             score = space.score(device, order, self.score)
             if score < self.score:
                 self.score, self.best = score, (device, order)
-        return time.perf_counter() - begin
+        return now() - begin
 
 
 def ranked_starts(

@@ -11,7 +11,7 @@ decodes are starts beside the constructions there, which are the one thing that 
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,16 +20,14 @@ import torch
 
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.narrow import narrow_search
-from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
+from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.narrow_problem import narrow_problem
 
-FINISHING = (5e-4, 1e-6)  # seconds, and seconds an op, that checking a placement takes afterwards
 ENCODING = 3e-5  # seconds an op that the network takes once before the search
-DECODING = 0.3  # share of the budget after which no further aim is decoded
-REFINED = 0.45  # share of the budget after which no further pass over a decode begins
 
 
 @lru_cache(maxsize=2)
@@ -65,26 +63,65 @@ class LearnedPlacer(Placer):
         self.on_groups = on_groups
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        policy = self.policy or load_policy()
-        given = {} if self.orders is None else {"orders": self.orders}
         narrow = narrow_problem(space) if self.on_groups else None
         if narrow is not None:
             coarse = SearchSpace(narrow.problem)
-            decoded = Rollouts(coarse, policy, **given).greedy()
-            starts = [one.unit_device for one in decoded]
+            starts = [one.unit_device for one in self.rollouts(coarse).greedy()]
             return narrow_search(space, narrow, coarse, starts, rng, deadline)
-        begin = time.perf_counter()
-        rollouts = Rollouts(space, policy, **given)
-        timed = deadline > begin
-        ranked = rollouts.greedy(begin + DECODING * (deadline - begin) if timed else np.inf)
+        first = self.first_choice(space, deadline)
+        if not first.search_has_time(deadline):
+            return first.found
+        search = first.search(rng)
+        what = search.search(deadline)
+        return Found(
+            search.state.best_device, search.state.best_order, f"{first.found.note}, then {what}"
+        )
+
+    def rollouts(self, space: SearchSpace) -> Rollouts:
+        """What decodes a problem."""
+        given = {} if self.orders is None else {"orders": self.orders}
+        return Rollouts(space, self.policy or load_policy(), **given)
+
+    def first_choice(self, space: SearchSpace, deadline: float) -> FirstChoice:
+        """The best decode, refined; after the deadline the first one as it is."""
+        rollouts = self.rollouts(space)
+        until = deadline if deadline > NO_BUDGET else np.inf
+        ranked = rollouts.greedy(until)
         passes = Passes(rollouts)
-        best = passes.best(ranked, begin + REFINED * (deadline - begin) if timed else np.inf)
-        note = f"{best.aim}; best of {len(ranked)} decodes, refined"
-        finishing = FINISHING[0] + FINISHING[1] * space.problem.num_ops
-        if time.perf_counter() + finishing + ENCODING * space.problem.num_ops >= deadline:
-            return Found(space.spread(best.unit_device), best.order, note)
-        state, what = Anytime(rollouts, rng, passes).search(best, deadline - finishing)
-        return Found(state.best_device, state.best_order, f"{note}, then {what}")
+        return FirstChoice(rollouts, passes, passes.best(ranked, until), len(ranked))
+
+
+@dataclass(frozen=True, eq=False)
+class FirstChoice:
+    """What the policy chooses first, and what a search goes on with.
+
+    Attributes:
+        rollouts: the problem and the policy.
+        passes: refinement.
+        best: the best decode, refined.
+        decodes: how many there were.
+    """
+
+    rollouts: Rollouts
+    passes: Passes
+    best: Decoded
+    decodes: int
+
+    @property
+    def found(self) -> Found:
+        """The choice as a placement."""
+        device = self.rollouts.space.spread(self.best.unit_device)
+        note = f"{self.best.aim}; best of {self.decodes} decodes, refined"
+        return Found(device, self.best.order, note)
+
+    def search_has_time(self, deadline: float) -> bool:
+        """Whether a search can begin before the deadline; never without one."""
+        return now() + ENCODING * self.rollouts.space.problem.num_ops < deadline
+
+    def search(self, rng: np.random.Generator) -> Anytime:
+        """A search that starts from the choice."""
+        start = self.best.unit_device, self.best.order
+        return Anytime(self.rollouts, rng, self.passes, start)
 
 
 def untrained(orders: tuple[str, ...] | None = None) -> LearnedPlacer:
