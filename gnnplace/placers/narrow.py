@@ -138,7 +138,7 @@ def scheduled(space: SearchSpace, unit_device: IntArray, priorities: Iterable[Fl
     for priority in priorities:
         finish, far = np.empty(len(device)), np.empty(len(device))
         arrays = (space.compiled, space.reversed, device, priority, finish, far)
-        order = justified(*arrays)[1]
+        order = justified(*arrays, np.inf)[1]
         found.append(Start(space.score(device, order), unit_device, far, order))
     return min(found, key=lambda start: start.score)
 

@@ -1,12 +1,12 @@
 """A compiled problem without consumptions that others imply: the same schedules in less time.
 
-Formulation: ops of a unit are on one device, so an edge inside a unit sends no message and only says
-who is first; where another path says so too, it is left out. Of a tensor's consumers in one unit
-those are left out that come after another one of them on some path: the message is there for that
-one already. What is left is the transitive reduction (Aho, Garey and Ullman, 1972) of such edges.
-In coarse problems of training steps, where a forward group feeds its own backward groups, that is
-half of all consumptions. Start and finish of ops stay as they are; memory does not, nor do messages
-of the reversed problem, which go edge by edge.
+Formulation: ops of a unit are on one device, so an edge inside a unit sends no message and only
+says who is first; where another path says so too, it is left out. Of a tensor's consumers in one
+unit those are left out that come after another one of them on some path: the message is there for
+that one already. What is left is the transitive reduction (Aho, Garey and Ullman, 1972) of such
+edges. In coarse problems of training steps, where a forward group feeds its own backward groups,
+that is half of all consumptions. Start and finish of ops stay as they are; memory does not, nor do
+messages of the reversed problem, which go edge by edge.
 
 Complexity: O(edges n / 64) words; problems of more than ``MOST_OPS`` stay as they are.
 """
