@@ -1,18 +1,19 @@
-"""Local search whose moves are of chunks: runs of a line of segments that share a device.
+"""Local search on a coarse problem whose moves are of chunks (``chunk_moves``).
 
-Formulation: the state is a device for every segment of a line, one for each segment that stands
-alone, and a priority of ops. A move shifts a cut, slides a run of cuts, swaps two chunks or two
-devices, gives a run of segments to another device or, with ``NOISE``, only disturbs the priority.
-What it makes is list-scheduled by the state's priority and justified once (``justification``); the
-seconds of that schedule are its value, and the distances of the justification the new priority. A
-device with more work than the threshold rejects a move unseen.
+Formulation: what a move makes is list-scheduled by the state's priority and justified once
+(``justification``); the seconds of that schedule are its value, and the distances of the
+justification the new priority. A device with more work than the threshold rejects a move unseen.
+So does a schedule that is ``HOPELESS`` times as long as the threshold before it is justified: of
+moves that are worth taking one in thirty is lost, of the others half cost a third. The schedules
+leave out what others imply (``lean``). Where memory matters, what would be accepted is simulated,
+with the penalty of ``SearchSpace.score``.
 
-Annealing (Metropolis, the threshold drawn first) in rounds of ``moves_a_round`` moves whatever the
-budget is: more time only adds rounds, and what is best is kept, so that a search which is cut off
-later is never worse. Rounds start in turn from the best state and from the next of the given
-starts. Where memory matters, what would be accepted is simulated, with the penalty of
-``SearchSpace.score``.
-Complexity: three list schedules a move.
+Annealing (Metropolis, the threshold drawn first) of a few members by turns, who go with the winners
+(Aldous and Vazirani, 1994): after each of their laps the worst goes on from where the best is. A
+round cools down once, and the next one is twice as long; one of its members begins where the best
+state is, the others at the next of the given starts. Rounds are the same whatever the budget is,
+and what is best is kept, so that a search which is cut off later is never worse.
+Complexity: three list schedules a move at most.
 """
 
 from __future__ import annotations
@@ -24,7 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import empty_floats, empty_ints, zero_floats
-from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.jit import kernel
+from gnnplace.search.chunk_moves import (
+    ALONE,
+    FORGOTTEN,
+    HOPED,
+    ORDER,
+    PRIOR,
+    Chunks,
+    change,
+    choose_kind,
+    most_work,
+    same,
+)
 from gnnplace.search.lean import lean
 from gnnplace.search.moves import Neighbourhood, energy, neighbourhood, seed_kernel
 from gnnplace.search.narrow_problem import NarrowProblem
@@ -36,10 +49,6 @@ from gnnplace.simulation.list_scheduling import timed_list_schedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
-CUT, SLIDE, SWAP_CHUNKS, SWAP_DEVICES, GIVE_CHUNK, GIVE_RUN, ALONE, ORDER = range(8)
-PRIOR = (0.36, 0.18, 0.11, 0.05, 0.07, 0.07, 0.04, 0.12)  # share of each kind of move at first
-CURIOUS = 0.3  # share of moves whose kind is drawn by that, not by use
-HOPED, FORGOTTEN = 0.1, 0.02  # use of a kind at first, and how much a move changes what is thought
 LAP_OPS = 500_000  # moves of a lap times ops: some 50 ms
 FIRST_LAPS, MOST_LAPS = 4, 64  # laps of each member in the first round, and in any
 MEMBERS = 3
@@ -47,147 +56,6 @@ HOTTEST, COLDEST = 0.01, 0.0003  # temperature at a round's beginning and end, o
 NOISE = 0.12  # share of other moves that disturb the priority as well
 HOPELESS = 1.04  # a schedule so much longer than wanted is not justified
 ROUNDING = 1e-9
-
-
-class Chunks(NamedTuple):
-    """Where the search is; all arrays change in place.
-
-    Attributes:
-        line: units of the line, in order. [S]
-        loose: units that stand alone.
-        work: seconds of each unit on each device, inf where it may not be. [U, D]
-        unit_device: device of each unit. [U]
-        priority: of each op. [n]
-        score: predicted seconds with penalty. [1]
-        best_unit_device: device of each unit in the best state of all members. [U]
-        best_priority: its priority. [n]
-        best_order: its order. [n]
-        best_score: its seconds. [1]
-        prior: share of each kind of move at first. [kinds]
-        useful: share of its moves that were better than the state, the latest most. [kinds]
-    """
-
-    line: IntArray
-    loose: IntArray
-    work: FloatArray
-    unit_device: IntArray
-    priority: FloatArray
-    score: FloatArray
-    best_unit_device: IntArray
-    best_priority: FloatArray
-    best_order: IntArray
-    best_score: FloatArray
-    prior: FloatArray
-    useful: FloatArray
-
-
-@inner(_nrt=False)
-def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]:
-    """First place of the chunk around ``place`` and the first behind it."""
-    d = unit_device[line[place]]
-    low, high = place, place + 1
-    while low > 0 and unit_device[line[low - 1]] == d:
-        low -= 1
-    while high < len(line) and unit_device[line[high]] == d:
-        high += 1
-    return low, high
-
-
-@inner(_nrt=False)
-def give(line: IntArray, unit_device: IntArray, low: int, high: int, target: int) -> None:
-    """Gives the segments from ``low`` up to ``high`` to a device."""
-    for place in range(max(0, low), min(high, len(line))):
-        unit_device[line[place]] = target
-
-
-@inner(_nrt=False)
-def slide(line: IntArray, unit_device: IntArray, low: int, high: int) -> None:
-    """Moves the cuts between ``low`` and ``high`` by one place, up or down."""
-    if np.random.random() < 0.5:
-        for place in range(high - 1, low, -1):
-            unit_device[line[place]] = unit_device[line[place - 1]]
-    else:
-        for place in range(low, high - 1):
-            unit_device[line[place]] = unit_device[line[place + 1]]
-
-
-@inner(_nrt=False)
-def choose_kind(chunks: Chunks) -> int:
-    """A kind of move: as often as it is of use, but each now and then."""
-    total = 0.0
-    for kind in range(len(chunks.prior)):
-        total += chunks.prior[kind] * chunks.useful[kind]
-    drawn, last = np.random.random(), len(chunks.prior) - 1
-    for kind in range(last):
-        share = chunks.prior[kind] * chunks.useful[kind] / total
-        drawn -= CURIOUS * chunks.prior[kind] + (1.0 - CURIOUS) * share
-        if drawn < 0.0:
-            return kind
-    return last
-
-
-@inner(_nrt=False)
-def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
-    """One random move of that kind; ``ALONE`` where there is no line."""
-    line, num_devices = chunks.line, chunks.work.shape[1]
-    size = len(line)
-    if kind == ORDER:
-        return
-    if kind == ALONE or size == 0:
-        unit = chunks.loose[np.random.randint(len(chunks.loose))]
-        unit_device[unit] = np.random.randint(num_devices)
-        return
-    place = np.random.randint(size)
-    low, high = run_of(line, unit_device, place)
-    if kind == CUT:
-        count = 1 + int(np.random.exponential(1.0))
-        if np.random.random() < 0.5 and low > 0:
-            give(line, unit_device, low, low + count, unit_device[line[low - 1]])
-        elif high < size:
-            give(line, unit_device, high - count, high, unit_device[line[high]])
-    elif kind == SLIDE:
-        length = 2 + int(np.random.exponential(0.25 * size))
-        slide(line, unit_device, place, min(size, place + length))
-    elif kind == SWAP_CHUNKS:
-        other = np.random.randint(size)
-        first, last = run_of(line, unit_device, other)
-        one, two = unit_device[line[place]], unit_device[line[other]]
-        give(line, unit_device, low, high, two)
-        give(line, unit_device, first, last, one)
-    elif kind == SWAP_DEVICES:
-        one, two = unit_device[line[place]], np.random.randint(num_devices)
-        for unit in range(len(unit_device)):
-            if unit_device[unit] == one:
-                unit_device[unit] = two
-            elif unit_device[unit] == two:
-                unit_device[unit] = one
-    elif kind == GIVE_CHUNK:
-        give(line, unit_device, low, high, np.random.randint(num_devices))
-    else:
-        count = 1 + int(np.random.exponential(3.0))
-        give(line, unit_device, place, place + count, np.random.randint(num_devices))
-
-
-@inner(_nrt=False)
-def same(one: IntArray, other: IntArray) -> bool:
-    """Whether two arrays of one length are equal."""
-    for k in range(len(one)):
-        if one[k] != other[k]:  # noqa: SIM110 (numba knows no ``all``)
-            return False
-    return True
-
-
-@inner(_nrt=False)
-def most_work(work: FloatArray, unit_device: IntArray, load: FloatArray) -> float:
-    """Seconds of the device with most work; inf where a unit may not be. ``load``: scratch [D]"""
-    for d in range(len(load)):
-        load[d] = 0.0
-    most = 0.0
-    for unit in range(len(unit_device)):
-        d = unit_device[unit]
-        load[d] += work[unit, d]
-        most = max(most, load[d])
-    return most
 
 
 @kernel
