@@ -6,9 +6,10 @@ each segment that stands alone on the device where that is quickest. ``search.ch
 on from the best. What it finds is expanded: an op goes where its group is, list scheduling of the
 whole graph starts from the groups' order, and justification follows. The best expanded placement
 counts. A lap of the search has a fixed number of moves, and only the ends of laps are expanded, so
-that a larger budget is never worse. Where narrow groups are not worth it (a small graph, or a
-grid), this is ``coarse-annealing``. Coarse to fine is multilevel refinement (Karypis and Kumar,
-1998), cyclic chunks are those of Narayanan et al. (2021).
+that a larger budget is never worse. With budget 0 the search has one lap for each of its members.
+Where narrow groups are not worth it (a small graph, or a grid), this is ``coarse-annealing``.
+Coarse to fine is multilevel refinement (Karypis and Kumar, 1998), cyclic chunks are those of
+Narayanan et al. (2021).
 Complexity: near-linear for the groups, a hundred coarse schedules for starts, then as the budget.
 """
 
@@ -23,7 +24,7 @@ from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
 from gnnplace.search.chunk_search import ChunkSearch, Start, justified
 from gnnplace.search.chunks import device_counts, device_ranking
-from gnnplace.search.clock import now
+from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.narrow_problem import NarrowProblem, narrow_problem
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.justification import justify
@@ -34,6 +35,8 @@ IntArray = NDArray[np.int32]
 ROUNDS = (1, 2, 3, 4, 6, 8)
 KEPT = 6  # starts that the search begins rounds from
 EXPANDED = 2  # starts that are expanded at once
+SETTLED = 2  # starts whose units that stand alone are moved to their best devices
+OUTCLASSED = 1.2  # seconds of a start over the best, above which it is none
 WORTH = 0.999  # coarse seconds over those expanded last, above which a lap is not expanded
 
 
@@ -57,7 +60,7 @@ def narrow_search(
     rng: np.random.Generator,
     deadline: float,
 ) -> Found:
-    """The best placement found on narrow groups until the deadline; without one, the starts'.
+    """The best placement found on narrow groups until the deadline; without one, in a first round.
 
     Args:
         space: the whole problem.
@@ -72,11 +75,12 @@ def narrow_search(
     seconds = max([expansion.add(start) for start in starts[:EXPANDED]])
     search = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
     shown, took = starts[0].score, 0.0
-    while now() + took + seconds < deadline:
+    at_once = len(search.members) if deadline <= NO_BUDGET else 0
+    while search.lap < at_once or now() + took + seconds < deadline:
         begin = now()
         search.run_lap()
         took = now() - begin
-        if search.best.score < WORTH * shown:
+        if search.lap >= at_once and search.best.score < WORTH * shown:
             shown = search.best.score
             seconds = expansion.add(search.best)
     note = f"{narrow.problem.num_ops} narrow groups, {search.lap} laps"
@@ -117,30 +121,41 @@ class Expansion:
 def ranked_starts(
     space: SearchSpace, narrow: NarrowProblem, extra: Iterable[IntArray]
 ) -> list[Start]:
-    """Constructions and what is given besides, each justified, the best first."""
+    """Constructions and what is given besides, each justified, the best first.
+
+    What is hopeless beside the best so far is left out.
+    """
     turn = np.empty(space.problem.num_ops)
     turn[space.turn_order] = -np.arange(len(turn), dtype=np.float64)
     position = space.problem.graph.position.astype(np.float64)
     first = -(space.problem.microbatch * float(len(turn)) + position)
-    made = [scheduled(space, given, (first, turn)) for given in extra]
-    for unit_device in constructions(space, narrow):
-        made.append(scheduled(space, unit_device, (first, turn)))
+    made: list[Start] = []
+    for unit_device in (*extra, *constructions(space, narrow)):
+        limit = min((one.score for one in made), default=np.inf)
+        made += scheduled(space, unit_device, (first, turn), OUTCLASSED * limit)
     made.sort(key=lambda start: start.score)
-    if len(narrow.loose):
-        made[:KEPT] = [_settled(space, narrow.loose, one, (first, turn)) for one in made[:KEPT]]
+    made[:SETTLED] = [_settled(space, narrow.loose, one, (first, turn)) for one in made[:SETTLED]]
     return sorted(made, key=lambda start: start.score)
 
 
-def scheduled(space: SearchSpace, unit_device: IntArray, priorities: Iterable[FloatArray]) -> Start:
-    """The state of these devices with the best order that justification makes of priorities."""
+def scheduled(
+    space: SearchSpace,
+    unit_device: IntArray,
+    priorities: Iterable[FloatArray],
+    limit: float = np.inf,
+) -> list[Start]:
+    """The state of these devices with the best order that justification makes of priorities.
+
+    None where all schedules are much longer than ``limit`` seconds.
+    """
     device = space.spread(unit_device)
     found: list[Start] = []
     for priority in priorities:
         finish, far = np.empty(len(device)), np.empty(len(device))
-        arrays = (space.compiled, space.reversed, device, priority, finish, far)
-        order = justified(*arrays, np.inf)[1]
-        found.append(Start(space.score(device, order), unit_device, far, order))
-    return min(found, key=lambda start: start.score)
+        seconds, order = justified(*space.lean, device, priority, finish, far, limit)
+        if seconds < np.inf:
+            found.append(Start(space.score(device, order), unit_device, far, order))
+    return [min(found, key=lambda start: start.score)] if found else []
 
 
 def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArray]:
@@ -173,6 +188,6 @@ def _settled(
         for d in np.flatnonzero(space.problem.unit_allowed[unit]):
             unit_device = start.unit_device.copy()
             unit_device[unit] = d
-            tried = scheduled(space, unit_device, priorities)
-            start = min(start, tried, key=lambda one: one.score)
+            tried = scheduled(space, unit_device, priorities, start.score)
+            start = min([start, *tried], key=lambda one: one.score)
     return start

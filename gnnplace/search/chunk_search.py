@@ -38,19 +38,17 @@ from gnnplace.search.chunk_moves import (
     most_work,
     same,
 )
-from gnnplace.search.lean import lean
 from gnnplace.search.moves import Neighbourhood, energy, neighbourhood, seed_kernel
 from gnnplace.search.narrow_problem import NarrowProblem
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.arrays import copy_to, greatest
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.justification import reversed_problem
 from gnnplace.simulation.list_scheduling import timed_list_schedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
-LAP_OPS = 500_000  # moves of a lap times ops: some 50 ms
-FIRST_LAPS, MOST_LAPS = 4, 64  # laps of each member in the first round, and in any
+LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
+FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
 MEMBERS = 3
 HOTTEST, COLDEST = 0.01, 0.0003  # temperature at a round's beginning and end, of the step time
 NOISE = 0.12  # share of other moves that disturb the priority as well
@@ -185,8 +183,6 @@ class ChunkSearch:
         self.space, self.starts = space, starts
         self.neighbourhood = neighbourhood(space)
         self.seeds = np.random.default_rng(seed)
-        self.lean = lean(space.problem, space.compiled)
-        self.lean_reversed = reversed_problem(self.lean)
         self.moves_a_lap = max(8, LAP_OPS // space.problem.num_ops)
         self.laps_a_round, self.step, self.lap, self.fresh = FIRST_LAPS, 0, 0, 0
         best = starts[0]
@@ -247,8 +243,7 @@ class ChunkSearch:
         seed_kernel(int(self.seeds.integers(2**31)))
         chunk_kernel(
             self.space.compiled,
-            self.lean,
-            self.lean_reversed,
+            *self.space.lean,
             self.neighbourhood,
             member,
             hot,
