@@ -5,8 +5,8 @@
   Starts only ever become later, so the heap keeps bounds: the first op's is computed anew, and it
   goes back if it is no longer the first. No op starts before some device is free: those whose
   bounds are not later than that stand in a heap by rank, and the first that can start then is the
-  one. Where ops go back too often all the same (``REFRESHED`` times an op, and ``SPARE`` times beside),
-  the first in that heap is taken.
+  one. Where ops go back too often all the same (``REFRESHED`` times an op, and ``SPARE`` times
+  beside), the first in that heap is taken.
 
 Among equals the earlier one in the order of the aim. Complexity: O(log m + D inputs) an op, times
 ``REFRESHED``.
