@@ -27,7 +27,7 @@ from gnnplace.bench.suite import dataset_problem
 from gnnplace.data.captured import shipped_store
 from gnnplace.placers import Found, SearchSpace
 from gnnplace.placers.coarse_annealing import GROUPS, projected
-from gnnplace.placers.narrow import narrow_search
+from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer, load_policy
 from gnnplace.search.coarse_problem import coarse_problem
@@ -146,7 +146,8 @@ def on_narrow(space: SearchSpace, budget: float) -> float:
     coarse = SearchSpace(narrow.problem)
     starts = [one.unit_device for one in Rollouts(coarse, load_policy()).greedy()]
     rng = np.random.default_rng(0)
-    found = narrow_search(space, narrow, coarse, starts, rng, begin + budget)
+    search = NarrowSearch(space, narrow, coarse, starts, rng)
+    found = LearnedPlacer().search_groups(space, search, rng, begin + budget)
     return space.score(found.device, found.order)
 
 

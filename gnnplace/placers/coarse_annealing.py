@@ -6,7 +6,7 @@ parts of the graph. What is found there is projected: an op goes where its group
 place of the order or as list scheduling orders it; annealing of the ops goes on from the best of
 all. ``GROUPS`` groups, times the root of the number of micro-batches: they share the groups, and
 with equally many in all a share of eight would have too few to place. Where there is nothing to
-group this is ``annealing``; without time to group the constructions are all. The scheme is
+group, or too much, this is ``annealing``; without time to group the constructions are all. The scheme is
 multilevel refinement
 (Karypis and Kumar, 1998; Walshaw, 2004). Complexity: coarsening, then as ``annealing``.
 """
@@ -24,6 +24,7 @@ from gnnplace.search.repair import repair
 from gnnplace.search.space import SearchSpace
 
 GROUPS = 200
+MOST_OPS = 20_000  # of one micro-batch, above which nothing is grouped
 SECONDS_AN_OP = 5e-5  # of one micro-batch, that grouping takes; 2,000 to 64,000 ops
 
 
@@ -36,7 +37,9 @@ class CoarseAnnealing(Placer):
         fine = best_construction(space, rng, deadline)
         if expired(deadline) or not has_time(space, deadline):
             return fine
-        coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
+        coarse = None
+        if space.problem.num_ops <= MOST_OPS * space.problem.microbatches:
+            coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
         if coarse is None:
             return _annealed(space, fine, rng, deadline)
         if deadline <= NO_BUDGET:
@@ -89,11 +92,11 @@ def _note(coarse: CoarseProblem, found: Found) -> str:
 
 
 def has_time(space: SearchSpace, deadline: float) -> bool:
-    """Whether grouping is done before the deadline; always without one."""
+    """Whether grouping, if there is any, is done before the deadline; always without one."""
     if deadline <= NO_BUDGET:
         return True
-    seconds = SECONDS_AN_OP * space.problem.num_ops / space.problem.microbatches
-    return now() + seconds < deadline
+    ops = space.problem.num_ops / space.problem.microbatches
+    return ops > MOST_OPS or now() + SECONDS_AN_OP * ops < deadline
 
 
 def projected(space: SearchSpace, coarse: CoarseProblem, found: Found, deadline: float) -> Found:

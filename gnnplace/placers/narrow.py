@@ -37,6 +37,7 @@ KEPT = 6  # starts that the search begins rounds from
 EXPANDED = 2  # starts that are expanded at once
 SETTLED = 2  # starts whose units that stand alone are moved to their best devices
 OUTCLASSED = 1.2  # seconds of a start over the best, above which it is none
+PATIENT = 24  # laps without a gain after which a search may be stale
 WORTH = 0.999  # coarse seconds over those expanded last, above which a lap is not expanded
 
 
@@ -70,22 +71,66 @@ def narrow_search(
         rng: for the seed.
         deadline: when to be back.
     """
-    starts = ranked_starts(coarse, narrow, extra)
-    expansion = Expansion(space, narrow)
-    seconds = max([expansion.add(start) for start in starts[:EXPANDED]])
-    search = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
-    shown, took = starts[0].score, 0.0
-    at_once = len(search.members) if deadline <= NO_BUDGET else 0
-    while search.lap < at_once or now() + took + seconds < deadline:
+    search = NarrowSearch(space, narrow, coarse, extra, rng)
+    if deadline <= NO_BUDGET:
+        search.first_round()
+    while search.has_time(deadline):
+        search.lap()
+    return search.found
+
+
+class NarrowSearch:
+    """The search on narrow groups, lap by lap; arguments as ``narrow_search``."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        narrow: NarrowProblem,
+        coarse: SearchSpace,
+        extra: Iterable[IntArray],
+        rng: np.random.Generator,
+    ) -> None:
+        starts = ranked_starts(coarse, narrow, extra)
+        self.expansion = Expansion(space, narrow)
+        self.expanding = max([self.expansion.add(start) for start in starts[:EXPANDED]])
+        self.chunks = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
+        self.shown, self.took, self.last_gain = starts[0].score, 0.0, 0
+
+    @property
+    def found(self) -> Found:
+        """The best placement of the whole problem so far."""
+        groups = self.expansion.narrow.problem.num_ops
+        note = f"{groups} narrow groups, {self.chunks.lap} laps"
+        return Found(*self.expansion.best, note)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the later half of the laps, and not too few, found nothing."""
+        since = self.chunks.lap - self.last_gain
+        return since >= PATIENT and since >= self.last_gain
+
+    def has_time(self, deadline: float) -> bool:
+        """Whether another lap is done before the deadline."""
+        return now() + self.took + self.expanding < deadline
+
+    def lap(self) -> None:
+        """Another lap, expanded if it found something."""
         begin = now()
-        search.run_lap()
-        took = now() - begin
-        if search.lap >= at_once and search.best.score < WORTH * shown:
-            shown = search.best.score
-            seconds = expansion.add(search.best)
-    note = f"{narrow.problem.num_ops} narrow groups, {search.lap} laps"
-    device, order = expansion.best
-    return Found(device, order, note)
+        self.chunks.run_lap()
+        self.took = now() - begin
+        self._expand()
+
+    def first_round(self) -> None:
+        """A lap of each member, expanded at the end alone."""
+        for _ in self.chunks.members:
+            self.chunks.run_lap()
+        self._expand()
+
+    def _expand(self) -> None:
+        best = self.chunks.best
+        if best.score < WORTH * self.shown:
+            self.shown, self.last_gain = best.score, self.chunks.lap
+            self.expanding = self.expansion.add(best)
 
 
 class Expansion:

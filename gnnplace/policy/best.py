@@ -19,6 +19,7 @@ from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.constructions import best_construction, run_member
 from gnnplace.search.annealing import Annealer
 from gnnplace.search.clock import NO_BUDGET, expired, now
+from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem
 from gnnplace.search.repair import repair
 
@@ -49,11 +50,15 @@ class Best(Placer):
         best = best_construction(space, rng, deadline, SINGLE_SCHEDULES if few else None)
         if not _has_time(space, deadline):
             return best
-        if on_groups or deadline <= NO_BUDGET or not np.isfinite(_score(space, best)):
+        if (
+            on_groups
+            or deadline <= NO_BUDGET
+            or not np.isfinite(space.score(best.device, best.order))
+        ):
             learned = run_member(self.learned, space, rng, deadline)
-            return best if learned is None else _better(space, best, learned)
+            return best if learned is None else better(space, best, learned)
         first = self.learned.first_choice(space, deadline)
-        best = _better(space, best, _repaired(space, first.found, deadline))
+        best = better(space, best, _repaired(space, first.found, deadline))
         if not first.search_has_time(deadline):
             return best
         return _by_turns(space, first.search(rng), best, rng, deadline)
@@ -81,14 +86,6 @@ def _by_turns(
 def _last(finders: list[str]) -> list[str]:
     """Each finder once, the last one last."""
     return list(dict.fromkeys(finders[::-1]))[::-1]
-
-
-def _score(space: SearchSpace, found: Found) -> float:
-    return space.score(found.device, found.order)
-
-
-def _better(space: SearchSpace, one: Found, other: Found) -> Found:
-    return min(one, other, key=lambda found: _score(space, found))
 
 
 def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:

@@ -7,6 +7,8 @@ pass and move.
 
 A large problem with narrow groups is decoded and searched on those (``placers.narrow``): all of its
 decodes are starts beside the constructions there, which are the one thing that is not the policy's.
+When the groups have nothing more to give, the whole graph is decoded and searched by turns with
+them.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import numpy as np
 import torch
 
 from gnnplace.placers import Found, Placer, SearchSpace
-from gnnplace.placers.narrow import narrow_search
+from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
 from gnnplace.search.clock import NO_BUDGET, now
+from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem
 
 ENCODING = 3e-5  # seconds an op that the network takes once before the search
@@ -67,15 +70,39 @@ class LearnedPlacer(Placer):
         if narrow is not None:
             coarse = SearchSpace(narrow.problem)
             starts = [one.unit_device for one in self.rollouts(coarse).greedy()]
-            return narrow_search(space, narrow, coarse, starts, rng, deadline)
+            search = NarrowSearch(space, narrow, coarse, starts, rng)
+            return self.search_groups(space, search, rng, deadline)
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return first.found
-        search = first.search(rng)
-        what = search.search(deadline)
-        return Found(
-            search.state.best_device, search.state.best_order, f"{first.found.note}, then {what}"
-        )
+        guided = first.search(rng)
+        what = guided.search(deadline)
+        state, note = guided.state, f"{first.found.note}, then {what}"
+        return Found(state.best_device, state.best_order, note)
+
+    def search_groups(
+        self, space: SearchSpace, groups: NarrowSearch, rng: np.random.Generator, deadline: float
+    ) -> Found:
+        """Search on groups; where that finds nothing more, of the whole graph by turns."""
+        if deadline <= NO_BUDGET:
+            groups.first_round()
+        while groups.has_time(deadline) and not groups.stale:
+            groups.lap()
+        if not groups.has_time(deadline):
+            return groups.found
+        first = self.first_choice(space, deadline)
+        if not first.search_has_time(deadline):
+            return better(space, groups.found, first.found)
+        guided = first.search(rng)
+        while groups.has_time(deadline):
+            found = groups.found
+            guided.offer(found.device, found.order, groups.expansion.score)
+            guided.cycle(deadline)
+            while guided.ops > groups.chunks.ops and groups.has_time(deadline):
+                groups.lap()
+        note = f"{groups.found.note}; {guided.moves} moves of the whole graph"
+        best = Found(guided.state.best_device, guided.state.best_order, note)
+        return better(space, best, groups.found)
 
     def rollouts(self, space: SearchSpace) -> Rollouts:
         """What decodes a problem."""

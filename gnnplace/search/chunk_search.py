@@ -213,6 +213,11 @@ class ChunkSearch:
         ]
 
     @property
+    def ops(self) -> int:
+        """Moves times ops: what the search has cost."""
+        return self.lap * self.moves_a_lap * self.space.problem.num_ops
+
+    @property
     def best(self) -> Start:
         """The best state so far."""
         made = self.members[0]

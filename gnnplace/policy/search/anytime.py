@@ -100,6 +100,11 @@ class Anytime:
             self.cycle(deadline)
         return f"{self.moves} moves, {self.cycles} cycles"
 
+    @property
+    def ops(self) -> int:
+        """Moves times ops: what the search has cost."""
+        return self.moves * self.space.problem.num_ops
+
     def offer(self, device: IntArray, order: IntArray, score: float) -> None:
         """Takes a placement that is better than the best state."""
         if score < self.state.score[1]:
