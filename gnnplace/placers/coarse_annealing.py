@@ -6,9 +6,9 @@ parts of the graph. What is found there is projected: an op goes where its group
 place of the order or as list scheduling orders it; annealing of the ops goes on from the best of
 all. ``GROUPS`` groups, times the root of the number of micro-batches: they share the groups, and
 with equally many in all a share of eight would have too few to place. Where there is nothing to
-group, or too much, this is ``annealing``; without time to group the constructions are all. The scheme is
-multilevel refinement
-(Karypis and Kumar, 1998; Walshaw, 2004). Complexity: coarsening, then as ``annealing``.
+group, or too much, this is ``annealing``; without time to group the constructions are all. The
+scheme is multilevel refinement (Karypis and Kumar, 1998; Walshaw, 2004).
+Complexity: coarsening, then as ``annealing``.
 """
 
 from __future__ import annotations
