@@ -37,7 +37,7 @@ KEPT = 6  # starts that the search begins rounds from
 EXPANDED = 2  # starts that are expanded at once
 SETTLED = 2  # starts whose units that stand alone are moved to their best devices
 OUTCLASSED = 1.2  # seconds of a start over the best, above which it is none
-PATIENT = 24  # laps without a gain after which a search may be stale
+PATIENT = 24  # laps without a gain before which no search is stale
 WORTH = 0.999  # coarse seconds over those expanded last, above which a lap is not expanded
 
 

@@ -30,7 +30,8 @@ from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem
 
-ENCODING = 3e-5  # seconds an op that the network takes once before the search
+ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
+ENCODING = 3e-5  # seconds an op that it visits that the network takes before the search
 
 
 @lru_cache(maxsize=2)
@@ -93,12 +94,13 @@ class LearnedPlacer(Placer):
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return better(space, groups.found, first.found)
-        guided = first.search(rng)
+        guided, before = first.search(rng), groups.chunks.ops
         while groups.has_time(deadline):
             found = groups.found
             guided.offer(found.device, found.order, groups.expansion.score)
             guided.cycle(deadline)
-            while guided.ops > groups.chunks.ops and groups.has_time(deadline):
+            wanted = before + ON_GROUPS * guided.ops
+            while groups.chunks.ops < wanted and groups.has_time(deadline):
                 groups.lap()
         note = f"{groups.found.note}; {guided.moves} moves of the whole graph"
         best = Found(guided.state.best_device, guided.state.best_order, note)
@@ -143,7 +145,7 @@ class FirstChoice:
 
     def search_has_time(self, deadline: float) -> bool:
         """Whether a search can begin before the deadline; never without one."""
-        return now() + ENCODING * self.rollouts.space.problem.num_ops < deadline
+        return now() + ENCODING * len(self.rollouts.graph.ops) < deadline
 
     def search(self, rng: np.random.Generator) -> Anytime:
         """A search that starts from the choice."""
