@@ -37,14 +37,3 @@ def counted() -> Iterator[None]:
 def expired(deadline: float) -> bool:
     """Whether a budget is used up; never so without a budget."""
     return NO_BUDGET < deadline <= now()
-
-
-def share_of(deadline: float, share: float) -> float:
-    """The deadline of one who may use ``share`` (0 to 1) of what is left; none has none.
-
-    Who asks knows the budget, and may do worse with a larger one.
-    """
-    if deadline <= NO_BUDGET:
-        return NO_BUDGET
-    at = now()
-    return at + share * max(0.0, deadline - at)

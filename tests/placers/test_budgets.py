@@ -13,7 +13,7 @@ from gnnplace.data.random_families import random_problem
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.policy.roster import make_placer
-from gnnplace.search.clock import NO_BUDGET, counted, expired, now
+from gnnplace.search.clock import counted
 
 LOOKS = (1, 2, 4, 8, 12, 20, 40, 80, 160, 400)
 PLACERS = (
@@ -69,11 +69,3 @@ def test_a_larger_budget_is_never_worse_on_narrow_groups(name):
     times = seconds_by_looks(SearchSpace(problem), name, looks)
     assert never_rises(times), times
     assert times[-1] < times[0]
-
-
-def test_the_clock_counts_how_often_it_is_asked():
-    with counted():
-        assert [now(), now(), now()] == [1.0, 2.0, 3.0]
-        assert not expired(NO_BUDGET)
-        assert expired(4.0)
-    assert now() != 5.0
