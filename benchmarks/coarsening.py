@@ -11,6 +11,7 @@ and on narrow groups (whether or not the rule of ``learned`` takes them), each a
 whole graph:
 
     python benchmarks/coarsening.py --microbatches 1,4,8 --models bert-large,t5-small --budget 10
+        [--processor] [--only-narrow]
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gnnplace.bench.suite import dataset_problem
 from gnnplace.data.captured import shipped_store
 from gnnplace.placers import Found, SearchSpace
 from gnnplace.placers.coarse_annealing import GROUPS, projected
-from gnnplace.placers.narrow import narrow_search
+from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer, load_policy
 from gnnplace.search.coarse_problem import coarse_problem
@@ -61,7 +62,12 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=5.0)
     parser.add_argument("--microbatches", default="")
     parser.add_argument("--clusters", default="nvlink-a100-8,pcie-v100-4,two-tier-h100-4x8")
+    parser.add_argument("--processor", action="store_true", help="budgets of the processor's time")
+    parser.add_argument("--only-narrow", action="store_true", help="rows that the rule takes")
     arguments = parser.parse_args()
+    if arguments.processor:
+        time.perf_counter = time.process_time
+        api.warm(["learned"])
     if arguments.microbatches:
         compare_groups(arguments)
         return
@@ -89,17 +95,23 @@ def compare_groups(arguments) -> None:
     for name in arguments.models.split(","):
         for cluster in arguments.clusters.split(","):
             for count in map(int, arguments.microbatches.split(",")):
-                print(f"| {name} | {cluster} | {count} | {row(name, cluster, count, arguments)} |")
-                sys.stdout.flush()
+                cells = row(name, cluster, count, arguments)
+                if cells:
+                    print(f"| {name} | {cluster} | {count} | {cells} |", flush=True)
 
 
 def row(name: str, cluster: str, count: int, arguments) -> str:
-    """Milliseconds a step by each way, and what the rule's choice loses against the better one."""
+    """Milliseconds a step by each way, and what the rule's choice loses against the better one.
+
+    Empty where only those that the rule takes are wanted and this is none.
+    """
     resolved = api.resolve_cluster(cluster)
     graph = shipped_store().graph(name)
     problem = dataset_problem(graph, resolved, microbatches=count, groups=None)
     space = SearchSpace(problem)
     rule = "whole" if narrow_problem(space) is None else "narrow"
+    if arguments.only_narrow and rule == "whole":
+        return ""
     ways = {"whole": on_ops, "groups": on_groups, "narrow": on_narrow}
     found = {key: way(space, arguments.budget) for key, way in ways.items()}
     lost = found[rule] / min(found["whole"], found["groups"]) - 1
@@ -134,7 +146,8 @@ def on_narrow(space: SearchSpace, budget: float) -> float:
     coarse = SearchSpace(narrow.problem)
     starts = [one.unit_device for one in Rollouts(coarse, load_policy()).greedy()]
     rng = np.random.default_rng(0)
-    found = narrow_search(space, narrow, coarse, starts, rng, begin + budget)
+    search = NarrowSearch(space, narrow, coarse, starts, rng)
+    found = LearnedPlacer().search_groups(space, search, rng, begin + budget)
     return space.score(found.device, found.order)
 
 

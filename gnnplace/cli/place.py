@@ -37,6 +37,7 @@ from gnnplace.report.tables import memory_lines
 if TYPE_CHECKING:
     from gnnplace.sizes import Size
 
+LONG, MANY_OPS = 10.0, 20_000  # seconds of search, and ops, of which a line tells
 SUMMARY = "Finds a device for every op and a sequence for every device."
 
 
@@ -100,7 +101,17 @@ def _placed(
     with _meanwhile(args, options):
         problem = correct(read_problem_of(args, options))
         api.warm([args.placer], args.objective, say)
+    _say_search(args, problem)
     return options, problem, place(problem)
+
+
+def _say_search(args: Namespace, problem: Problem) -> None:
+    """Says what begins where it takes so long that somebody may wonder."""
+    if args.budget >= LONG or problem.num_ops >= MANY_OPS:
+        say(
+            f"placing {problem.num_ops:,} ops on {problem.num_devices} devices with {args.placer}: "
+            f"{args.budget:g} s of search"
+        )
 
 
 def _meanwhile(args: Namespace, options: api.CaptureOptions) -> AbstractContextManager[None]:

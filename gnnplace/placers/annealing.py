@@ -1,6 +1,6 @@
 """``annealing``: ``gnnplace.search.annealing`` from the best of all constructions.
 
-The constructions may use a third of the budget. Complexity: O(moves) simulations.
+Complexity: O(moves) simulations.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -13,13 +12,14 @@ from numpy.typing import NDArray
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.placement import Placement, faults
 from gnnplace.problem import Problem
-from gnnplace.search.clock import NO_BUDGET
+from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.found import Found as Found
 from gnnplace.search.repair import repair
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import Simulation, finished_placement, lower_bounds
 
 IntArray = NDArray[np.int32]
+FINISHING = 5e-6  # seconds an op that bounds and the checked placement take after a search
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class Placer(ABC):
         Args:
             space: the problem, its simulator, its placement units and their positions.
             rng: the only source of randomness.
-            deadline: ``time.perf_counter()`` at which to be back; ``NO_BUDGET``, which is in the
+            deadline: what ``clock.now`` says when to be back; ``NO_BUDGET``, which is in the
                 past, for budget 0: one construction, or a fixed small number of iterations.
         """
 
@@ -109,13 +109,13 @@ class Placer(ABC):
             UnsupportedError: the placer cannot handle the problem; says why.
             InfeasibleError: no placement that runs and fits was found; says what is in the way.
         """
-        begin = time.perf_counter()
+        begin = now()
         reason = self.supports(problem)
         if reason is not None:
             raise UnsupportedError(f"placer {self.name!r}: {reason}")
         space = space or SearchSpace(problem)
         space.check_possible()
-        deadline = begin + budget if budget > 0 else NO_BUDGET
+        deadline = begin + _searching(budget, problem) if budget > 0 else NO_BUDGET
         found = self.search(space, np.random.default_rng(seed), deadline)
         device, order = repair(space, found.device, found.order)
         return self._result(space, replace(found, device=device, order=order), begin, seed)
@@ -127,7 +127,7 @@ class Placer(ABC):
             raise InfeasibleError(f"placer {self.name!r} found no feasible placement: {why}")
         bounds = lower_bounds(space.problem)
         bound = min(max(bounds.best, found.bound), simulation.step_time)
-        seconds = time.perf_counter() - begin
+        seconds = now() - begin
         placement = finished_placement(
             space.problem,
             found.device,
@@ -142,3 +142,8 @@ class Placer(ABC):
         return Result(
             placement, simulation, simulation.step_time, bound, seconds, self.name, found.note, by
         )
+
+
+def _searching(budget: float, problem: Problem) -> float:
+    """Seconds of a budget that are for the search; on large graphs what follows takes some."""
+    return max(budget / 2, budget - FINISHING * problem.num_ops)

@@ -1,63 +1,102 @@
 """``coarse-annealing``: the portfolio and annealing on a coarse problem, refined on the fine one.
 
-A sixth of the budget goes to constructions, half of the rest to a problem of groups
-(``coarse_problem``): its simulation takes a fraction of the time, and its moves move whole parts of
-the graph. What was found there is projected: an op goes where its group is, in the group's place of
-the order or as list scheduling orders it. Annealing of the fine problem from the better of both has
-what is left. ``GROUPS`` groups, times the root of the number of micro-batches: they share the
-groups, and with equally many in all a share of eight would have too few to place. Where there is
-nothing to group, or no time to, this is ``annealing``. The scheme is multilevel refinement
-(Karypis and Kumar, 1998; Walshaw, 2004). Complexity: coarsening, then as ``annealing``.
+After the constructions, cycles of annealing go to a problem of groups (``coarse_problem``) and to
+the ops by turns. A simulation of groups takes a fraction of the time, and its moves move whole
+parts of the graph. What is found there is projected: an op goes where its group is, in the group's
+place of the order or as list scheduling orders it; annealing of the ops goes on from the best of
+all. ``GROUPS`` groups, times the root of the number of micro-batches: they share the groups, and
+with equally many in all a share of eight would have too few to place. Where there is nothing to
+group, or too much, this is ``annealing``; without time to group the constructions are all. The
+scheme is multilevel refinement (Karypis and Kumar, 1998; Walshaw, 2004).
+Complexity: coarsening, then as ``annealing``.
 """
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import annealed_construction, best_construction
-from gnnplace.search.annealing import anneal
-from gnnplace.search.clock import NO_BUDGET, share_of
+from gnnplace.search.annealing import Annealer, anneal
+from gnnplace.search.clock import NO_BUDGET, expired, now
 from gnnplace.search.coarse_problem import CoarseProblem, coarse_problem
 from gnnplace.search.repair import repair
 from gnnplace.search.space import SearchSpace
 
 GROUPS = 200
-CONSTRUCTION_SHARE = 1 / 6
-COARSE_SHARE = 1 / 2  # of what is left
-GROUPING_SHARE = 1 / 3
+MOST_OPS = 20_000  # of one micro-batch, above which nothing is grouped
 SECONDS_AN_OP = 5e-5  # of one micro-batch, that grouping takes; 2,000 to 64,000 ops
 
 
 class CoarseAnnealing(Placer):
-    """Annealing on groups, then on ops."""
+    """Annealing on groups and on ops by turns."""
 
     name = "coarse-annealing"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        count = int(GROUPS * space.problem.microbatches**0.5)
-        coarse = coarse_problem(space.problem, count) if has_time(space, deadline) else None
+        fine = best_construction(space, rng, deadline)
+        if expired(deadline) or not has_time(space, deadline):
+            return fine
+        coarse = None
+        if space.problem.num_ops <= MOST_OPS * space.problem.microbatches:
+            coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
         if coarse is None:
-            return annealed_construction(space, rng, deadline)
-        fine = best_construction(space, rng, share_of(deadline, CONSTRUCTION_SHARE))
-        half = share_of(deadline, COARSE_SHARE)
-        found = annealed_construction(SearchSpace(coarse.problem), rng, half)
-        start = projected(space, coarse, found, share_of(deadline, COARSE_SHARE))
-        note = f"{coarse.problem.num_ops} groups: {found.note}"
-        if space.score(fine.device, fine.order) < space.score(start.device, start.order):
-            start, note = fine, fine.note
-        refined = anneal(space, start, rng, deadline)
-        return Found(refined.device, refined.order, f"{note}; then {refined.note}")
+            return _annealed(space, fine, rng, deadline)
+        if deadline <= NO_BUDGET:
+            return _once(space, coarse, fine, rng)
+        return _by_turns(space, coarse, fine, rng, deadline)
+
+
+def _annealed(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
+    found = anneal(space, start, rng, deadline)
+    return Found(found.device, found.order, f"{start.note}, then {found.note}")
+
+
+def _once(
+    space: SearchSpace, coarse: CoarseProblem, fine: Found, rng: np.random.Generator
+) -> Found:
+    """What budget 0 gets: the portfolio and annealing of the groups, then annealing of the ops."""
+    found = annealed_construction(SearchSpace(coarse.problem), rng)
+    start, note = projected(space, coarse, found, NO_BUDGET), _note(coarse, found)
+    if space.score(fine.device, fine.order) < space.score(start.device, start.order):
+        start, note = fine, fine.note
+    refined = anneal(space, start, rng, NO_BUDGET)
+    return Found(refined.device, refined.order, f"{note}; then {refined.note}")
+
+
+def _by_turns(
+    space: SearchSpace,
+    coarse: CoarseProblem,
+    fine: Found,
+    rng: np.random.Generator,
+    deadline: float,
+) -> Found:
+    """Cycles of annealing on groups and on ops by turns until the deadline."""
+    groups = SearchSpace(coarse.problem)
+    above = Annealer(groups, best_construction(groups, rng, deadline), rng)
+    below, shown = Annealer(space, fine, rng), np.inf
+    while not expired(deadline):
+        if above.score < shown:
+            shown = above.score
+            start = projected(space, coarse, Found(above.device, above.order), deadline)
+            below.offer(start, space.score(start.device, start.order))
+        below.cycle(deadline)
+        if np.isfinite(above.score):
+            above.cycle(deadline)
+    note = f"{coarse.problem.num_ops} groups: {above.moves} moves; then {below.moves} moves"
+    return Found(below.device, below.order, note)
+
+
+def _note(coarse: CoarseProblem, found: Found) -> str:
+    return f"{coarse.problem.num_ops} groups: {found.note}"
 
 
 def has_time(space: SearchSpace, deadline: float) -> bool:
-    """Whether grouping takes less than ``GROUPING_SHARE`` of the budget; always without one."""
+    """Whether grouping, if there is any, is done before the deadline; always without one."""
     if deadline <= NO_BUDGET:
         return True
-    seconds = SECONDS_AN_OP * space.problem.num_ops / space.problem.microbatches
-    return time.perf_counter() + seconds < share_of(deadline, GROUPING_SHARE)
+    ops = space.problem.num_ops / space.problem.microbatches
+    return ops > MOST_OPS or now() + SECONDS_AN_OP * ops < deadline
 
 
 def projected(space: SearchSpace, coarse: CoarseProblem, found: Found, deadline: float) -> Found:

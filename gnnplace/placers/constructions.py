@@ -1,17 +1,16 @@
 """All constructions of the room within one budget, and the best of them.
 
 Without a budget each runs whole. With one they run cheapest first: ``contiguous`` and
-``interleaved`` once without moving cuts, and again as they are at the end. Each may use an equal
-part of what is left, so that what the quick ones leave goes to those that go on improving; those
-whose turn comes after the deadline are left out, and the note names them. The first always runs.
-Memory is repaired last then, the least excess first, where a placement that does not fit yet would
-be quicker than the best that does: repairs take longer than constructions.
+``interleaved`` once without moving cuts, and again as they are at the end where the graph is small.
+Those whose turn comes after the deadline are left out, and the note names them. The first always
+runs. Memory is repaired last then, the least excess first, where a placement that does not fit yet
+would be quicker than the best that does: repairs take longer than constructions.
 Complexity: the sum of the members'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import numpy as np
@@ -29,13 +28,13 @@ from gnnplace.placers.round_robin import RoundRobin
 from gnnplace.placers.row import Row, Speed
 from gnnplace.placers.single import Single
 from gnnplace.search.annealing import anneal
-from gnnplace.search.clock import NO_BUDGET, expired, share_of
+from gnnplace.search.clock import NO_BUDGET, expired
 from gnnplace.search.repair import repair
 from gnnplace.search.space import SearchSpace
 
-BEFORE_ANNEALING = 1 / 3  # of the time, where annealing follows
-BEFORE_REPAIR = 1 / 2  # of the time, where memory matters
-REPAIR_SHARE = 1 / 2  # of what is left, each
+REPAIRED, REPAIRING = 8, 150_000  # placements, and ops simulated for each, where there is a budget
+WHOLE = 1_000  # ops above which the whole variants are left out, where there is a budget
+LARGE = 200_000  # ops above which two members run in any case
 CONSTRUCTIONS = (
     # Milliseconds on 1,000 ops and 8 devices: cheaper ones run first where time is short.
     Row("single", Single, Speed.CONSTRUCTION, 1, executed=True),
@@ -51,21 +50,28 @@ CONSTRUCTIONS = (
     Row("interleaved", Interleaved, Speed.CONSTRUCTION, 5, quick=partial(Interleaved, moves=False)),
     Row("expert", Expert, Speed.CONSTRUCTION, 10, executed=True),
     Row("heft", Heft, Speed.CONSTRUCTION, 6),
-    Row("heft-contention", HeftContention, Speed.CONSTRUCTION, 3, executed=True),
+    Row("heft-contention", HeftContention, Speed.CONSTRUCTION, 1.5, executed=True),
     Row("etf", Etf, Speed.CONSTRUCTION, 7),
     Row("m-topo", MTopo, Speed.CONSTRUCTION, 9),
     Row("min-cut", MinCut, Speed.CONSTRUCTION, 4),
 )
 
 
-def cheapest_first() -> list[Callable[[], Placer]]:
-    """Constructions by their cost, in quick variants; whole variants of these at the end."""
+def cheapest_first(num_ops: int) -> list[Callable[[], Placer]]:
+    """Constructions by their cost, in quick variants; whole variants of these at the end.
+
+    Where there are many ops the whole variants are left out: a search does better in their time.
+    """
     rows = sorted(CONSTRUCTIONS, key=lambda row: row.cost)
-    return [*(row.quick or row.make for row in rows), *(row.make for row in rows if row.quick)]
+    whole = [row.make for row in rows if row.quick and num_ops <= WHOLE]
+    return [*(row.quick or row.make for row in rows), *whole]
 
 
 def best_construction(
-    space: SearchSpace, rng: np.random.Generator, deadline: float = NO_BUDGET
+    space: SearchSpace,
+    rng: np.random.Generator,
+    deadline: float = NO_BUDGET,
+    names: Collection[str] | None = None,
 ) -> Found:
     """The best construction by score, after memory repair; its note says whose it is.
 
@@ -73,11 +79,12 @@ def best_construction(
         space: the problem's search space.
         rng: for members that draw.
         deadline: when to be back; ``NO_BUDGET``: after all members.
+        names: those that are tried until the deadline; None: all of them.
 
     Where nothing runs or fits, what comes back does not either: ``Placer.place`` says why.
     """
     if deadline > NO_BUDGET:
-        return _best_in_time(space, rng, deadline)
+        return _best_in_time(space, rng, deadline, names)
     found = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
     return min((f for f in found if f is not None), key=lambda f: space.score(f.device, f.order))
 
@@ -85,39 +92,52 @@ def best_construction(
 def annealed_construction(
     space: SearchSpace, rng: np.random.Generator, deadline: float = NO_BUDGET
 ) -> Found:
-    """The best construction, found in a part of the time and annealed in the rest."""
-    start = best_construction(space, rng, share_of(deadline, BEFORE_ANNEALING))
+    """The best construction, annealed in the time that is left."""
+    start = best_construction(space, rng, deadline)
+    if expired(deadline):
+        return start
     found = anneal(space, start, rng, deadline)
     return Found(found.device, found.order, f"{start.note}, then {found.note}")
 
 
-def _best_in_time(space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+def _best_in_time(
+    space: SearchSpace,
+    rng: np.random.Generator,
+    deadline: float,
+    names: Collection[str] | None,
+) -> Found:
     found: list[Found] = []
     missed: list[str] = []
-    until = share_of(deadline, BEFORE_REPAIR) if space.memory_matters else deadline
-    members = cheapest_first()
-    for i, make in enumerate(members):
-        member = make()
-        if found and expired(until):
+    for member in (make() for make in cheapest_first(space.problem.num_ops)):
+        if names is not None and member.name not in names:
+            continue
+        if len(found) >= _at_least(space) and expired(deadline):
             missed.append(member.name)
             continue
-        one = _searched(member, space, rng, share_of(until, 1 / (len(members) - i)))
+        one = _searched(member, space, rng, deadline)
         found += [one] if one is not None else []
     best = _best_repaired(space, found, deadline)
     return Found(best.device, best.order, best.note + _left_out(missed))
 
 
+def _at_least(space: SearchSpace) -> int:
+    """Members that run however late it is: bounds of large graphs take longer than a second one."""
+    return 1 if space.problem.num_ops <= LARGE else 2
+
+
 def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> Found:
-    """The best by score, after repairs of those that do not fit, the least excess first."""
+    """The best by score, after a few repairs of those that do not fit, the least excess first."""
     best = min(found, key=lambda f: space.score(f.device, f.order))
     if not space.memory_matters:
         return best
+    repairs = 0
     for one in sorted(found, key=lambda f: space.score(f.device, f.order)):
         score = space.score(best.device, best.order)
         seconds, excess = space.simulator.excess(one.device, one.order)
-        if excess == 0 or seconds >= score or expired(deadline):
+        if excess == 0 or seconds >= score or expired(deadline) or repairs == REPAIRED:
             continue
-        repaired = repair(space, one.device, one.order, share_of(deadline, REPAIR_SHARE))
+        repaired = repair(space, one.device, one.order, deadline, REPAIRING)
+        repairs += 1
         if space.score(*repaired) < score:
             best = Found(*repaired, one.note)
     return best

@@ -5,12 +5,11 @@ the speeds of the k fastest devices; k from 1 to D. The best few k are then impr
 cut at a time by 1, 2, 4, ... units while the score falls. Sequences as ``SearchSpace.sequence``.
 This is the pipeline split of GPipe (Huang et al., 2019) made work-balanced as in PipeDream
 (Narayanan et al., 2019), with simulation instead of their closed forms.
+Of large graphs only a few k are tried, the largest.
 Complexity: O(D + k log U * passes) simulations.
 """
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +21,10 @@ from gnnplace.search.chunks import (
     device_ranking,
     even_cuts,
     max_tries,
+    most_constructed,
     move_cut,
 )
-from gnnplace.search.clock import NO_BUDGET, expired
+from gnnplace.search.clock import NO_BUDGET, expired, now
 from gnnplace.search.space import SearchSpace
 
 IntArray = NDArray[np.int32]
@@ -49,7 +49,7 @@ class Contiguous(Placer):
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         ranking, speeds = device_ranking(space), space.speed
         starts: list[Start] = []
-        for k in device_counts(len(ranking))[::-1]:
+        for k in device_counts(len(ranking))[::-1][: most_constructed(space)]:
             if starts and expired(deadline):
                 break
             devices = np.sort(ranking[:k])
@@ -57,7 +57,7 @@ class Contiguous(Placer):
             score, device, order = evaluate_cuts(space, devices, cuts)
             starts.append((score, k, devices, cuts, device, order))
         starts.sort(key=lambda entry: entry[:2])
-        until = deadline if self.moves else time.perf_counter()
+        until = deadline if self.moves else now()
         improved = [
             improve_cuts(space, entry[2], entry[3], entry, until) for entry in starts[:KEPT]
         ]

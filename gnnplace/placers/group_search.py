@@ -12,7 +12,6 @@ makes as many as it has time for.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found
 from gnnplace.problem import Problem
-from gnnplace.search.clock import NO_BUDGET
+from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.coarse_problem import coarse_problem
 from gnnplace.search.space import SearchSpace
 
@@ -94,7 +93,7 @@ class GroupSearch:
     def _goes_on(self, deadline: float) -> bool:
         if deadline <= NO_BUDGET:
             return self.evaluations < EVALUATIONS
-        return time.perf_counter() < deadline
+        return now() < deadline
 
 
 def groups_of(problem: Problem) -> tuple[IntArray, BoolArray]:

@@ -14,7 +14,7 @@ sent at once; the overheads of receiving come before the op that consumes it.
 Deviations: the first op of a colocation class decides for the whole class; pins and kinds mask
 devices; memory is left to the repair step; the sequence handed back is the better of HEFT's own
 (by scheduled start) and those of ``SearchSpace.sequence``.
-Complexity: O(n D (inputs + log n)) and the shifting of gaps.
+Complexity: O(n D inputs) and n D searches among gaps (``search.gaps``), near-linear in all.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.graph.allocation import empty_table, full_ints, full_table, zero_floats, zero_longs
-from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.allocation import full_ints, full_table, zero_floats
+from gnnplace.graph.jit import kernel
 from gnnplace.placers.base import Found, Placer
+from gnnplace.search.gaps import earliest_gap, empty_gaps, take
 from gnnplace.search.orders import rank_order, with_own_order
 from gnnplace.search.space import SearchSpace
-from gnnplace.simulation.arrays import copy_rows, greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import (
@@ -44,47 +44,6 @@ from gnnplace.simulation.transfer import (
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
-
-
-@inner(_nrt=False)
-def earliest_gap(
-    begins: FloatArray, ends: FloatArray, count: int, ready: float, cost: float
-) -> tuple[float, int]:
-    """Start of the earliest gap of length ``cost`` from ``ready`` on, and its index.
-
-    ``begins`` and ``ends`` hold the ``count`` slots of a device in order of time.
-    """
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if ends[middle] <= ready:
-            low = middle + 1
-        else:
-            high = middle
-    at = max(ready, ends[low - 1]) if low > 0 else ready
-    for k in range(low, count):
-        if at + cost <= begins[k]:
-            return at, k
-        at = max(at, ends[k])
-    return at, count
-
-
-@inner(_nrt=False)
-def take(
-    begins: FloatArray, ends: FloatArray, count: int, slot: int, begin: float, end: float
-) -> None:
-    """Puts a slot into a device's ``count`` slots, which have room for it."""
-    for k in range(count, slot, -1):
-        begins[k], ends[k] = begins[k - 1], ends[k - 1]
-    begins[slot], ends[slot] = begin, end
-
-
-@inner()
-def twice_as_wide(rows: FloatArray) -> FloatArray:
-    """The same rows with as much room again."""
-    wider = empty_table(rows.shape[0], 2 * rows.shape[1])
-    copy_rows(wider, rows)
-    return wider
 
 
 @kernel
@@ -110,9 +69,7 @@ def heft_kernel(
     start, finish = zero_floats(n), zero_floats(n)
     links = compiled.links
     costly = links.sends_cost or links.receives_cost
-    begins = empty_table(num_devices, 16)
-    ends = empty_table(num_devices, 16)
-    count = zero_longs(num_devices)
+    gaps = empty_gaps(num_devices, n + (len(compiled.consumer) if links.sends_cost else 0))
     channel_free = zero_floats(links.num_channels)
     once = contention or costly
     arrival = full_table(len(compiled.size) if once else 0, num_devices, np.inf)
@@ -120,7 +77,7 @@ def heft_kernel(
     sent = zero_floats(n if links.sends_cost else 0)
     for op in by_rank:
         unit = compiled.unit_of[op]
-        least, best_device, best_slot = np.inf, -1, 0
+        least, best_device, best_place, best_slot = np.inf, -1, 0, 0
         best, best_begin, best_start = np.inf, 0.0, 0.0
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
@@ -153,14 +110,12 @@ def heft_kernel(
                     source = Index(device[producer[compiled.input_tensor[j]]])
                     restore(links, tried, channel_free, source, target)
             cost = extra + compiled.times[op, d]
-            at, slot = earliest_gap(begins[d], ends[d], count[d], ready, cost)
+            at, place, slot = earliest_gap(gaps, d, ready, cost)
             if at + cost + sending < least or best_device < 0:
-                least, best_device, best_slot = at + cost + sending, d, slot
+                least, best_device = at + cost + sending, d
+                best_place, best_slot = place, slot
                 best, best_begin, best_start = at + cost, at, at + extra
         d, target = best_device, Index(best_device)
-        room = greatest(count) + 1 + (compiled.input_offset[op + 1] - compiled.input_offset[op])
-        while room >= begins.shape[1]:
-            begins, ends = twice_as_wide(begins), twice_as_wide(ends)
         if once:
             for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                 tensor = compiled.input_tensor[j]
@@ -182,14 +137,11 @@ def heft_kernel(
                     cost = send_time(links, source, target, compiled.size[tensor])
                     if links.costs[source, target, BUSY] > 0.0:
                         sent[p] = end
-                    row, rest = begins[source], ends[source]
-                    at, slot = earliest_gap(row, rest, count[source], finish[p], cost)
-                    take(row, rest, count[source], slot, at, at + cost)
-                    count[source] += 1
+                    at, place, slot = earliest_gap(gaps, source, finish[p], cost)
+                    take(gaps, source, place, slot, at, at + cost)
         device[op], start[op], finish[op] = d, best_start, best
         unit_device[unit] = d
-        take(begins[d], ends[d], count[d], best_slot, best_begin, best)
-        count[d] += 1
+        take(gaps, d, best_place, best_slot, best_begin, best)
     return device, start
 
 

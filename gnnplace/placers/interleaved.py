@@ -20,6 +20,7 @@ from gnnplace.search.chunks import (
     device_ranking,
     even_cuts,
     max_tries,
+    most_constructed,
     move_cut,
 )
 from gnnplace.search.clock import expired
@@ -49,7 +50,7 @@ class Interleaved(Placer):
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         ranking, speeds = device_ranking(space), space.speed
         tried: list[tuple[float, int, int, IntArray, IntArray, IntArray, IntArray]] = []
-        for k, rounds in _sizes(len(ranking)):
+        for k, rounds in _sizes(len(ranking))[: most_constructed(space)]:
             if tried and expired(deadline):
                 break
             devices = np.sort(ranking[:k])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
 from gnnplace.problem import Problem
-from gnnplace.search.chunks import device_counts, device_ranking
+from gnnplace.search.chunks import device_counts, device_ranking, most_constructed
 from gnnplace.search.clock import expired
 from gnnplace.search.space import SearchSpace
 
@@ -44,7 +44,7 @@ class MinCut(Placer):
         ranking, seed = device_ranking(space), int(rng.integers(2**31))
         tried: list[tuple[float, int, Found]] = []
         counts = device_counts(min(len(ranking), space.problem.num_units))[1:] or [1]
-        for k in counts[::-1]:
+        for k in counts[::-1][: most_constructed(space)]:
             if tried and expired(deadline):
                 break
             devices = np.sort(ranking[:k])

@@ -6,15 +6,15 @@ each segment that stands alone on the device where that is quickest. ``search.ch
 on from the best. What it finds is expanded: an op goes where its group is, list scheduling of the
 whole graph starts from the groups' order, and justification follows. The best expanded placement
 counts. A lap of the search has a fixed number of moves, and only the ends of laps are expanded, so
-that a larger budget is never worse. Where narrow groups are not worth it (a small graph, or a
-grid), this is ``coarse-annealing``. Coarse to fine is multilevel refinement (Karypis and Kumar,
-1998), cyclic chunks are those of Narayanan et al. (2021).
+that a larger budget is never worse. With budget 0 the search has one lap for each of its members.
+Where narrow groups are not worth it (a small graph, or a grid), this is ``coarse-annealing``.
+Coarse to fine is multilevel refinement (Karypis and Kumar, 1998), cyclic chunks are those of
+Narayanan et al. (2021).
 Complexity: near-linear for the groups, a hundred coarse schedules for starts, then as the budget.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -24,6 +24,7 @@ from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
 from gnnplace.search.chunk_search import ChunkSearch, Start, justified
 from gnnplace.search.chunks import device_counts, device_ranking
+from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.narrow_problem import NarrowProblem, narrow_problem
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.justification import justify
@@ -34,6 +35,9 @@ IntArray = NDArray[np.int32]
 ROUNDS = (1, 2, 3, 4, 6, 8)
 KEPT = 6  # starts that the search begins rounds from
 EXPANDED = 2  # starts that are expanded at once
+SETTLED = 2  # starts whose units that stand alone are moved to their best devices
+OUTCLASSED = 1.2  # seconds of a start over the best, above which it is none
+PATIENT = 24  # laps without a gain before which no search is stale
 WORTH = 0.999  # coarse seconds over those expanded last, above which a lap is not expanded
 
 
@@ -57,7 +61,7 @@ def narrow_search(
     rng: np.random.Generator,
     deadline: float,
 ) -> Found:
-    """The best placement found on narrow groups until the deadline; without one, the starts'.
+    """The best placement found on narrow groups until the deadline; without one, in a first round.
 
     Args:
         space: the whole problem.
@@ -67,21 +71,66 @@ def narrow_search(
         rng: for the seed.
         deadline: when to be back.
     """
-    starts = ranked_starts(coarse, narrow, extra)
-    expansion = Expansion(space, narrow)
-    seconds = max([expansion.add(start) for start in starts[:EXPANDED]])
-    search = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
-    shown, took = starts[0].score, 0.0
-    while time.perf_counter() + took + seconds < deadline:
-        begin = time.perf_counter()
-        search.run_lap()
-        took = time.perf_counter() - begin
-        if search.best.score < WORTH * shown:
-            shown = search.best.score
-            seconds = expansion.add(search.best)
-    note = f"{narrow.problem.num_ops} narrow groups, {search.lap} laps"
-    device, order = expansion.best
-    return Found(device, order, note)
+    search = NarrowSearch(space, narrow, coarse, extra, rng)
+    if deadline <= NO_BUDGET:
+        search.first_round()
+    while search.has_time(deadline):
+        search.lap()
+    return search.found
+
+
+class NarrowSearch:
+    """The search on narrow groups, lap by lap; arguments as ``narrow_search``."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        narrow: NarrowProblem,
+        coarse: SearchSpace,
+        extra: Iterable[IntArray],
+        rng: np.random.Generator,
+    ) -> None:
+        starts = ranked_starts(coarse, narrow, extra)
+        self.expansion = Expansion(space, narrow)
+        self.expanding = max([self.expansion.add(start) for start in starts[:EXPANDED]])
+        self.chunks = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
+        self.shown, self.took, self.last_gain = starts[0].score, 0.0, 0
+
+    @property
+    def found(self) -> Found:
+        """The best placement of the whole problem so far."""
+        groups = self.expansion.narrow.problem.num_ops
+        note = f"{groups} narrow groups, {self.chunks.lap} laps"
+        return Found(*self.expansion.best, note)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the later half of the laps, and not too few, found nothing."""
+        since = self.chunks.lap - self.last_gain
+        return since >= PATIENT and since >= self.last_gain
+
+    def has_time(self, deadline: float) -> bool:
+        """Whether another lap is done before the deadline."""
+        return now() + self.took + self.expanding < deadline
+
+    def lap(self) -> None:
+        """Another lap, expanded if it found something."""
+        begin = now()
+        self.chunks.run_lap()
+        self.took = now() - begin
+        self._expand()
+
+    def first_round(self) -> None:
+        """A lap of each member, expanded at the end alone."""
+        for _ in self.chunks.members:
+            self.chunks.run_lap()
+        self._expand()
+
+    def _expand(self) -> None:
+        best = self.chunks.best
+        if best.score < WORTH * self.shown:
+            self.shown, self.last_gain = best.score, self.chunks.lap
+            self.expanding = self.expansion.add(best)
 
 
 class Expansion:
@@ -98,7 +147,7 @@ class Expansion:
 
     def add(self, start: Start) -> float:
         """Expands one more; the seconds that took."""
-        begin = time.perf_counter()
+        begin = now()
         space, narrow = self.space, self.narrow
         device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(np.int32)
         own = narrow.fine_order(space.problem, start.order)
@@ -111,36 +160,47 @@ class Expansion:
             score = space.score(device, order, self.score)
             if score < self.score:
                 self.score, self.best = score, (device, order)
-        return time.perf_counter() - begin
+        return now() - begin
 
 
 def ranked_starts(
     space: SearchSpace, narrow: NarrowProblem, extra: Iterable[IntArray]
 ) -> list[Start]:
-    """Constructions and what is given besides, each justified, the best first."""
+    """Constructions and what is given besides, each justified, the best first.
+
+    What is hopeless beside the best so far is left out.
+    """
     turn = np.empty(space.problem.num_ops)
     turn[space.turn_order] = -np.arange(len(turn), dtype=np.float64)
     position = space.problem.graph.position.astype(np.float64)
     first = -(space.problem.microbatch * float(len(turn)) + position)
-    made = [scheduled(space, given, (first, turn)) for given in extra]
-    for unit_device in constructions(space, narrow):
-        made.append(scheduled(space, unit_device, (first, turn)))
+    made: list[Start] = []
+    for unit_device in (*extra, *constructions(space, narrow)):
+        limit = min((one.score for one in made), default=np.inf)
+        made += scheduled(space, unit_device, (first, turn), OUTCLASSED * limit)
     made.sort(key=lambda start: start.score)
-    if len(narrow.loose):
-        made[:KEPT] = [_settled(space, narrow.loose, one, (first, turn)) for one in made[:KEPT]]
+    made[:SETTLED] = [_settled(space, narrow.loose, one, (first, turn)) for one in made[:SETTLED]]
     return sorted(made, key=lambda start: start.score)
 
 
-def scheduled(space: SearchSpace, unit_device: IntArray, priorities: Iterable[FloatArray]) -> Start:
-    """The state of these devices with the best order that justification makes of priorities."""
+def scheduled(
+    space: SearchSpace,
+    unit_device: IntArray,
+    priorities: Iterable[FloatArray],
+    limit: float = np.inf,
+) -> list[Start]:
+    """The state of these devices with the best order that justification makes of priorities.
+
+    None where all schedules are much longer than ``limit`` seconds.
+    """
     device = space.spread(unit_device)
     found: list[Start] = []
     for priority in priorities:
         finish, far = np.empty(len(device)), np.empty(len(device))
-        arrays = (space.compiled, space.reversed, device, priority, finish, far)
-        order = justified(*arrays)[1]
-        found.append(Start(space.score(device, order), unit_device, far, order))
-    return min(found, key=lambda start: start.score)
+        seconds, order = justified(*space.lean, device, priority, finish, far, limit)
+        if seconds < np.inf:
+            found.append(Start(space.score(device, order), unit_device, far, order))
+    return [min(found, key=lambda start: start.score)] if found else []
 
 
 def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArray]:
@@ -173,6 +233,6 @@ def _settled(
         for d in np.flatnonzero(space.problem.unit_allowed[unit]):
             unit_device = start.unit_device.copy()
             unit_device[unit] = d
-            tried = scheduled(space, unit_device, priorities)
-            start = min(start, tried, key=lambda one: one.score)
+            tried = scheduled(space, unit_device, priorities, start.score)
+            start = min([start, *tried], key=lambda one: one.score)
     return start

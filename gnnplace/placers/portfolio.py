@@ -1,7 +1,7 @@
 """``portfolio``: runs the cheap placers, keeps the best, gives what budget is left to annealing.
 
 Nobody ever gets worse than one device: ``single`` is among them, and a placer that fails or finds
-nothing feasible is passed over. With a budget at most a third goes to the constructions.
+nothing feasible is passed over.
 Complexity: the sum of its members'.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.constructions import BEFORE_ANNEALING, best_construction
+from gnnplace.placers.constructions import best_construction
 from gnnplace.search.annealing import anneal
-from gnnplace.search.clock import NO_BUDGET, expired, share_of
+from gnnplace.search.clock import NO_BUDGET, expired
 from gnnplace.search.space import SearchSpace
 
 
@@ -22,7 +22,7 @@ class Portfolio(Placer):
     name = "portfolio"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        best = best_construction(space, rng, share_of(deadline, BEFORE_ANNEALING))
+        best = best_construction(space, rng, deadline)
         if deadline <= NO_BUDGET or expired(deadline):
             return best
         improved = anneal(space, best, rng, deadline)

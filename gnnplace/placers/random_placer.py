@@ -5,11 +5,10 @@ With budget 0 one draw. O(n) a draw.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
+from gnnplace.search.clock import now
 from gnnplace.search.space import SearchSpace
 
 
@@ -20,7 +19,7 @@ class Random(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         best, found, draws = np.inf, None, 0
-        while found is None or time.perf_counter() < deadline:
+        while found is None or now() < deadline:
             ticket = rng.random(space.work.shape)
             chosen = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(axis=1)
             device = space.spread(chosen.astype(np.int32))

@@ -1,27 +1,35 @@
-"""``best``: the default placer. The portfolio's constructions and the learned placer, then
-annealing.
+"""``best``: the default placer. The portfolio's constructions, the learned placer and annealing.
 
-The constructions may use a quarter of the budget, the learned placer half of what they leave;
-annealing from the best of all has the rest. It keeps the best by simulated step time and says
-who found it; ``single`` is among the constructions, so nobody gets worse than one device.
-On a large problem that the learned placer searches on narrow groups nearly all is its share: the
-constructions and the annealing of the whole graph find little there.
+The constructions come first, then the learned placer's first choice. Then its guided search and
+annealing go on by turns from the best of all, each in cycles that grow longer, so that more time
+only goes on where less was cut off. It keeps the best by simulated step time and says who found it;
+``single`` is among the constructions, so nobody gets worse than one device.
+On a large problem that the learned placer searches on narrow groups, the constructions that take
+one list schedule are tried, and all the rest of the time is the learned placer's: annealing of the
+whole graph finds little there.
 """
 
 from __future__ import annotations
 
-import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.constructions import best_construction, run_member
-from gnnplace.search.annealing import anneal
-from gnnplace.search.clock import share_of
+from gnnplace.search.annealing import Annealer
+from gnnplace.search.clock import NO_BUDGET, expired, now
+from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem
+from gnnplace.search.repair import repair
 
-CONSTRUCTION_SHARE, LEARNED_SHARE = 1 / 4, 1 / 2  # of what is left of a budget
-ON_GROUPS = 1 / 10, 9 / 10  # the same where the learned placer searches on groups
+if TYPE_CHECKING:
+    from gnnplace.policy.learned import LearnedPlacer
+    from gnnplace.policy.search.anytime import Anytime
+
+FIRST_DECODE = 4e-6  # seconds an op that the learned placer takes for its first answer
+SINGLE_SCHEDULES = ("single", "heft-contention", "heft", "etf", "expert", "m-topo")
+GUIDED_COST = 2  # moves of annealing in the time of a guided one
 
 
 class Best(Placer):
@@ -33,18 +41,58 @@ class Best(Placer):
 
     name = "best"
 
-    def __init__(self, learned: Placer) -> None:
+    def __init__(self, learned: LearnedPlacer) -> None:
         self.learned = learned
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        plain = narrow_problem(space) is None
-        first, second = (CONSTRUCTION_SHARE, LEARNED_SHARE) if plain else ON_GROUPS
-        found = [best_construction(space, rng, share_of(deadline, first))]
-        sampled = run_member(self.learned, space, rng, share_of(deadline, second))
-        found += [sampled] if sampled is not None else []
-        best = min(found, key=lambda f: space.score(f.device, f.order))
-        if time.perf_counter() < deadline:
-            improved = anneal(space, best, rng, deadline)
-            if space.score(improved.device, improved.order) < space.score(best.device, best.order):
-                return Found(improved.device, improved.order, f"{best.note}; then annealing")
-        return best
+        on_groups = narrow_problem(space) is not None
+        few = on_groups and deadline > NO_BUDGET
+        best = best_construction(space, rng, deadline, SINGLE_SCHEDULES if few else None)
+        if not _has_time(space, deadline):
+            return best
+        if (
+            on_groups
+            or deadline <= NO_BUDGET
+            or not np.isfinite(space.score(best.device, best.order))
+        ):
+            learned = run_member(self.learned, space, rng, deadline)
+            return best if learned is None else better(space, best, learned)
+        first = self.learned.first_choice(space, deadline)
+        best = better(space, best, _repaired(space, first.found, deadline))
+        if not first.search_has_time(deadline):
+            return best
+        return _by_turns(space, first.search(rng), best, rng, deadline)
+
+
+def _by_turns(
+    space: SearchSpace, guided: Anytime, best: Found, rng: np.random.Generator, deadline: float
+) -> Found:
+    """Guided search and annealing by turns until the deadline, each from the best of both."""
+    annealer, finders = Annealer(space, best, rng), [best.note]
+    while not expired(deadline):
+        guided.offer(annealer.device, annealer.order, annealer.score)
+        while guided.moves * GUIDED_COST <= annealer.moves and not expired(deadline):
+            guided.cycle(deadline)
+        score = float(guided.state.score[1])
+        if score < annealer.score:
+            annealer.offer(Found(guided.state.best_device, guided.state.best_order), score)
+            finders.append("learned search")
+        annealer.cycle(deadline)
+        if annealer.score < guided.state.score[1]:
+            finders.append("annealing")
+    return Found(annealer.device, annealer.order, "; then ".join([finders[0], *_last(finders[1:])]))
+
+
+def _last(finders: list[str]) -> list[str]:
+    """Each finder once, the last one last."""
+    return list(dict.fromkeys(finders[::-1]))[::-1]
+
+
+def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
+    """The learned placer's choice, named, after memory repair."""
+    return Found(*repair(space, found.device, found.order, deadline), f"learned: {found.note}")
+
+
+def _has_time(space: SearchSpace, deadline: float) -> bool:
+    """Whether the learned placer can answer until the deadline; always without one."""
+    return deadline <= NO_BUDGET or now() + FIRST_DECODE * space.problem.num_ops < deadline

@@ -7,11 +7,13 @@ pass and move.
 
 A large problem with narrow groups is decoded and searched on those (``placers.narrow``): all of its
 decodes are starts beside the constructions there, which are the one thing that is not the policy's.
+When the groups have nothing more to give, the whole graph is decoded and searched by turns with
+them.
 """
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,16 +21,17 @@ import numpy as np
 import torch
 
 from gnnplace.placers import Found, Placer, SearchSpace
-from gnnplace.placers.narrow import narrow_search
-from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.placers.narrow import NarrowSearch
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
+from gnnplace.search.clock import NO_BUDGET, now
+from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem
 
-FINISHING = (5e-4, 1e-6)  # seconds, and seconds an op, that checking a placement takes afterwards
-DECODING = 0.3  # share of the budget after which no further aim is decoded
-REFINED = 0.45  # share of the budget after which no further pass over a decode begins
+ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
+ENCODING = 3e-5  # seconds an op that it visits that the network takes before the search
 
 
 @lru_cache(maxsize=2)
@@ -64,26 +67,90 @@ class LearnedPlacer(Placer):
         self.on_groups = on_groups
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        policy = self.policy or load_policy()
-        given = {} if self.orders is None else {"orders": self.orders}
         narrow = narrow_problem(space) if self.on_groups else None
         if narrow is not None:
             coarse = SearchSpace(narrow.problem)
-            decoded = Rollouts(coarse, policy, **given).greedy()
-            starts = [one.unit_device for one in decoded]
-            return narrow_search(space, narrow, coarse, starts, rng, deadline)
-        begin = time.perf_counter()
-        rollouts = Rollouts(space, policy, **given)
-        timed = deadline > begin
-        ranked = rollouts.greedy(begin + DECODING * (deadline - begin) if timed else np.inf)
+            starts = [one.unit_device for one in self.rollouts(coarse).greedy()]
+            search = NarrowSearch(space, narrow, coarse, starts, rng)
+            return self.search_groups(space, search, rng, deadline)
+        first = self.first_choice(space, deadline)
+        if not first.search_has_time(deadline):
+            return first.found
+        guided = first.search(rng)
+        what = guided.search(deadline)
+        state, note = guided.state, f"{first.found.note}, then {what}"
+        return Found(state.best_device, state.best_order, note)
+
+    def search_groups(
+        self, space: SearchSpace, groups: NarrowSearch, rng: np.random.Generator, deadline: float
+    ) -> Found:
+        """Search on groups; where that finds nothing more, of the whole graph by turns."""
+        if deadline <= NO_BUDGET:
+            groups.first_round()
+        while groups.has_time(deadline) and not groups.stale:
+            groups.lap()
+        if not groups.has_time(deadline):
+            return groups.found
+        first = self.first_choice(space, deadline)
+        if not first.search_has_time(deadline):
+            return better(space, groups.found, first.found)
+        guided, before = first.search(rng), groups.chunks.ops
+        while groups.has_time(deadline):
+            found = groups.found
+            guided.offer(found.device, found.order, groups.expansion.score)
+            guided.cycle(deadline)
+            wanted = before + ON_GROUPS * guided.ops
+            while groups.chunks.ops < wanted and groups.has_time(deadline):
+                groups.lap()
+        note = f"{groups.found.note}; {guided.moves} moves of the whole graph"
+        best = Found(guided.state.best_device, guided.state.best_order, note)
+        return better(space, best, groups.found)
+
+    def rollouts(self, space: SearchSpace) -> Rollouts:
+        """What decodes a problem."""
+        given = {} if self.orders is None else {"orders": self.orders}
+        return Rollouts(space, self.policy or load_policy(), **given)
+
+    def first_choice(self, space: SearchSpace, deadline: float) -> FirstChoice:
+        """The best decode, refined; after the deadline the first one as it is."""
+        rollouts = self.rollouts(space)
+        until = deadline if deadline > NO_BUDGET else np.inf
+        ranked = rollouts.greedy(until)
         passes = Passes(rollouts)
-        best = passes.best(ranked, begin + REFINED * (deadline - begin) if timed else np.inf)
-        note = f"{best.aim}; best of {len(ranked)} decodes, refined"
-        if time.perf_counter() >= deadline:
-            return Found(space.spread(best.unit_device), best.order, note)
-        finishing = FINISHING[0] + FINISHING[1] * space.problem.num_ops
-        state, what = Anytime(rollouts, rng, passes).search(best, deadline - finishing)
-        return Found(state.best_device, state.best_order, f"{note}, then {what}")
+        return FirstChoice(rollouts, passes, passes.best(ranked, until), len(ranked))
+
+
+@dataclass(frozen=True, eq=False)
+class FirstChoice:
+    """What the policy chooses first, and what a search goes on with.
+
+    Attributes:
+        rollouts: the problem and the policy.
+        passes: refinement.
+        best: the best decode, refined.
+        decodes: how many there were.
+    """
+
+    rollouts: Rollouts
+    passes: Passes
+    best: Decoded
+    decodes: int
+
+    @property
+    def found(self) -> Found:
+        """The choice as a placement."""
+        device = self.rollouts.space.spread(self.best.unit_device)
+        note = f"{self.best.aim}; best of {self.decodes} decodes, refined"
+        return Found(device, self.best.order, note)
+
+    def search_has_time(self, deadline: float) -> bool:
+        """Whether a search can begin before the deadline; never without one."""
+        return now() + ENCODING * len(self.rollouts.graph.ops) < deadline
+
+    def search(self, rng: np.random.Generator) -> Anytime:
+        """A search that starts from the choice."""
+        start = self.best.unit_device, self.best.order
+        return Anytime(self.rollouts, rng, self.passes, start)
 
 
 def untrained(orders: tuple[str, ...] | None = None) -> LearnedPlacer:

@@ -5,13 +5,16 @@ Torch is imported when a placer with a policy is made, not before.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import InputError
 from gnnplace.graph.orders import ORDERS
 from gnnplace.placers.base import Placer
 from gnnplace.placers.registry import PLACERS
 from gnnplace.placers.row import Option, Row, Speed, parse_name
+
+if TYPE_CHECKING:
+    from gnnplace.policy.learned import LearnedPlacer
 
 UNTRAINED = "learned-untrained"
 AUTO = "auto"
@@ -30,7 +33,7 @@ def _orders(order: str | None) -> tuple[str, ...] | None:
     return (str(order),)
 
 
-def _learned(order: str | None = None, checkpoint: str | None = None) -> Placer:
+def _learned(order: str | None = None, checkpoint: str | None = None) -> LearnedPlacer:
     orders = _orders(order)
     from gnnplace.policy.learned import LearnedPlacer, load_policy
 

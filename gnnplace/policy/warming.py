@@ -31,6 +31,7 @@ from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.search.annealing import anneal
 from gnnplace.search.chunk_search import ChunkSearch
+from gnnplace.search.clock import NO_BUDGET
 from gnnplace.search.found import Found
 from gnnplace.search.narrow_problem import narrow_groups
 from gnnplace.simulation.kernels import run_kernel
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 TIME, THROUGHPUT = "time", "throughput"
 WARMING = 0.02  # seconds of budget that reach a placer's search as well
+FEW_MOVES = 20.0  # of the learned placer's search
 EVERY = 2.0  # seconds between two lines of progress
 # Kernels that a placer needs, for the line of progress. Others need fewer than the portfolio.
 NUMBER = {"best": 84, "learned": 75, "learned-untrained": 75}
@@ -114,8 +116,11 @@ def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
     from gnnplace.policy.search.anytime import Anytime
 
     rollouts = Rollouts(space, learned.policy or load_policy())
-    search = Anytime(rollouts, np.random.default_rng(0), Passes(rollouts))
-    search.search(rollouts.greedy(most=1)[0], 0.0)
+    best = rollouts.greedy(most=1)[0]
+    start = best.unit_device, best.order
+    search = Anytime(rollouts, np.random.default_rng(0), Passes(rollouts), start)
+    search.length = FEW_MOVES
+    search.cycle(NO_BUDGET)
 
 
 def is_warm(names: Iterable[str], objective: str = TIME) -> bool:

@@ -6,24 +6,23 @@ in the order that was made for where it came from, and pipelines of micro-batche
 the step time on captured graphs). A shift that passes no op of its own device changes nothing and
 is not simulated.
 
-The temperature falls geometrically to a thirtieth over the budget. It starts at 0.1 % of the
-start's energy times the root of how many moves there will be an op, at 0.03 % to 0.3 %: hotter, and
-the few moves that a large graph gets destroy a good start and never come back. The acceptance
-threshold is drawn first, so that a simulation stops as soon as it must be rejected. It ends with
-one renewal by all known priorities.
-With budget 0: 2,000 moves, fewer above 2,000 ops. Complexity: O(moves) simulations.
+Cycles start from the best state so far, each twice as long as the one before, so that the search
+need not know when it will be cut off. In a cycle the temperature falls geometrically to a
+thirtieth. It starts at 0.1 % of the start's energy times the root of how many moves the cycle has
+an op, at 0.03 % to 0.3 %: hotter, and the few moves that a large graph gets destroy a good start
+and never come back. The acceptance threshold is drawn first, so that a simulation stops as soon as
+it must be rejected. A cycle that found something ends with a renewal by all known priorities.
+With budget 0: one cycle of 2,000 moves, fewer above 2,000 ops. Complexity: O(moves) simulations.
 """
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import kernel
-from gnnplace.search.clock import NO_BUDGET
+from gnnplace.search.clock import NO_BUDGET, expired, now
 from gnnplace.search.found import Found
 from gnnplace.search.moves import (
     Neighbourhood,
@@ -46,7 +45,8 @@ IntArray = NDArray[np.int32]
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
 RENEWED = 0.3  # of the moves of units
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
-ROUND_SECONDS = 0.02
+FIRST_OPS = 1_000_000  # moves of the first cycle times ops
+CALL_OPS = 50_000  # the same between two looks at the clock: some 5 ms
 
 
 @kernel
@@ -121,43 +121,84 @@ def hottest(moves_per_op: float) -> float:
     return float(np.clip(HOT * np.sqrt(moves_per_op), COLDEST, HOTTEST))
 
 
+class Annealer:
+    """Cycles of annealing of one problem, each from the best state so far.
+
+    Attributes:
+        device: device of each op in the best state. [n]
+        order: its order. [n]
+        score: its energy in seconds.
+        moves: tried so far.
+
+    Args:
+        space: the problem.
+        start: a placement that runs.
+        rng: for the seed of each cycle.
+    """
+
+    def __init__(self, space: SearchSpace, start: Found, rng: np.random.Generator) -> None:
+        self.space, self.rng = space, rng
+        self.neighbourhood = neighbourhood(space)
+        self.device, self.order = start.device.copy(), start.order.copy()
+        self.score = space.score(start.device, start.order)
+        self.moves = 0
+        n = len(start.order)
+        self.next_cycle = max(1, FIRST_OPS // n)
+        self.per_call = int(np.clip(CALL_OPS // n, 1, 1_000))
+
+    def offer(self, found: Found, score: float) -> None:
+        """Takes a placement that is better than the best state."""
+        if score < self.score:
+            self.device, self.order, self.score = found.device.copy(), found.order.copy(), score
+
+    def cycle(self, deadline: float) -> None:
+        """The next cycle, twice as long as the one before it."""
+        self.run(self.next_cycle, deadline)
+        self.next_cycle *= 2
+
+    def run(self, moves: int, deadline: float) -> None:
+        """A cycle of so many moves, cut off at the deadline."""
+        h, first = self.neighbourhood, self.score
+        device, order, now_energy = self.device.copy(), self.order.copy(), self.score
+        unit_device = device[h.ops[h.op_offset[:-1]]].copy()
+        hot, before = first * hottest(moves / len(order)), self.score
+        seed_kernel(int(self.rng.integers(2**31)))
+        for done in range(0, moves, self.per_call):
+            if expired(deadline):
+                break
+            count = min(self.per_call, moves - done)
+            now_energy, self.score = anneal_kernel(
+                self.space.compiled,
+                h,
+                unit_device,
+                device,
+                order,
+                now_energy,
+                hot * FALL ** -(done / moves),
+                count,
+                self.device,
+                self.order,
+                self.score,
+            )
+            self.moves += count
+        if self.score < before:
+            self._renew()
+
+    def _renew(self) -> None:
+        """The best state with the best order by all known priorities, if that is better."""
+        score, order = self.space.sequence(self.device, cutoff=self.score)
+        if score < self.score:
+            self.score, self.order = score, order
+
+
 def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
-    """Anneals from ``start`` until the deadline; a fixed number of moves if it has passed."""
+    """Anneals from ``start`` until the deadline; one cycle of some moves without one."""
     if not np.isfinite(space.score(start.device, start.order)):
         return start
-    c, h = space.compiled, neighbourhood(space)
-    device, order = start.device.copy(), start.order.copy()
-    unit_device = device[h.ops[h.op_offset[:-1]]].copy()
-    now = first = space.score(device, order)
-    best_device, best_order, best = device.copy(), order.copy(), now
-    seed_kernel(int(rng.integers(2**31)))
-    begin = time.perf_counter()
-    timed, total, per_call = deadline > NO_BUDGET, 0, max(1, min(50, 20_000 // len(order)))
-    most = max(per_call, min(MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET // len(order)))
-    round_seconds = float(np.clip((deadline - begin) / 50, 0.001, ROUND_SECONDS))
-    while (time.perf_counter() < deadline) if timed else total < most:
-        called = time.perf_counter()
-        share = (called - begin) / (deadline - begin) if timed else total / most
-        expected = total / max(share, 1e-3) if timed else most
-        temperature = first * hottest(expected / len(order)) * FALL**-share
-        now, best = anneal_kernel(
-            c,
-            h,
-            unit_device,
-            device,
-            order,
-            now,
-            temperature,
-            per_call,
-            best_device,
-            best_order,
-            best,
-        )
-        total += per_call
-        if timed:
-            took = max(1e-6, time.perf_counter() - called)
-            per_call = int(np.clip(per_call * round_seconds / took, 1, 20_000))
-    score, renewed = space.sequence(best_device)
-    if score < best:
-        best_order = renewed
-    return Found(best_device, best_order, f"{total} moves")
+    annealer = Annealer(space, start, rng)
+    if deadline <= NO_BUDGET:
+        n = len(start.order)
+        annealer.run(max(1, min(MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET // n)), deadline)
+    while now() < deadline:
+        annealer.cycle(deadline)
+    return Found(annealer.device, annealer.order, f"{annealer.moves} moves")

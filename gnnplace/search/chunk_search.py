@@ -1,18 +1,19 @@
-"""Local search whose moves are of chunks: runs of a line of segments that share a device.
+"""Local search on a coarse problem whose moves are of chunks (``chunk_moves``).
 
-Formulation: the state is a device for every segment of a line, one for each segment that stands
-alone, and a priority of ops. A move shifts a cut, slides a run of cuts, swaps two chunks or two
-devices, gives a run of segments to another device or, with ``NOISE``, only disturbs the priority.
-What it makes is list-scheduled by the state's priority and justified once (``justification``); the
-seconds of that schedule are its value, and the distances of the justification the new priority. A
-device with more work than the threshold rejects a move unseen.
+Formulation: what a move makes is list-scheduled by the state's priority and justified once
+(``justification``); the seconds of that schedule are its value, and the distances of the
+justification the new priority. A device with more work than the threshold rejects a move unseen.
+So does a schedule that is ``HOPELESS`` times as long as the threshold before it is justified: of
+moves that are worth taking one in thirty is lost, of the others half cost a third. The schedules
+leave out what others imply (``lean``). Where memory matters, what would be accepted is simulated,
+with the penalty of ``SearchSpace.score``.
 
-Annealing (Metropolis, the threshold drawn first) in rounds of ``moves_a_round`` moves whatever the
-budget is: more time only adds rounds, and what is best is kept, so that a search which is cut off
-later is never worse. Rounds start in turn from the best state and from the next of the given
-starts. Where memory matters, what would be accepted is simulated, with the penalty of
-``SearchSpace.score``.
-Complexity: three list schedules a move.
+Annealing (Metropolis, the threshold drawn first) of a few members by turns, who go with the winners
+(Aldous and Vazirani, 1994): after each of their laps the worst goes on from where the best is. A
+round cools down once, and the next one is twice as long; one of its members begins where the best
+state is, the others at the next of the given starts. Rounds are the same whatever the budget is,
+and what is best is kept, so that a search which is cut off later is never worse.
+Complexity: three list schedules a move at most.
 """
 
 from __future__ import annotations
@@ -24,7 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import empty_floats, empty_ints, zero_floats
-from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.jit import kernel
+from gnnplace.search.chunk_moves import (
+    ALONE,
+    FORGOTTEN,
+    HOPED,
+    ORDER,
+    PRIOR,
+    Chunks,
+    change,
+    choose_kind,
+    most_work,
+    same,
+)
 from gnnplace.search.moves import Neighbourhood, energy, neighbourhood, seed_kernel
 from gnnplace.search.narrow_problem import NarrowProblem
 from gnnplace.search.space import SearchSpace
@@ -34,118 +47,13 @@ from gnnplace.simulation.list_scheduling import timed_list_schedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
-ROUND_OPS = 4_000_000  # moves of a round times ops: about a second
+LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
+FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
+MEMBERS = 3
 HOTTEST, COLDEST = 0.01, 0.0003  # temperature at a round's beginning and end, of the step time
-NOISE = 0.25  # share of moves that disturb the priority
-
-
-class Chunks(NamedTuple):
-    """Where the search is; all arrays change in place.
-
-    Attributes:
-        line: units of the line, in order. [S]
-        loose: units that stand alone.
-        work: seconds of each unit on each device, inf where it may not be. [U, D]
-        unit_device: device of each unit. [U]
-        priority: of each op. [n]
-        best_unit_device: the same in the best state. [U]
-        best_priority: its priority. [n]
-        best_order: its order. [n]
-        score: predicted seconds with penalty, of the state and of the best state. [2]
-    """
-
-    line: IntArray
-    loose: IntArray
-    work: FloatArray
-    unit_device: IntArray
-    priority: FloatArray
-    best_unit_device: IntArray
-    best_priority: FloatArray
-    best_order: IntArray
-    score: FloatArray
-
-
-@inner(_nrt=False)
-def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]:
-    """First place of the chunk around ``place`` and the first behind it."""
-    d = unit_device[line[place]]
-    low, high = place, place + 1
-    while low > 0 and unit_device[line[low - 1]] == d:
-        low -= 1
-    while high < len(line) and unit_device[line[high]] == d:
-        high += 1
-    return low, high
-
-
-@inner(_nrt=False)
-def give(line: IntArray, unit_device: IntArray, low: int, high: int, target: int) -> None:
-    """Gives the segments from ``low`` up to ``high`` to a device."""
-    for place in range(max(0, low), min(high, len(line))):
-        unit_device[line[place]] = target
-
-
-@inner(_nrt=False)
-def slide(line: IntArray, unit_device: IntArray, low: int, high: int) -> None:
-    """Moves the cuts between ``low`` and ``high`` by one place, up or down."""
-    if np.random.random() < 0.5:
-        for place in range(high - 1, low, -1):
-            unit_device[line[place]] = unit_device[line[place - 1]]
-    else:
-        for place in range(low, high - 1):
-            unit_device[line[place]] = unit_device[line[place + 1]]
-
-
-@inner(_nrt=False)
-def change(chunks: Chunks, unit_device: IntArray) -> None:
-    """One random move."""
-    line, num_devices = chunks.line, chunks.work.shape[1]
-    size, kind = len(line), np.random.random()
-    if len(chunks.loose) > 0 and (kind < 0.04 or size == 0):
-        unit = chunks.loose[np.random.randint(len(chunks.loose))]
-        unit_device[unit] = np.random.randint(num_devices)
-        return
-    place = np.random.randint(size)
-    low, high = run_of(line, unit_device, place)
-    if kind < 0.45:
-        count = 1 + int(np.random.exponential(1.0))
-        if np.random.random() < 0.5 and low > 0:
-            give(line, unit_device, low, low + count, unit_device[line[low - 1]])
-        elif high < size:
-            give(line, unit_device, high - count, high, unit_device[line[high]])
-    elif kind < 0.65:
-        length = 2 + int(np.random.exponential(0.25 * size))
-        slide(line, unit_device, place, min(size, place + length))
-    elif kind < 0.78:
-        other = np.random.randint(size)
-        first, last = run_of(line, unit_device, other)
-        one, two = unit_device[line[place]], unit_device[line[other]]
-        give(line, unit_device, low, high, two)
-        give(line, unit_device, first, last, one)
-    elif kind < 0.84:
-        one, two = unit_device[line[place]], np.random.randint(num_devices)
-        for unit in range(len(unit_device)):
-            if unit_device[unit] == one:
-                unit_device[unit] = two
-            elif unit_device[unit] == two:
-                unit_device[unit] = one
-    elif kind < 0.92:
-        give(line, unit_device, low, high, np.random.randint(num_devices))
-    else:
-        count = 1 + int(np.random.exponential(3.0))
-        give(line, unit_device, place, place + count, np.random.randint(num_devices))
-
-
-@inner(_nrt=False)
-def most_work(work: FloatArray, unit_device: IntArray, load: FloatArray) -> float:
-    """Seconds of the device with most work; inf where a unit may not be. ``load``: scratch [D]"""
-    for d in range(len(load)):
-        load[d] = 0.0
-    most = 0.0
-    for unit in range(len(unit_device)):
-        d = unit_device[unit]
-        load[d] += work[unit, d]
-        most = max(most, load[d])
-    return most
+NOISE = 0.12  # share of other moves that disturb the priority as well
+HOPELESS = 1.04  # a schedule so much longer than wanted is not justified
+ROUNDING = 1e-9
 
 
 @kernel
@@ -156,8 +64,9 @@ def justified(
     priority: FloatArray,
     finish: FloatArray,
     far: FloatArray,
+    limit: float,
 ) -> tuple[float, IntArray]:
-    """List schedule and one justification: its seconds and order.
+    """List schedule and one justification: its seconds, inf where it is hopeless, and order.
 
     Args:
         compiled: the problem.
@@ -166,9 +75,14 @@ def justified(
         priority: of each op. [n]
         finish: out: seconds at which each op finishes. [n]
         far: out: seconds from each op's start to the end, the priority of the order. [n]
+        limit: seconds; a schedule that is ``HOPELESS`` times as long is not justified.
     """
-    timed_list_schedule(compiled, device, priority, finish)
+    order = timed_list_schedule(compiled, device, priority, finish)
+    if greatest(finish) > HOPELESS * limit:
+        return np.inf, order
     timed_list_schedule(reversed_compiled, device, finish, far)
+    if greatest(far) > HOPELESS * limit:
+        return np.inf, order
     order = timed_list_schedule(compiled, device, far, finish)
     return greatest(finish), order
 
@@ -176,14 +90,26 @@ def justified(
 @kernel
 def chunk_kernel(
     compiled: Compiled,
-    reversed_compiled: Compiled,
+    lean: Compiled,
+    lean_reversed: Compiled,
     neighbourhood: Neighbourhood,
     chunks: Chunks,
     first: float,
     last: float,
     moves: int,
 ) -> None:
-    """``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds."""
+    """``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds.
+
+    Args:
+        compiled: the problem.
+        lean: it without consumptions that others imply.
+        lean_reversed: that reversed.
+        neighbourhood: what an energy takes.
+        chunks: where the search is.
+        first: temperature of the first move.
+        last: that of the last.
+        moves: how many to try.
+    """
     n = len(compiled.state)
     device, tried = empty_ints(n), empty_ints(len(chunks.unit_device))
     finish, far, priority = empty_floats(n), empty_floats(n), empty_floats(n)
@@ -192,30 +118,34 @@ def chunk_kernel(
         temperature = first * (last / first) ** (k / moves)
         threshold = chunks.score[0] - temperature * np.log(1.0 - np.random.random())
         copy_to(tried, chunks.unit_device)
-        noisy = np.random.random() < NOISE
-        if not noisy or np.random.random() < 0.5:
-            change(chunks, tried)
+        kind = choose_kind(chunks)
+        change(chunks, tried, kind)
+        noisy = kind == ORDER or np.random.random() < NOISE
+        if not noisy and same(tried, chunks.unit_device):
+            continue
+        if most_work(chunks.work, tried, load) > threshold:
+            continue
         copy_to(priority, chunks.priority)
         if noisy:
             spread = 0.3 * np.random.random() ** 2
             for op in range(n):
                 priority[op] *= 1.0 + spread * (np.random.random() - 0.5)
-        if most_work(chunks.work, tried, load) > threshold:
-            continue
         for op in range(n):
             device[op] = tried[compiled.unit_of[op]]
-        seconds, order = justified(compiled, reversed_compiled, device, priority, finish, far)
+        seconds, order = justified(lean, lean_reversed, device, priority, finish, far, threshold)
+        if seconds <= threshold and (
+            neighbourhood.memory_matters or seconds < chunks.best_score[0]
+        ):
+            seconds = energy(compiled, neighbourhood, device, order, threshold)
+        better = seconds < chunks.score[0] * (1.0 - ROUNDING)
+        chunks.useful[kind] += FORGOTTEN * ((1.0 if better else 0.0) - chunks.useful[kind])
         if seconds > threshold:
             continue
-        if neighbourhood.memory_matters or seconds < chunks.score[1]:
-            seconds = energy(compiled, neighbourhood, device, order, threshold)
-            if seconds > threshold:
-                continue
         copy_to(chunks.unit_device, tried)
         copy_to(chunks.priority, far)
         chunks.score[0] = seconds
-        if seconds < chunks.score[1]:
-            chunks.score[1] = seconds
+        if seconds < chunks.best_score[0]:
+            chunks.best_score[0] = seconds
             copy_to(chunks.best_unit_device, tried)
             copy_to(chunks.best_priority, far)
             copy_to(chunks.best_order, order)
@@ -250,61 +180,99 @@ class ChunkSearch:
     def __init__(
         self, space: SearchSpace, narrow: NarrowProblem, starts: Sequence[Start], seed: int
     ) -> None:
-        self.space, self.starts, self.rounds = space, starts, 0
+        self.space, self.starts = space, starts
         self.neighbourhood = neighbourhood(space)
         self.seeds = np.random.default_rng(seed)
-        self.moves_a_round = max(64, ROUND_OPS // space.problem.num_ops)
-        self.laps_a_round = 8
-        self.lap = 0
+        self.moves_a_lap = max(8, LAP_OPS // space.problem.num_ops)
+        self.laps_a_round, self.step, self.lap, self.fresh = FIRST_LAPS, 0, 0, 0
         best = starts[0]
-        self.chunks = Chunks(
-            narrow.line,
-            narrow.loose,
-            space.work,
-            best.unit_device.copy(),
-            best.priority.copy(),
+        prior = np.array(PRIOR)
+        if len(narrow.loose) == 0:
+            prior[ALONE] = 0.0
+        if len(narrow.line) == 0:
+            prior[:] = np.arange(len(prior)) == ALONE
+        shared = (
             best.unit_device.copy(),
             best.priority.copy(),
             best.order.copy(),
-            np.array([best.score, best.score]),
+            np.array([best.score]),
+            prior / prior.sum(),
+            np.full(len(PRIOR), HOPED),
         )
+        self.members = [
+            Chunks(
+                narrow.line,
+                narrow.loose,
+                space.work,
+                start.unit_device.copy(),
+                start.priority.copy(),
+                np.array([start.score]),
+                *shared,
+            )
+            for start in starts[:MEMBERS]
+        ]
+
+    @property
+    def ops(self) -> int:
+        """Moves times ops: what the search has cost."""
+        return self.lap * self.moves_a_lap * self.space.problem.num_ops
 
     @property
     def best(self) -> Start:
         """The best state so far."""
-        made = self.chunks
+        made = self.members[0]
         return Start(
-            float(made.score[1]),
+            float(made.best_score[0]),
             made.best_unit_device.copy(),
             made.best_priority.copy(),
             made.best_order.copy(),
         )
 
     def run_lap(self) -> None:
-        """The next lap: a part of a round."""
-        step = self.lap % self.laps_a_round
-        if step == 0:
+        """The next lap: some moves of one member of the population."""
+        laps = self.laps_a_round * len(self.members)
+        if self.step == laps:
             self._begin()
-        fall = (COLDEST / HOTTEST) ** (1 / self.laps_a_round)
-        hot = HOTTEST * fall**step * float(self.chunks.score[1])
-        seed_kernel(int(self.seeds.integers(2**31)))
-        compiled, moves = self.space.compiled, self.moves_a_round // self.laps_a_round
-        chunk_kernel(
-            compiled,
-            self.space.reversed,
-            self.neighbourhood,
-            self.chunks,
-            hot,
-            hot * fall,
-            moves,
-        )
+            laps = self.laps_a_round * len(self.members)
+        generation, number = divmod(self.step, len(self.members))
+        if number == 0 and generation > 0:
+            self._select()
+        self._run(self.members[number], generation / self.laps_a_round)
+        self.step += 1
         self.lap += 1
 
+    def _run(self, member: Chunks, share: float) -> None:
+        """Moves of one member, so far into the round."""
+        fall = COLDEST / HOTTEST
+        hot = HOTTEST * fall**share * float(member.best_score[0])
+        seed_kernel(int(self.seeds.integers(2**31)))
+        chunk_kernel(
+            self.space.compiled,
+            *self.space.lean,
+            self.neighbourhood,
+            member,
+            hot,
+            hot * fall ** (1 / self.laps_a_round),
+            self.moves_a_lap,
+        )
+
+    def _select(self) -> None:
+        """The worst member goes on from where the best one is."""
+        ranked = sorted(self.members, key=lambda member: float(member.score[0]))
+        _move_to(ranked[-1], ranked[0].unit_device, ranked[0].priority, float(ranked[0].score[0]))
+
     def _begin(self) -> None:
-        """A round starts: from the best state, or from the next start."""
-        number = self.lap // self.laps_a_round
-        fresh = self.starts[(number // 2) % len(self.starts)]
-        start = fresh if number % 2 == 0 else self.best
-        self.chunks.unit_device[:] = start.unit_device
-        self.chunks.priority[:] = start.priority
-        self.chunks.score[0] = start.score
+        """A longer round: one member from the best state, the others from the next starts."""
+        self.step, self.laps_a_round = 0, min(MOST_LAPS, 2 * self.laps_a_round)
+        best = self.best
+        _move_to(self.members[0], best.unit_device, best.priority, best.score)
+        for member in self.members[1:]:
+            self.fresh = (self.fresh + 1) % len(self.starts)
+            start = self.starts[self.fresh]
+            _move_to(member, start.unit_device, start.priority, start.score)
+
+
+def _move_to(member: Chunks, unit_device: IntArray, priority: FloatArray, score: float) -> None:
+    member.unit_device[:] = unit_device
+    member.priority[:] = priority
+    member.score[0] = score

@@ -12,6 +12,7 @@ from gnnplace.search.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
+CONSTRUCTED_OPS = 60_000  # ops of all constructions of a kind
 
 
 def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
@@ -54,6 +55,11 @@ def device_counts(most: int) -> list[int]:
 def max_tries(space: SearchSpace) -> int:
     """How many cut moves to try: about half a second of simulations, whatever the size."""
     return int(np.clip(200_000 // space.problem.num_ops, 8, 200))
+
+
+def most_constructed(space: SearchSpace) -> int:
+    """How many numbers of chunks to try at most, whatever the budget: few on large graphs."""
+    return max(2, CONSTRUCTED_OPS // space.problem.num_ops)
 
 
 def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from gnnplace.search.space import SearchSpace
 
 IntArray = NDArray[np.int32]
 
@@ -25,3 +29,8 @@ class Found:
     order: IntArray
     note: str = ""
     bound: float = 0.0
+
+
+def better(space: SearchSpace, one: Found, other: Found) -> Found:
+    """The one of less score; the first among equals."""
+    return min(one, other, key=lambda found: space.score(found.device, found.order))

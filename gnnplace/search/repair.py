@@ -22,21 +22,25 @@ MOST_OPS_SIMULATED = 1_000_000  # Simulations times ops that a repair may take.
 
 
 def repair(
-    space: SearchSpace, device: IntArray, order: IntArray, deadline: float = NO_BUDGET
+    space: SearchSpace,
+    device: IntArray,
+    order: IntArray,
+    deadline: float = NO_BUDGET,
+    most_ops: int = MOST_OPS_SIMULATED,
 ) -> tuple[IntArray, IntArray]:
     """Devices and an order that fit, found from the given ones; unchanged if they fit already.
 
     What comes back may still not fit: the caller simulates and says so. No move is tried after
-    the deadline.
+    the deadline, nor when ``most_ops`` have been simulated, twice.
     """
     if not space.memory_matters or space.simulator.excess(device, order)[1] == 0:
         return device, order
     order = space.sequence(device)[1]
-    best = _move_units(space, device, order, deadline)
+    best = _move_units(space, device, order, deadline, most_ops)
     if space.simulator.excess(*best)[1] > 0 and not expired(deadline):
         packed = space.spread(pack(space))
         best = min(
-            (best, _move_units(space, packed, space.sequence(packed)[1], deadline)),
+            (best, _move_units(space, packed, space.sequence(packed)[1], deadline, most_ops)),
             key=lambda pair: space.score(*pair),
         )
     return best[0], best[1]
@@ -68,11 +72,11 @@ def pack(space: SearchSpace) -> IntArray:
 
 
 def _move_units(
-    space: SearchSpace, device: IntArray, order: IntArray, deadline: float
+    space: SearchSpace, device: IntArray, order: IntArray, deadline: float, most_ops: int
 ) -> tuple[IntArray, IntArray]:
     first_op = space.unit_ops[1][space.unit_ops[0][:-1]]
     unit_device, score = device[first_op].copy(), space.score(device, order)
-    tries = int(np.clip(MOST_OPS_SIMULATED // space.problem.num_ops, 30, 3_000))
+    tries = int(np.clip(most_ops // space.problem.num_ops, 30, 3_000))
     while tries > 0 and not expired(deadline):
         over = space.simulator.run(space.spread(unit_device), order).peak_memory
         over = over - space.problem.cluster.memory

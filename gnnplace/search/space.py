@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.problem import FORWARD, Problem
+from gnnplace.search.lean import lean
 from gnnplace.search.space_kernels import (
     flows_between,
     follow_forward,
@@ -197,6 +198,12 @@ class SearchSpace:
     def reversed(self) -> Compiled:
         """The reversed problem, for ``justify``."""
         return reversed_problem(self.compiled)
+
+    @cached_property
+    def lean(self) -> tuple[Compiled, Compiled]:
+        """The problem and the reversed problem without what others imply, for list schedules."""
+        made = lean(self.problem, self.compiled)
+        return made, reversed_problem(made)
 
     def score(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
         """Predicted seconds, plus a penalty for memory above the limits; inf above ``cutoff``."""

@@ -56,6 +56,20 @@ def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
     return seconds
 
 
+@inner(_nrt=False)
+def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) -> int:
+    """Puts device ``d`` among those at which something happens now; how many there are."""
+    if last[d] == now:
+        return count
+    last[d] = now
+    at = count
+    while at > 0 and stirred[at - 1] > d:
+        stirred[at] = stirred[at - 1]
+        at -= 1
+    stirred[at] = d
+    return count + 1
+
+
 @kernel
 def timed_list_schedule(
     compiled: Compiled, device: IntArray, priority: FloatArray, finish: FloatArray
@@ -64,25 +78,30 @@ def timed_list_schedule(
     n, num_devices = compiled.times.shape
     links = compiled.links
     missing = compiled.num_inputs.copy()
-    free, look = zero_floats(num_devices), full_floats(num_devices, np.inf)
+    free = zero_floats(num_devices)
     running = full_ints(num_devices, -1)
     channel_free = zero_floats(links.num_channels)
     ready_at = zero_floats(n)
-    # Ops whose inputs are on their way, by arrival; ops ready on each device, by priority.
-    coming, coming_op, num_coming = empty_floats(n), empty_ints(n), np.int64(0)
+    # What happens next: an op's inputs arrive, or, as n + D - 1 - d, device d may be free.
+    coming, event = empty_floats(n + num_devices), empty_ints(n + num_devices)
+    num_coming = np.int64(0)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
-    ready, ready_op = empty_floats(n), empty_ints(n)
+    ready, ready_op = empty_floats(n), empty_ints(n)  # on each device, by priority
     num_ready = zero_longs(num_devices)
     low = zero_longs(num_devices + 1)
     for op in range(n):
         low[Index(device[op]) + ONE] += 1
     for d in range(num_devices):
         low[d + 1] += low[d]
+    # Devices at which something happened, ascending, and when it last did.
+    stirred, last_stirred = empty_ints(num_devices), full_floats(num_devices, -1.0)
+    num_stirred = 0
     for op in range(n):
         if missing[op] == 0:
             d = device[op]
             heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], op)
             num_ready[d] += 1
+            num_stirred = stir(stirred, num_stirred, last_stirred, d, 0.0)
     order = empty_ints(n)
     count = 0
     stamp = full_indices(num_devices, len(compiled.size))
@@ -92,18 +111,20 @@ def timed_list_schedule(
     now = 0.0
     while now < np.inf:
         while num_coming > 0 and coming[0] <= now:
-            op = heap_pop(coming, coming_op, zero, num_coming)
+            happened = heap_pop(coming, event, zero, num_coming)
             num_coming -= 1
-            d = Index(device[Index(op)])
-            heap_push(ready, ready_op, low[d], num_ready[d], -priority[Index(op)], np.int64(op))
-            num_ready[d] += 1
-        for d in range(num_devices - 1, -1, -1):
-            if look[d] > now:
+            if happened < n:
+                op = Index(happened)
+                d = Index(device[op])
+                heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], np.int64(happened))
+                num_ready[d] += 1
+                num_stirred = stir(stirred, num_stirred, last_stirred, d, now)
                 continue
-            look[d] = np.inf
+            d = Index(n + num_devices - 1 - happened)
+            num_stirred = stir(stirred, num_stirred, last_stirred, d, now)
             if running[d] < 0:
                 continue
-            op, source = Index(running[d]), Index(d)
+            op, source = Index(running[d]), d
             running[d] = -1
             overhead = 0.0
             for j in range(
@@ -136,17 +157,21 @@ def timed_list_schedule(
                         continue
                     made = np.int64(compiled.consumer[k])
                     if ready_at[other] > now:
-                        heap_push(coming, coming_op, zero, num_coming, ready_at[other], made)
+                        heap_push(coming, event, zero, num_coming, ready_at[other], made)
                         num_coming += 1
                     else:
                         at = num_ready[target]
                         heap_push(ready, ready_op, low[target], at, -priority[other], made)
                         num_ready[target] += 1
+                        num_stirred = stir(stirred, num_stirred, last_stirred, target, now)
             free[d] += overhead
             if free[d] > now:
-                look[d] = free[d]
-        following = coming[0] if num_coming > 0 else np.inf
-        for d in range(num_devices):
+                again = np.int64(n + num_devices - 1) - np.int64(d)
+                heap_push(coming, event, zero, num_coming, free[d], again)
+                num_coming += 1
+        for i in range(num_stirred):
+            d = Index(stirred[i])
+            last_stirred[d] = -1.0
             if running[d] < 0 and num_ready[d] > 0 and free[d] <= now:
                 op = heap_pop(ready, ready_op, low[d], num_ready[d])
                 num_ready[d] -= 1
@@ -156,10 +181,13 @@ def timed_list_schedule(
                 begin = now
                 if links.receives_cost:
                     begin += receive(compiled, unpaid, op, d)
-                look[d] = free[d] = begin + compiled.times[Index(op), d]
-                finish[Index(op)] = look[d]
-            following = min(following, look[d])
-        now = following
+                free[d] = begin + compiled.times[Index(op), d]
+                finish[Index(op)] = free[d]
+                done = np.int64(n + num_devices - 1) - np.int64(d)
+                heap_push(coming, event, zero, num_coming, free[d], done)
+                num_coming += 1
+        num_stirred = 0
+        now = coming[0] if num_coming > 0 else np.inf
     return order
 
 

@@ -242,6 +242,16 @@ def test_quiet_hides_progress_alone(problem_path, tmp_path, capsys):
     assert not Path(output).exists()
 
 
+def test_a_long_search_says_what_begins(problem_path, tmp_path, capsys):
+    base = ["place", problem_path, "--placer", "single", "-o", str(tmp_path / "p.json")]
+    assert run([*base, "--budget", "0.1"]) == 0
+    assert "placing" not in capsys.readouterr().err
+    assert run([*base, "--budget", "60"]) == 0
+    assert "devices with single: 60 s of search" in capsys.readouterr().err
+    assert run([*base, "--budget", "60", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_options_of_a_placer_are_the_same_behind_its_name(problem_path, tmp_path):
     output = str(tmp_path / "p.json")
     base = ["place", problem_path, "--budget", "0", "-o", output]

@@ -51,5 +51,5 @@ def test_grouping_is_left_out_where_it_would_take_the_budget():
     now = time.perf_counter()
     assert has_time(space, NO_BUDGET)
     assert has_time(space, now + 60)
-    assert not has_time(space, now + 0.03)
-    assert "groups" not in placer("coarse-annealing").place(space.problem, budget=0.03).note
+    assert not has_time(space, now + 0.003)
+    assert "groups" not in placer("coarse-annealing").place(space.problem, budget=0.003).note

@@ -88,8 +88,11 @@ def test_chunks_stop_moving_cuts_at_the_deadline(large, kind):
 
 
 def test_both_lists_have_the_same_members():
-    assert {row.name for row in CONSTRUCTIONS} == {make().name for make in cheapest_first()}
-    assert cheapest_first()[0]().name == "single"
+    names = {row.name for row in CONSTRUCTIONS}
+    for num_ops in (10, 100_000):
+        assert names == {make().name for make in cheapest_first(num_ops)}
+        assert cheapest_first(num_ops)[0]().name == "single"
+    assert len(cheapest_first(10)) > len(cheapest_first(100_000))
 
 
 @pytest.mark.parametrize("name", ["portfolio", "annealing"])

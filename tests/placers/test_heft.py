@@ -5,7 +5,7 @@ import pytest
 
 from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
-from gnnplace.placers.heft import earliest_gap, heft_kernel, rank_order
+from gnnplace.placers.heft import heft_kernel, rank_order
 from gnnplace.problem import build_problem
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import compile_problem
@@ -48,14 +48,6 @@ def test_the_order_is_topological():
     position = np.argsort(order)
     source, target, _ = space.problem.graph.edges
     assert (position[source] < position[target]).all()
-
-
-def test_gaps():
-    begins, ends = np.array([2.0, 10.0]), np.array([4.0, 12.0])
-    assert earliest_gap(begins, ends, 2, 0.0, 2.0) == (0.0, 0)
-    assert earliest_gap(begins, ends, 2, 0.0, 3.0) == (4.0, 1)
-    assert earliest_gap(begins, ends, 2, 5.0, 6.0) == (12.0, 2)
-    assert earliest_gap(begins, ends, 0, 5.0, 6.0) == (5.0, 0)
 
 
 @pytest.mark.parametrize("contention", [False, True])

@@ -60,6 +60,7 @@ def test_large_problems_are_better_than_whole_at_once(gpt2):
 
 
 def test_the_learned_placer_and_the_best_search_on_groups(gpt2):
+    api.warm(["best"])
     plain = make_placer("narrow").place(gpt2.problem, space=gpt2).step_time
     learned = make_placer("learned").place(gpt2.problem, space=gpt2)
     assert learned.simulation.feasible

@@ -3,10 +3,13 @@
 * ``IN_TIME``: the op whose inputs are finished first.
 * ``EARLY``: the op that could start first on any device, as ETF chooses (Hwang et al., 1989).
   Starts only ever become later, so the heap keeps bounds: the first op's is computed anew, and it
-  goes back if it is no longer the first.
+  goes back if it is no longer the first. No op starts before some device is free: those whose
+  bounds are not later than that stand in a heap by rank, and the first that can start then is the
+  one. Where ops go back too often all the same (``REFRESHED`` times an op, and ``SPARE`` times
+  beside), the first in that heap is taken.
 
-Among equals the earlier one in the order of the aim. Complexity: O(log m) an op, and O(D inputs)
-each time that a start is computed anew.
+Among equals the earlier one in the order of the aim. Complexity: O(log m + D inputs) an op, times
+``REFRESHED``.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 FIXED, IN_TIME, EARLY = 0, 1, 2
+REFRESHED, SPARE = 16, 200_000
 
 
 class Queue(NamedTuple):
@@ -43,6 +47,9 @@ class Queue(NamedTuple):
         after: ops that consume.
         missing: inputs that are not booked yet. [m]
         ready: latest finish of inputs. [m]
+        key: heap of the ranks of ops whose bounds are not later than the first free device. [m]
+        due: the same, as whole numbers. [m]
+        spare: times that an op may still go back; number of ops in that heap. [2]
     """
 
     bound: FloatArray
@@ -53,6 +60,9 @@ class Queue(NamedTuple):
     after: IntArray
     missing: IntArray
     ready: FloatArray
+    key: FloatArray
+    due: IntArray
+    spare: NDArray[np.int64]
 
 
 @inner()
@@ -62,8 +72,12 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> Queue:
     offset = zero_ints(m + 1)
     missing, ready, rank = zero_ints(m), zero_floats(m), zero_longs(m)
     bound, waiting, size = zero_floats(m), zero_ints(m), zero_longs(1)
+    key, due, spare = zero_floats(m), zero_ints(m), zero_longs(2)
+    spare[0] = SPARE
     if not wanted:
-        return Queue(bound, waiting, size, rank, offset, zero_ints(0), missing, ready)
+        return Queue(
+            bound, waiting, size, rank, offset, zero_ints(0), missing, ready, key, due, spare
+        )
     zero = np.int64(0)
     for k in range(m):
         rank[order[k]] = k
@@ -80,7 +94,7 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> Queue:
         for k in range(walk.before_offset[i], walk.before_offset[i + 1]):
             after[at[walk.before[k]]] = i
             at[walk.before[k]] += 1
-    return Queue(bound, waiting, size, rank, offset, after, missing, ready)
+    return Queue(bound, waiting, size, rank, offset, after, missing, ready, key, due, spare)
 
 
 @inner(_nrt=False)
@@ -129,16 +143,44 @@ def earliest_start(walk: Walk, state: State, i: int) -> float:
 
 
 @inner(_nrt=False)
+def take_due(walk: Walk, state: State, queue: Queue, order: IntArray) -> int:
+    """The first op by rank that starts as soon as a device is free; -1 if there is none."""
+    soonest, zero = np.inf, np.int64(0)
+    for d in range(len(state.free)):
+        soonest = min(soonest, state.free[d])
+    while queue.size[0] > 0 and queue.bound[0] <= soonest:
+        rank = heap_pop(queue.bound, queue.waiting, zero, queue.size[0])
+        queue.size[0] -= 1
+        heap_push(queue.key, queue.due, zero, queue.spare[1], float(rank), np.int64(rank))
+        queue.spare[1] += 1
+    while queue.spare[1] > 0:
+        rank = heap_pop(queue.key, queue.due, zero, queue.spare[1])
+        queue.spare[1] -= 1
+        start = earliest_start(walk, state, order[rank])
+        if start <= soonest or queue.spare[0] <= 0:
+            return order[rank]
+        put_back(queue, start, np.int64(rank))
+        queue.spare[0] -= 1
+    return -1
+
+
+@inner(_nrt=False)
 def next_op(walk: Walk, state: State, queue: Queue, order: IntArray, rule: int) -> int:
     """Takes the next op by ``rule``, IN_TIME or EARLY."""
+    queue.spare[0] += REFRESHED
+    if rule == EARLY:
+        due = take_due(walk, state, queue, order)
+        if due >= 0:
+            return due
     while True:
         bound = queue.bound[0]
         rank = heap_pop(queue.bound, queue.waiting, np.int64(0), queue.size[0])
         queue.size[0] -= 1
-        if rule == IN_TIME or queue.size[0] == 0:
+        if rule == IN_TIME or queue.size[0] == 0 or queue.spare[0] <= 0:
             return order[rank]
         start = earliest_start(walk, state, order[rank])
         first = queue.bound[0]
         if start <= bound or start < first or (start == first and rank <= queue.waiting[0]):
             return order[rank]
         put_back(queue, start, np.int64(rank))
+        queue.spare[0] -= 1

@@ -6,7 +6,6 @@ simulation. Samples, for learning, add Gumbel noise to the scores, which draws f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +25,7 @@ from gnnplace.policy.decode.plans import chunk_plan
 from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
 from gnnplace.policy.network.features import DYNAMIC, global_features
 from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.search.clock import now
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 
@@ -297,7 +297,7 @@ class Rollouts:
         """
         found: list[Decoded] = []
         for aim in self.aims[:most]:
-            if not found or time.perf_counter() < deadline:
+            if not found or now() < deadline:
                 found += self.widened(aim)
         return sorted(found, key=lambda decoded: decoded.score)
 

@@ -9,7 +9,6 @@ Complexity: two dozen passes, each near-linear in the graph.
 
 from __future__ import annotations
 
-import time
 from itertools import product
 
 import numpy as np
@@ -23,6 +22,7 @@ from gnnplace.policy.refine.refining_state import (
     read_previous,
     refining_units,
 )
+from gnnplace.search.clock import now
 from gnnplace.search.moves import neighbourhood
 
 STARTS = 3
@@ -67,10 +67,10 @@ class Passes:
         """
         found = ranked[:1]
         for decoded in starts(ranked, TIGHT_STARTS if self.space.memory_matters else STARTS):
-            if time.perf_counter() < deadline:
+            if now() < deadline:
                 found.append(self.refined(decoded, deadline, 1))
         best = min(found, key=lambda decoded: decoded.score)
-        if time.perf_counter() >= deadline:
+        if now() >= deadline:
             return best
         return self.refined(best, deadline, ROUNDS - 1)
 
@@ -90,7 +90,7 @@ class Passes:
         for _ in range(rounds):
             before = float(placed.score[0])
             for stay, back in product(STAYS, (0, 1)):
-                if time.perf_counter() >= deadline:
+                if now() >= deadline:
                     return placed
                 if back not in read:
                     read[back] = read_previous(self.ground, placed, back)

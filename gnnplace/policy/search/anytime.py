@@ -1,31 +1,33 @@
 """Anytime search of the learned placer: decodes, then guided search in cycles from the best.
 
-What the first choices leave of the budget is cut into cycles. A cycle starts from the best
-placement so far, cools from one temperature to another, and has a habit of moving
-(``guided.Habit``): cold with new orders, warm, or hot in a fixed order as annealing is. Each kind
-that the budget affords gets a cycle; then the kind that found the best placement last goes on, and
-every third cycle is one drawn at random. What a cycle has found is refined by passes. A problem of
-which few simulations fit into the budget gets one cold cycle.
+A cycle starts from the best placement so far, cools from one temperature to another, and has a
+habit of moving (``guided.Habit``): cold with new orders, warm, or hot in a fixed order as annealing
+is. Cycles grow longer and longer, whatever the budget is, so that a search which is cut off later
+is never worse. Warm and hot ones are worth it as soon as a cycle has some moves for every unit.
+Each kind gets a cycle; then the kind that found the best placement last goes on, and every third
+cycle is one drawn at random. What a long cycle has found is refined by passes.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gnnplace.policy.decode.rollouts import Decoded, Rollouts
+from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.refine.refining_state import Placed
-from gnnplace.policy.search.guided import Habit, State, back_to_best, search_kernel, start_state
+from gnnplace.policy.search.guided import Habit, back_to_best, search_kernel, start_state
+from gnnplace.search.clock import expired
 from gnnplace.search.moves import Neighbourhood, neighbourhood, seed_kernel
 
+IntArray = NDArray[np.int32]
 COLDEST = 1e-4
-FIRST_MOVES = 10  # that tell how long a move takes
-ROUND_SECONDS = 0.01
-REFINING = 0.2  # of a cycle's time, for passes after it
-ROUND_SHARE = 0.2  # a round takes at most so much of what is left, not to be late
+FEWEST_MOVES, FIRST_OPS = 50, 500_000  # moves of the first cycle, and moves times ops
+GROWTH = 1.3  # of a cycle's length from one to the next
+CALL_OPS = 20_000  # moves times ops between two looks at the clock: some 5 ms
+REFINED = 200  # moves of a cycle from which on passes come after it
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Kind:
         proposed: share of proposals among moves of units.
         shifts: share of shifts in the order.
         loose: as in ``Habit``.
-        least: moves of a unit that a cycle must afford.
+        least: moves for each unit that a cycle must have.
     """
 
     hottest: float
@@ -60,93 +62,109 @@ def candidates_for(num_ops: int) -> int:
 
 
 class Anytime:
-    """Searches one problem with one policy.
+    """Searches one problem with one policy, from a start or from what it is offered.
+
+    Attributes:
+        state: where the search is, and the best so far.
+        moves: tried so far.
+        cycles: begun so far.
 
     Args:
         rollouts: the problem and the policy.
         rng: all randomness.
         passes: the passes of refinement, over the best placement of each cycle.
+        start: devices of units and an order of ops to start from. [U], [n]
     """
 
-    def __init__(self, rollouts: Rollouts, rng: np.random.Generator, passes: Passes) -> None:
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        rng: np.random.Generator,
+        passes: Passes,
+        start: tuple[IntArray, IntArray],
+    ) -> None:
         self.rollouts, self.rng, self.space = rollouts, rng, rollouts.space
         self.passes = passes
         self.weights = rollouts.policy.moves.weights()
         self.neighbourhood: Neighbourhood = neighbourhood(self.space)
-        self.moves, self.seconds_a_move = 0, 1.0
         self.contexts = rollouts.unit_contexts
+        self.state = start_state(self.space, *start)
+        self.moves, self.cycles, self.last = 0, 0, KINDS[0]
+        n = self.space.problem.num_ops
+        self.length = max(FEWEST_MOVES, FIRST_OPS / n)
+        self.per_call = int(np.clip(CALL_OPS // n, 1, 1_000))
 
-    def search(self, start: Decoded, deadline: float) -> tuple[State, str]:
-        """The best state found from ``start`` until ``deadline``, and what was done."""
-        s = start_state(self.space, start.unit_device, start.order)
+    def search(self, deadline: float) -> str:
+        """Cycles until the deadline; what was done."""
+        while not expired(deadline):
+            self.cycle(deadline)
+        return f"{self.moves} moves, {self.cycles} cycles"
+
+    @property
+    def ops(self) -> int:
+        """Moves times ops: what the search has cost."""
+        return self.moves * self.space.problem.num_ops
+
+    def offer(self, device: IntArray, order: IntArray, score: float) -> None:
+        """Takes a placement that is better than the best state."""
+        if score < self.state.score[1]:
+            self.state.best_device[:], self.state.best_order[:] = device, order
+            self.state.score[1] = score
+            back_to_best(self.space, self.state)
+
+    def cycle(self, deadline: float) -> None:
+        """The next cycle, longer than the one before; passes after it; back to the best."""
+        kind, before = self._next(), self.state.score[1]
         seed_kernel(int(self.rng.integers(2**31)))
-        begin = time.perf_counter()
-        self._run(s, KINDS[0], COLDEST, FIRST_MOVES)
-        self.seconds_a_move = max(1e-7, (time.perf_counter() - begin) / FIRST_MOVES)
-        kinds = self._kinds((deadline - begin) / self.seconds_a_move)
-        length = (deadline - begin) / (1 if len(kinds) == 1 else 2 * len(kinds) + 2)
-        last, cycle = kinds[0], 0
-        while time.perf_counter() < deadline:
-            kind = self._next(kinds, cycle, last)
-            if self._improved(s, kind, length, deadline):
-                last = kind
-            cycle += 1
-        return s, f"{self.moves} moves, {cycle} cycles"
+        self._run(kind, round(self.length), deadline)
+        if self.state.score[1] < before:
+            self.last = kind
+            if self.length >= REFINED:
+                self._refine(deadline)
+        back_to_best(self.space, self.state)
+        self.cycles += 1
+        self.length *= GROWTH
 
-    def _next(self, kinds: list[Kind], cycle: int, last: Kind) -> Kind:
-        """Each kind once; then the one that found something last, every third one drawn."""
-        if cycle < len(kinds):
-            return kinds[cycle]
-        return kinds[int(self.rng.integers(len(kinds)))] if cycle % 3 == 2 else last
+    def _next(self) -> Kind:
+        """Kinds in turn at first; then the one that found something last, or one in three drawn."""
+        kinds = self._kinds()
+        if self.cycles < len(kinds):
+            return kinds[self.cycles]
+        if self.cycles % 3 == 2 or self.last not in kinds:
+            return kinds[int(self.rng.integers(len(kinds)))]
+        return self.last
 
-    def _improved(self, state: State, kind: Kind, length: float, deadline: float) -> bool:
-        """One cycle of so many seconds, passes after it, back to the best; whether it is better."""
-        before = state.score[1]
-        self._cycle(state, kind, min(deadline, time.perf_counter() + length))
-        better = bool(state.score[1] < before)
-        if better:
-            self._refine(state, min(deadline, time.perf_counter() + REFINING * length))
-        back_to_best(self.space, state)
-        return better
+    def _kinds(self) -> list[Kind]:
+        """The kinds of cycles that are worth it at the present length."""
+        each = self.length / self.space.problem.num_units
+        return [kind for kind in KINDS if each >= kind.least]
 
-    def _refine(self, state: State, deadline: float) -> None:
+    def _refine(self, deadline: float) -> None:
         """Passes over the best state; none begins after the deadline."""
+        state = self.state
         best = Placed(state.best_device.copy(), state.best_order.copy(), state.score[1:].copy())
         best = self.passes.improved(best, deadline, 1)
-        if best.score[0] < state.score[1]:
-            state.best_device[:], state.best_order[:], state.score[1] = (
-                best.device,
-                best.order,
-                best.score[0],
-            )
+        self.offer(best.device, best.order, float(best.score[0]))
 
-    def _kinds(self, moves: float) -> list[Kind]:
-        """The kinds of cycles that ``moves`` moves afford."""
-        each = moves / (2 * len(KINDS) + 2) / self.space.problem.num_units
-        return [kind for kind in KINDS if each >= kind.least] or [KINDS[0]]
-
-    def _cycle(self, state: State, kind: Kind, deadline: float) -> None:
-        begin = time.perf_counter()
-        while (now := time.perf_counter()) < deadline:
-            share = (now - begin) / max(deadline - begin, 1e-9)
-            wanted = min(ROUND_SECONDS, (deadline - now) * ROUND_SHARE) / self.seconds_a_move
-            count = int(np.clip(wanted, 1, 10_000))
-            self._run(state, kind, kind.hottest * (COLDEST / kind.hottest) ** share, count)
-            self.seconds_a_move = max(1e-7, (time.perf_counter() - now) / count)
-
-    def _run(self, state: State, kind: Kind, temperature: float, moves: int) -> None:
+    def _run(self, kind: Kind, moves: int, deadline: float) -> None:
+        """So many moves while the temperature falls, cut off at the deadline."""
         habit = Habit(
             candidates_for(self.space.problem.num_ops), kind.proposed, kind.shifts, kind.loose
         )
-        search_kernel(
-            self.space.compiled,
-            self.space.reversed,
-            self.neighbourhood,
-            self.weights,
-            self.contexts,
-            habit,
-            state,
-            temperature * float(state.score[1]),
-            moves,
-        )
-        self.moves += moves
+        for done in range(0, moves, self.per_call):
+            if expired(deadline):
+                break
+            temperature = kind.hottest * (COLDEST / kind.hottest) ** (done / moves)
+            count = min(self.per_call, moves - done)
+            search_kernel(
+                self.space.compiled,
+                self.space.reversed,
+                self.neighbourhood,
+                self.weights,
+                self.contexts,
+                habit,
+                self.state,
+                temperature * float(self.state.score[1]),
+                count,
+            )
+            self.moves += count

@@ -1,7 +1,8 @@
 """Which ops of a unit come before which others of it, by any path of the graph.
 
 Sets of 64 ops at a time, as the bits of one word, are pushed through the whole graph: O(n / 64)
-sweeps of O(edges). Only ops of units of several ops have a bit.
+sweeps of O(edges). Only ops of units of several ops have a bit, and only as many as ``MOST_STEPS``
+lets: of a graph of 100,000 ops some, those of the largest units that are not too large.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from gnnplace.simulation.bounds.copies import Copies, offsets
 
 IntArray = NDArray[np.int32]
 MOST_PAIRS = 4_000_000  # Of ops of one unit, all units together: 32 MB.
+MOST_STEPS = 60_000_000  # ops and edges that all sweeps together may pass: 0.2 s
 BITS = 63
 
 
@@ -22,7 +24,7 @@ def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:
     """Ancestors of each group of copies in its own unit: offsets and a list. [G + 1]
 
     Only along edges that feed every copy. Units are left out, the largest first, where there are
-    too many pairs.
+    too many pairs, and then the smallest first, where there are too many ops and edges.
 
     Args:
         copies: the copies.
@@ -33,12 +35,15 @@ def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:
     by_size = np.argsort(pairs, kind="stable")
     kept = np.zeros(len(members), dtype=bool)
     kept[by_size] = (pairs[by_size].cumsum() <= MOST_PAIRS) & (members[by_size] > 1)
+    full = copies.full
+    sweeps = MOST_STEPS // (len(unit) + int(full.sum()) + 1)
+    largest = by_size[::-1][kept[by_size[::-1]]]
+    kept[largest[members[largest].cumsum() > BITS * sweeps]] = False
     most = int(pairs[kept].sum())
     if most == 0:
         return np.zeros(len(unit) + 1, dtype=np.int32), np.zeros(0, dtype=np.int32)
     inside = np.flatnonzero(kept[unit])
     bit = inside[np.argsort(unit[inside], kind="stable")].astype(np.int32)
-    full = copies.full
     edges = offsets(copies.target[full], len(unit)), copies.source[full]
     later, earlier = _pairs(copies.order, *edges, unit, offsets(unit[bit], len(members)), bit, most)
     return offsets(later, len(unit)), earlier[np.argsort(later, kind="stable")]

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from gnnplace.simulation.bounds.relaxation import Relaxation
 
 FloatArray = NDArray[np.float64]
-ROUNDS, FEW_ROUNDS, JOININGS = 7, 4, 3
-LARGE = 6_000  # Groups of copies above which few rounds are played.
+ROUNDS, FEW_ROUNDS, ONE_ROUND, JOININGS = 7, 4, 1, 3
+LARGE, HUGE = 6_000, 200_000  # Groups of copies above which few rounds, or one, are played.
 ALMOST, CLOSE, FAR = 1.0 - 1e-9, 1.002, 8.0
 
 
@@ -37,7 +37,7 @@ def with_transfers(relaxation: Relaxation, least: float) -> float:
     fits = (relaxation.machines.memory >= relaxation.machines.state.sum()).any()
     low, high = least, max(least, alone if np.isfinite(alone) and fits else FAR * least)
     limit = high * ALMOST
-    for _ in range(ROUNDS if len(relaxation.work) <= LARGE else FEW_ROUNDS):
+    for _ in range(_rounds(len(relaxation.work))):
         if limit <= low * CLOSE:
             break
         found = shaved(relaxation, limit)
@@ -47,6 +47,12 @@ def with_transfers(relaxation: Relaxation, least: float) -> float:
         high = max(high if found >= limit else limit, low)
         limit = float(np.sqrt(low * high))
     return low
+
+
+def _rounds(groups: int) -> int:
+    if groups <= LARGE:
+        return ROUNDS
+    return FEW_ROUNDS if groups <= HUGE else ONE_ROUND
 
 
 def shaved(relaxation: Relaxation, limit: float) -> float:

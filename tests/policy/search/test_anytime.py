@@ -11,6 +11,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import KINDS, Anytime, candidates_for
+from gnnplace.search.clock import NO_BUDGET
 from tests.policy.problems import trained_like
 
 torch.set_num_threads(1)
@@ -18,31 +19,47 @@ POLICY = trained_like()
 
 
 def anytime_of(family, seed, **options):
+    """A search from the best decode, and what that takes."""
     rollouts = Rollouts(SearchSpace(random_problem(family, seed, **options)), POLICY)
-    return rollouts, Anytime(rollouts, np.random.default_rng(0), Passes(rollouts))
+    first = rollouts.greedy()[0]
+    start = first.unit_device, first.order
+    return first, Anytime(rollouts, np.random.default_rng(0), Passes(rollouts), start)
 
 
 @pytest.mark.timed
 def test_it_is_back_at_the_deadline_with_something_better():
-    rollouts, anytime = anytime_of("inception", 5, ops=(60, 120))
-    first = rollouts.greedy()[0]
-    anytime.passes.best([first])  # compiles, as the next line does
-    anytime.search(first, time.perf_counter() + 0.05)
+    anytime_of("inception", 5, ops=(60, 120))[1].search(time.perf_counter() + 0.05)  # compiles
+    first, anytime = anytime_of("inception", 5, ops=(60, 120))
     begin = time.perf_counter()
-    state, what = anytime.search(first, begin + 0.4)
+    what = anytime.search(begin + 0.4)
     assert time.perf_counter() - begin < 1.2
     assert "cycles" in what
+    state = anytime.state
     assert state.score[1] < first.score
-    again = rollouts.space.score(state.best_device, state.best_order)
+    again = anytime.space.score(state.best_device, state.best_order)
     assert again == pytest.approx(state.score[1], rel=1e-9)
 
 
-def test_small_budgets_afford_the_cold_kind_alone():
+def test_short_cycles_are_cold_and_cycles_grow():
     _, anytime = anytime_of("layered", 1, ops=(60, 120))
     units = anytime.space.problem.num_units
-    assert anytime._kinds(5.0 * units) == [KINDS[0]]
-    assert anytime._kinds(1e6 * units) == list(KINDS)
-    assert anytime._kinds(-1.0) == [KINDS[0]]
+    anytime.length = 5.0 * units
+    assert anytime._kinds() == [KINDS[0]]
+    anytime.length = 1e6 * units
+    assert anytime._kinds() == list(KINDS)
+    anytime.length = 20.0
+    anytime.cycle(NO_BUDGET)
+    assert anytime.length > 20.0
+    assert anytime.moves == 20
+
+
+def test_what_is_offered_counts_if_it_is_better():
+    first, anytime = anytime_of("inception", 5, ops=(60, 120))
+    device = anytime.space.spread(first.unit_device)
+    anytime.offer(device, first.order, 2.0 * first.score)
+    assert anytime.state.score[1] == pytest.approx(first.score)
+    anytime.offer(device, first.order, 0.5 * first.score)
+    assert anytime.state.score[1] == 0.5 * first.score
 
 
 def test_proposals_are_chosen_from_more_moves_where_a_simulation_costs_more():
