@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -78,3 +81,8 @@ def test_the_package_says_what_it_has():
     assert {"capture", "place", "simulate", "Problem"} <= set(dir(gnnplace))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = gnnplace.nonsense
+
+
+def test_placing_a_problem_file_waits_for_no_torch():
+    code = "import sys, gnnplace.cli.place; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=100).returncode == 0

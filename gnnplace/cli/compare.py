@@ -54,7 +54,7 @@ def run(args: Namespace) -> int:
     if args.objective not in (api.TIME, api.THROUGHPUT):
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
     problem = api.with_headroom(read_problem_of(args, capture_options(args)), args.headroom)
-    api.warm(names or None, progress=say)
+    api.warm(names or None, progress=say, num_ops=problem.num_ops)
     title = f"{problem.name} on {problem.num_devices} devices"
     if args.objective == api.THROUGHPUT:
         return _compare_intervals(problem, names, args, title)

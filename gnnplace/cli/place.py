@@ -98,9 +98,9 @@ def _placed(
         assert chosen.result is not None
         return chosen.options, chosen.problem, chosen.result
     options = capture_options(args)
-    with _meanwhile(args, options):
-        problem = correct(read_problem_of(args, options))
-        api.warm([args.placer], args.objective, say)
+    problem = correct(read_problem_of(args, options))
+    with _meanwhile(args, options, problem.num_ops):
+        api.warm([args.placer], args.objective, say, problem.num_ops)
     _say_search(args, problem)
     return options, problem, place(problem)
 
@@ -114,11 +114,14 @@ def _say_search(args: Namespace, problem: Problem) -> None:
         )
 
 
-def _meanwhile(args: Namespace, options: api.CaptureOptions) -> AbstractContextManager[None]:
+def _meanwhile(
+    args: Namespace, options: api.CaptureOptions, num_ops: int
+) -> AbstractContextManager[None]:
     """A first answer for a problem file while kernels are compiled, if they have to be."""
     changed = args.calibration is not None or args.headroom is not None
     plain = args.objective == api.TIME and not changed and not in_place(args.output)
-    if not plain or not api.is_problem_file(args.what) or api.is_warm([args.placer]):
+    known = not api.is_problem_file(args.what) or api.is_warm([args.placer], num_ops=num_ops)
+    if not plain or known:
         return nullcontext()
     extra = captured_as(args, options)
     return first_answer(args.what, args.cluster, options.microbatches, args.output, extra)

@@ -63,7 +63,8 @@ class Placing:
                 if count == 1 or not self.problems:
                     raise
                 progress(f"not with {count} micro-batches: {error}")
-        warm([search.placer], progress=progress)
+        most = max(problem.num_ops for problem in self.problems.values())
+        warm([search.placer], progress=progress, num_ops=most)
 
     @property
     def has_gradients(self) -> bool:

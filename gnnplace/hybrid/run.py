@@ -119,7 +119,7 @@ def execute_hybrid(
     say_batch(base, progress)
     options = replace(search.capture, microbatches=cut)
     problem = profile_model(base, fabric.group(0, devices), options=options, progress=progress)
-    warm([search.placer], progress=progress)
+    warm([search.placer], progress=progress, num_ops=problem.num_ops)
     placed = place(problem, placer=search.placer, budget=search.budget, seed=search.seed)
     whole = replicated_problem(problem, groups, fabric.group(0, groups * devices))
     placement = replicated_placement(problem, placed.placement, groups)

@@ -17,6 +17,7 @@ from gnnplace.search.found import Found as Found
 from gnnplace.search.repair import repair
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import Simulation, finished_placement, lower_bounds
+from gnnplace.simulation.bounds import LowerBounds
 
 IntArray = NDArray[np.int32]
 FINISHING = 5e-6  # seconds an op that bounds and the checked placement take after a search
@@ -120,12 +121,15 @@ class Placer(ABC):
         device, order = repair(space, found.device, found.order)
         return self._result(space, replace(found, device=device, order=order), begin, seed)
 
+    def _bounds(self, space: SearchSpace) -> LowerBounds:
+        return lower_bounds(space.problem)
+
     def _result(self, space: SearchSpace, found: Found, begin: float, seed: int) -> Result:
         simulation = space.simulator.run(found.device, found.order)
         if not simulation.feasible:
             why = (faults(space.problem, found.device) or list(simulation.faults))[0]
             raise InfeasibleError(f"placer {self.name!r} found no feasible placement: {why}")
-        bounds = lower_bounds(space.problem)
+        bounds = self._bounds(space)
         bound = min(max(bounds.best, found.bound), simulation.step_time)
         seconds = now() - begin
         placement = finished_placement(

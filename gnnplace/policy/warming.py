@@ -1,7 +1,8 @@
 """Kernels compiled, or loaded from disk, before a budget runs; and whether they have been.
 
 Placers place two tiny problems; a search that a budget would cut short runs a few steps of its own
-besides, so that all of it is compiled however slowly that goes. Numba keeps what it compiled in
+besides, so that all of it is compiled however slowly that goes. What only large problems need, the
+search on narrow groups, is compiled for these alone. Numba keeps what it compiled in
 ``cache_folder``; a note there says for which placers all is done, for these sources on this
 machine, so that nobody has to import or compile anything to know.
 """
@@ -33,7 +34,7 @@ from gnnplace.search.annealing import anneal
 from gnnplace.search.chunk_search import ChunkSearch
 from gnnplace.search.clock import NO_BUDGET
 from gnnplace.search.found import Found
-from gnnplace.search.narrow_problem import narrow_groups
+from gnnplace.search.narrow_problem import LEAST_OPS, narrow_groups
 from gnnplace.simulation.kernels import run_kernel
 from gnnplace.throughput.registry import make_throughput_placer
 
@@ -46,14 +47,18 @@ WARMING = 0.02  # seconds of budget that reach a placer's search as well
 FEW_MOVES = 20.0  # of the learned placer's search
 EVERY = 2.0  # seconds between two lines of progress
 # Kernels that a placer needs, for the line of progress. Others need fewer than the portfolio.
-NUMBER = {"best": 84, "learned": 75, "learned-untrained": 75}
+NUMBER = {"best": 119, "learned": 109, "learned-untrained": 109, "single": 58}
 ON_GROUPS = ("best", "learned", "learned-untrained", "narrow")  # search large problems on groups
-FEWER = 50
+FEWER = 81
+GROUPS = 12  # besides, for the search of large problems
 ROOMS = ("graph", "simulation", "search", "placers", "throughput", "policy")  # of kernels
 
 
 def warm(
-    names: Iterable[str] | None = None, objective: str = TIME, progress: Progress | None = None
+    names: Iterable[str] | None = None,
+    objective: str = TIME,
+    progress: Progress | None = None,
+    num_ops: int | None = None,
 ) -> None:
     """Compiles, or loads from disk, the kernels of placers.
 
@@ -62,15 +67,25 @@ def warm(
             whoever places with it.
         objective: that they place for.
         progress: called with a line now and then while something is compiled.
+        num_ops: ops of the problem that is to be placed; None: of any size.
     """
-    names = [name for name in names or shown_placers() if _is_known(name, objective)]
-    with _without_collecting(), _telling(progress, names):
+    names = list(names or shown_placers())
+    large = _is_large(num_ops)
+    if progress is not None and not all(_is_noted(name, objective, large) for name in names):
+        progress(f"compiling kernels (once; kept in {cache_folder().parent})")
+    names = [name for name in names if _is_known(name, objective)]
+    with _without_collecting(), _telling(progress, names, large):
         for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
             for name in names:
                 with suppress(GnnplaceError):
-                    _warm_one(problem, name, objective)
+                    _warm_one(problem, name, objective, large)
     for name in names:
-        _note(name, objective).touch()
+        for size in {False, large}:
+            _note(name, objective, size).touch()
+
+
+def _is_large(num_ops: int | None) -> bool:
+    return num_ops is None or num_ops >= LEAST_OPS
 
 
 def _made(name: str, objective: str) -> Placer:
@@ -84,14 +99,14 @@ def _is_known(name: str, objective: str) -> bool:
         return False
 
 
-def _warm_one(problem: Problem, name: str, objective: str) -> None:
+def _warm_one(problem: Problem, name: str, objective: str, large: bool) -> None:
     made = _made(name, objective)
     space = SearchSpace(problem)
     whole = made.place(problem, budget=0.0, space=space)
     if objective == TIME and name in ("best", "portfolio", "annealing"):
         start = Found(whole.placement.device, whole.simulation.order)
         anneal(space, start, np.random.default_rng(0), 0.0)
-    if objective == TIME and name in ON_GROUPS:
+    if large and objective == TIME and name in ON_GROUPS:
         _search_groups(space)
     if objective == TIME and name in ("best", "learned", "learned-untrained"):
         _search(space, made.learned if name == "best" else made)  # type: ignore[attr-defined]
@@ -123,9 +138,13 @@ def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
     search.cycle(NO_BUDGET)
 
 
-def is_warm(names: Iterable[str], objective: str = TIME) -> bool:
-    """Whether ``warm`` once went through for all these placers."""
-    return all(_note(name, objective).exists() for name in names)
+def is_warm(names: Iterable[str], objective: str = TIME, num_ops: int | None = None) -> bool:
+    """Whether ``warm`` once went through for all these placers, and a problem of this size."""
+    return all(_is_noted(name, objective, _is_large(num_ops)) for name in names)
+
+
+def _is_noted(name: str, objective: str, large: bool) -> bool:
+    return _note(name, objective, large).exists()
 
 
 def cache_folder() -> Path:
@@ -133,13 +152,13 @@ def cache_folder() -> Path:
     return Path(run_kernel.stats.cache_path)
 
 
-def _note(name: str, objective: str) -> Path:
+def _note(name: str, objective: str, large: bool) -> Path:
     """The file that says that the kernels of a placer are in the cache."""
     rooms = [Path(__file__).parents[1] / room for room in ROOMS]
     sources = [path for room in rooms for path in sorted(room.rglob("*.py"))]
     states = [(str(path), path.stat().st_mtime_ns) for path in sources]
     machine = (platform.python_version(), numba.__version__, np.__version__)
-    about = repr((name, objective, states, machine, platform.processor()))
+    about = repr((name, objective, large, states, machine, platform.processor()))
     return cache_folder() / f"warm-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
 
 
@@ -156,12 +175,13 @@ def _without_collecting() -> Iterator[None]:
 
 
 @contextmanager
-def _telling(progress: Progress | None, names: list[str]) -> Iterator[None]:
+def _telling(progress: Progress | None, names: list[str], large: bool) -> Iterator[None]:
     """Has lines of progress told while kernels are compiled; none if all are on disk."""
     if progress is None:
         yield
         return
     number = max((NUMBER.get(name, FEWER) for name in names), default=FEWER)
+    number += GROUPS if large and any(name in ON_GROUPS for name in names) else 0
     listener = _Teller(progress, number)
     with event.install_listener("numba:compile", listener):
         yield
@@ -171,7 +191,8 @@ class _Teller(event.Listener):  # type: ignore[misc]
     """Tells how many kernels are there, every now and then, when one is compiled."""
 
     def __init__(self, progress: Progress, number: int) -> None:
-        self.progress, self.number, self.next = progress, number, 0.0
+        self.progress, self.number = progress, number
+        self.next = time.perf_counter() + EVERY
 
     def on_start(self, event: Any) -> None:
         """Tells it if the last line is some time ago."""

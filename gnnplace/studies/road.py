@@ -143,7 +143,7 @@ def walk_road(
     """
     walking = walking or Walking()
     road = _searched(walking, progress) if walking.auto else _captured(walking, progress)
-    warm(progress=progress)
+    warm(progress=progress, num_ops=road.problem.num_ops)
     road.results = compare(
         road.problem, budget=walking.budget, seed=walking.seed, progress=progress
     )

@@ -52,6 +52,12 @@ def test_memory_is_kept():
     assert result.note != "single"
 
 
+def test_the_bound_of_a_first_answer_is_one():
+    problem = training_chain()
+    result = Plain().place(problem)
+    assert 0 < result.lower_bound <= api.place(problem, placer="single").lower_bound
+
+
 def test_a_model_has_no_problem_file():
     assert api.is_problem_file("anything.json")
     assert not api.is_problem_file("inception-v3")

@@ -7,6 +7,7 @@ import pytest
 
 from gnnplace.graph.jit import kernel
 from gnnplace.policy import warming
+from gnnplace.search.narrow_problem import LEAST_OPS
 
 
 @pytest.fixture
@@ -21,6 +22,30 @@ def test_a_warm_placer_is_remembered(notes):
     assert warming.is_warm(["single"])
     assert not warming.is_warm(["single", "heft"])
     assert not warming.is_warm(["single"], warming.THROUGHPUT)
+
+
+def test_what_only_large_problems_need_is_left_to_them(notes):
+    warming.warm(["single"], num_ops=10)
+    assert warming.is_warm(["single"], num_ops=10)
+    assert not warming.is_warm(["single"], num_ops=LEAST_OPS)
+    assert not warming.is_warm(["single"])
+    warming.warm(["single"], num_ops=LEAST_OPS)
+    assert warming.is_warm(["single"])
+
+
+def test_a_large_problem_warms_the_search_on_groups(notes, monkeypatch):
+    warmed = []
+    monkeypatch.setattr(warming, "_search_groups", warmed.append)
+    warming.warm(["narrow"], num_ops=10)
+    assert warmed == []
+    warming.warm(["narrow"], num_ops=LEAST_OPS)
+    assert len(warmed) == 2
+
+
+def test_what_is_about_to_be_compiled_is_told_at_once(notes):
+    lines = []
+    warming.warm(["single"], progress=lines.append)
+    assert lines[0].startswith("compiling kernels (once; kept in ")
 
 
 def test_other_sources_are_not_warm(notes, monkeypatch):
@@ -40,10 +65,11 @@ def test_what_is_compiled_is_told(notes, monkeypatch):
     monkeypatch.syspath_prepend(notes)
     one_more = kernel(importlib.import_module("one_more_kernel").one_more)
     lines = []
-    with warming._telling(lines.append, ["best"]):
+    monkeypatch.setattr(warming, "EVERY", 0.0)
+    with warming._telling(lines.append, ["best"], large=True):
         assert one_more(np.array([1.0])) == 2.0
     assert len(lines) == 1
-    assert lines[0].startswith("compiling kernels (once; kept in ")
+    assert lines[0].endswith(" of 131")
 
 
 def test_what_is_there_is_not_told(notes):

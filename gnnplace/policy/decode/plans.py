@@ -20,6 +20,7 @@ from gnnplace.graph.allocation import empty_ints, full_table, zero_int_table
 from gnnplace.graph.jit import kernel
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.search.chunks import device_ranking
+from gnnplace.simulation.arrays import greatest
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 
 FloatArray = NDArray[np.float64]
@@ -106,7 +107,7 @@ def bottleneck_cuts(
         summed: whether costs add up.
     """
     cuts, num_devices = done.shape
-    everything = done[-1].max() + crossing.max()
+    everything = greatest(done[-1]) + greatest(crossing)
     best = full_table(chunks + 1, cuts, np.inf)
     came = zero_int_table(chunks + 1, cuts)
     best[0, 0] = 0.0

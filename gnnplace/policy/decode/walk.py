@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.allocation import full_floats, zero_floats
+from gnnplace.graph.allocation import full_floats, zero_flags, zero_floats
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
 from gnnplace.graph.ranks import downward_rank, upward_rank
@@ -243,7 +243,7 @@ def latest_starts(
     path. ``order`` is topological.
     """
     m = len(order)
-    before, after, ends = zero_floats(m), full_floats(m, -1.0), np.ones(m, np.bool_)
+    before, after, leads = zero_floats(m), full_floats(m, -1.0), zero_flags(m)
     longest = 0.0
     for op in order:
         if not forward[op]:
@@ -252,13 +252,13 @@ def latest_starts(
         longest = max(longest, done)
         for k in range(offset[op], offset[op + 1]):
             if forward[successor[k]]:
-                ends[op] = False
+                leads[op] = True
                 before[successor[k]] = max(before[successor[k]], done)
     for i in range(m - 1, -1, -1):
         op = order[i]
         if not forward[op]:
             continue
-        if ends[op] and before[op] + cost[op] >= longest / 2:
+        if not leads[op] and before[op] + cost[op] >= longest / 2:
             after[op] = 0.0
         for k in range(offset[op], offset[op + 1]):
             other = successor[k]

@@ -26,14 +26,14 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class LowerBounds:
-    """The bounds by name, in seconds."""
+    """The bounds by name, in seconds; 0 where one was not looked for."""
 
     critical_path: float
-    work: float
-    windows: float
-    units: float
-    fill: float
-    transfers: float
+    work: float = 0.0
+    windows: float = 0.0
+    units: float = 0.0
+    fill: float = 0.0
+    transfers: float = 0.0
 
     @property
     def best(self) -> float:
