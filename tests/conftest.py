@@ -14,6 +14,7 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+os.environ.setdefault("GNNPLACE_STACKS", "1")  # a worker that hangs prints where
 # A shell has jobs in the background ignore Ctrl-C, and their children too; tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,6 +9,7 @@ parent dies is killed by the kernel.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -33,6 +34,8 @@ POLL = 0.1
 """Seconds between two looks of the supervisor."""
 GRACE = 0.2
 """Seconds in which a worker's death shows, when another one's failure may stem from it."""
+STACKS = "GNNPLACE_STACKS"
+"""Set in the environment, it has workers that hang print where."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ def prepare_worker(task: Task, parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if task.core is not None:
         os.sched_setaffinity(0, {task.core})
+    if STACKS in os.environ:
+        faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
     _keep_memory()
     gc.freeze()
@@ -281,6 +286,10 @@ def _give_up(
 ) -> None:
     blamed = suspect()
     i = running[0] if blamed is None or blamed not in running else blamed
+    if STACKS in os.environ:
+        for k in running:
+            os.kill(workers[k].process.pid or os.getpid(), signal.SIGUSR1)
+            time.sleep(GRACE)
     raise ExecutionError(
         f"worker {workers[i].task.name!r} hangs{doing(i)}: no progress for {timeout:g} s"
     )
