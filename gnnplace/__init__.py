@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gnnplace.api import measured_anew as measured_anew
     from gnnplace.api import place as place
     from gnnplace.api import placer_names as placer_names
+    from gnnplace.api import plan as plan
     from gnnplace.api import plan_shard as plan_shard
     from gnnplace.api import profile as profile
     from gnnplace.api import run_shard as run_shard
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from gnnplace.placement import Placement as Placement
     from gnnplace.placement import read_placement as read_placement
     from gnnplace.placement import write_placement as write_placement
+    from gnnplace.planning.plan import Plan as Plan
+    from gnnplace.planning.plan import read_plan as read_plan
     from gnnplace.problem import Problem as Problem
     from gnnplace.problem import read_problem as read_problem
     from gnnplace.problem import write_problem as write_problem
@@ -71,6 +74,7 @@ VERBS = (
     "measured_anew",
     "place",
     "placer_names",
+    "plan",
     "plan_shard",
     "profile",
     "run_shard",
@@ -94,6 +98,7 @@ HOMES = {
     "gnnplace.execution": ("TrainingStep", "compile"),
     "gnnplace.microbatching": ("with_microbatches",),
     "gnnplace.placement": ("Placement", "read_placement", "write_placement"),
+    "gnnplace.planning.plan": ("Plan", "read_plan"),
     "gnnplace.problem": ("Problem", "read_problem", "write_problem"),
     "gnnplace.splitting.run.plan": ("ShardPlan", "read_shard_plan"),
     "gnnplace.splitting.tables.costs": ("MeshMachine",),

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from gnnplace.fidelity.fitting import calibrate as calibrate
     from gnnplace.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.hybrid.study import study_hybrid as study_hybrid
+    from gnnplace.pipelines.plans import plan_model as plan
     from gnnplace.profiling.cache import measured_anew as measured_anew
     from gnnplace.profiling.problems import estimated_problem as estimated_problem
     from gnnplace.profiling.problems import profile_model as profile
@@ -115,6 +116,7 @@ LATE = {
     "shard_counts": ("gnnplace.splitting.answers", "shard_counts"),
     "shard_frontier": ("gnnplace.splitting.answers", "shard_frontier"),
     "measured_anew": ("gnnplace.profiling.cache", "measured_anew"),
+    "plan": ("gnnplace.pipelines.plans", "plan_model"),
     "plan_shard": ("gnnplace.splitting.answers", "plan_shard"),
     "shard_tables": ("gnnplace.splitting.answers", "shard_tables"),
     "shard_network": ("gnnplace.splitting.answers", "shard_network"),
@@ -165,6 +167,7 @@ __all__ = [
     "placer_for",
     "placer_names",
     "placer_options",
+    "plan",
     "plan_shard",
     "profile",
     "read_on_cluster",

@@ -32,6 +32,7 @@ COMMANDS = {
     "compare": "MODEL|PROBLEM [--cluster C]: every placer side by side",
     "report": "PROBLEM PLACEMENT... -o report.html: one page",
     "convert": "FILE --from FORMAT -o problem.json: public profiles",
+    "plan": "MODEL --cluster C: stages, replicas, shards, recomputation, order",
     "shard": "NETWORK|MODEL|TABLES: the best way to split every layer",
     "shard-run": "MODEL: runs a split model, checked and timed beside DDP",
     "shard-counts": "NETWORK|MODEL: the best split for 1, 2, 4 ... devices",

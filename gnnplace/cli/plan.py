@@ -1,0 +1,93 @@
+"""``gnnplace plan``: stages, replicas, shards, recomputation and the order of actions together."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number
+from gnnplace.cli.options import add_json, add_output
+from gnnplace.report.plans import plan_lines
+
+SUMMARY = "Plans how to train a model on a cluster of GPUs; times are predicted."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("what", metavar="MODEL", help="The model to train.")
+    parser.add_argument(
+        "--cluster", required=True, help="The GPUs: a preset's name or a YAML file."
+    )
+    add_number(
+        parser,
+        "--batch",
+        int,
+        COUNT,
+        default=None,
+        help="The examples of a step over all devices; by default those of the model's inputs.",
+    )
+    parser.add_argument(
+        "--precision",
+        default="32-true",
+        help="32-true, bf16-true, 16-true, bf16-mixed, 16-mixed, bf16-master or 16-master.",
+    )
+    parser.add_argument("--optimizer", default="adamw", help="The optimizer: sgd, adam or adamw.")
+    add_number(
+        parser,
+        "--memory-limit",
+        float,
+        POSITIVE,
+        default=None,
+        help="The bytes that every device has, instead of its own.",
+    )
+    parser.add_argument(
+        "--headroom",
+        default="auto",
+        help="What stays free on every device: 10%%, 2GB, or auto: what the allocator, libraries "
+        "and NCCL take.",
+    )
+    add_number(
+        parser,
+        "--budget",
+        float,
+        BUDGET,
+        default=10.0,
+        help="The seconds of search; 10 by default.",
+    )
+    add_number(parser, "--top", int, COUNT, default=1, help="The number of plans to show.")
+    parser.add_argument(
+        "--given",
+        default=None,
+        help="A plan of your own to predict instead: a file, or words such as "
+        "dp=2,tp=2,pp=2,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
+    )
+    add_json(parser)
+    add_output(parser, "The file that the fastest plan is written to.", required=False)
+
+
+def run(args: Namespace) -> int:
+    """Searches plans, or predicts a given one."""
+    check_output(args.output)
+    plans = api.plan(
+        args.what,
+        args.cluster,
+        batch=args.batch,
+        precision=args.precision,
+        optimizer=args.optimizer,
+        memory_limit=args.memory_limit,
+        headroom=args.headroom,
+        budget=args.budget,
+        top=args.top,
+        given=args.given,
+        progress=say,
+    )
+    best = plans[0]
+    if args.output is not None and best.feasible:
+        best.save(args.output)
+    if args.json:
+        answers = [plan.answer() for plan in plans]
+        print_json(answers if args.top > 1 else answers[0])
+    else:
+        print_lines(*(line for plan in plans for line in plan_lines(plan)))
+    return 0 if best.feasible or args.given is not None else 3

@@ -1,0 +1,188 @@
+"""A model by its name, or a module, as a chain of segments to plan for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from gnnplace.cluster import Cluster
+from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.errors import InputError
+from gnnplace.pipelines.cuts import Cuts, cuts_of
+from gnnplace.pipelines.pricing import ModelCosts
+from gnnplace.pipelines.recording import precision_of
+from gnnplace.planning.chain import Chain
+from gnnplace.planning.mesh import Fabric
+from gnnplace.splitting.layers.calls import CallGraph, LayerCall, record_calls
+from gnnplace.splitting.layers.graph import split_graph
+from gnnplace.splitting.rules.registry import rules_of
+from gnnplace.splitting.run.planning import LayerGraph
+from gnnplace.tracing.models import workload_of
+from gnnplace.tracing.step import StepModule, default_loss
+from gnnplace.zoo import Workload
+
+TYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16}
+DROPPED = 4  # position of attention's dropout among its arguments
+TYPES |= {"bf16-master": torch.bfloat16, "16-master": torch.float16}
+
+
+def chain_of(
+    model: str | nn.Module,
+    cluster: Cluster,
+    inputs: Any = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    batch: int | None = None,
+    precision: str = "32-true",
+    optimizer: str = "adamw",
+) -> Chain:
+    """Captures a model's calls and cuts them into segments; nothing is allocated.
+
+    Args:
+        model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`.
+        cluster: that it is planned for.
+        inputs: example inputs of a module.
+        loss: of a module.
+        batch: examples of a step; by default those of the example inputs.
+        precision: in Lightning's words.
+        optimizer: "sgd", "adam" or "adamw".
+
+    Raises:
+        InputError: there is no such model, precision or optimizer, or its batch cannot be changed.
+        CaptureError: naming the module that cannot be captured.
+    """
+    if precision not in PARAMETER:
+        raise InputError(f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}")
+    if optimizer not in MOMENTS:
+        raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
+    whole = workload_of(model, inputs, loss, fake=True)
+    workload = with_batch(whole, batch)
+    layers = layers_of(workload, precision)
+    cuts = cuts_of(layers.calls, layers.rules)
+    examples = batch_of(workload)
+    source = ModelCosts(layers, cuts, Fabric(cluster), examples, precision, optimizer)
+    return Chain(
+        workload.name,
+        fingerprint(layers.calls, cuts),
+        cuts.segments,
+        _border(layers.calls, cuts, examples),
+        source,
+        examples,
+        precision,
+        optimizer,
+        cuts.tied,
+    )
+
+
+def layers_of(workload: Workload, precision: str) -> LayerGraph:
+    """A workload's calls in a precision, with its loss."""
+    model = workload.model
+    if precision in TYPES:
+        retyped(model, TYPES[precision])
+    inputs = pytree.tree_map(lambda x: _as_type(x, precision), workload.inputs)
+    step = StepModule(model, workload.loss or default_loss, inputs)
+    with precision_of(precision):
+        calls = without_dropped_attention(record_calls(step, workload.name))
+    rules = rules_of(calls)
+    return LayerGraph(step, calls, rules, split_graph(calls, rules))
+
+
+def without_dropped_attention(graph: CallGraph) -> CallGraph:
+    """The same calls with attention that keeps all its weights.
+
+    A part of attention with dropout draws other numbers than the whole would, as replicas and
+    micro-batches do; it takes as long, so that plans may split it.
+    """
+
+    def kept(call: LayerCall) -> LayerCall:
+        if call.kind != "scaled_dot_product_attention":
+            return call
+        args = (*call.args[:DROPPED], *((0.0,) if len(call.args) > DROPPED else ()),
+                *call.args[DROPPED + 1 :])  # fmt: skip
+        kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in call.kwargs.items()}
+        return replace(call, args=args, kwargs=kwargs)
+
+    return replace(graph, calls=tuple(kept(call) for call in graph.calls))
+
+
+def retyped(model: nn.Module, dtype: torch.dtype) -> None:
+    """Changes the type of a model's parameters and floating-point buffers, tied ones alike.
+
+    `Module.to` cannot swap parameters that are fake and shared.
+    """
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or not parameter.is_floating_point():
+                continue
+            if id(parameter) not in made:
+                learns = parameter.requires_grad
+                made[id(parameter)] = nn.Parameter(parameter.detach().to(dtype), learns)
+            module._parameters[name] = made[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point():
+                module._buffers[name] = buffer.to(dtype)
+
+
+def _as_type(leaf: Any, precision: str) -> Any:
+    if precision in TYPES and isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+        return leaf.to(TYPES[precision])
+    return leaf
+
+
+def batch_of(workload: Workload) -> int:
+    """Examples of a workload's inputs: the first dimension of its first tensor.
+
+    Raises:
+        InputError: no input has one.
+    """
+    for leaf in pytree.tree_leaves(workload.inputs):
+        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+            return int(leaf.shape[0])
+    raise InputError(f"{workload.name}: no input has a batch")
+
+
+def with_batch(workload: Workload, batch: int | None) -> Workload:
+    """The workload with so many examples: its own, again and again.
+
+    Raises:
+        InputError: not a positive number.
+    """
+    if batch is None:
+        return workload
+    if batch < 1:
+        raise InputError(f"batch {batch}: must be at least 1")
+    before = batch_of(workload)
+
+    def resized(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0 or leaf.shape[0] != before:
+            return leaf
+        times = -(-batch // before)
+        return leaf.repeat(times, *[1] * (leaf.dim() - 1))[:batch]
+
+    inputs = pytree.tree_map(resized, workload.inputs)
+    return Workload(workload.name, workload.model, inputs, workload.loss)
+
+
+def _border(graph: CallGraph, cuts: Cuts, batch: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Bytes an example of what crosses each cut. [segments + 1]"""
+    crossing = [sum(graph.values[v].bytes for v in values) / batch for values in cuts.crossing]
+    return np.array([*crossing, 0.0])
+
+
+def fingerprint(graph: CallGraph, cuts: Cuts) -> str:
+    """Of a model's structure: its calls, shapes but for the batch, and segments."""
+    told = [
+        [call.name, call.kind, [list(graph.values[v].shape[1:]) for v in call.results]]
+        for call in graph.calls
+    ]
+    data = json.dumps([graph.name, told, [list(run) for run in cuts.runs]])
+    return hashlib.sha256(data.encode()).hexdigest()

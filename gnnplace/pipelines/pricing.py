@@ -1,0 +1,433 @@
+"""`ModelCosts`: what the segments of a captured model take, from the tables of `gnnplace.costs`.
+
+Over t shards each segment is split on its own, its borders whole on every shard, by the exact
+elimination of `gnnplace.sharding` (PaSE, arXiv 2407.04001): an operation's cost is that of the
+kernels of its part, forward and backward, those between operations are collectives. Examples are
+never split over shards: that is what replicas are for. Equal segments are solved once.
+
+A pass of a segment takes the larger of its kernels with the gaps between them and what the host
+takes to launch them (`costs.floors`), plus the collectives of its split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from gnnplace.costs.floors import EAGER, NOTHING, Floor
+from gnnplace.costs.gpus import figures, known_kind
+from gnnplace.costs.prediction import predict
+from gnnplace.costs.rows import joined
+from gnnplace.costs.tables import Tables, shipped
+from gnnplace.errors import InputError
+from gnnplace.pipelines.cuts import Cuts
+from gnnplace.pipelines.recording import Recorded, fake_mode, record
+from gnnplace.planning.chain import Floats, SegmentCosts
+from gnnplace.planning.mesh import Fabric, Mesh
+from gnnplace.profiling.description import Description
+from gnnplace.sharding import best_strategy
+from gnnplace.splitting.layers.calls import PARAMETER, CallGraph, Ref
+from gnnplace.splitting.rules.rule import Rule
+from gnnplace.splitting.run.planning import LayerGraph
+from gnnplace.splitting.tables.costs import MeshMachine, move
+from gnnplace.splitting.tables.layout import (
+    Configuration,
+    Shape,
+    SplitGraph,
+    SplitOp,
+    made_layout,
+    mesh_configurations,
+    parts_in,
+    read_layout,
+)
+from gnnplace.splitting.tables.problem import CapturedProblem, captured_tables
+
+UPDATE_BYTES = {"sgd": 12.0, "adam": 80.0, "adamw": 80.0}
+"""Bytes an element that a step of `torch.optim` reads and writes in float32, op by op, as
+`profiling.description.PASSES` counts them."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a pass through a part of a call.
+
+    Attributes:
+        kernels: of its kernels and the gaps after them.
+        early: of the host, in the forward pass.
+        late: of the host, in the backward pass.
+        missed: of the kernels, times their expected relative error.
+    """
+
+    kernels: float
+    early: float
+    late: float
+    missed: float
+
+
+def _times(found: Description, seconds: Floats, error: Floats, floor: Floor) -> Times:
+    """Of a pass whose rows were predicted; views launch nothing."""
+    real = ~found.view
+    launches, views = int(real.sum()), int(found.view.sum())
+    kernel = real[found.owner] if len(found.owner) else np.zeros(0, dtype=np.bool_)
+    return Times(
+        float(seconds[kernel].sum()) + launches * floor.gap,
+        launches * floor.forward + views * floor.view,
+        launches * floor.backward + views * floor.view,
+        float((seconds * error)[kernel].sum()),
+    )
+
+
+@dataclass(eq=False)
+class ModelCosts:
+    """Prices a model's segments; a `planning.chain.CostSource`.
+
+    Attributes:
+        layers: the model's calls, rules and operations, of the whole batch.
+        cuts: its segments.
+        fabric: of the cluster, for what shards exchange.
+        batch: examples.
+        precision: in Lightning's words.
+        optimizer: its name.
+        tables: to answer from.
+    """
+
+    layers: LayerGraph
+    cuts: Cuts
+    fabric: Fabric
+    batch: int
+    precision: str
+    optimizer: str
+    tables: Tables = field(default_factory=shipped)
+    splits: dict[tuple[str, int, int, int], tuple[Configuration, ...]] = field(default_factory=dict)
+    _recorded: dict[object, Recorded] = field(default_factory=dict)
+    _times: dict[tuple[int, str], Times] = field(default_factory=dict)
+    _mode: FakeTensorMode = field(default_factory=fake_mode)
+
+    def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
+        """Costs of every segment; see `planning.chain.CostSource`."""
+        if self.batch % examples:
+            return None
+        mesh = (shards, self.batch // examples)
+        first = {s.kind: k for k, s in reversed(list(enumerate(self.cuts.segments)))}
+        self._prepare(list(first.values()), kind, mesh)
+        by_kind = {k: self._segment(number, kind, mesh) for k, number in first.items()}
+        rows = np.array([by_kind[s.kind] for s in self.cuts.segments])
+        return SegmentCosts(*rows.T.copy())
+
+    def _calls(self, number: int) -> list[int]:
+        """Calls of a segment that are priced."""
+        return [i for i in range(*self.cuts.runs[number]) if i not in self.cuts.aside]
+
+    def _prepare(self, numbers: Sequence[int], kind: str, mesh: tuple[int, int]) -> None:
+        """Seconds of all parts of all calls that may be asked for, predicted together."""
+        found: dict[int, Description] = {}
+        for i in (i for number in numbers for i in self._calls(number)):
+            op = _without_batch(self.layers.operations.ops[i])
+            for chosen in mesh_configurations(op.shape, mesh[:1]):
+                made = self._record(i, (*chosen, self._batch_label(i)), mesh)
+                found |= {id(d): d for d in (made.forward, made.backward, made.whole)}
+        new = [d for key, d in found.items() if (key, kind) not in self._times]
+        if not new:
+            return
+        rows = joined([d.rows for d in new])
+        estimate = predict(rows, kind, self.tables)
+        ends = np.cumsum([len(d.rows) for d in new])
+        for description, end in zip(new, ends, strict=True):
+            own = slice(int(end) - len(description.rows), int(end))
+            self._times[id(description), kind] = _times(
+                description, estimate.seconds[own], estimate.error[own], self._floor(kind)
+            )
+
+    def _segment(self, number: int, kind: str, mesh: tuple[int, int]) -> Floats:
+        """The fields of `SegmentCosts` for one segment."""
+        calls = self._calls(number)
+        split, moved = self._split(number, calls, kind, mesh)
+        self.splits[kind, number, *mesh] = split
+        recorded = [
+            self._record(i, (*c, self._batch_label(i)), mesh)
+            for i, c in zip(calls, split, strict=True)
+        ]
+        forward = self._pass([r.forward for r in recorded], kind, False)
+        later = [r for r in recorded if r.waits]
+        whole = self._pass([r.whole for r in recorded], kind, True)
+        early = [r.backward if r.waits else r.whole for r in recorded]
+        backward = min(self._pass(early, kind, True), whole) if later else whole
+        parameters = self._parameters(calls, split, mesh)
+        kept = self._kept(calls, split, recorded, mesh)
+        entering = self._entering(number, mesh)
+        largest = max((r.largest for r in recorded), default=0.0)
+        return np.array(
+            [
+                forward + moved[0],
+                backward + moved[1],
+                whole - backward,
+                self._update(parameters, kind),
+                kept,
+                entering,
+                2.0 * largest,
+                parameters,
+                self._error([d for r in recorded for d in (r.forward, r.whole)], kind),
+            ]
+        )
+
+    def _batch_label(self, call: int) -> str | None:
+        label = self.layers.operations.ops[call].batch
+        extents = self.layers.rules[call].extents
+        return label if label in extents else None
+
+    def _record(self, call: int, split: Configuration, mesh: tuple[int, int]) -> Recorded:
+        graph, rule = self.layers.calls, self.layers.rules[call]
+        given = self._possible(rule, split, mesh)
+        key = (_call_key(graph, call), given, mesh, self.precision)
+        if key not in self._recorded:
+            made = record(graph, call, rule, given, mesh, self.precision, self._mode)
+            self._recorded[key] = made
+        return self._recorded[key]
+
+    @staticmethod
+    def _possible(rule: Rule, split: Configuration, mesh: tuple[int, int]) -> Configuration:
+        """Without a split of examples that has no equal parts."""
+        label = split[-1]
+        if label is not None and rule.extents.get(label, 0) % mesh[-1]:
+            return (*split[:-1], None)
+        return split
+
+    @staticmethod
+    def _floor(kind: str) -> Floor:
+        return NOTHING if known_kind(kind) == "cpu" else EAGER
+
+    def _pass(self, parts: Sequence[Description], kind: str, late: bool) -> float:
+        """Seconds of a pass: the larger of its kernels and of what the host takes for them."""
+        times = [self._times[id(part), kind] for part in parts]
+        return max(sum(t.kernels for t in times), sum(t.late if late else t.early for t in times))
+
+    def _error(self, parts: Sequence[Description], kind: str) -> float:
+        """Expected relative error of the kernels, by their seconds."""
+        times = [self._times[id(part), kind] for part in parts]
+        return sum(t.missed for t in times) / max(sum(t.kernels for t in times), 1e-30)
+
+    def _update(self, parameters: float, kind: str) -> float:
+        return parameters * UPDATE_BYTES[self.optimizer] / figures(kind).bandwidth
+
+    def _parameters(
+        self, calls: Sequence[int], split: Sequence[Configuration], mesh: tuple[int, int]
+    ) -> float:
+        """Elements on a device, each parameter of the segment once."""
+        graph, rules, total = self.layers.calls, self.layers.rules, 0.0
+        seen: set[int] = set()
+        for i, chosen in zip(calls, split, strict=True):
+            for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
+                info = graph.values[value]
+                if info.source == PARAMETER and value not in seen:
+                    seen.add(value)
+                    cut = parts_in(read_layout(axes, chosen), mesh[:1])
+                    total += float(np.prod(info.shape)) / cut
+        return total
+
+    def _kept(
+        self,
+        calls: Sequence[int],
+        split: Sequence[Configuration],
+        recorded: Sequence[Recorded],
+        mesh: tuple[int, int],
+    ) -> float:
+        """Bytes kept of a micro-batch on a device; views of one tensor once."""
+        graph, rules = self.layers.calls, self.layers.rules
+        kept: dict[int, float] = {}
+        root: dict[int, int] = {}
+        total = 0.0
+        for i, chosen, found in zip(calls, split, recorded, strict=True):
+            call, rule = graph.calls[i], rules[i]
+            total += found.inner
+            views = rule.kind == "shape" and len(call.reads) == 1
+            for value in call.results:
+                root[value] = root.get(call.reads[0], call.reads[0]) if views else value
+            for values, axes, keeps, layout in (
+                (call.reads, rule.reads, found.reads, read_layout),
+                (call.results, rule.results, found.results, made_layout),
+            ):
+                for value, labels, keep in zip(values, axes, keeps, strict=True):
+                    info = graph.values[value]
+                    if not keep or info.source == PARAMETER or value not in self.cuts.derived:
+                        continue
+                    own = root.get(value, value)
+                    size = self._bytes(own, mesh) / parts_in(layout(labels, chosen), mesh[:1])
+                    kept[own] = max(kept.get(own, 0.0), size)
+        return total + sum(kept.values())
+
+    def _bytes(self, value: int, mesh: tuple[int, int]) -> float:
+        """Of the examples of one replica's micro-batch."""
+        return float(self.layers.operations.values[value].bytes) / mesh[1]
+
+    def _entering(self, number: int, mesh: tuple[int, int]) -> float:
+        return sum(self._bytes(value, mesh) for value in self.cuts.crossing[number])
+
+    def _split(
+        self, number: int, calls: Sequence[int], kind: str, mesh: tuple[int, int]
+    ) -> tuple[tuple[Configuration, ...], tuple[float, float]]:
+        """The best configuration of every call over the shards, and seconds of its collectives."""
+        if mesh[0] == 1:
+            return tuple((None,) for _ in calls), (0.0, 0.0)
+        problem = SegmentProblem.of(self, number, calls, kind, mesh)
+        chosen = best_strategy(captured_tables(problem)).configuration
+        split = tuple(problem.options[k + problem.before][chosen[k + problem.before]]
+                      for k in range(len(calls)))  # fmt: skip
+        return split, problem.exchanged(chosen)
+
+
+def _call_key(graph: CallGraph, call: int) -> object:
+    """What decides the kernels of a call."""
+    it = graph.calls[call]
+
+    def place(leaf: object) -> object:
+        if not isinstance(leaf, Ref):
+            return repr(leaf)
+        info = graph.values[leaf.value]
+        return info.shape, str(info.dtype), info.gradient, info.source == PARAMETER
+
+    leaves = tuple(place(x) for x in pytree.tree_leaves((it.args, it.kwargs)))
+    return it.kind, str(it.function), leaves, it.gradient
+
+
+@dataclass(eq=False)
+class SegmentProblem(CapturedProblem):
+    """The split of one segment over shards, its borders whole.
+
+    Attributes:
+        source: prices its operations.
+        calls: of the segment.
+        kind: of device.
+        priced: shards, and parts of the batch.
+        before: operations that stand for the border.
+    """
+
+    source: ModelCosts | None = None
+    calls: tuple[int, ...] = ()
+    kind: str = ""
+    priced: tuple[int, int] = (1, 1)
+    before: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        source: ModelCosts,
+        number: int,
+        calls: Sequence[int],
+        kind: str,
+        mesh: tuple[int, int],
+    ) -> SegmentProblem:
+        """The problem of a segment on one kind of device."""
+        graph = source.layers.operations
+        whole = Mesh(0, 1, mesh[0])
+        entering = [v for v in source.cuts.crossing[number]]
+        last = number + 1 >= len(source.cuts.runs)
+        leaving = [] if last else list(source.cuts.crossing[number + 1])
+        own = {v for i in calls for v in graph.ops[i].results}
+        values = tuple(
+            replace(v, shape=v.shape, element=v.element) if k in own or k in entering else v
+            for k, v in enumerate(graph.values)
+        )
+        begins = [_border(f"border {v}", graph, (), (v,)) for v in entering]
+        inner = [_without_batch(graph.ops[i]) for i in calls]
+        ends = [_border(f"leaves {v}", graph, (v,), ()) for v in leaving if v in own]
+        operations = SplitGraph(graph.name, (*begins, *inner, *ends), values)
+        machine = _Shards(source.fabric, whole, float(mesh[1]))
+        return cls(
+            operations,
+            mesh[:1],
+            machine,
+            source=source,
+            calls=tuple(calls),
+            kind=kind,
+            priced=mesh,
+            before=len(begins),
+        )
+
+    def compute(self, op: int) -> NDArray[np.float64]:
+        """Seconds of an operation's configurations, from kernels. [K]"""
+        place = op - self.before
+        if not 0 <= place < len(self.calls) or self.source is None:
+            return np.zeros(len(self.options[op]))
+        source, call = self.source, self.calls[place]
+        label = source._batch_label(call)
+        found = [source._record(call, (*c, label), self.priced) for c in self.options[op]]
+        return np.array(
+            [
+                source._times[id(r.forward), self.kind].kernels
+                + source._times[id(r.whole), self.kind].kernels
+                for r in found
+            ]
+        )
+
+    def gradients(self, op: int) -> NDArray[np.float64]:
+        """Gradients of parameters are whole or parts: shards have the same examples. [K]"""
+        return np.zeros(len(self.options[op]))
+
+    def exchanged(self, chosen: Sequence[int]) -> tuple[float, float]:
+        """Seconds of collectives in the forward and in the backward pass."""
+        there = back = 0.0
+        for link in self.links:
+            if link.parameter:
+                continue
+            before, after = link.before[chosen[link.u]], link.after[chosen[link.v]]
+            info = self._value_of(link)
+            ahead = move(info.bytes, before[0], after[0], self.mesh, self.machine).total
+            there += ahead
+            back += link.cost(before, after).total - ahead
+        return there, back
+
+    def _value_of(self, link: object):  # type: ignore[no-untyped-def]
+        cells = link.cost.__closure__ or ()  # type: ignore[attr-defined]
+        return next(c.cell_contents for c in cells if hasattr(c.cell_contents, "gradient"))
+
+
+def _border(
+    name: str, graph: SplitGraph, reads: tuple[int, ...], results: tuple[int, ...]
+) -> SplitOp:
+    """An operation that stands for what is whole on every shard."""
+
+    def axes(values: tuple[int, ...]) -> tuple[tuple[str | None, ...], ...]:
+        return tuple((None,) * len(graph.values[v].shape) for v in values)
+
+    return SplitOp(name, "border", Shape((), axes(reads), axes(results), 0.0, True), reads, results)
+
+
+def _without_batch(op: SplitOp) -> SplitOp:
+    """An operation whose examples stay together."""
+    extents = tuple(pair for pair in op.shape.extents if pair[0] != op.batch)
+    return replace(op, shape=replace(op.shape, extents=extents))
+
+
+@dataclass(frozen=True)
+class _Shards(MeshMachine):
+    """Collectives of one replica's shards on a part of the batch."""
+
+    fabric: Fabric | None = None
+    place: Mesh | None = None
+    parts: float = 1.0
+
+    def __init__(self, fabric: Fabric, place: Mesh, parts: float) -> None:
+        object.__setattr__(self, "fabric", fabric)
+        object.__setattr__(self, "place", place)
+        object.__setattr__(self, "parts", parts)
+        for name, value in (("flops", 1e30), ("bandwidth", 1e30), ("latency", 0.0),
+                            ("reading", float("inf")), ("overhead", 0.0), ("state", 4),
+                            ("exchange", None), ("bucketed", False)):  # fmt: skip
+            object.__setattr__(self, name, value)
+
+    def __hash__(self) -> int:
+        return hash((id(self.fabric), self.place, self.parts))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def collective(self, op: str, devices: int, size: float) -> float:
+        """Seconds of a collective of the shards."""
+        if self.fabric is None or self.place is None:
+            raise InputError("collective: no cluster")
+        return self.fabric.collective(op, size / self.parts, list(self.place.devices))

@@ -1,0 +1,217 @@
+"""Plans from what a search found or somebody gives: actions, parts, memory, interval, reason."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+from gnnplace.cluster import Cluster
+from gnnplace.errors import InputError
+from gnnplace.planning.chain import Chain
+from gnnplace.planning.draft import Draft, Priced, meshes_of, realized
+from gnnplace.planning.given import draft_of_plan, draft_of_words
+from gnnplace.planning.mesh import Fabric, Mesh
+from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
+from gnnplace.planning.search import Found, micro_batch_sizes, search
+from gnnplace.planning.stage import Pricer, Stage
+
+MEAN = (
+    "the loss is taken to be a mean over examples; gnnplace capture --microbatches proves whether "
+    "it may be cut"
+)
+NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
+
+
+def find_plans(
+    chain: Chain,
+    cluster: Cluster,
+    *,
+    top: int = 1,
+    budget: float = 10.0,
+    progress: Callable[[str], None] | None = None,
+) -> list[Plan]:
+    """The best plans, the fastest first; one that says why not where nothing fits.
+
+    Args:
+        chain: the model.
+        cluster: its devices in topology order.
+        top: plans at most.
+        budget: seconds of search.
+        progress: is told what is done.
+    """
+    found = search(chain, cluster, budget=budget, progress=progress)
+    if not found.best:
+        return [_nothing(chain, cluster)]
+    return [plan_of(chain, cluster, x, found) for x in found.best[:top]]
+
+
+def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None = None) -> Plan:
+    """A priced draft as a plan.
+
+    Args:
+        chain: the model.
+        cluster: its devices.
+        priced: what was searched or given.
+        found: the search that it comes from: its bound is said.
+    """
+    draft, step = priced.draft, priced.step_time
+    low, high = _interval(priced)
+    rank, lack = priced.lacking
+    reason = None if lack <= 0 else _lacks(priced, cluster, rank, lack)
+    known = found is not None and math.isfinite(found.bound) and found.bound > 0
+    bound = min(found.bound, step) if found is not None and known else None
+    file = PlanFile(
+        format="gnnplace-plan",
+        version=1,
+        model=chain.name,
+        fingerprint=chain.fingerprint,
+        cluster=cluster.name,
+        batch=chain.batch,
+        microbatch_size=draft.size // draft.stages[0].mesh.replicas,
+        precision=chain.precision,
+        optimizer=chain.optimizer,
+        schedule=draft.schedule,
+        stages=[_entry(chain, cluster, stage) for stage in draft.stages],
+        ranks=list(draft.ranks),
+        actions=[[str(a) for a in actions] for actions in priced.timing.orders],
+        step_time=step,
+        interval=[low, high],
+        lower_bound=bound,
+        claim=_claim(bound, step),
+        parts=_parts(priced),
+        memory=_memory(priced, cluster),
+    )
+    shared = draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1
+    return Plan(file, reason, (*chain.notices, *((MEAN,) if shared else ())))
+
+
+def _claim(bound: float | None, step: float) -> str:
+    if bound is None:
+        return ""
+    space = "contiguous stages on slices of the cluster, with the micro-batches that were tried"
+    if bound >= step * (1 - 1e-9):
+        return f"optimal among {space}, by predicted times"
+    return f"no plan of {space} takes less than the bound, by predicted times"
+
+
+def _entry(chain: Chain, cluster: Cluster, stage: Stage) -> StageEntry:
+    own = chain.segments[stage.first : stage.last]
+    again = [chain.segments[s].name for s in sorted(stage.recompute)]
+    return StageEntry(
+        modules=list(dict.fromkeys(m for segment in own for m in segment.modules)),
+        members=[name for segment in own for name in segment.members],
+        devices=stage.mesh.rows(cluster),
+        zero=stage.zero,
+        recompute=again,
+    )
+
+
+def _interval(priced: Priced) -> tuple[float, float]:
+    """Nine in ten steps are in it, if errors of the costs go together."""
+    seconds = [c.microbatch for c in priced.costs]
+    error = sum(c.error * s for c, s in zip(priced.costs, seconds, strict=True)) / sum(seconds)
+    factor = math.exp(NINE_IN_TEN * error)
+    return priced.step_time / factor, priced.step_time * factor
+
+
+def _parts(priced: Priced) -> dict[str, float]:
+    """Seconds of the busiest rank by what they go to."""
+    count = priced.draft.microbatches
+
+    def of(rank: int) -> dict[str, float]:
+        own = [priced.costs[c] for c in priced.chunks[rank]]
+        again, gathered = sum(c.recomputed for c in own), sum(c.gathered for c in own)
+        return {
+            "compute": count * (sum(c.microbatch for c in own) - again - gathered),
+            "recompute": count * again,
+            "zero": count * gathered,
+            "reduction": sum(c.reduction for c in own),
+            "update": sum(c.update for c in own),
+        }
+
+    parts = max((of(p) for p in range(len(priced.chunks))), key=lambda x: sum(x.values()))
+    return {**parts, "bubble": max(priced.step_time - sum(parts.values()), 0.0)}
+
+
+def _memory(priced: Priced, cluster: Cluster) -> dict[str, MemoryEntry]:
+    found = {}
+    for rank, mesh in enumerate(meshes_of(priced.draft)):
+        own = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
+        for d in mesh.devices:
+            device = cluster.devices[d]
+            found[device.name] = MemoryEntry(
+                state=sum(c.state for c, _ in own),
+                activations=sum(flying * c.saved for c, flying in own),
+                working=max(c.working for c, _ in own),
+                slack=device.reserve,
+            )
+    return found
+
+
+def _lacks(priced: Priced, cluster: Cluster, rank: int, lack: float) -> str:
+    """What binds, in words."""
+    device = cluster.devices[meshes_of(priced.draft)[rank].first].name
+    own = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
+    state = sum(c.state for c, _ in own)
+    kept = sum(flying * c.saved for c, flying in own)
+    what = "parameters, gradients and optimizer state" if state > kept else "activations"
+    mend = (
+        "take more stages, shards or ZeRO 3"
+        if state > kept
+        else "recompute more of it, or take smaller micro-batches"
+    )
+    return (
+        f"{device} lacks {_bytes(lack)}: it needs {_bytes(state)} of parameters, gradients and "
+        f"optimizer state and {_bytes(kept)} of activations, most of it {what} of stage "
+        f"{priced.chunks[rank][0]}; {mend}"
+    )
+
+
+def _bytes(size: float) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
+
+
+def _nothing(chain: Chain, cluster: Cluster) -> Plan:
+    """Why nothing fits: the leanest plan of all devices and what it lacks."""
+    fabric = Fabric(cluster)
+    best: Priced | None = None
+    for size in micro_batch_sizes(chain.batch)[-1:]:
+        pricer = Pricer(chain, fabric, size)
+        for stages in range(1, min(cluster.num_devices, len(chain)) + 1):
+            bounds = [round(k * len(chain) / stages) for k in range(stages + 1)]
+            chunks = [
+                Stage(a, b, Mesh(k, 1, 1), 0, frozenset(range(a, b)))
+                for k, (a, b) in enumerate(itertools.pairwise(bounds))
+            ]
+            draft = Draft(size, chain.batch // size, "1f1b", tuple(chunks))
+            priced = realized(pricer, draft)
+            if priced and (best is None or priced.lacking[1] < best.lacking[1]):
+                best = priced
+    if best is None:
+        raise InputError(f"{chain.name}: it cannot be planned on {cluster.name!r}")
+    plan = plan_of(chain, cluster, best)
+    return Plan(plan.file, f"nothing fits; the leanest plan: {plan.reason}", plan.notices)
+
+
+def given_plan(chain: Chain, cluster: Cluster, words: str | Plan) -> Plan:
+    """What a plan of one's own takes.
+
+    Args:
+        chain: the model.
+        cluster: its devices in topology order.
+        words: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", or
+            a plan that was read.
+
+    Raises:
+        InputError: naming the word that is wrong, or what does not fit the model or the cluster.
+    """
+    fabric = Fabric(cluster)
+    if isinstance(words, Plan):
+        draft = draft_of_plan(chain, cluster, words)
+    else:
+        draft = draft_of_words(chain, cluster, words)
+    priced = realized(Pricer(chain, fabric, draft.size), draft)
+    if priced is None:
+        raise InputError(f"{chain.name}: cannot be cut as given")
+    return plan_of(chain, cluster, priced)

@@ -1,0 +1,150 @@
+"""A model as the planner sees it: a chain of segments, and what each takes on a mesh.
+
+A *segment* is a run of calls between two cuts at which few values cross. A *stage* of a plan is a
+run of segments. Where a model has skips over several segments, what skips crosses the cuts between
+and is relayed: it counts in `border`.
+
+Numbers come from a `CostSource`, which prices every segment once for each kind of device, number
+of shards and number of examples; equal segments share what they cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of calls.
+
+    Attributes:
+        name: of its first call.
+        members: names of its calls, in order.
+        modules: paths of the modules that they are in, each once.
+        kind: number of its structure; equal segments cost the same.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    modules: tuple[str, ...]
+    kind: int
+
+
+@dataclass(frozen=True)
+class Tied:
+    """A parameter that several segments read, such as a table that embedding and head share.
+
+    Attributes:
+        name: of the parameter.
+        segments: that read it, in order.
+        elements: of it.
+    """
+
+    name: str
+    segments: tuple[int, ...]
+    elements: float
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentCosts:
+    """What segments take on one device of a mesh; a micro-batch.
+
+    Attributes:
+        forward: seconds of the forward pass, collectives of the shards included. [segments]
+        backward: seconds of the gradients of activations, likewise. [segments]
+        weights: seconds of the gradients of weights that can wait. [segments]
+        update: seconds of the optimizer's step, once. [segments]
+        saved: bytes that are kept for the backward pass. [segments]
+        entering: bytes of what a segment reads of those before it; kept where it is recomputed.
+            [segments]
+        working: bytes of the largest values at work. [segments]
+        parameters: elements of its parameters on this device. [segments]
+        error: expected relative error of the seconds. [segments]
+    """
+
+    forward: Floats
+    backward: Floats
+    weights: Floats
+    update: Floats
+    saved: Floats
+    entering: Floats
+    working: Floats
+    parameters: Floats
+    error: Floats
+
+
+class CostSource(Protocol):
+    """Prices segments."""
+
+    def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
+        """Costs on a kind of device; None where the model cannot be cut so.
+
+        Args:
+            kind: of device.
+            shards: devices that layers are split over.
+            examples: of a micro-batch on each replica.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A model to plan for.
+
+    Attributes:
+        name: of the model.
+        fingerprint: of its structure.
+        segments: in order.
+        border: bytes an example of what crosses the cut before each segment, and after the last,
+            where nothing does. [segments + 1]
+        source: prices them.
+        batch: examples of a step.
+        precision: in Lightning's words.
+        optimizer: "sgd", "adam" or "adamw".
+        tied: parameters that several segments read.
+        mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.
+        notices: what is priced otherwise than it runs, each in one line.
+    """
+
+    name: str
+    fingerprint: str
+    segments: tuple[Segment, ...]
+    border: Floats
+    source: CostSource
+    batch: int
+    precision: str = "32-true"
+    optimizer: str = "sgd"
+    tied: tuple[Tied, ...] = ()
+    mixes: str = ""
+    notices: tuple[str, ...] = ()
+    _known: dict[tuple[str, int, int], SegmentCosts | None] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.segments)
+
+    def costs(self, kinds: Sequence[str], shards: int, examples: int) -> SegmentCosts | None:
+        """Costs on the slowest of several kinds of devices, each priced once."""
+        found = [self._priced(kind, shards, examples) for kind in dict.fromkeys(kinds)]
+        known = [costs for costs in found if costs is not None]
+        if len(known) < len(found):
+            return None
+        return known[0] if len(known) == 1 else _slowest(known)
+
+    def _priced(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
+        key = (kind, shards, examples)
+        if key not in self._known:
+            self._known[key] = self.source.costs(kind, shards, examples)
+        return self._known[key]
+
+
+def _slowest(several: Sequence[SegmentCosts]) -> SegmentCosts:
+    """The largest of each number: devices of a mesh wait for the slowest."""
+    fields = SegmentCosts.__dataclass_fields__
+    return SegmentCosts(**{n: np.max([getattr(c, n) for c in several], axis=0) for n in fields})

@@ -1,0 +1,152 @@
+"""Devices of stages: slices of the cluster in its order, as replicas times shards.
+
+Shards are neighbours, replicas next, stages outermost: what talks most is nearest. A stage's mesh
+is a slice of the cluster's devices as they are listed (topology order).
+
+What a group takes to exchange is `costs.collectives`' where the links name a measured fabric, else
+the ring formula of that module over the slowest link of the group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gnnplace.cluster import Cluster, Link
+from gnnplace.cluster.fabrics import is_between
+from gnnplace.costs.collectives import Group, collective, hops, share
+from gnnplace.costs.links import message
+from gnnplace.errors import InputError
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A slice of the cluster: `replicas` x `shards` devices from `first` on."""
+
+    first: int
+    replicas: int
+    shards: int
+
+    @property
+    def count(self) -> int:
+        """Devices."""
+        return self.replicas * self.shards
+
+    @property
+    def devices(self) -> range:
+        """Indices of devices."""
+        return range(self.first, self.first + self.count)
+
+    def of_shards(self, replica: int = 0) -> range:
+        """Devices that one replica's layers are split over."""
+        start = self.first + replica * self.shards
+        return range(start, start + self.shards)
+
+    def of_replicas(self, shard: int = 0) -> range:
+        """Devices that hold the same part of the layers."""
+        return range(self.first + shard, self.first + self.count, self.shards)
+
+    def rows(self, cluster: Cluster) -> list[list[str]]:
+        """Names of devices, a row a replica."""
+        return [[cluster.devices[d].name for d in self.of_shards(r)] for r in range(self.replicas)]
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """What the devices of a cluster take to exchange tensors."""
+
+    cluster: Cluster
+
+    @cached_property
+    def _links(self) -> dict[tuple[int, int], Link]:
+        index = self.cluster.device_index
+        return {(index[x.source], index[x.target]): x for x in self.cluster.links}
+
+    @cached_property
+    def server(self) -> list[int]:
+        """Server of each device: what fabrics inside of servers join. [D]"""
+        server = list(range(self.cluster.num_devices))
+        for (a, b), link in self._links.items():
+            if link.fabric is not None and not is_between(link.fabric) and a < b:
+                server[b] = min(server[a], server[b])
+        return server
+
+    def kinds(self, mesh: Mesh) -> tuple[str, ...]:
+        """Kinds of a mesh's devices, each once."""
+        return tuple(dict.fromkeys(self.cluster.devices[d].kind for d in mesh.devices))
+
+    def memory(self, mesh: Mesh) -> float:
+        """Bytes of the smallest device of a mesh."""
+        return float(self.cluster.memory[list(mesh.devices)].min())
+
+    def collective(self, op: str, size: float, members: Sequence[int]) -> float:
+        """Seconds of a collective.
+
+        Args:
+            op: one of `costs.collectives.COLLECTIVES`.
+            size: bytes, as that module counts them.
+            members: indices of devices.
+
+        Raises:
+            InputError: two of the devices have no link.
+        """
+        if len(members) < 2 or size <= 0:
+            return 0.0
+        group = self._group(members)
+        if group is not None:
+            return collective(op, size, group).seconds
+        latency, bandwidth = self._slowest(members)
+        count = len(members)
+        return hops(op, count) * latency + share(op, count) * size / bandwidth
+
+    def _group(self, members: Sequence[int]) -> Group | None:
+        """By servers, each with as many members as the fullest; None where no fabric is named."""
+        held = Counter(self.server[d] for d in members)
+        pairs = [(members[0], d) for d in members[1:]]
+        inside = between = None
+        for pair in pairs:
+            link = self._links.get(pair)
+            if link is None or link.fabric is None:
+                return None
+            if is_between(link.fabric):
+                between = link.fabric
+            else:
+                inside = link.fabric
+        if inside is None and max(held.values()) > 1:
+            inside = next(iter(self._inner(members)), None)
+        return Group(inside, between, len(held), max(held.values()))
+
+    def _inner(self, members: Sequence[int]) -> list[str]:
+        """Fabrics inside of servers between any of the devices."""
+        links = (self._links.get((a, b)) for a in members for b in members if a != b)
+        return [x.fabric for x in links if x and x.fabric and not is_between(x.fabric)]
+
+    def _slowest(self, members: Sequence[int]) -> tuple[float, float]:
+        """Latency and bandwidth of the slowest link of a ring."""
+        ring = list(zip(members, [*members[1:], members[0]], strict=True))
+        latency = max(float(self.cluster.latency[a, b]) for a, b in ring)
+        bandwidth = min(float(self.cluster.bandwidth[a, b]) for a, b in ring)
+        if not bandwidth > 0 or not np.isfinite(latency):
+            names = ", ".join(self.cluster.devices[d].name for d in members)
+            raise InputError(f"cluster {self.cluster.name!r}: {names} are not all linked in a ring")
+        return latency, bandwidth
+
+    def send(self, size: float, source: int, target: int) -> float:
+        """Seconds of a message between two devices on an idle link.
+
+        Raises:
+            InputError: they have no link.
+        """
+        if size <= 0 or source == target:
+            return 0.0
+        link = self._links.get((source, target))
+        if link is None:
+            a, b = (self.cluster.devices[d].name for d in (source, target))
+            raise InputError(f"cluster {self.cluster.name!r}: no link from {a!r} to {b!r}")
+        if link.fabric is not None:
+            return message(link.fabric, size).seconds
+        return float(link.latency + size / link.bandwidth)

@@ -1,0 +1,270 @@
+"""Where the chain is cut and which meshes its stages have: three kernels on prefix sums.
+
+A *table* is what segments take on one kind of mesh: prefix sums over segments of seconds of a
+micro-batch, of those that would be recomputed, of bytes that recomputation frees, of bytes kept,
+of bytes of state. A stage [i, j) with f micro-batches in flight takes
+
+    seconds(i, j) + recomputed(i, j) * min(1, lack / freed(i, j)),
+    lack = max(state(i, j) + working + f kept(i, j) - memory, 0) / f
+
+and cannot be where lack is above freed: recomputing a part of the segments frees a part of the
+bytes. (`Pricer.fitted` picks whole segments for the stages that are chosen in the end.)
+
+* `even_cuts`: the least largest stage, on equal meshes. Bisection on the largest stage's seconds;
+  from the end, each stage takes as many segments as fit. O(S log L log(1 / precision)).
+* `best_meshes`: the least sum of stages + (M - 1) largest stage on any meshes that follow each
+  other, by a dynamic programme over (stages to come, first segment, devices left), for each of a
+  few largest stages. O(S L^2 D O) for O meshes. As Alpa's (Zheng et al., 2022, arXiv 2201.12023,
+  section 5.2), with memory by the number of stages that follow.
+* `least_step`: a bound below every plan of contiguous stages: see there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+SECONDS, AGAIN, FREED, KEPT, STATE = range(5)
+WIDTH = 5
+
+
+class Tables(NamedTuple):
+    """What segments take on every kind of mesh.
+
+    Attributes:
+        sums: prefix sums. [tables, WIDTH, segments + 1]
+        working: bytes at work. [tables]
+        memory: bytes of a device. [tables]
+    """
+
+    sums: Floats
+    working: Floats
+    memory: Floats
+
+
+@numba.njit(cache=True)
+def stage_seconds(
+    sums: Floats, working: float, memory: float, first: int, last: int, flying: int
+) -> float:
+    """Seconds of a micro-batch through a stage with what it must recompute; inf: does not fit."""
+    seconds = sums[SECONDS, last] - sums[SECONDS, first]
+    kept = sums[KEPT, last] - sums[KEPT, first]
+    state = sums[STATE, last] - sums[STATE, first]
+    lack = state + working + flying * kept - memory
+    if lack <= 0.0:
+        return seconds
+    lack /= max(flying, 1)
+    freed = sums[FREED, last] - sums[FREED, first]
+    if lack > freed:
+        return np.inf
+    return seconds + (sums[AGAIN, last] - sums[AGAIN, first]) * lack / freed
+
+
+@numba.njit(cache=True)
+def even_cuts(
+    sums: Floats, working: float, memory: float, flying: Ints, least: float
+) -> tuple[float, Ints]:
+    """Cuts of a chain into as many stages as `flying` has entries, all on equal meshes.
+
+    Args:
+        sums: of their mesh. [WIDTH, segments + 1]
+        working: bytes.
+        memory: bytes.
+        flying: micro-batches in flight on each stage. [S]
+        least: relative precision of the largest stage.
+
+    Returns:
+        Seconds of the largest stage (inf: nothing fits) and the first segment of every stage. [S]
+    """
+    stages, count = len(flying), sums.shape[1] - 1
+    cuts, best = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
+    total = sums[SECONDS, count] + sums[AGAIN, count]
+    low, high, found = sums[SECONDS, count] / stages, total * (1 + least), np.inf
+    if not _filled(sums, working, memory, flying, high, cuts):
+        return np.inf, best
+    while True:
+        best[:] = cuts
+        found = 0.0
+        for s in range(stages):
+            end = cuts[s + 1] if s + 1 < stages else count
+            taken = stage_seconds(sums, working, memory, cuts[s], end, flying[s])
+            found = max(found, taken)
+        high = min(high, found)
+        while high - low > least * high:
+            middle = 0.5 * (low + high)
+            if _filled(sums, working, memory, flying, middle, cuts):
+                break
+            low = middle
+        else:
+            return found, best
+
+
+@numba.njit(cache=True)
+def _filled(
+    sums: Floats, working: float, memory: float, flying: Ints, most: float, cuts: Ints
+) -> bool:
+    """From the end, each stage as long as it takes at most so many seconds and fits."""
+    stages, end = len(flying), sums.shape[1] - 1
+    for s in range(stages - 1, -1, -1):
+        if end <= s:
+            return False
+        low, high = s, end  # the first segment of the stage is in (low, high], or at s
+        if stage_seconds(sums, working, memory, s, end, flying[s]) <= most:
+            high = s
+        else:
+            while low + 1 < high:
+                middle = (low + high) // 2
+                if stage_seconds(sums, working, memory, middle, end, flying[s]) <= most:
+                    high = middle
+                else:
+                    low = middle
+        if high >= end:
+            return False
+        cuts[s], end = high, high
+    return end == 0
+
+
+@numba.njit(cache=True)
+def best_meshes(
+    sums: Floats,
+    working: Floats,
+    memory: Floats,
+    table: Ints,
+    size: Ints,
+    microbatches: int,
+    most: float,
+    deepest: int,
+) -> tuple[float, Ints]:
+    """Stages on any meshes, none above a largest stage, with the least sum of seconds.
+
+    Args:
+        sums: of each table. [tables, WIDTH, segments + 1]
+        working: bytes of each. [tables]
+        memory: bytes of each. [tables]
+        table: of each mesh that begins at each device; below 0: there is none. [meshes, devices]
+        size: devices of each mesh. [meshes]
+        microbatches: M.
+        most: seconds that a stage may take.
+        deepest: stages at most.
+
+    Returns:
+        The sum (inf: there is nothing) and for every stage first segment and mesh. [S, 2]
+    """
+    meshes, devices = table.shape
+    count = sums.shape[2] - 1
+    value = np.full((deepest + 1, count + 1, devices + 1), np.inf)
+    value[0, count, :] = 0.0
+    cut = np.full((deepest + 1, count + 1, devices + 1, 2), -1, dtype=np.int64)
+    for stages in range(1, deepest + 1):
+        flying = min(stages, microbatches)
+        for first in range(count):
+            for begin in range(devices - 1, -1, -1):
+                for mesh in range(meshes):
+                    kind = table[mesh, begin]
+                    if kind < 0:
+                        continue
+                    own = (sums[kind], working[kind], memory[kind])
+                    rest = value[stages - 1, :, begin + size[mesh]]
+                    total, last = _longest(own, rest, first, flying, most)
+                    if total < value[stages, first, begin]:
+                        value[stages, first, begin] = total
+                        cut[stages, first, begin, 0] = last
+                        cut[stages, first, begin, 1] = mesh
+    best, depth = np.inf, 0
+    for stages in range(1, deepest + 1):
+        if value[stages, 0, 0] < best:
+            best, depth = value[stages, 0, 0], stages
+    found = np.zeros((depth, 2), dtype=np.int64)
+    first, begin = 0, 0
+    for k in range(depth):
+        last, mesh = cut[depth - k, first, begin]
+        found[k, 0], found[k, 1] = first, mesh
+        first, begin = last, begin + size[mesh]
+    return best, found
+
+
+@numba.njit(cache=True)
+def _longest(
+    own: tuple[Floats, float, float], rest: Floats, first: int, flying: int, most: float
+) -> tuple[float, int]:
+    """The best end of a stage on one mesh: seconds with those after it, and the end."""
+    sums, working, memory = own
+    best, at = np.inf, -1
+    for last in range(first + 1, len(rest)):
+        seconds = stage_seconds(sums, working, memory, first, last, flying)
+        if seconds > most:
+            break
+        if seconds + rest[last] < best:
+            best, at = seconds + rest[last], last
+    return best, at
+
+
+@numba.njit(cache=True)
+def least_step(
+    seconds: Floats, before: Floats, end: Floats, size: Ints, devices: int, microbatches: int,
+    low: float, high: float, precision: float,
+) -> float:  # fmt: skip
+    """A step time that no plan of contiguous stages is below, whatever its order of actions.
+
+    Stage k runs all its M micro-batches, after the first has come through the stages before it and
+    before the last has gone back through them:
+
+        step >= sum of (F + I) of the stages before k + M (F + I + W) of k,
+        step >= M (F + I + W) of k + the end of k.
+
+    The least step for which stages and meshes can hold this: for a step T, h(j, d), the least sum
+    of (F + I) of stages that end before segment j and have d devices, with every stage holding it,
+    is exact, since less is never worse. Bisection on T. Nothing is recomputed, memory is unlimited
+    and messages are free, so the bound holds for every plan.
+
+    Args:
+        seconds: prefix sums of F + I + W of each mesh. [meshes, segments + 1]
+        before: of F + I. [meshes, segments + 1]
+        end: of what comes at the end of the step. [meshes, segments + 1]
+        size: devices of each mesh. [meshes]
+        devices: D.
+        microbatches: M.
+        low: a step that nothing is below.
+        high: one at which the bound need not look further.
+        precision: relative.
+    """
+    while high - low > precision * high:
+        middle = 0.5 * (low + high)
+        if _holds(seconds, before, end, size, devices, microbatches, middle):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@numba.njit(cache=True)
+def _holds(
+    seconds: Floats, before: Floats, end: Floats, size: Ints, devices: int, microbatches: int,
+    step: float,
+) -> bool:  # fmt: skip
+    meshes, count = seconds.shape[0], seconds.shape[1] - 1
+    least = np.full((count + 1, devices + 1), np.inf)
+    least[0, 0] = 0.0
+    for first in range(count):
+        for used in range(devices):
+            past = least[first, used]
+            if past == np.inf:
+                continue
+            for mesh in range(meshes):
+                after = used + size[mesh]
+                if after > devices:
+                    continue
+                for last in range(first + 1, count + 1):
+                    own = microbatches * (seconds[mesh, last] - seconds[mesh, first])
+                    late = end[mesh, last] - end[mesh, first]
+                    if own + max(past, late) > step:
+                        break
+                    total = past + before[mesh, last] - before[mesh, first]
+                    if total < least[last, after]:
+                        least[last, after] = total
+    return bool(np.isfinite(least[count]).any())

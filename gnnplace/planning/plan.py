@@ -1,0 +1,150 @@
+"""`Plan`: how a model is trained on a cluster, and its file (`gnnplace-plan`, version 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gnnplace.errors import FormatError
+from gnnplace.files import Schema, parse, read_json, write_json
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class StageEntry(Schema):
+    """A stage of a plan's file.
+
+    `devices` is a mesh, a row a replica and a column a shard. `placements` gives the split of
+    parameters over the shards in DTensor's words: R, or S and the axis.
+    """
+
+    modules: list[str]
+    members: list[str]
+    devices: Annotated[list[Annotated[list[str], Field(min_length=1)]], Field(min_length=1)]
+    zero: Annotated[int, Field(ge=0, le=3)] = 0
+    recompute: list[str] = []
+    placements: dict[str, list[str]] = {}
+
+
+class MemoryEntry(Schema):
+    """Bytes of a device."""
+
+    state: float
+    activations: float
+    working: float
+    slack: float
+
+
+class PlanFile(Schema):
+    """The keys of a plan's file."""
+
+    format: Literal["gnnplace-plan"]
+    version: Literal[1]
+    model: str
+    fingerprint: str
+    cluster: str
+    batch: Positive
+    microbatch_size: Positive
+    precision: str
+    optimizer: str
+    schedule: str = "1f1b"
+    stages: Annotated[list[StageEntry], Field(min_length=1)]
+    ranks: list[int] = []
+    actions: list[list[str]]
+    step_time: float | None = None
+    interval: list[float] | None = None
+    lower_bound: float | None = None
+    claim: str = ""
+    parts: dict[str, float] = {}
+    memory: dict[str, MemoryEntry] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A plan.
+
+    Attributes:
+        file: what its file says.
+        reason: why it cannot be trained so; None where it can.
+        notices: what a reader should know, each in one line.
+    """
+
+    file: PlanFile
+    reason: str | None = None
+    notices: tuple[str, ...] = field(default=())
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it fits its devices."""
+        return self.reason is None
+
+    @property
+    def step_time(self) -> float:
+        """Predicted seconds of a step; inf where it cannot run."""
+        return float("inf") if self.file.step_time is None else self.file.step_time
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches of a step, M."""
+        replicas = len(self.file.stages[0].devices)
+        return self.file.batch // (self.file.microbatch_size * replicas)
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return self.file.model_dump(mode="json")
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file at once or not at all."""
+        write_json(path, self.to_data())
+
+    def answer(self) -> dict[str, Any]:
+        """What `plan --json` prints."""
+        file = self.file
+        memory = {n: sum(m.model_dump().values()) for n, m in file.memory.items()}
+        return {
+            "step_time": file.step_time,
+            "interval": file.interval,
+            "lower_bound": file.lower_bound,
+            "memory": memory,
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "plan": self.to_data(),
+        }
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Reads a plan's file.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    return plan_from_data(read_json(path), str(path))
+
+
+def plan_from_data(data: Any, source: str) -> Plan:
+    """The plan that JSON holds.
+
+    Raises:
+        FormatError: naming `source`, the key path and the fault.
+    """
+    file = parse(PlanFile, data, source)
+    seen: set[str] = set()
+    for k, stage in enumerate(file.stages):
+        width = {len(row) for row in stage.devices}
+        if len(width) > 1:
+            raise FormatError(f"{source}: stages[{k}].devices: rows of different lengths")
+        names = {name for row in stage.devices for name in row}
+        if len(names) < sum(len(row) for row in stage.devices):
+            raise FormatError(f"{source}: stages[{k}].devices: a device is repeated")
+        seen |= names
+    replicas = len(file.stages[0].devices)
+    share = file.microbatch_size * replicas
+    if file.batch % share:
+        raise FormatError(
+            f"{source}: batch: {file.batch} is no multiple of {file.microbatch_size} examples on "
+            f"{replicas} replicas"
+        )
+    return Plan(file)

@@ -1,0 +1,286 @@
+"""What a stage takes: seconds of a micro-batch, seconds at the end of a step, bytes.
+
+For a run of segments on a mesh of r replicas and t shards, of micro-batches of g examples in all
+(g / r a replica), with the segments' costs at (t, g / r)::
+
+    forward   sum of forward
+    backward  sum of backward + forward of what is recomputed
+    weights   sum of weights
+    end       gradients over replicas + the optimizer's step
+
+ZeRO (Rajbhandari et al., 2020, arXiv 1910.02054), over the replicas: 0, gradients all-reduced at
+the end of the step; 1, reduce-scattered, the optimizer's part updated, parameters all-gathered; 2,
+gradients reduce-scattered after every micro-batch; 3, parameters gathered in every forward and
+backward pass as well. Nothing overlaps: what published runs take is nearer to that than to perfect
+overlap (docs/plan.md).
+
+Bytes of a device: state (`costs.memory.state_bytes`), what each micro-batch in flight keeps, the
+largest values at work (of recomputed segments all that they keep, one segment at a time).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from gnnplace.costs.memory import PARAMETER, state_bytes
+from gnnplace.planning.chain import Chain, Floats, SegmentCosts
+from gnnplace.planning.mesh import Fabric, Mesh
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of segments on a mesh.
+
+    Attributes:
+        first: its first segment.
+        last: the segment after its last.
+        mesh: its devices.
+        zero: stage of ZeRO, over the replicas.
+        recompute: segments whose values are computed again for the backward pass.
+    """
+
+    first: int
+    last: int
+    mesh: Mesh
+    zero: int = 0
+    recompute: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Of one stage on each of its devices.
+
+    Attributes:
+        forward: seconds of a micro-batch.
+        backward: seconds of the gradients of activations, recomputation included.
+        weights: seconds of the gradients of weights.
+        recomputed: seconds of `backward` that recompute.
+        gathered: seconds of `forward`, `backward` and `weights` that ZeRO exchanges.
+        reduction: seconds of exchanging gradients and parameters at the end of the step.
+        update: seconds of the optimizer's step.
+        state: bytes that stay.
+        saved: bytes that a micro-batch in flight keeps.
+        working: bytes at work beside these.
+        error: expected relative error of the seconds of a micro-batch.
+    """
+
+    forward: float
+    backward: float
+    weights: float
+    recomputed: float
+    gathered: float
+    reduction: float
+    update: float
+    state: float
+    saved: float
+    working: float
+    error: float
+
+    @property
+    def microbatch(self) -> float:
+        """Seconds of a micro-batch, forward and backward."""
+        return self.forward + self.backward + self.weights
+
+    @property
+    def end(self) -> float:
+        """Seconds after the last micro-batch."""
+        return self.reduction + self.update
+
+    def held(self, flying: int) -> float:
+        """Bytes with so many micro-batches in flight."""
+        return self.state + flying * self.saved + self.working
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Segment costs summed up from the first on: a run's is a difference. [segments + 1] each"""
+
+    costs: SegmentCosts
+    forward: Floats
+    backward: Floats
+    weights: Floats
+    update: Floats
+    saved: Floats
+    parameters: Floats
+    error: Floats
+
+
+def sums_of(costs: SegmentCosts) -> Sums:
+    """Prefix sums; errors are weighted by seconds."""
+
+    def sums(values: Floats) -> Floats:
+        return np.concatenate([[0.0], np.cumsum(values)])
+
+    seconds = costs.forward + costs.backward + costs.weights
+    return Sums(
+        costs,
+        sums(costs.forward),
+        sums(costs.backward),
+        sums(costs.weights),
+        sums(costs.update),
+        sums(costs.saved),
+        sums(costs.parameters),
+        sums(costs.error * seconds),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Pricer:
+    """Prices stages of a chain on a cluster, for micro-batches of one size.
+
+    Attributes:
+        chain: the model.
+        fabric: the cluster.
+        size: examples of a micro-batch, over all replicas.
+    """
+
+    chain: Chain
+    fabric: Fabric
+    size: int
+    _sums: dict[tuple[tuple[str, ...], int, int], Sums | None] = field(default_factory=dict)
+
+    def sums(self, mesh: Mesh) -> Sums | None:
+        """Prefix sums of costs on a mesh; None where the model cannot be cut so."""
+        return self.sums_on(self.fabric.kinds(mesh), mesh)
+
+    def sums_on(self, kinds: tuple[str, ...], mesh: Mesh) -> Sums | None:
+        """The same if the mesh had devices of these kinds."""
+        if self.size % mesh.replicas:
+            return None
+        key = (kinds, mesh.shards, self.size // mesh.replicas)
+        if key not in self._sums:
+            costs = self.chain.costs(*key)
+            self._sums[key] = None if costs is None else sums_of(costs)
+        return self._sums[key]
+
+    def cost(self, stage: Stage) -> StageCost | None:
+        """What a stage takes; None where the model cannot be cut so."""
+        found = self.sums(stage.mesh)
+        if found is None:
+            return None
+        forward, backward, weights = (
+            float(total[stage.last] - total[stage.first])
+            for total in (found.forward, found.backward, found.weights)
+        )
+        seconds = max(forward + backward + weights, 1e-30)
+        error = float(found.error[stage.last] - found.error[stage.first]) / seconds
+        costs = found.costs
+        again = sorted(stage.recompute)
+        recomputed = float(costs.forward[again].sum())
+        parameters = float(found.parameters[stage.last] - found.parameters[stage.first])
+        parameters -= self._twice(stage)
+        own, gradient, _ = PARAMETER[self.chain.precision]
+        gather = self._gather(stage, own * parameters)
+        scatter = self._scatter(stage, gradient * parameters)
+        share = stage.mesh.replicas if stage.zero else 1
+        return StageCost(
+            forward + gather,
+            backward + recomputed + gather,
+            weights + scatter,
+            recomputed,
+            2 * gather + scatter,
+            self._reduction(stage, own * parameters, gradient * parameters),
+            float(found.update[stage.last] - found.update[stage.first]) / share,
+            self._state(stage, parameters),
+            self._saved(stage, found),
+            self._working(stage, costs),
+            error,
+        )
+
+    def _twice(self, stage: Stage) -> float:
+        """Elements of tied parameters that were counted for every segment that reads them."""
+        total = 0.0
+        for tied in self.chain.tied:
+            inside = sum(stage.first <= s < stage.last for s in tied.segments)
+            total += max(inside - 1, 0) * tied.elements / stage.mesh.shards
+        return total
+
+    def _state(self, stage: Stage, parameters: float) -> float:
+        return state_bytes(
+            parameters,
+            optimizer=self.chain.optimizer,
+            precision=self.chain.precision,
+            zero=stage.zero,
+            replicas=stage.mesh.replicas,
+        )
+
+    def _saved(self, stage: Stage, found: Sums) -> float:
+        again = sorted(stage.recompute)
+        kept = float(found.saved[stage.last] - found.saved[stage.first])
+        costs = found.costs
+        return kept - float(costs.saved[again].sum()) + float(costs.entering[again].sum())
+
+    def _working(self, stage: Stage, costs: SegmentCosts) -> float:
+        largest = float(costs.working[stage.first : stage.last].max(initial=0.0))
+        again = sorted(stage.recompute)
+        return largest + float(costs.saved[again].max(initial=0.0))
+
+    def _gather(self, stage: Stage, size: float) -> float:
+        if stage.zero < 3:
+            return 0.0
+        return self.fabric.collective(ALL_GATHER, size, stage.mesh.of_replicas())
+
+    def _scatter(self, stage: Stage, size: float) -> float:
+        if stage.zero < 2:
+            return 0.0
+        return self.fabric.collective(REDUCE_SCATTER, size, stage.mesh.of_replicas())
+
+    def _reduction(self, stage: Stage, own: float, gradient: float) -> float:
+        members = stage.mesh.of_replicas()
+        if stage.zero == 0:
+            return self.fabric.collective(ALL_REDUCE, gradient, members)
+        gather = self.fabric.collective(ALL_GATHER, own, members) if stage.zero < 3 else 0.0
+        if stage.zero > 1:
+            return gather
+        return gather + self.fabric.collective(REDUCE_SCATTER, gradient, members)
+
+    def fitted(self, stage: Stage, flying: int, limit: float) -> tuple[Stage, StageCost] | None:
+        """A stage with the least recomputation and ZeRO that fits its devices; None: nothing does.
+
+        ZeRO 1 takes no more time than 0, so it comes first where there are replicas. Segments that
+        save the most bytes a second are recomputed first; both ways of finding room are compared.
+        """
+        best: tuple[Stage, StageCost] | None = None
+        for zero in (1, 3) if stage.mesh.replicas > 1 else (0,):
+            found = self._recomputed(replace(stage, zero=zero), flying, limit)
+            if found and (best is None or found[1].microbatch < best[1].microbatch):
+                best = found
+            if best is not None and not best[0].recompute:
+                break
+        return best
+
+    def _recomputed(
+        self, stage: Stage, flying: int, limit: float
+    ) -> tuple[Stage, StageCost] | None:
+        cost = self.cost(stage)
+        if cost is None:
+            return None
+        if cost.held(flying) <= limit:
+            return stage, cost
+        order = self.worth(stage)
+        whole = replace(stage, recompute=frozenset(order))
+        cost = self.cost(whole)
+        if not order or cost is None or cost.held(flying) > limit:
+            return None
+        few, many = 0, len(order)
+        while few + 1 < many:  # fewer than `few` never fit, `many` do
+            middle = (few + many) // 2
+            some = self.cost(replace(stage, recompute=frozenset(order[:middle])))
+            assert some is not None
+            few, many = (few, middle) if some.held(flying) <= limit else (middle, many)
+        chosen = replace(stage, recompute=frozenset(order[:many]))
+        cost = self.cost(chosen)
+        return None if cost is None or cost.held(flying) > limit else (chosen, cost)
+
+    def worth(self, stage: Stage) -> list[int]:
+        """Segments whose recomputation frees memory, the most bytes a second first."""
+        found = self.sums(stage.mesh)
+        assert found is not None
+        costs, run = found.costs, np.arange(stage.first, stage.last)
+        freed = costs.saved[run] - costs.entering[run]
+        rate = freed / np.maximum(costs.forward[run], 1e-12)
+        kept = run[freed > 0]
+        return [int(s) for s in kept[np.argsort(-rate[freed > 0], kind="stable")]]

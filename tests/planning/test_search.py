@@ -1,0 +1,111 @@
+"""The search against all contiguous plans of small chains: never worse than the best of its space,
+and the bound below all of them."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gnnplace.planning.answers import find_plans, given_plan
+from gnnplace.planning.draft import Draft, realized
+from gnnplace.planning.mesh import Fabric, Mesh
+from gnnplace.planning.plan import plan_from_data
+from gnnplace.planning.search import search
+from gnnplace.planning.stage import Pricer, Stage
+from tests.planning.toys import chain, cluster
+
+
+def all_drafts(model, machine):
+    """Every cut, every row of meshes, every size of micro-batches; nothing recomputed."""
+    count, devices = len(model), machine.num_devices
+    shapes = [(r, t) for r in (1, 2, 3, 4) for t in (1, 2, 4) if r * t <= devices]
+    for size in (d for d in range(1, model.batch + 1) if model.batch % d == 0):
+        for stages in range(1, min(count, devices) + 1):
+            for row in itertools.product(shapes, repeat=stages):
+                if sum(r * t for r, t in row) > devices or any(size % r for r, _ in row):
+                    continue
+                first = [0, *itertools.accumulate(r * t for r, t in row)]
+                for cuts in itertools.combinations(range(1, count), stages - 1):
+                    bounds = [0, *cuts, count]
+                    made = [
+                        Stage(a, b, Mesh(f, r, t), int(r > 1))
+                        for (a, b), f, (r, t) in zip(
+                            itertools.pairwise(bounds), first, row, strict=False
+                        )
+                    ]
+                    yield Draft(size, model.batch // size, "1f1b", tuple(made))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bound_and_best_against_all_plans(seed):
+    rng = np.random.default_rng(seed)
+    model, machine = chain(rng, count=4, batch=4), cluster(3)
+    fabric = Fabric(machine)
+    found = search(model, machine)
+    least = np.inf
+    for draft in all_drafts(model, machine):
+        priced = realized(Pricer(model, fabric, draft.size), draft)
+        assert priced is not None
+        least = min(least, priced.step_time)
+        assert priced.step_time >= found.bound * (1 - 1e-9)
+    assert found.best[0].step_time <= least * 1.05
+    assert found.bound <= found.best[0].step_time
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_memory_is_kept_and_a_plan_survives_its_file(seed):
+    rng = np.random.default_rng(seed)
+    model = chain(rng, count=6, batch=8)
+    machine = cluster(4, memory=150.0)
+    plan = find_plans(model, machine)[0]
+    if not plan.feasible:
+        assert "lacks" in plan.reason
+        return
+    for memory in plan.file.memory.values():
+        assert sum(memory.model_dump().values()) <= 150.0
+    again = given_plan(model, machine, plan_from_data(plan.to_data(), "plan"))
+    assert again.step_time == pytest.approx(plan.step_time)
+    assert again.file.actions == plan.file.actions
+
+
+def test_less_memory_is_never_faster():
+    rng = np.random.default_rng(0)
+    model = chain(rng, count=6, batch=8)
+    times = [
+        find_plans(model, cluster(4, memory=memory))[0]
+        for memory in (1e9, 300.0, 150.0, 110.0, 1.0)
+    ]
+    steps = [plan.step_time if plan.feasible else np.inf for plan in times]
+    assert steps == sorted(steps)
+    assert not times[-1].feasible
+    assert "nothing fits" in times[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("dp=2,speed=3", "'speed=3': must be NAME=VALUE"),
+        ("dp", "'dp': must be NAME=VALUE"),
+        ("dp=two", "dp=two: must be a whole number"),
+        ("dp=8", "dp x tp x pp is 8; 'toy' has 4 devices"),
+        ("dp=2,microbatch_size=3", "no multiple of 2 replicas x 3 examples"),
+        ("pp=2,schedule=gpipe", "schedule 'gpipe': unknown"),
+        ("recompute=half", "recompute=half: must be one of none, full"),
+        ("dp=0", "at least 1"),
+    ],
+)
+def test_words_that_are_wrong_are_named(words, told):
+    from gnnplace.errors import InputError
+
+    with pytest.raises(InputError) as caught:
+        given_plan(chain(np.random.default_rng(0), batch=8), cluster(4), words)
+    assert told in str(caught.value)
+
+
+def test_replicas_halve_the_examples_and_exchange_gradients():
+    model = chain(np.random.default_rng(0), batch=8)
+    one = given_plan(model, cluster(4), "microbatch_size=8")
+    two = given_plan(model, cluster(4), "dp=2,microbatch_size=4")
+    assert one.file.parts["reduction"] == 0.0
+    assert two.file.parts["reduction"] > 0.0
+    assert two.file.parts["compute"] == pytest.approx(one.file.parts["compute"] * 4.1 / 8.1)
