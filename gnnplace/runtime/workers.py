@@ -36,6 +36,8 @@ GRACE = 0.2
 """Seconds in which a worker's death shows, when another one's failure may stem from it."""
 STACKS = "GNNPLACE_STACKS"
 """Set in the environment, it has workers that hang print where."""
+STDERR = 2
+"""Its descriptor: `sys.stderr` may stand for something without one."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def prepare_worker(task: Task, parent: int) -> None:
     if task.core is not None:
         os.sched_setaffinity(0, {task.core})
     if STACKS in os.environ:
-        faulthandler.register(signal.SIGUSR1)
+        faulthandler.register(signal.SIGUSR1, file=STDERR)
     torch.set_num_threads(1)
     _keep_memory()
     gc.freeze()

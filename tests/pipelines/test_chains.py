@@ -80,7 +80,7 @@ def test_the_batch_is_resized_and_wrong_words_are_refused():
 
 
 def test_a_model_is_planned_with_a_bound():
-    plan = plan_model(GPT2, CLUSTER, batch=64)[0]
+    plan = plan_model(GPT2, CLUSTER, batch=64, budget=1000.0)[0]
     assert plan.feasible
     assert plan.file.lower_bound <= plan.step_time
     assert set(plan.file.memory) <= {device.name for device in CLUSTER.devices}
