@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gnnplace.planning.chain import Segment, Tied
-from gnnplace.splitting.layers.calls import CALL, INPUT, PARAMETER, CallGraph, LayerCall, Ref
+from gnnplace.splitting.layers.calls import PARAMETER, CallGraph, LayerCall, Ref
 from gnnplace.splitting.rules.rule import Rule
 from gnnplace.splitting.rules.shapes import SHAPE
 
@@ -193,13 +193,3 @@ def _tied(graph: CallGraph, runs: Sequence[tuple[int, int]]) -> tuple[Tied, ...]
         for v, own in readers.items()
         if len(own) > 1
     )
-
-
-def inputs_of(graph: CallGraph) -> tuple[int, ...]:
-    """Values that the user gives."""
-    return tuple(i for i, v in enumerate(graph.values) if v.source == INPUT)
-
-
-def made_by_calls(graph: CallGraph) -> frozenset[int]:
-    """Values that calls make."""
-    return frozenset(i for i, v in enumerate(graph.values) if v.source == CALL)

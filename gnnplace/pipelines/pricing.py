@@ -103,7 +103,6 @@ class ModelCosts:
     precision: str
     optimizer: str
     tables: Tables = field(default_factory=shipped)
-    splits: dict[tuple[str, int, int, int], tuple[Configuration, ...]] = field(default_factory=dict)
     _recorded: dict[object, Recorded] = field(default_factory=dict)
     _times: dict[tuple[int, str], Times] = field(default_factory=dict)
     _mode: FakeTensorMode = field(default_factory=fake_mode)
@@ -147,7 +146,6 @@ class ModelCosts:
         """The fields of `SegmentCosts` for one segment."""
         calls = self._calls(number)
         split, moved = self._split(number, calls, kind, mesh)
-        self.splits[kind, number, *mesh] = split
         recorded = [
             self._record(i, (*c, self._batch_label(i)), mesh)
             for i, c in zip(calls, split, strict=True)
@@ -324,19 +322,15 @@ class SegmentProblem(CapturedProblem):
         """The problem of a segment on one kind of device."""
         graph = source.layers.operations
         whole = Mesh(0, 1, mesh[0])
-        entering = [v for v in source.cuts.crossing[number]]
+        entering = source.cuts.crossing[number]
         last = number + 1 >= len(source.cuts.runs)
-        leaving = [] if last else list(source.cuts.crossing[number + 1])
+        leaving = () if last else source.cuts.crossing[number + 1]
         own = {v for i in calls for v in graph.ops[i].results}
-        values = tuple(
-            replace(v, shape=v.shape, element=v.element) if k in own or k in entering else v
-            for k, v in enumerate(graph.values)
-        )
         begins = [_border(f"border {v}", graph, (), (v,)) for v in entering]
         inner = [_without_batch(graph.ops[i]) for i in calls]
         ends = [_border(f"leaves {v}", graph, (v,), ()) for v in leaving if v in own]
-        operations = SplitGraph(graph.name, (*begins, *inner, *ends), values)
-        machine = _Shards(source.fabric, whole, float(mesh[1]))
+        operations = SplitGraph(graph.name, (*begins, *inner, *ends), graph.values)
+        machine = _Shards(fabric=source.fabric, place=whole, parts=float(mesh[1]))
         return cls(
             operations,
             mesh[:1],
@@ -375,15 +369,10 @@ class SegmentProblem(CapturedProblem):
             if link.parameter:
                 continue
             before, after = link.before[chosen[link.u]], link.after[chosen[link.v]]
-            info = self._value_of(link)
-            ahead = move(info.bytes, before[0], after[0], self.mesh, self.machine).total
+            ahead = move(link.info.bytes, before[0], after[0], self.mesh, self.machine).total
             there += ahead
             back += link.cost(before, after).total - ahead
         return there, back
-
-    def _value_of(self, link: object):  # type: ignore[no-untyped-def]
-        cells = link.cost.__closure__ or ()  # type: ignore[attr-defined]
-        return next(c.cell_contents for c in cells if hasattr(c.cell_contents, "gradient"))
 
 
 def _border(
@@ -410,21 +399,6 @@ class _Shards(MeshMachine):
     fabric: Fabric | None = None
     place: Mesh | None = None
     parts: float = 1.0
-
-    def __init__(self, fabric: Fabric, place: Mesh, parts: float) -> None:
-        object.__setattr__(self, "fabric", fabric)
-        object.__setattr__(self, "place", place)
-        object.__setattr__(self, "parts", parts)
-        for name, value in (("flops", 1e30), ("bandwidth", 1e30), ("latency", 0.0),
-                            ("reading", float("inf")), ("overhead", 0.0), ("state", 4),
-                            ("exchange", None), ("bucketed", False)):  # fmt: skip
-            object.__setattr__(self, name, value)
-
-    def __hash__(self) -> int:
-        return hash((id(self.fabric), self.place, self.parts))
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     def collective(self, op: str, devices: int, size: float) -> float:
         """Seconds of a collective of the shards."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,8 +20,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.profiling.description import Description, describe
-from gnnplace.splitting.layers.calls import PARAMETER, CallGraph, LayerCall, fill
+from gnnplace.splitting.layers.calls import PARAMETER, CallGraph, LayerCall
 from gnnplace.splitting.rules.rule import Rule
+from gnnplace.splitting.run.runner import run_part
 from gnnplace.splitting.tables.layout import Configuration, base_label, parts_of
 from gnnplace.tracing.program import (
     BACKWARD,
@@ -228,18 +229,9 @@ def _run(
     call: LayerCall, rule: Rule, share: Share, operands: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     given = [x.view_as(x) if call.inplace or call.changes else x for x in operands]
-    rest = iter(given)
-    args = fill(call.args, lambda value: next(rest))
-    kwargs = fill(call.kwargs, lambda value: next(rest))
-    with torch.set_grad_enabled(call.gradient):
-        # Shards draw the whole mask to have one device's numbers; on paper each draws its own.
-        if rule.run is not None and "dropout" not in call.kind:
-            result = rule.run(call, args, kwargs, share)
-        else:
-            result = call.function(*args, **kwargs)
-    if call.changes:
-        return [args[0]]
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    # Shards draw the whole mask to have one device's numbers; on paper each draws its own.
+    alone = replace(rule, run=None) if "dropout" in call.kind else rule
+    return run_part(call, alone, share, given)
 
 
 def _gradients(

@@ -21,7 +21,7 @@ from gnnplace.splitting.layers.calls import (
     Ref,
     fill,
 )
-from gnnplace.splitting.rules.rule import Rule
+from gnnplace.splitting.rules.rule import Rule, Share
 from gnnplace.splitting.run.gradients import Gradients
 from gnnplace.splitting.run.move import moved
 from gnnplace.splitting.tables.layout import (
@@ -83,19 +83,26 @@ class Stage:
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Computes this device's part."""
-        rest = iter(tensors)
-        args = fill(self.call.args, lambda value: next(rest))
-        kwargs = fill(self.call.kwargs, lambda value: next(rest))
-        with torch.set_grad_enabled(self.call.gradient and torch.is_grad_enabled()):
-            if self.rule.run is not None:
-                result = self.rule.run(self.call, args, kwargs, self.share)
-            else:
-                result = self.call.function(*args, **kwargs)
-        if self.call.changes:
-            return [args[0]]
-        if isinstance(result, torch.Tensor):
-            return [result]
-        return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        return run_part(self.call, self.rule, self.share, tensors)
+
+
+def run_part(
+    call: LayerCall, rule: Rule, share: Share, tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Computes a device's part of a call: the tensors that it makes, or changes."""
+    rest = iter(tensors)
+    args = fill(call.args, lambda value: next(rest))
+    kwargs = fill(call.kwargs, lambda value: next(rest))
+    with torch.set_grad_enabled(call.gradient and torch.is_grad_enabled()):
+        if rule.run is not None:
+            result = rule.run(call, args, kwargs, share)
+        else:
+            result = call.function(*args, **kwargs)
+    if call.changes:
+        return [args[0]]
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 def stages(

@@ -33,6 +33,7 @@ from gnnplace.splitting.tables.layout import (
     Layout,
     Mesh,
     SplitGraph,
+    SplitValue,
     batch_configuration,
     gradient_layout,
     made_layout,
@@ -50,12 +51,16 @@ Cost = Callable[[Port, Port], Moved]
 
 @dataclass(frozen=True)
 class Link:
-    """An edge before it is a table: both ends' ports by configuration, and the cost of a pair."""
+    """An edge before it is a table: both ends' ports by configuration, and the cost of a pair.
+
+    ``info`` is of the value that is handed over.
+    """
 
     u: int
     v: int
     before: tuple[Port, ...]
     after: tuple[Port, ...]
+    info: SplitValue
     cost: Cost
     parameter: bool = False
 
@@ -123,17 +128,19 @@ class CapturedProblem:
             states = self.shared[value]
             if sources is not None:
                 self.links.append(
-                    Link(node, self.position[value], sources, states, self._handed(value))
+                    Link(node, self.position[value], sources, states, info, self._handed(value))
                 )
             for op, slot in self.readers[value]:
                 cost = self._taken(value)
                 self.links.append(
-                    Link(self.position[value], op, states, self.ports(op, slot), cost,
+                    Link(self.position[value], op, states, self.ports(op, slot), info, cost,
                          info.source == PARAMETER)
                 )  # fmt: skip
         elif sources is not None:
             (op, slot), = self.readers[value]  # fmt: skip
-            self.links.append(Link(node, op, sources, self.ports(op, slot), self._handed(value)))
+            self.links.append(
+                Link(node, op, sources, self.ports(op, slot), info, self._handed(value))
+            )
 
     def _handed(self, value: int) -> Cost:
         info, mesh, machine = self.graph.values[value], self.mesh, self.machine
@@ -255,15 +262,10 @@ class _Tables:
     made: dict[object, FloatArray] = field(default_factory=dict)
 
     def of(self, link: Link) -> FloatArray:
-        key = (link.before, link.after, link.cost.__qualname__, self._size(link))
+        key = (link.before, link.after, link.cost.__qualname__, link.info.bytes, link.info.gradient)
         if key not in self.made:
             self.made[key] = self._table(link)
         return self.made[key]
-
-    def _size(self, link: Link) -> object:
-        cell = link.cost.__closure__ or ()
-        info = next(c.cell_contents for c in cell if hasattr(c.cell_contents, "bytes"))
-        return info.bytes, info.gradient
 
     def _table(self, link: Link) -> FloatArray:
         rows, row = _distinct(link.before)
