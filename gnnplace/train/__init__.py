@@ -7,3 +7,5 @@ from gnnplace.train.measured import MeasuredTuning as MeasuredTuning
 from gnnplace.train.measured import Rounds as Rounds
 from gnnplace.train.move_values import MoveValues as MoveValues
 from gnnplace.train.reinforce import Reinforce as Reinforce
+from gnnplace.train.stages import StageData as StageData
+from gnnplace.train.stages import StageImitation as StageImitation
