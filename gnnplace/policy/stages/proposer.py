@@ -23,7 +23,7 @@ from gnnplace.policy.stages.walk import Style, Walk, style_features
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 CHECKPOINT = Path(__file__).parents[1] / "checkpoint" / "stages.safetensors"
-TEMPERATURE = 0.7
+TEMPERATURE = 0.5
 ROUNDING = 1e-5  # of ``nn.LayerNorm``
 
 
