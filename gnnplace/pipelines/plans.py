@@ -11,7 +11,7 @@ from torch import nn
 
 from gnnplace.cluster import Cluster
 from gnnplace.cluster.headroom import with_headroom
-from gnnplace.costs.gpus import figures, known_kind
+from gnnplace.costs.gpus import figures
 from gnnplace.costs.memory import with_slack
 from gnnplace.errors import InputError
 from gnnplace.pipelines.chains import chain_of
@@ -93,11 +93,6 @@ def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float
         InputError: devices whose times no table has.
     """
     for kind in cluster.kinds:
-        if known_kind(kind) == "cpu":
-            raise InputError(
-                f"plan: cluster {cluster.name!r}: no table says what ops take on a CPU; plan for "
-                "GPUs, by a preset or a YAML file"
-            )
         figures(kind)
     if memory_limit is not None:
         limited = [d.model_copy(update={"memory": memory_limit}) for d in cluster.devices]
