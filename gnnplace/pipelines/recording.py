@@ -37,6 +37,7 @@ from gnnplace.tracing.translate import is_view
 
 QUEUED = ("linear", "addmm")
 """Calls whose weight gradients can be made later than those of what they read."""
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FREE = ("empty", "empty_like", "empty_strided", "new_empty", "detach", "alias")
 """Ops that launch nothing, beside views."""
 
@@ -139,11 +140,10 @@ class _Saved:
 @contextmanager
 def precision_of(name: str) -> Iterator[None]:
     """What a precision in Lightning's words means for the calls of a forward pass."""
-    kinds = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-    if name not in kinds:
+    if name not in MIXED:
         yield
         return
-    with torch.autocast("cpu", kinds[name]):
+    with torch.autocast("cpu", MIXED[name]):
         yield
 
 

@@ -1,0 +1,69 @@
+"""Random numbers that do not depend on who draws them.
+
+Dropout draws from the process's generator, so that stages, shards and recomputation would all draw
+others. Before every call that draws, the generator is seeded by the step, the micro-batch and the
+number of the call among those that draw. The same is done to the user's model when it is compared
+(`drawn_alike`), so that masks are the same ones there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from gnnplace.splitting.layers.calls import CallGraph, function_name
+
+DRAWS = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential")
+ATTENTION, POSITION = "scaled_dot_product_attention", 4
+LARGE = 2**61 - 1  # a prime: seeds stay below 2^63
+
+
+def draws(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of torch draws random numbers, or might."""
+    name = function_name(function)
+    if name == ATTENTION:
+        chance = args[POSITION] if len(args) > POSITION else kwargs.get("dropout_p", 0.0)
+        return bool(chance)
+    if name in ("manual_seed", "fork_rng") or "normaliz" in name or name.endswith("_norm"):
+        return False
+    return any(word in name for word in DRAWS)
+
+
+def numbered_draws(graph: CallGraph) -> dict[int, int]:
+    """Number among those that draw, by index of the call."""
+    found = [i for i, c in enumerate(graph.calls) if draws(c.function, c.args, c.kwargs)]
+    return {i: k for k, i in enumerate(found)}
+
+
+def seed_of(base: int, step: int, example: int, number: int) -> int:
+    """A seed that differs in each of its four causes."""
+    found = base
+    for part in (step, example, number):
+        found = (found * 6364136223846793005 + 1442695040888963407 * (part + 1)) % LARGE
+    return found
+
+
+class _Alike(TorchFunctionMode):
+    """Seeds before every call that draws."""
+
+    def __init__(self, base: int, step: int, example: int) -> None:
+        super().__init__()
+        self.causes, self.number = (base, step, example), 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if draws(func, args, kwargs):
+            torch.manual_seed(seed_of(*self.causes, self.number))
+            self.number += 1
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def drawn_alike(base: int, step: int, example: int) -> Iterator[None]:
+    """The random numbers that a plan's run draws, in a model that runs as it is."""
+    with _Alike(base, step, example):
+        yield
