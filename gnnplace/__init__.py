@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gnnplace.api import plan as plan
     from gnnplace.api import plan_shard as plan_shard
     from gnnplace.api import profile as profile
+    from gnnplace.api import run_plan as run_plan
     from gnnplace.api import run_shard as run_shard
     from gnnplace.api import run_suite as run_suite
     from gnnplace.api import shard as shard
@@ -77,6 +78,7 @@ VERBS = (
     "plan",
     "plan_shard",
     "profile",
+    "run_plan",
     "run_shard",
     "run_suite",
     "shard",

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.cluster import Cluster
+from gnnplace.costs.gpus import known_kind
 from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import InputError
 from gnnplace.pipelines.cuts import Cuts, cuts_of
@@ -79,7 +80,15 @@ def chain_of(
         precision,
         optimizer,
         cuts.tied,
+        notices=_notices(cluster),
+        placed=source.placements,
     )
+
+
+def _notices(cluster: Cluster) -> tuple[str, ...]:
+    if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
+        return ("times on CPUs are estimated, by a roofline with assumed rates of one core",)
+    return ()
 
 
 def layers_of(workload: Workload, precision: str) -> LayerGraph:

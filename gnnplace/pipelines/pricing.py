@@ -26,6 +26,7 @@ from gnnplace.costs.rows import joined
 from gnnplace.costs.tables import Tables, shipped
 from gnnplace.errors import InputError
 from gnnplace.pipelines.cuts import Cuts
+from gnnplace.pipelines.placements import placements_of
 from gnnplace.pipelines.recording import Recorded, fake_mode, record
 from gnnplace.planning.chain import Floats, SegmentCosts
 from gnnplace.planning.mesh import Fabric, Mesh
@@ -117,6 +118,29 @@ class ModelCosts:
         by_kind = {k: self._segment(number, kind, mesh) for k, number in first.items()}
         rows = np.array([by_kind[s.kind] for s in self.cuts.segments])
         return SegmentCosts(*rows.T.copy())
+
+    def placements(
+        self, kind: str, shards: int, examples: int, first: int, last: int
+    ) -> dict[str, list[str]]:
+        """How parameters and calls of a run of segments are split over shards.
+
+        Args:
+            kind: of device.
+            shards: devices that they are split over.
+            examples: of a micro-batch on each replica.
+            first: segment.
+            last: the segment after the last.
+        """
+        mesh = (shards, self.batch // examples)
+        found: dict[int, Configuration] = {}
+        known: dict[int, tuple[Configuration, ...]] = {}
+        for number in range(first, last):
+            alike = self.cuts.segments[number].kind
+            calls = self._calls(number)
+            if alike not in known:
+                known[alike] = self._split(number, calls, kind, mesh)[0]
+            found.update(zip(calls, known[alike], strict=True))
+        return placements_of(self.layers.calls, self.layers.rules, found)
 
     def _calls(self, number: int) -> list[int]:
         """Calls of a segment that are priced."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gnnplace.errors import FormatError
 from gnnplace.planning.orders import FORWARD, FULL, INPUT, WEIGHT, Action, in_flight
@@ -133,8 +134,8 @@ def _complete(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str
             if FORWARD not in kinds:
                 raise _fault(source, rows, Action(stage, FORWARD, m), "is missing")
             if FULL in kinds and kinds & {INPUT, WEIGHT}:
-                raise _fault(source, rows, Action(stage, FULL, m), "is there beside I or W of the "
-                             "same micro-batch, whose gradients would be counted twice")  # fmt: skip
+                why = "is there beside I or W of its micro-batch: gradients would count twice"
+                raise _fault(source, rows, Action(stage, FULL, m), why)
             if FULL not in kinds and kinds != {FORWARD, INPUT, WEIGHT}:
                 lost = WEIGHT if INPUT in kinds else INPUT if WEIGHT in kinds else FULL
                 raise _fault(source, rows, Action(stage, lost, m), "is missing")
@@ -147,7 +148,7 @@ def _in_order(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
     """
     for stage, rank in enumerate(ranks):
         made = [a for a in rows[rank] if a.chunk == stage and a.kind == FORWARD]
-        for before, after in zip(made, made[1:], strict=False):
+        for before, after in pairwise(made):
             if after.microbatch < before.microbatch:
                 why = f"comes after {before}; forward passes go in the order of micro-batches"
                 raise _fault(source, rows, after, why)
@@ -187,8 +188,9 @@ def _first_in_first_out(rows: Sequence[Row], ranks: Sequence[int], source: str) 
             sent = [a for a in rows[origin] if a in awaited]
             for got, send in zip(mine, sent, strict=True):
                 if sender(got) != send:
-                    raise _fault(source, rows, got, f"receives what is sent as {send}: messages "
-                                 f"from rank {origin} to rank {target} keep their order")  # fmt: skip
+                    way = f"from rank {origin} to rank {target}"
+                    why = f"receives what is sent as {send}: messages {way} keep their order"
+                    raise _fault(source, rows, got, why)
 
 
 def _runs(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:

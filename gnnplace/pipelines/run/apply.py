@@ -152,9 +152,7 @@ def _device(device: torch.device | str | None, model: nn.Module) -> torch.device
 
 def _autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
     enabled = precision in MIXED
-    return partial(
-        torch.autocast, device.type, MIXED.get(precision), enabled, cache_enabled=False
-    )
+    return partial(torch.autocast, device.type, MIXED.get(precision), enabled, cache_enabled=False)
 
 
 def _recorded(file: PlanFile, workload: Workload) -> _Model:

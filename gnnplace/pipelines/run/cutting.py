@@ -94,9 +94,9 @@ def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int
     for i in reversed(range(len(graph.calls))):
         call = graph.calls[i]
         later = found.get(i, later)
-        if i not in found and call.reads and graph.values[call.reads[0]].source == BUFFER:
-            if call.changes or call.kind == "add":
-                found[i] = later
+        first = graph.values[call.reads[0]].source if call.reads else CALL
+        if i not in found and first == BUFFER and (call.changes or call.kind == "add"):
+            found[i] = later
     return found
 
 
