@@ -96,13 +96,13 @@ def is_done(action: Action, done: set[Action]) -> bool:
     return action in done or (action.kind == INPUT and action._replace(kind=FULL) in done)
 
 
-def with_messages(rows: Sequence[Row], ranks: Sequence[int]) -> tuple[Row, ...]:
+def with_messages(rows: Sequence[Sequence[Action]], ranks: Sequence[int]) -> tuple[Row, ...]:
     """Rows of passes with every send and its receive.
 
     Rows that have messages already stay as they are; so does what can never run.
     """
     if any(action.kind in MESSAGES for row in rows for action in row):
-        return tuple(rows)
+        return tuple(tuple(row) for row in rows)
     made: list[list[Action]] = [[] for _ in rows]
     place, done = [0] * len(rows), set[Action]()
     ready = list(range(len(rows)))
@@ -127,7 +127,7 @@ def with_messages(rows: Sequence[Row], ranks: Sequence[int]) -> tuple[Row, ...]:
     return tuple(tuple(row) for row in made)
 
 
-def _next(row: Row, place: int, done: set[Action], stages: int) -> Action | None:
+def _next(row: Sequence[Action], place: int, done: set[Action], stages: int) -> Action | None:
     if place == len(row):
         return None
     action = row[place]

@@ -31,6 +31,7 @@ from gnnplace.planning.plan import Plan, PlanFile
 from gnnplace.planning.rows import parsed, with_messages
 from gnnplace.splitting.layers.calls import BUFFER
 from gnnplace.splitting.run.planning import LayerGraph
+from gnnplace.splitting.run.runner import Stage as PlacedCall
 from gnnplace.splitting.run.runner import stages as placed_calls
 from gnnplace.zoo import Workload
 
@@ -102,7 +103,7 @@ def apply_plan(
     own = [k for k, rank in enumerate(ranks) if rank == seat.rank]
     layouts = layouts_of(known.layers, [pieces[k] for k in own], [file.stages[k] for k in own])
     parameters = _held(seat, model, holders, layouts, max(file.stages[k].zero for k in own))
-    placed = ()
+    placed: tuple[PlacedCall, ...] = ()
     if seat.mesh is not None:
         placed = placed_calls(graph, known.layers.rules, layouts.split, seat.mesh)
     draws = numbered_draws(graph)

@@ -3,8 +3,8 @@
 `linear` and `addmm` are replaced by a function whose backward pass makes the gradient of what it
 reads and puts the rest into a queue; emptying the queue later gives the gradients of weight and
 bias. The products are those that ATen's own backward pass makes, in its order, so that gradients
-are bitwise the same (Qi et al., 2024, arXiv 2401.10241, section 2 splits backward passes so; PyTorch's
-own `torch.distributed.pipelining._backward` walks the graph twice instead).
+are bitwise the same (Qi et al., 2024, arXiv 2401.10241, section 2 splits backward passes so;
+PyTorch's own `torch.distributed.pipelining._backward` walks the graph twice instead).
 """
 
 from __future__ import annotations
