@@ -81,8 +81,12 @@ def apply_plan(
     device: torch.device | str | None = None,
     seed: int = 0,
     told: Callable[[Any], None] | None = None,
+    attention: bool = True,
 ) -> PlanRunner:
-    """Makes a model train as a plan says; see `JointPlan.apply`."""
+    """Makes a model train as a plan says; see `JointPlan.apply`.
+
+    `told` is called before every action; without `attention`, the dropout of attention is off.
+    """
     file = plan.file
     if file.precision not in RUNS:
         raise InputError(
@@ -91,7 +95,7 @@ def apply_plan(
         )
     checked = checked_rows(plan)
     ranks = ranks_of(file)
-    known = _recorded(file, Workload(file.model, model, _positional(inputs), loss))
+    known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
     graph = known.layers.calls
     names = {s.name: s.members for s in known.cuts.segments}
     again = [[names[n] for n in stage.recompute if n in names] for stage in file.stages]
@@ -156,7 +160,7 @@ def _autocast(precision: str, device: torch.device) -> Callable[[], AbstractCont
     return partial(torch.autocast, device.type, MIXED.get(precision), enabled, cache_enabled=False)
 
 
-def _recorded(file: PlanFile, workload: Workload) -> _Model:
+def _recorded(file: PlanFile, workload: Workload, attention: bool) -> _Model:
     """The model's calls at the plan's micro-batch, if it is the model of the plan.
 
     Raises:
@@ -169,7 +173,7 @@ def _recorded(file: PlanFile, workload: Workload) -> _Model:
             "for this one"
         )
     share = with_batch(workload, file.microbatch_size)
-    layers = layers_of(share, file.precision)
+    layers = layers_of(share, file.precision, as_run=attention)
     fakes = [t for t in layers.calls.constants.values() if isinstance(t, FakeTensor)]
     if fakes:
         raise MismatchError("plan: the model makes constants from shapes alone; it cannot be run")

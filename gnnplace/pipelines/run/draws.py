@@ -50,12 +50,15 @@ def seed_of(base: int, step: int, example: int, number: int) -> int:
 class _Alike(TorchFunctionMode):
     """Seeds before every call that draws."""
 
-    def __init__(self, base: int, step: int, example: int) -> None:
+    def __init__(self, causes: tuple[int, int, int], attention: bool) -> None:
         super().__init__()
-        self.causes, self.number = (base, step, example), 0
+        self.causes, self.attention, self.number = causes, attention, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not self.attention and function_name(func) == ATTENTION:
+            args = (*args[:POSITION], *(0.0,) * (len(args) > POSITION), *args[POSITION + 1 :])
+            kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in kwargs.items()}
         if draws(func, args, kwargs):
             torch.manual_seed(seed_of(*self.causes, self.number))
             self.number += 1
@@ -63,7 +66,14 @@ class _Alike(TorchFunctionMode):
 
 
 @contextmanager
-def drawn_alike(base: int, step: int, example: int) -> Iterator[None]:
-    """The random numbers that a plan's run draws, in a model that runs as it is."""
-    with _Alike(base, step, example):
+def drawn_alike(base: int, step: int, example: int, *, attention: bool = True) -> Iterator[None]:
+    """The random numbers that a plan's run draws, in a model that runs as it is.
+
+    Args:
+        base: seed of the run.
+        step: its number.
+        example: number of the micro-batch.
+        attention: whether attention drops; a part of its heads draws other numbers than all.
+    """
+    with _Alike((base, step, example), attention):
         yield

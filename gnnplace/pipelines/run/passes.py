@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from gnnplace.pipelines.run.cutting import Piece
-from gnnplace.pipelines.run.draws import seed_of
+from gnnplace.pipelines.run.draws import ATTENTION, seed_of
 from gnnplace.pipelines.run.parameters import Parameters
 from gnnplace.pipelines.run.weights import QUEUED, Queue, product
 from gnnplace.splitting.layers.calls import (
@@ -36,6 +36,7 @@ from gnnplace.splitting.run.runner import Stage as PlacedCall
 from gnnplace.splitting.tables.layout import REPLICATED, Layout
 
 WHOLE: Layout = (REPLICATED,)
+SHARD = 1 << 20  # more than there are calls that draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +176,7 @@ class _Pass:
         code = self.code
         call = code.graph.calls[index]
         if index in code.draws:
-            torch.manual_seed(seed_of(*self.causes, code.draws[index]))
+            torch.manual_seed(seed_of(*self.causes, code.draws[index] + self._apart(index)))
         if code.placed:
             self._placed(code.placed[index])
             return
@@ -184,6 +185,13 @@ class _Pass:
             tensors[0] = tensors[0].clone()  # a leaf, or what is needed again
         for value, tensor in zip(call.results, self._made(call, tensors), strict=True):
             self.values[value] = (tensor, WHOLE)
+
+    def _apart(self, index: int) -> int:
+        """Heads on other shards draw other numbers; other calls draw for the whole."""
+        placed, seat = self.code.placed, self.code.parameters.seat
+        if not placed or placed[index].call.kind != ATTENTION:
+            return 0
+        return seat.shard * SHARD if placed[index].share.configuration != (None,) else 0
 
     def _made(self, call: LayerCall, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         rest = iter(tensors)

@@ -91,7 +91,15 @@ def tried(
         exact, _ = _compared(plan, _double(workload), device, told)
     model = copy.deepcopy(workload.model)
     expected = _trained_alone(plan, workload, train) if train else []
-    runner = apply_plan(plan, model, workload.inputs, loss=workload.loss, device=device, told=told)
+    runner = apply_plan(
+        plan,
+        model,
+        workload.inputs,
+        loss=workload.loss,
+        device=device,
+        told=told,
+        attention=attends(plan),
+    )
     share = runner.share(workload.inputs)
     losses = _trained(runner, share, train)
     seconds = [_timed(runner, share) for _ in range(steps)]
@@ -115,7 +123,15 @@ def _compared(
     mine = not dist.is_initialized() or dist.get_rank() == 0
     expected = alone(plan, workload) if mine else {}
     model = copy.deepcopy(workload.model)
-    runner = apply_plan(plan, model, workload.inputs, loss=workload.loss, device=device, told=told)
+    runner = apply_plan(
+        plan,
+        model,
+        workload.inputs,
+        loss=workload.loss,
+        device=device,
+        told=told,
+        attention=attends(plan),
+    )
     loss = runner.step(runner.share(workload.inputs))
     found = collected(runner)
     if not mine:
@@ -163,13 +179,18 @@ def shares_of(plan: Plan, workload: Workload) -> list[Any]:
     ]
 
 
+def attends(plan: Plan) -> bool:
+    """Whether the dropout of attention can be compared: not where heads are split."""
+    return all(len(stage.devices[0]) == 1 for stage in plan.file.stages)
+
+
 def alone_step(plan: Plan, workload: Workload, number: int = 0) -> torch.Tensor:
     """One step of the user's model, eagerly: gradients of the mean of the shares' losses."""
     shares = shares_of(plan, workload)
     total = torch.zeros(())
     for k, inputs in enumerate(shares):
         step = StepModule(workload.model, workload.loss, inputs)
-        with drawn_alike(0, number, k), precision_of(plan.file.precision):
+        with drawn_alike(0, number, k, attention=attends(plan)), precision_of(plan.file.precision):
             loss = step(*step.inputs())
         (loss * (1.0 / len(shares))).backward()
         total = total + loss.detach().to(total.dtype)
