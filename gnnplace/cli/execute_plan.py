@@ -10,7 +10,7 @@ from gnnplace import api
 from gnnplace.cli.console import print_json, print_lines, say
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import read_json
-from gnnplace.planning.plan import read_plan
+from gnnplace.pipelines.plans import read_plan
 from gnnplace.report.plans import run_lines
 
 FORMAT = "gnnplace-plan"

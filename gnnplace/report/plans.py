@@ -54,6 +54,7 @@ def run_lines(run: Run) -> list[str]:
         lines.append(
             f"losses of {len(run.losses)} steps of AdamW: {run.losses[0]:.6g} to "
             f"{run.losses[-1]:.6g}, within {run.apart:.2g} of one device's"
+            + (" (in double precision)" if run.doubled else "")
         )
     if run.measured is not None:
         told = f"measured {_time(run.measured)} a step (median of {len(run.seconds)})"

@@ -23,7 +23,7 @@ from gnnplace.pipelines.run.draws import numbered_draws
 from gnnplace.pipelines.run.executor import Executor
 from gnnplace.pipelines.run.layouts import Layouts, layouts_of
 from gnnplace.pipelines.run.parameters import Parameters, held_of
-from gnnplace.pipelines.run.passes import StageCode, last_readers
+from gnnplace.pipelines.run.passes import StageCode, last_readers, output_of
 from gnnplace.pipelines.run.runner import PlanRunner
 from gnnplace.pipelines.run.seats import Seat, seats_of, take_seat
 from gnnplace.planning.checker import Checked, check_actions
@@ -80,6 +80,7 @@ def apply_plan(
     loss: Callable[..., torch.Tensor] | None = None,
     device: torch.device | str | None = None,
     seed: int = 0,
+    reduction: str = "mean",
     told: Callable[[Any], None] | None = None,
     attention: bool = True,
 ) -> PlanRunner:
@@ -88,6 +89,8 @@ def apply_plan(
     `told` is called before every action; without `attention`, the dropout of attention is off.
     """
     file = plan.file
+    if reduction not in ("mean", "sum"):
+        raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
     if file.precision not in RUNS:
         raise InputError(
             f"plan: precision {file.precision!r} cannot be run yet, only predicted; plan with one "
@@ -125,7 +128,7 @@ def apply_plan(
         )
         for k in own
     }
-    scale = 1.0 / (plan.microbatches * seat.replicas)
+    scale = 1.0 if reduction == "sum" else 1.0 / (plan.microbatches * seat.replicas)
     executor = Executor(seat, checked.rows[seat.rank], ranks, code, scale)
     if told is not None:
         executor.told = told
@@ -141,6 +144,7 @@ def apply_plan(
         keys,
         seed,
         _buffers(known, pieces, own, model),
+        graph.values[output_of(graph)[0]].dtype,
     )
 
 

@@ -87,7 +87,7 @@ class Executor:
         }
 
     def run(self, inputs: Sequence[Tensors], causes: tuple[int, int, int]) -> torch.Tensor:
-        """One step: gradients are in the leaves, and the sum of the losses is returned.
+        """One step: gradients are in the leaves, and the sum of the losses here is returned.
 
         Args:
             inputs: tensors of every micro-batch.
@@ -101,9 +101,9 @@ class Executor:
             for work in works:
                 work.wait()
         self._sent.clear()
-        total = torch.zeros((), device=self.seat.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.seat.device)
         for loss in self.losses:
-            total = total + loss.to(total.dtype)
+            total += loss
         return total
 
     def _run_forward(self, action: Action) -> None:

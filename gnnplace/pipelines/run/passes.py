@@ -93,18 +93,18 @@ class StageCode:
                 run.again(first, last)
                 position = last
             run.calls(position, len(self.piece.calls))
-            leaving = self.piece.leaving or _output(self.graph)
+            leaving = self.piece.leaving or output_of(self.graph)
             return tuple(run.get(value, WHOLE, WHOLE) for value in leaving)
 
 
-def _output(graph: CallGraph) -> tuple[int, ...]:
+def output_of(graph: CallGraph) -> tuple[int, ...]:
     """The value that a graph returns."""
     return tuple(x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, Ref))
 
 
 def last_readers(graph: CallGraph, piece: Piece) -> dict[int, tuple[int, ...]]:
     """Values that nothing later reads, by position of the call after which that is so."""
-    kept = {*piece.leaving, *_output(graph)}
+    kept = {*piece.leaving, *output_of(graph)}
     last: dict[int, int] = {}
     for position, index in enumerate(piece.calls):
         call = graph.calls[index]

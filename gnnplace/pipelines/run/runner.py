@@ -35,6 +35,7 @@ class PlanRunner:
         keys: names of a batch's entries, in order; empty where it is a tuple.
         seed: of random numbers, the same in all processes.
         buffers: names of those that this process keeps up to date.
+        loss_type: of the loss.
     """
 
     file: PlanFile
@@ -45,6 +46,7 @@ class PlanRunner:
     keys: tuple[str, ...]
     seed: int
     buffers: tuple[str, ...]
+    loss_type: torch.dtype
     steps: int = 0
 
     @property
@@ -118,7 +120,7 @@ class PlanRunner:
             loss = torch.zeros_like(loss)
         if seat.seats.count > 1:
             dist.all_reduce(loss)
-        return loss
+        return loss.to(self.loss_type)
 
     def _ordered(self, batch: Any) -> Any:
         if isinstance(batch, torch.Tensor):

@@ -21,7 +21,7 @@ from gnnplace.errors import InputError
 from gnnplace.execution.verification import Difference, Verification
 from gnnplace.pipelines.run.apply import checked_rows, ranks_of
 from gnnplace.pipelines.run.seats import seats_of
-from gnnplace.pipelines.run.trial import LOSSES, Trial, tried, worst
+from gnnplace.pipelines.run.trial import LOSSES, Trial, apart, tried, worst
 from gnnplace.planning.orders import Action
 from gnnplace.planning.plan import Plan, plan_from_data
 from gnnplace.planning.rows import MESSAGES, PASSES
@@ -46,6 +46,7 @@ class PlanRun:
         losses: of the steps of AdamW under the plan.
         expected: of those on one device.
         seconds: measured wall seconds of every timed step.
+        doubled: whether the losses are of double precision.
     """
 
     plan: Plan
@@ -54,6 +55,7 @@ class PlanRun:
     losses: tuple[float, ...]
     expected: tuple[float, ...]
     seconds: tuple[float, ...]
+    doubled: bool = False
 
     @property
     def measured(self) -> float | None:
@@ -63,8 +65,7 @@ class PlanRun:
     @property
     def apart(self) -> float:
         """Largest relative difference between losses of the two trainings."""
-        pairs = zip(self.losses, self.expected, strict=True)
-        return max((abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), default=0.0)
+        return apart(self.losses, self.expected)
 
     @property
     def passed(self) -> bool:
@@ -176,6 +177,7 @@ def _result(plan: Plan, first: Trial, seconds: list[list[float]]) -> PlanRun:
         tuple(first.losses),
         tuple(first.expected),
         slowest,
+        first.doubled,
     )
 
 
