@@ -91,8 +91,8 @@ def check_actions(
     for p, (held, most) in enumerate(zip(live, room, strict=False)):
         if held > most * (1 + 1e-6):
             raise FormatError(
-                f"{source}: actions[{p}]: keeps {held / 1e6:.2f} MB of activations at once, and "
-                f"the plan has {most / 1e6:.2f} MB for them; run backward passes earlier"
+                f"{source}: actions[{p}]: keeps {held / 1e6:.3g} MB of activations at once, and "
+                f"the plan has {most / 1e6:.3g} MB for them; run backward passes earlier"
             )
     return Checked(tuple(rows), tuple(flying), live)
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gnnplace.errors import InputError
+from gnnplace.errors import MismatchError
 from gnnplace.execution.verification import Difference, Verification
 from gnnplace.pipelines.run.apply import checked_rows, ranks_of
 from gnnplace.pipelines.run.seats import seats_of
@@ -136,7 +136,7 @@ def run_plan(
         return _under_torchrun(plan, make, train, steps, timeout)
     odd = [name for name in seats.devices if not name.startswith("cpu")]
     if odd:
-        raise InputError(
+        raise MismatchError(
             f"plan: device {odd[0]!r} is no worker of this machine; plan for cpu:{seats.count}, or "
             f"start torchrun --nproc-per-node {seats.count} -m gnnplace execute on its machines"
         )
