@@ -64,6 +64,11 @@ class PlanRunner:
         """Micro-batches of a share, M."""
         return self.file.batch // (self.file.microbatch_size * self.replicas)
 
+    @property
+    def examples(self) -> int:
+        """Examples of a replica's share of a batch."""
+        return self.microbatches * self.file.microbatch_size
+
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """What this process's optimizer updates: its parts of its stages' parameters."""
         for name, held in self.parameters_here.held.items():
@@ -141,8 +146,7 @@ class PlanRunner:
                 f"step: the batch has {len(tensors)} tensors; the plan was applied to "
                 f"{len(self.batched)}"
             )
-        count = self.microbatches
-        size = count * self.file.microbatch_size
+        count, size = self.microbatches, self.examples
         device = self.parameters_here.seat.device
         for tensor, cut in zip(tensors, self.batched, strict=True):
             if cut and tensor.shape[0] != size:
