@@ -3,8 +3,10 @@
 import pytest
 
 from gnnplace.errors import MismatchError
+from gnnplace.pipelines.plans import plan_model
+from gnnplace.pipelines.run.apply import checked_rows, ranks_of
 from gnnplace.pipelines.run.seats import Seat, Seats, seats_of
-from tests.pipelines.run.toys import plan_for, toy
+from tests.pipelines.run.toys import cpus, plan_for, toy
 
 SEATS = Seats(2, (1, 2), tuple(f"cpu:{i}" for i in range(6)))
 
@@ -44,3 +46,14 @@ def test_meshes_that_cannot_be_run_are_refused():
         seats_of(plan_with([[["a"], ["b"]], [["c"], ["a"]]]), (0, 1))
     with pytest.raises(MismatchError, match=r"stages\[1\].devices: rank 0 has others already"):
         seats_of(plan_with([[["a"], ["b"]], [["c"], ["d"]]]), (0, 0))
+
+
+def test_a_search_finds_a_plan_for_workers_of_this_machine():
+    workload = toy()
+    (plan,) = plan_model(
+        workload.model, cpus(2), workload.inputs, loss=workload.loss, batch=16, budget=0.2
+    )
+    assert plan.feasible
+    assert any("estimated" in notice for notice in plan.notices)
+    assert seats_of(plan.file, ranks_of(plan.file)).count <= 2
+    assert checked_rows(plan).rows
