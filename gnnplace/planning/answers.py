@@ -21,6 +21,7 @@ MEAN = (
     "the loss is taken to be a mean over examples; gnnplace capture --microbatches proves whether "
     "it may be cut"
 )
+UNLIKE = "its stages have unlike numbers of replicas: it is predicted, and cannot be run"
 NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
 
 
@@ -84,7 +85,9 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         memory=_memory(priced, cluster),
     )
     shared = draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1
-    return Plan(file, reason, (*chain.notices, *((MEAN,) if shared else ())))
+    unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
+    told = (*((MEAN,) if shared else ()), *((UNLIKE,) if unlike else ()))
+    return Plan(file, reason, (*chain.notices, *told))
 
 
 def _claim(bound: float | None, step: float) -> str:

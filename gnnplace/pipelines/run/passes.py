@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from gnnplace.splitting.layers.calls import (
 )
 from gnnplace.splitting.run.move import moved
 from gnnplace.splitting.run.runner import Stage as PlacedCall
+from gnnplace.splitting.run.runner import run_part
 from gnnplace.splitting.tables.layout import REPLICATED, Layout
 
 WHOLE: Layout = (REPLICATED,)
@@ -198,14 +200,18 @@ class _Pass:
         args = fill(call.args, lambda value: next(rest))
         kwargs = fill(call.kwargs, lambda value: next(rest))
         with torch.set_grad_enabled(call.gradient):
-            if self.queue is not None and call.kind in QUEUED:
-                found = product(call.kind, args, kwargs, self.queue)
-                if found is not None:
-                    return [found]
-            result = call.function(*args, **kwargs)
+            result = self._function(call, *args, **kwargs)
         if call.changes:
             return [args[0]]
         return [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+
+    def _function(self, call: LayerCall, *args: Any, **kwargs: Any) -> Any:
+        """What a call calls; weight gradients of products may wait."""
+        if self.queue is not None and call.kind in QUEUED:
+            found = product(call.kind, args, kwargs, self.queue)
+            if found is not None:
+                return found
+        return call.function(*args, **kwargs)
 
     def _placed(self, stage: PlacedCall) -> None:
         """A call's part over the shards."""
@@ -213,12 +219,9 @@ class _Pass:
         tensors = [self.get(*read) for read in stage.reads]
         if call.inplace:
             tensors[0] = tensors[0].clone()  # others may read what was moved
-        whole = all(label is None for label in stage.share.configuration)
-        queued = self.queue is not None and call.kind in QUEUED
-        if stage.rule.run is None or whole or queued:
-            made = self._made(call, tensors)
-        else:
-            made = stage.run(tensors)
+        if self.queue is not None and call.kind in QUEUED:
+            call = replace(call, function=partial(self._function, call))
+        made = run_part(call, stage.rule, stage.share, tensors)
         for tensor, (value, layout) in zip(made, stage.results, strict=True):
             self.values[value] = (tensor, layout)
 

@@ -80,10 +80,11 @@ class _Product(torch.autograd.Function):
 
         ctx.queue.waiting.append(later)
         back = None
+        apart = rows.sum(0) if ctx.needs_input_grad[2] else None  # of a bias that is no leaf
         if ctx.needs_input_grad[0]:
             factor = weight if transposed else weight.t()
             back = rows.mm(factor).view(x.shape)
-        return back, None, None, None, None, None
+        return back, None, apart, None, None, None
 
 
 def product(
@@ -107,17 +108,17 @@ def product(
             return None
     if not (weight.is_leaf and weight.requires_grad and torch.is_grad_enabled()):
         return None
-    if not x.requires_grad or (bias is not None and not bias.is_leaf):
+    if not x.requires_grad:
         return None
-    leaves = (weight, bias)
+    leaves = (weight, bias if bias is not None and bias.is_leaf else None)
     if torch.is_autocast_enabled(x.device.type):
         kind_of = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(kind_of), weight.detach().to(kind_of)
-        bias = None if bias is None else bias.detach().to(kind_of)
+        bias = None if bias is None else bias.to(kind_of)
     with torch.autocast(x.device.type, enabled=False):
         made: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            x, weight.detach(), None if bias is None else bias.detach(), leaves,
-            kind == "linear", queue,
+            x, weight.detach(), bias if leaves[1] is None or bias is None else bias.detach(),
+            leaves, kind == "linear", queue,
         )  # fmt: skip
     return made
 

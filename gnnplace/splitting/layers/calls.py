@@ -265,8 +265,8 @@ def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
 def _own_tensors(step: StepModule) -> Iterator[None]:
     """Gives every module its parameters and buffers back.
 
-    `torch.func.functional_call` (torch 2.13) leaves the stand-ins in a module that stands at several
-    places of a model: it swaps the tensors once for each place, and back in the same order.
+    `torch.func.functional_call` (torch 2.13) leaves the stand-ins in a module that stands at
+    several places of a model: it swaps tensors once for each place, and back in the same order.
     """
     before = [(m, dict(m._parameters), dict(m._buffers)) for m in step.modules()]
     try:

@@ -50,6 +50,20 @@ def test_gradients_are_bitwise_those_of_autograd(kind, shape, bias, autocast):
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("kind", ["linear", "addmm"])
+def test_a_bias_that_is_no_leaf_has_its_gradient_at_once(kind):
+    grads = []
+    for queue in (None, Queue()):
+        x, weight, bias = factors((7,), True, kind)
+        made(kind, x, weight, bias * 0.5, queue).square().sum().backward()
+        assert bias.grad is not None
+        if queue is not None:
+            assert weight.grad is None
+            queue.run()
+        grads.append([x.grad, weight.grad, bias.grad])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
 def test_two_micro_batches_add_up():
     x, weight, bias = factors((7,), True, "linear")
     queue = Queue()
