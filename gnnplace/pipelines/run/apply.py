@@ -27,6 +27,7 @@ from gnnplace.pipelines.run.passes import StageCode, last_readers, output_of
 from gnnplace.pipelines.run.runner import PlanRunner
 from gnnplace.pipelines.run.seats import Seat, seats_of, take_seat
 from gnnplace.planning.checker import Checked, check_actions
+from gnnplace.planning.orders import Action
 from gnnplace.planning.plan import Plan, PlanFile
 from gnnplace.planning.rows import parsed, with_messages
 from gnnplace.splitting.layers.calls import BUFFER
@@ -81,12 +82,13 @@ def apply_plan(
     device: torch.device | str | None = None,
     seed: int = 0,
     reduction: str = "mean",
-    told: Callable[[Any], None] | None = None,
+    told: Callable[[Action | None], None] | None = None,
     attention: bool = True,
 ) -> PlanRunner:
     """Makes a model train as a plan says; see `JointPlan.apply`.
 
-    `told` is called before every action; without `attention`, the dropout of attention is off.
+    `told` is called before every action, and with None while things get ready; without `attention`,
+    the dropout of attention is off.
     """
     file = plan.file
     if reduction not in ("mean", "sum"):
@@ -96,9 +98,10 @@ def apply_plan(
             f"plan: precision {file.precision!r} cannot be run yet, only predicted; plan with one "
             f"of {', '.join(RUNS)}"
         )
-    checked = checked_rows(plan)
+    checked, beat = checked_rows(plan), told or _nothing
     ranks = ranks_of(file)
     known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
+    beat(None)
     graph = known.layers.calls
     names = {s.name: s.members for s in known.cuts.segments}
     again = [[names[n] for n in stage.recompute if n in names] for stage in file.stages]
@@ -107,6 +110,7 @@ def apply_plan(
     seats = seats_of(file, ranks)
     ties = [owners for owners in holders.values() if len(owners) > 1]
     seat = take_seat(seats, _device(device, model), ties)
+    beat(None)
     own = [k for k, rank in enumerate(ranks) if rank == seat.rank]
     layouts = layouts_of(known.layers, [pieces[k] for k in own], [file.stages[k] for k in own])
     parameters = _held(seat, model, holders, layouts, max(file.stages[k].zero for k in own))
@@ -129,9 +133,8 @@ def apply_plan(
         for k in own
     }
     scale = 1.0 if reduction == "sum" else 1.0 / (plan.microbatches * seat.replicas)
-    executor = Executor(seat, checked.rows[seat.rank], ranks, code, scale)
-    if told is not None:
-        executor.told = told
+    beat(None)
+    executor = Executor(seat, checked.rows[seat.rank], ranks, code, scale, beat)
     flat = [x for x in pytree.tree_leaves(known.workload.inputs) if isinstance(x, torch.Tensor)]
     size = batch_of(known.workload)
     keys = tuple(inputs) if isinstance(inputs, dict) else ()
@@ -146,6 +149,10 @@ def apply_plan(
         _buffers(known, pieces, own, model),
         graph.values[output_of(graph)[0]].dtype,
     )
+
+
+def _nothing(action: Action | None) -> None:
+    """Tells nobody."""
 
 
 def _positional(inputs: Any) -> Any:

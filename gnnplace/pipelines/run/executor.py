@@ -62,7 +62,7 @@ class Executor:
     ranks: tuple[int, ...]
     code: dict[int, StageCode]
     scale: float
-    told: Callable[[Action], None] = lambda action: None
+    told: Callable[[Action | None], None] = lambda action: None
     inputs: Sequence[Tensors] = ()
     losses: list[torch.Tensor] = field(default_factory=list)
     causes: tuple[int, int, int] = (0, 0, 0)

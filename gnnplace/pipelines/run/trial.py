@@ -26,6 +26,7 @@ from gnnplace.pipelines.recording import precision_of
 from gnnplace.pipelines.run.apply import apply_plan
 from gnnplace.pipelines.run.draws import drawn_alike
 from gnnplace.pipelines.run.runner import PlanRunner
+from gnnplace.planning.orders import Action
 from gnnplace.planning.plan import Plan
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
@@ -76,7 +77,7 @@ def tried(
     train: int = 20,
     steps: int = 5,
     device: str = "cpu",
-    told: Callable[[Any], None] | None = None,
+    told: Callable[[Action | None], None] | None = None,
 ) -> Trial:
     """Compares and times a plan; every process of it calls this.
 
@@ -86,7 +87,7 @@ def tried(
         train: steps of AdamW.
         steps: to time.
         device: of this process.
-        told: is called before every action.
+        told: is called before every action, and with None while things get ready.
     """
     workload = with_batch(workload, plan.file.batch)
     first, tensors = _compared(plan, workload, device, told)
@@ -134,7 +135,7 @@ def _any(found: bool) -> bool:
 
 
 def _compared(
-    plan: Plan, workload: Workload, device: str, told: Callable[[Any], None] | None
+    plan: Plan, workload: Workload, device: str, told: Callable[[Action | None], None] | None
 ) -> tuple[list[Difference], int]:
     """Loss and gradients of a step against one device's; on the first process."""
     mine = not dist.is_initialized() or dist.get_rank() == 0

@@ -160,8 +160,8 @@ def run_plan(
 
 def _doing(words: memoryview, worker: int) -> str:
     """Where a worker is, for messages."""
-    count, stage, kind, m = (words[worker * WORDS + k] for k in range(4))
-    if not count:
+    stage, kind, m, begun = (words[worker * WORDS + k] for k in range(1, 5))
+    if not begun:
         return " before its first action"
     return f" at action {Action(stage, KINDS[kind], m)}"
 
@@ -212,9 +212,12 @@ class _Job:
         finally:
             dist.destroy_process_group()
 
-    def _told(self, action: Action) -> None:
+    def _told(self, action: Action | None) -> None:
         at = self.process * WORDS
         self.words[at] += 1
+        if action is None:
+            return
+        self.words[at + 4] = 1
         self.words[at + 1] = action.chunk
         self.words[at + 2] = KINDS.index(action.kind)
         self.words[at + 3] = action.microbatch
