@@ -28,6 +28,7 @@ from gnnplace.pipelines.run.draws import drawn_alike
 from gnnplace.pipelines.run.runner import PlanRunner
 from gnnplace.planning.orders import Action
 from gnnplace.planning.plan import Plan
+from gnnplace.tracing.loading import shares_of
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 
@@ -182,21 +183,6 @@ def collected(runner: PlanRunner) -> Gradients:
     return found
 
 
-def shares_of(plan: Plan, workload: Workload) -> list[Any]:
-    """Inputs of every micro-batch of every replica, in order."""
-    size = plan.file.microbatch_size
-    total = plan.file.batch
-
-    def part(leaf: Any, k: int) -> Any:
-        cut = isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == total
-        return leaf[k * size : (k + 1) * size] if cut else leaf
-
-    return [
-        pytree.tree_map(lambda leaf, k=k: part(leaf, k), workload.inputs)
-        for k in range(total // size)
-    ]
-
-
 def attends(plan: Plan) -> bool:
     """Whether the dropout of attention can be compared: not where heads are split."""
     return all(len(stage.devices[0]) == 1 for stage in plan.file.stages)
@@ -204,7 +190,7 @@ def attends(plan: Plan) -> bool:
 
 def alone_step(plan: Plan, workload: Workload, number: int = 0) -> torch.Tensor:
     """One step of the user's model, eagerly: gradients of the mean of the shares' losses."""
-    shares = shares_of(plan, workload)
+    shares = shares_of(workload, plan.file.batch // plan.file.microbatch_size)
     total = torch.zeros((), dtype=torch.float64)
     for k, inputs in enumerate(shares):
         step = StepModule(workload.model, workload.loss, inputs)
