@@ -90,7 +90,35 @@ def apply_plan(
     `told` is called before every action, and with None while things get ready; without `attention`,
     the dropout of attention is off.
     """
-    file = plan.file
+    file, beat = plan.file, told or _nothing
+    _check_words(file, reduction)
+    checked, ranks = checked_rows(plan), ranks_of(file)
+    known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
+    beat(None)
+    pieces = _pieces(file, known)
+    holders = _holders(pieces, ranks, model)
+    ties = [owners for owners in holders.values() if len(owners) > 1]
+    seat = take_seat(seats_of(file, ranks), _device(device, model), ties)
+    beat(None)
+    own = [k for k, rank in enumerate(ranks) if rank == seat.rank]
+    code = _code(file, known, pieces, own, seat, holders)
+    beat(None)
+    scale = 1.0 if reduction == "sum" else 1.0 / (plan.microbatches * seat.replicas)
+    graph = known.layers.calls
+    return PlanRunner(
+        file,
+        model,
+        code[own[0]].parameters,
+        Executor(seat, checked.rows[seat.rank], ranks, code, scale, beat),
+        _batched(known.workload),
+        tuple(inputs) if isinstance(inputs, dict) else (),
+        seed,
+        _buffers(known, pieces, own, model),
+        graph.values[output_of(graph)[0]].dtype,
+    )
+
+
+def _check_words(file: PlanFile, reduction: str) -> None:
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
     if file.precision not in RUNS:
@@ -98,57 +126,51 @@ def apply_plan(
             f"plan: precision {file.precision!r} cannot be run yet, only predicted; plan with one "
             f"of {', '.join(RUNS)}"
         )
-    checked, beat = checked_rows(plan), told or _nothing
-    ranks = ranks_of(file)
-    known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
-    beat(None)
-    graph = known.layers.calls
+
+
+def _pieces(file: PlanFile, known: _Model) -> tuple[Piece, ...]:
+    """The plan's stages of the model's calls."""
     names = {s.name: s.members for s in known.cuts.segments}
     again = [[names[n] for n in stage.recompute if n in names] for stage in file.stages]
-    pieces = pieces_of(graph, [stage.members for stage in file.stages], again)
-    holders = _holders(pieces, ranks, model)
-    seats = seats_of(file, ranks)
-    ties = [owners for owners in holders.values() if len(owners) > 1]
-    seat = take_seat(seats, _device(device, model), ties)
-    beat(None)
-    own = [k for k, rank in enumerate(ranks) if rank == seat.rank]
-    layouts = layouts_of(known.layers, [pieces[k] for k in own], [file.stages[k] for k in own])
+    return pieces_of(known.layers.calls, [stage.members for stage in file.stages], again)
+
+
+def _code(
+    file: PlanFile,
+    known: _Model,
+    pieces: Sequence[Piece],
+    own: Sequence[int],
+    seat: Seat,
+    holders: dict[str, tuple[int, ...]],
+) -> dict[int, StageCode]:
+    """What this process runs of each of its stages."""
+    layers, model = known.layers, known.workload.model
+    layouts = layouts_of(layers, [pieces[k] for k in own], [file.stages[k] for k in own])
     parameters = _held(seat, model, holders, layouts, max(file.stages[k].zero for k in own))
     placed: tuple[PlacedCall, ...] = ()
     if seat.mesh is not None:
-        placed = placed_calls(graph, known.layers.rules, layouts.split, seat.mesh)
-    draws = numbered_draws(graph)
-    code = {
+        placed = placed_calls(layers.calls, layers.rules, layouts.split, seat.mesh)
+    return {
         k: StageCode(
-            graph,
+            layers.calls,
             pieces[k],
             placed,
             model,
             parameters,
-            {i: n for i, n in draws.items() if i in set(pieces[k].calls)},
+            numbered_draws(layers.calls, pieces[k].calls),
             _autocast(file.precision, seat.device),
-            last_readers(graph, pieces[k]),
+            last_readers(layers.calls, pieces[k]),
             layouts.several,
         )
         for k in own
     }
-    scale = 1.0 if reduction == "sum" else 1.0 / (plan.microbatches * seat.replicas)
-    beat(None)
-    executor = Executor(seat, checked.rows[seat.rank], ranks, code, scale, beat)
-    flat = [x for x in pytree.tree_leaves(known.workload.inputs) if isinstance(x, torch.Tensor)]
-    size = batch_of(known.workload)
-    keys = tuple(inputs) if isinstance(inputs, dict) else ()
-    return PlanRunner(
-        file,
-        model,
-        parameters,
-        executor,
-        tuple(x.dim() > 0 and x.shape[0] == size for x in flat),
-        keys,
-        seed,
-        _buffers(known, pieces, own, model),
-        graph.values[output_of(graph)[0]].dtype,
-    )
+
+
+def _batched(workload: Workload) -> tuple[bool, ...]:
+    """Which of a workload's tensors have the examples as their first dimension."""
+    leaves = pytree.tree_leaves(workload.inputs)
+    size = batch_of(workload)
+    return tuple(x.shape[:1] == (size,) for x in leaves if isinstance(x, torch.Tensor))
 
 
 def _nothing(action: Action | None) -> None:

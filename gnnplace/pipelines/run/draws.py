@@ -8,7 +8,7 @@ number of the call among those that draw. The same is done to the user's model w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,10 +33,10 @@ def draws(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return any(word in name for word in DRAWS)
 
 
-def numbered_draws(graph: CallGraph) -> dict[int, int]:
-    """Number among those that draw, by index of the call."""
+def numbered_draws(graph: CallGraph, some: Sequence[int]) -> dict[int, int]:
+    """Number among all calls that draw, by index of the call; of some calls."""
     found = [i for i, c in enumerate(graph.calls) if draws(c.function, c.args, c.kwargs)]
-    return {i: k for k, i in enumerate(found)}
+    return {i: k for k, i in enumerate(found) if i in set(some)}
 
 
 def seed_of(base: int, step: int, example: int, number: int) -> int:
