@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -30,7 +31,8 @@ def is_plan(path: str) -> bool:
 def run_plan(args: Namespace) -> int:
     """Runs a plan, compares it with one device, and measures it."""
     plan = read_plan(args.placement)
-    say(f"executing: {len(plan.file.stages)} stages, {plan.microbatches} micro-batches")
+    if os.environ.get("RANK", "0") == "0":
+        say(f"executing: {len(plan.file.stages)} stages, {plan.microbatches} micro-batches")
     found = api.run_plan(plan, args.model, train=args.train, steps=args.steps, timeout=args.timeout)
     if found is None:
         return 0
