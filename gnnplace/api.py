@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from gnnplace.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.pipelines.plans import plan_model as plan
+    from gnnplace.pipelines.run.workers import run_plan as run_plan
     from gnnplace.profiling.cache import measured_anew as measured_anew
     from gnnplace.profiling.problems import estimated_problem as estimated_problem
     from gnnplace.profiling.problems import profile_model as profile
@@ -110,6 +111,7 @@ LATE = {
     "profile": ("gnnplace.profiling.problems", "profile_model"),
     "read_or_profile": ("gnnplace.profiling.problems", "read_or_profile"),
     "say_batch": ("gnnplace.tracing.models", "say_batch"),
+    "run_plan": ("gnnplace.pipelines.run.workers", "run_plan"),
     "run_shard": ("gnnplace.splitting.run.sharded", "run_sharded"),
     "run_suite": ("gnnplace.bench", "run_suite"),
     "shard": ("gnnplace.splitting.run.planning", "plan_model"),
@@ -174,6 +176,7 @@ __all__ = [
     "read_or_profile",
     "read_placement_for",
     "resolve_cluster",
+    "run_plan",
     "run_shard",
     "run_suite",
     "say_batch",
