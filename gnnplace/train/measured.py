@@ -56,7 +56,7 @@ from gnnplace.train.measured_proposals import (
     key_of,
     proposals,
 )
-from gnnplace.train.policy_module import check_least, save_whole
+from gnnplace.train.learner import check_least, save_whole
 
 FloatArray = NDArray[np.float64]
 DARING = 1.0

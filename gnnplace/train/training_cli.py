@@ -25,7 +25,7 @@ from gnnplace.train import MoveValues as MoveValues
 from gnnplace.train import ProblemDataModule as ProblemDataModule
 from gnnplace.train import Reinforce as Reinforce
 from gnnplace.train import run_folder
-from gnnplace.train.policy_module import PolicyModule
+from gnnplace.train.learner import Learner
 
 SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself
 
@@ -42,7 +42,7 @@ class TrainingCLI(LightningCLI):
     def __init__(self, args: list[str], *, run: bool = True, save_config: bool = True) -> None:
         given: dict[str, Any] = {} if save_config else {"save_config_callback": None}
         super().__init__(
-            PolicyModule,
+            Learner,
             LightningDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,

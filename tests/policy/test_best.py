@@ -10,7 +10,7 @@ from gnnplace.placers import contract
 from gnnplace.placers.registry import PLACERS
 from gnnplace.policy.roster import make_placer, placer_names
 from gnnplace.policy.warming import warm
-from gnnplace.train.policy_module import save_whole
+from gnnplace.train.learner import save_whole
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
 

@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse, read_json
 from gnnplace.graph.orders import ORDERS
-from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.decoder import Decoder
-from gnnplace.policy.gnn.features import DEVICE, FEATURE_VERSION, device_features
+from gnnplace.policy.gnn.features import DEVICE, FEATURE_VERSION
 from gnnplace.policy.gnn.kernels import Network
 from gnnplace.policy.network.encoder import Encoder
 from gnnplace.policy.network.features import GLOBAL, STATIC
-from gnnplace.policy.network.model import encoded, one_thread, read_parameters
+from gnnplace.policy.network.model import encoded, read_parameters
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
+Inputs = tuple[Tensor, Tensor, Tensor]
 ORDER = "upward-rank"
 DECODER = ("first", "held", "second", "pooled", "bias", "last")
 
@@ -75,19 +75,23 @@ class GnnPolicy(  # type: ignore[call-arg]
         self.encoder = Encoder(len(STATIC) + len(GLOBAL), hidden, layers)
         self.decoder = Decoder(hidden, decoder_hidden, memory, len(DEVICE))
 
-    def states(self, graphs: Sequence[WalkGraph]) -> Tensor:
-        """The encoder's states of all visited ops of a batch, one problem after the other."""
-        return encoded(self.encoder, graphs)
+    def states(self, inputs: Sequence[Inputs]) -> Tensor:
+        """The encoder's states of all visited ops of a batch, one problem after the other.
+
+        Args:
+            inputs: what ``tensors_of`` gives of each problem.
+        """
+        return encoded(self.encoder, inputs)
 
     @torch.no_grad()
-    def network(self, graph: WalkGraph) -> Network:
+    def network(self, states: Tensor, devices: Tensor) -> Network:
         """The parameters, and what the encoder says of a problem, as the numba decoder takes them.
 
-        On one thread: on small graphs several wait for each other longer than they work.
+        Args:
+            states: the encoder's states of the problem. [m, hidden]
+            devices: features of each device. [D, len(DEVICE)]
         """
-        with one_thread():
-            states = self.states([graph])
-        decoder, devices = self.decoder, torch.from_numpy(device_features(graph))
+        decoder = self.decoder
         told = (decoder.context(states), decoder.value(states), decoder.device(devices))
         return Network(*map(_array, told), *(_array(getattr(decoder, name)) for name in DECODER))
 

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.kernels import NUM_DYNAMIC
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.features import device_features
-from gnnplace.policy.gnn.network import GnnPolicy
+from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.network import GnnPolicy, Inputs
+from gnnplace.policy.network.model import one_thread, tensors_of
 
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
@@ -65,15 +69,29 @@ class Episodes:
         return self.graph.order(self.name)
 
     @cached_property
-    def devices(self) -> SingleArray:
+    def inputs(self) -> Inputs:
+        """What the encoder takes."""
+        return tensors_of(self.graph)
+
+    @cached_property
+    def devices(self) -> Tensor:
         """Features of each device before anything is placed. [D, len(DEVICE)]"""
-        return device_features(self.graph)
+        return torch.from_numpy(device_features(self.graph))
 
-    def greedy(self, policy: GnnPolicy) -> IntArray:
+    @torch.no_grad()
+    def network(self, policy: GnnPolicy) -> Network:
+        """A policy's parameters and what its encoder says of the problem.
+
+        On one thread: on small graphs several wait for each other longer than they work.
+        """
+        with one_thread():
+            return policy.network(policy.states([self.inputs]), self.devices)
+
+    def greedy(self, network: Network) -> IntArray:
         """Device of each unit by the best score at every decision. [U]"""
-        return self._decode(policy.network(self.graph), None, None)[0]
+        return self._decode(network, None, None)[0]
 
-    def samples(self, policy: GnnPolicy, count: int, rng: np.random.Generator) -> IntArray:
+    def samples(self, network: Network, count: int, rng: np.random.Generator) -> IntArray:
         """Device of each unit in the greedy decode and in draws from the softmax. [count + 1, U]
 
         Gumbel noise on the scores makes the highest one a draw.
@@ -81,9 +99,9 @@ class Episodes:
         problem = self.space.problem
         noise = rng.gumbel(size=(count + 1, problem.num_units, problem.num_devices))
         noise[0] = 0.0
-        return self._decode(policy.network(self.graph), noise.astype(np.float32), None)
+        return self._decode(network, noise.astype(np.float32), None)
 
-    def seen(self, network: kernels.Network, unit_device: IntArray) -> Seen:
+    def seen(self, network: Network, unit_device: IntArray) -> Seen:
         """What the network sees when it decides as it is told. ``unit_device``: [B, U]"""
         (count, num_units), num_devices = unit_device.shape, self.space.problem.num_devices
         features = np.zeros((count, num_units, num_devices, NUM_DYNAMIC), np.float32)
@@ -94,7 +112,7 @@ class Episodes:
         return Seen(features, masks, step, chosen)
 
     def _decode(
-        self, network: kernels.Network, noise: SingleArray | None, forced: IntArray | None
+        self, network: Network, noise: SingleArray | None, forced: IntArray | None
     ) -> IntArray:
         count, problem = 1 if noise is None else len(noise), self.space.problem
         if forced is None:
@@ -105,7 +123,7 @@ class Episodes:
 
     def _run(
         self,
-        network: kernels.Network,
+        network: Network,
         noise: SingleArray | None,
         forced: IntArray,
         features: SingleArray,

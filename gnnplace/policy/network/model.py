@@ -85,7 +85,7 @@ class PlacementPolicy(  # type: ignore[call-arg]
 
     def states(self, graphs: Sequence[WalkGraph]) -> Tensor:
         """The encoder's states of all visited ops of a batch. [m, hidden]"""
-        return encoded(self.encoder, graphs)
+        return encoded(self.encoder, [tensors_of(graph) for graph in graphs])
 
     def unit_contexts(self, graph: WalkGraph, states: Tensor) -> Tensor:
         """What the encoder says of each unit to ``MoveNet``: the mean over its ops. [U, H]"""
@@ -117,9 +117,8 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def encoded(encoder: Encoder, graphs: Sequence[WalkGraph]) -> Tensor:
-    """The states that an encoder gives all visited ops of a batch. [m, hidden]"""
-    inputs = [_tensors(graph) for graph in graphs]
+def encoded(encoder: Encoder, inputs: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """The states of all visited ops of a batch, from what ``tensors_of`` gives. [m, hidden]"""
     sizes = [len(x) for x, _, _ in inputs]
     start = np.concatenate(([0], np.cumsum(sizes)))
     of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
@@ -175,7 +174,7 @@ class PolicyConfig(Schema):
     feature_version: str
 
 
-def _tensors(graph: WalkGraph) -> tuple[Tensor, Tensor, Tensor]:
+def tensors_of(graph: WalkGraph) -> tuple[Tensor, Tensor, Tensor]:
     """Node features, edges and edge features of one problem."""
     static = static_features(graph)
     whole = np.broadcast_to(global_features(graph), (len(static), len(GLOBAL)))
