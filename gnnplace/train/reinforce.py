@@ -36,7 +36,8 @@ from gnnplace.train.learner import Learner, check_least
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 MOST = 2.0  # greatest advantage, in standard deviations
-KEPT = 4_000  # problems whose best placements are remembered
+KEPT = 4_000  # problems that stay as the network walks them
+LABELS = "labels"  # of a checkpoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +172,22 @@ class Reinforce(Learner):
         entropy = -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0.0)).sum(dim=-1).mean()
         return -(torch.from_numpy(lesson.weight).float() * taken).sum() - self.entropy * entropy
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the best placements, as numbers and tensors alone."""
+        checkpoint[LABELS] = {
+            index: (seconds, torch.from_numpy(devices.astype(np.int16)))
+            for index, (seconds, devices) in self.labels.items()
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on with the best placements."""
+        self.labels = {
+            index: (seconds, devices.numpy().astype(np.int32))
+            for index, (seconds, devices) in checkpoint.get(LABELS, {}).items()
+        }
+
     def place(self, network: GnnPolicy, sample: Sample) -> float:
-        episodes = self.episode(sample) if sample.index < 0 else Episodes(sample.space, network.order)
+        episodes = Episodes(sample.space, network.order)
         return episodes.seconds(episodes.greedy(episodes.network(network)))
 
 
