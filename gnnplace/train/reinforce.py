@@ -28,8 +28,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnnplace.policy.gnn.network import ORDER, GnnPolicy, read_gnn
+from gnnplace.errors import MismatchError
+from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.search.repair import repair
 from gnnplace.train.data import Sample
 from gnnplace.train.learner import Learner, check_least
 
@@ -103,7 +105,7 @@ class Reinforce(Learner):
         check_least(label=(label, 0.0), gradient=(gradient, 0.0), entropy=(entropy, 0.0))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
-            network.load_state_dict(read_gnn(start).state_dict())
+            begin_with(network, start)
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
         self.label, self.gradient, self.entropy = label, gradient, entropy
@@ -139,7 +141,7 @@ class Reinforce(Learner):
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
         drawn = episodes.samples(network, self.samples, rng)
-        seconds = np.array([episodes.seconds(one) for one in drawn])
+        seconds = self.seconds(episodes, drawn)
         self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
         best = self._best(sample, float(seconds.min()), drawn[int(seconds.argmin())])
         gains = advantages(seconds[1:])
@@ -148,6 +150,10 @@ class Reinforce(Learner):
         return Lesson(
             np.concatenate([best[None], drawn[1:][extreme]]), np.concatenate([[self.label], weight])
         )
+
+    def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
+        """Seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
+        return np.array([episodes.seconds(one) for one in drawn])
 
     def _best(self, sample: Sample, seconds: float, drawn: IntArray) -> IntArray:
         """The best placement of a problem that was ever drawn."""
@@ -188,7 +194,30 @@ class Reinforce(Learner):
 
     def place(self, network: GnnPolicy, sample: Sample) -> float:
         episodes = Episodes(sample.space, network.order)
-        return episodes.seconds(episodes.greedy(episodes.network(network)))
+        device = sample.space.spread(episodes.greedy(episodes.network(network)))
+        order = sample.space.sequence(device)[1]
+        return sample.space.score(*repair(sample.space, device, order))
+
+
+SHIPPED = "shipped"
+"""The network of the package, as a start."""
+
+
+def begin_with(network: GnnPolicy, folder: str) -> None:
+    """Gives a network the parameters of the one saved in ``folder``, or of the shipped one.
+
+    Raises:
+        FormatError: a file is missing or malformed.
+        MismatchError: its features or sizes are others.
+    """
+    try:
+        path = CHECKPOINT if folder == SHIPPED else folder
+        network.load_state_dict(read_gnn(path).state_dict())
+    except RuntimeError:
+        raise MismatchError(
+            f"model.start {folder}: other sizes than model.hidden, model.layers, model.memory and "
+            "model.decoder_hidden; give those in its config.json"
+        ) from None
 
 
 def advantages(seconds: FloatArray) -> FloatArray:
