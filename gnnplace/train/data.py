@@ -61,6 +61,7 @@ class Draws:
         datasets: datasets beside the store that captured graphs are drawn from.
         presets: names of clusters; empty for drawn clusters alone.
         on_presets: share of captured problems that are on one of ``presets``.
+        groups: least and most groups of a captured graph.
     """
 
     families: tuple[str, ...]
@@ -77,6 +78,7 @@ class Draws:
     datasets: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
     on_presets: float = 0.0
+    groups: tuple[int, int] = GROUPS
 
     def problem(self, index: int) -> Problem:
         """Problem number ``index``."""
@@ -105,7 +107,7 @@ class Draws:
             owner[chosen],
             names[chosen],
             self.seed + index,
-            groups=None if large else GROUPS,
+            groups=None if large else self.groups,
             devices=self.devices,
             clusters=self.clusters,
             microbatches=self.microbatches,
@@ -113,12 +115,10 @@ class Draws:
             most_ops=self.large_ops[1] if large else random_families.MOST_OPS,
         )
 
-    def _on_preset(
-        self, graph: CapturedGraph, large: bool, rng: np.random.Generator
-    ) -> Problem:
+    def _on_preset(self, graph: CapturedGraph, large: bool, rng: np.random.Generator) -> Problem:
         cluster = preset(self.presets[int(rng.integers(len(self.presets)))])
         count = self.microbatches[int(rng.integers(len(self.microbatches)))]
-        groups = None if large else int(np.exp(rng.uniform(*np.log(GROUPS))))
+        groups = None if large else int(np.exp(rng.uniform(*np.log(self.groups))))
         return dataset_problem(graph, cluster, microbatches=count, groups=groups)
 
 
@@ -182,6 +182,7 @@ class ProblemDataModule(LightningDataModule):
         datasets: datasets beside the store that captured graphs are drawn from, likewise.
         presets: names of clusters for captured graphs, beside drawn clusters.
         on_presets: share of captured problems that are on one of ``presets``.
+        groups: least and most groups of a captured graph.
         pool: number of training problems that are met over and over; None: each is met once.
         batch_size: problems a step.
         seed: the seed of the training problems; validation and test problems are always the same.
@@ -206,6 +207,7 @@ class ProblemDataModule(LightningDataModule):
         datasets: tuple[str, ...] = (),
         presets: tuple[str, ...] = (),
         on_presets: float = 0.0,
+        groups: tuple[int, int] = GROUPS,
         pool: int | None = None,
         batch_size: int = 8,
         seed: int = 0,
@@ -217,7 +219,8 @@ class ProblemDataModule(LightningDataModule):
         draws = Draws(
             families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large, large_ops
         )
-        draws = replace(draws, datasets=datasets, presets=presets, on_presets=on_presets)
+        more = {"datasets": datasets, "presets": presets, "on_presets": on_presets}
+        draws = replace(draws, groups=groups, **more)
         validation = replace(
             draws,
             families=validation_families,

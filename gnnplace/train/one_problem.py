@@ -1,19 +1,71 @@
-"""``OneProblem``: the same problem at every step, to fine-tune a network for it."""
+"""``OneProblem``: the same problem at every step, to fine-tune a network for it; or a few."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from gnnplace.placers import SearchSpace
-from gnnplace.problem import read_problem
+from gnnplace.problem import Problem, read_problem
 from gnnplace.train.data import Sample, as_list, reference_seconds
 from gnnplace.train.learner import check_least
 
 
-class OneProblem(LightningDataModule):
-    """One problem, to learn from and to validate on.
+class FewProblems(LightningDataModule):
+    """Some problems in turn, to learn from and to validate on.
+
+    Args:
+        problems: the problems.
+        steps: steps of an epoch.
+        batch_size: problems a step.
+
+    Raises:
+        InputError: no steps, or none a step.
+    """
+
+    def __init__(self, problems: Sequence[Problem], steps: int = 20, batch_size: int = 1) -> None:
+        super().__init__()
+        check_least(steps=(steps, 1), batch_size=(batch_size, 1))
+        self.problems, self.steps, self.batch_size = list(problems), steps, batch_size
+        self.samples: list[Sample] = []
+
+    def setup(self, stage: str) -> None:
+        """Makes the samples."""
+        if not self.samples:
+            self.samples = [_sample(i, problem) for i, problem in enumerate(self.problems)]
+
+    def train_dataloader(self) -> DataLoader[Sample]:
+        """The problems in turn."""
+        count = self.steps * self.batch_size
+        return self._loader([self.samples[i % len(self.samples)] for i in range(count)])
+
+    def val_dataloader(self) -> DataLoader[Sample]:
+        """The problems, once."""
+        return self._loader(self.samples)
+
+    def test_dataloader(self) -> DataLoader[Sample]:
+        """The problems, once."""
+        return self._loader(self.samples)
+
+    def predict_dataloader(self) -> DataLoader[Sample]:
+        """The problems, once."""
+        return self._loader(self.samples)
+
+    def transfer_batch_to_device(
+        self, batch: list[Sample], device: torch.device, dataloader_idx: int
+    ) -> list[Sample]:
+        """Problems stay where they are."""
+        return batch
+
+    def _loader(self, samples: list[Sample]) -> DataLoader[Sample]:
+        return DataLoader(samples, self.batch_size, collate_fn=as_list)  # type: ignore[arg-type]
+
+
+class OneProblem(FewProblems):
+    """One problem of a file.
 
     Args:
         problem: path of a problem file.
@@ -24,10 +76,8 @@ class OneProblem(LightningDataModule):
     """
 
     def __init__(self, problem: str, steps: int = 20) -> None:
-        super().__init__()
-        check_least(steps=(steps, 1))
-        self.path, self.steps = problem, steps
-        self.sample: Sample | None = None
+        super().__init__([], steps)
+        self.path = problem
 
     def setup(self, stage: str) -> None:
         """Reads the problem.
@@ -35,32 +85,11 @@ class OneProblem(LightningDataModule):
         Raises:
             FormatError: naming the file, the key path and the fault.
         """
-        if self.sample is None:
-            space = SearchSpace(read_problem(self.path))
-            self.sample = Sample(space, 0, reference_seconds(space))
+        if not self.problems:
+            self.problems = [read_problem(self.path)]
+        super().setup(stage)
 
-    def train_dataloader(self) -> DataLoader[Sample]:
-        """The problem, once a step."""
-        return self._repeated(self.steps)
 
-    def val_dataloader(self) -> DataLoader[Sample]:
-        """The problem."""
-        return self._repeated(1)
-
-    def test_dataloader(self) -> DataLoader[Sample]:
-        """The problem."""
-        return self._repeated(1)
-
-    def predict_dataloader(self) -> DataLoader[Sample]:
-        """The problem."""
-        return self._repeated(1)
-
-    def transfer_batch_to_device(
-        self, batch: list[Sample], device: torch.device, dataloader_idx: int
-    ) -> list[Sample]:
-        """The problem stays where it is."""
-        return batch
-
-    def _repeated(self, count: int) -> DataLoader[Sample]:
-        samples = [self.sample] * count
-        return DataLoader(samples, batch_size=1, collate_fn=as_list)  # type: ignore[arg-type]
+def _sample(index: int, problem: Problem) -> Sample:
+    space = SearchSpace(problem)
+    return Sample(space, index, reference_seconds(space))

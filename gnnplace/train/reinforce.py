@@ -162,7 +162,7 @@ class Reinforce(Learner):
         return self.labels[sample.index][1] if sample.index in self.labels else drawn
 
     def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
-        """Loss of a problem's placements. ``states``: of the encoder, with gradients. [m, hidden]"""
+        """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
         network = self.policy.network(states.detach(), episodes.devices)
         seen = episodes.seen(network, lesson.unit_device)
         chosen = torch.from_numpy(seen.chosen).long()
