@@ -69,6 +69,7 @@ class Reinforce(Learner):
         label: weight of self-labelling.
         gradient: weight of the policy gradient.
         entropy: weight of the entropy in nats.
+        warmest: highest temperature of a draw; the lowest is 1.
         start: folder of a network to start from; its sizes must be those given here.
         learning_rate: the learning rate of Adam, at its highest.
         steps: training steps over which the learning rate falls to a tenth.
@@ -95,6 +96,7 @@ class Reinforce(Learner):
         label: float = 1.0,
         gradient: float = 1.0,
         entropy: float = 0.0,
+        warmest: float = 1.0,
         start: str | None = None,
         learning_rate: float = 1e-3,
         steps: int = 3000,
@@ -103,12 +105,14 @@ class Reinforce(Learner):
         check_least(hidden=(hidden, 1), layers=(layers, 0), decoder_hidden=(decoder_hidden, 1))
         check_least(memory=(memory, 1), samples=(samples, 2), kept=(kept, 2))
         check_least(label=(label, 0.0), gradient=(gradient, 0.0), entropy=(entropy, 0.0))
+        check_least(warmest=(warmest, 1.0))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
             begin_with(network, start)
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
         self.label, self.gradient, self.entropy = label, gradient, entropy
+        self.warmest = warmest
         self.episodes: OrderedDict[int, Episodes] = OrderedDict()
         self.labels: dict[int, tuple[float, IntArray]] = {}
 
@@ -140,7 +144,7 @@ class Reinforce(Learner):
         """Draws placements, and says what to make of them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
-        drawn = episodes.samples(network, self.samples, rng)
+        drawn = episodes.samples(network, self.samples, rng, self.warmest)
         seconds = self.seconds(episodes, drawn)
         self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
         best = self._best(sample, float(seconds.min()), drawn[int(seconds.argmin())])
