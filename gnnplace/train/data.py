@@ -235,8 +235,9 @@ class ProblemDataModule(LightningDataModule):
         draws = Draws(
             families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large, large_ops
         )
-        more = {"datasets": datasets, "presets": presets, "on_presets": on_presets}
-        draws = replace(draws, groups=groups, **more)
+        draws = replace(
+            draws, datasets=datasets, presets=presets, on_presets=on_presets, groups=groups
+        )
         validation = replace(
             draws,
             families=validation_families,

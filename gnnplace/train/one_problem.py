@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from lightning import LightningDataModule
@@ -35,7 +36,8 @@ class FewProblems(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Makes the samples."""
         if not self.samples:
-            self.samples = [_sample(i, problem) for i, problem in enumerate(self.problems)]
+            spaces = map(SearchSpace, self.problems)
+            self.samples = [Sample(space, index) for index, space in enumerate(spaces)]
 
     def train_dataloader(self) -> DataLoader[Sample]:
         """The problems in turn."""
@@ -44,15 +46,21 @@ class FewProblems(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Sample]:
         """The problems, once."""
-        return self._loader(self.samples)
+        return self._loader(
+            [replace(s, reference=reference_seconds(s.space)) for s in self.samples]
+        )
 
     def test_dataloader(self) -> DataLoader[Sample]:
         """The problems, once."""
-        return self._loader(self.samples)
+        return self._loader(
+            [replace(s, reference=reference_seconds(s.space)) for s in self.samples]
+        )
 
     def predict_dataloader(self) -> DataLoader[Sample]:
         """The problems, once."""
-        return self._loader(self.samples)
+        return self._loader(
+            [replace(s, reference=reference_seconds(s.space)) for s in self.samples]
+        )
 
     def transfer_batch_to_device(
         self, batch: list[Sample], device: torch.device, dataloader_idx: int
@@ -88,8 +96,3 @@ class OneProblem(FewProblems):
         if not self.problems:
             self.problems = [read_problem(self.path)]
         super().setup(stage)
-
-
-def _sample(index: int, problem: Problem) -> Sample:
-    space = SearchSpace(problem)
-    return Sample(space, index, reference_seconds(space))

@@ -21,7 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -98,14 +98,15 @@ class NetworkStudy:
     def run(self, orders: Sequence[str], seeds: int) -> None:
         """Trains and evaluates what is missing, seed by seed."""
         for name in RIVALS:
-            self._add_once(PRETRAINED, name, 0, lambda name=name: _by_placer(name))
+            self._add_once(PRETRAINED, name, 0, partial(_by_placer, name))
         for seed, order in product(range(seeds), orders):
-            network = self._trained(order, seed)
-            self._add_once(
-                PRETRAINED, order, seed, lambda n=network: _by_network([n] * 3, every_graph())
-            )
+            self._add_once(PRETRAINED, order, seed, partial(self._pretrained, order, seed))
         for seed, order in product(range(seeds), orders):
-            self._add_once(OWN, order, seed, lambda o=order, s=seed: self._own(o, s))
+            self._add_once(OWN, order, seed, partial(self._own, order, seed))
+
+    def _pretrained(self, order: str, seed: int) -> list[float]:
+        graphs = every_graph()
+        return _by_network([self._trained(order, seed)] * len(graphs), graphs)
 
     def _own(self, order: str, seed: int) -> list[float]:
         networks = [self._trained(order, seed, family) for family in DATASETS[SEARCHED]]
