@@ -55,7 +55,8 @@ def row_of(family: str, graph: str, cluster: str, groups: int) -> dict[str, Any]
     captured = find_dataset(family, Path(__file__).parents[1]).graph(graph)
     problem = dataset_problem(captured, preset(cluster), groups=groups or None)
     space = SearchSpace(problem)
-    found: dict[str, Any] = {"problem": graph, "family": family, "cluster": cluster}
+    found: dict[str, Any] = {"problem": graph, "placer": "", "seed": 0, "budget": 0.0}
+    found |= {"family": family, "cluster": cluster}
     found |= {"groups": groups, "ops": problem.num_ops, "units": problem.num_units}
     for name in NAMES:
         result = placer(name).place(problem, space=space)
