@@ -76,13 +76,6 @@ class PlacementPolicy(  # type: ignore[call-arg]
         self.aims = AimNet()
         self.refiner = Decoder(hidden, decoder_hidden, REFINING, PRIOR, directions=1)
 
-    def forward(self, graphs: Sequence[WalkGraph]) -> Tensor:
-        """Contexts of all visited ops of a batch, one problem after the other. [m, 2, H]
-
-        The second axis is the walk's direction: 0 forward, 1 backward.
-        """
-        return self.decoder.contexts(self.states(graphs))
-
     def states(self, graphs: Sequence[WalkGraph]) -> Tensor:
         """The encoder's states of all visited ops of a batch. [m, hidden]"""
         return encoded(self.encoder, [tensors_of(graph) for graph in graphs])
