@@ -44,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--steps",
         int,
         COUNT,
-        default=800,
+        default=1200,
         help="With --network: the number of steps of each training.",
     )
     parser.add_argument("--parts", default=PARTS, help="The parts of the problems to evaluate on.")

@@ -92,7 +92,9 @@ def test_a_policy_of_ones_own_takes_the_place_of_the_packages(tmp_path):
         (a == b).all() for a, b in zip(own.policy.parameters(), policy.parameters(), strict=True)
     )
     assert own.place(problem).step_time > 0
-    with pytest.raises(InputError, match="'heft': checkpoint is an option of learned, gnn, best alone"):
+    with pytest.raises(
+        InputError, match="'heft': checkpoint is an option of learned, gnn, best alone"
+    ):
         make_placer("heft", checkpoint=str(tmp_path / "policy"))
     with pytest.raises(FormatError, match="nowhere"):
         make_placer("best", checkpoint="nowhere")

@@ -68,7 +68,9 @@ STUDIED = (
 )
 CLUSTER, GROUPS = "nvlink-v100-4", 200  # the machine, and ops of a graph on it
 OWN_GROUPS = (120, 160, 200, 240)  # of the graphs that a family is learned from
-OWN_SHARE = 6  # first training over that on one family, in steps
+OWN_SHARE = 8  # first training over that on one family, in steps
+SMALL: dict[str, Any] = {"samples": 24, "kept": 6}  # draws of each problem
+BATCH = 4  # problems a step: many small steps
 CLUSTERS = ("nvlink-v100-4", "pcie-v100-4", "nvlink-a100-4", "pcie-t4-4", "mixed-v100-t4-4")
 
 
@@ -127,11 +129,15 @@ class NetworkStudy:
     ) -> tuple[Reinforce, LightningDataModule, int]:
         torch.manual_seed(seed)
         if family is None:
-            return Reinforce(order=order, steps=self.steps), training_data(seed), self.steps
+            return (
+                Reinforce(order=order, steps=self.steps, **SMALL),
+                training_data(seed),
+                self.steps,
+            )
         steps = max(1, self.steps // OWN_SHARE)
         start = str(self.folder / "networks" / f"{order}-{seed}")
-        module = Reinforce(order=order, steps=steps, start=start, learning_rate=5e-4)
-        return module, FewProblems(own_problems(family), steps, batch_size=8), steps
+        module = Reinforce(order=order, steps=steps, start=start, learning_rate=5e-4, **SMALL)
+        return module, FewProblems(own_problems(family), steps, BATCH), steps
 
     def _add_once(
         self, part: str, placer: str, seed: int, seconds: Callable[[], list[float]]
@@ -150,7 +156,7 @@ def study_network_orders(
     *,
     orders: str = "",
     seeds: int = 1,
-    steps: int = 800,
+    steps: int = 1200,
     run: bool = True,
     progress: Say = lambda line: None,
 ) -> None:
@@ -215,7 +221,7 @@ def training_data(seed: int) -> ProblemDataModule:
         microbatches=(1,),
         problems=640,
         pool=640,
-        batch_size=8,
+        batch_size=BATCH,
         seed=seed,
     )
 

@@ -18,6 +18,7 @@ from tests.bench.small_problems import drawn
 
 torch.set_num_threads(1)
 FAMILIES = ("searched-cnn", "searched-rnn", "nmt")
+SMALL = {"hidden": 8, "layers": 1, "samples": 4}
 ORDERS = "topological,reverse-topological"
 
 
@@ -29,9 +30,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(networks, "_graphs_of", lambda family: len(spaces))
     monkeypatch.setattr(networks, "own_problems", lambda family: problems[:2])
     monkeypatch.setattr(networks, "training_data", lambda seed: FewProblems(problems, 2, 2))
-    monkeypatch.setattr(
-        networks, "Reinforce", lambda **given: Reinforce(hidden=8, layers=1, samples=4, **given)
-    )
+    monkeypatch.setattr(networks, "Reinforce", lambda **given: Reinforce(**(given | SMALL)))
 
 
 def rows(folder):
@@ -39,19 +38,19 @@ def rows(folder):
 
 
 def test_every_order_is_trained_and_evaluated_once(tmp_path):
-    study_network_orders(tmp_path, orders=ORDERS, steps=6)
+    study_network_orders(tmp_path, orders=ORDERS, steps=8)
     made = rows(tmp_path)
     assert len(made) == len(RIVALS) + 2 + 2
     assert [len(r["one"]) for r in made if r["problem"] == OWN] == [6, 6]
     text, report = (tmp_path / FILE).read_text(), (tmp_path / REPORT).read_text()
     assert "| `gnn`, reverse-topological | 1 |" in report
     assert "| `learned` | 1 |" in report
-    study_network_orders(tmp_path, orders=ORDERS, steps=6)
+    study_network_orders(tmp_path, orders=ORDERS, steps=8)
     assert (tmp_path / FILE).read_text() == text
 
 
 def test_a_row_is_what_the_trained_network_places(tmp_path):
-    study_network_orders(tmp_path, orders="topological", steps=6)
+    study_network_orders(tmp_path, orders="topological", steps=8)
     network = read_gnn(tmp_path / "networks" / "topological-0")
     assert network.order == "topological"
     row = next(r for r in rows(tmp_path) if r["placer"] == "topological")
