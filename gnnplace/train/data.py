@@ -62,8 +62,6 @@ class Draws:
         presets: names of clusters; empty for drawn clusters alone.
         on_presets: share of captured problems that are on one of ``presets``.
         groups: least and most groups of a captured graph.
-        jitter: most standard deviation of the log of what op times and bytes of captured graphs
-            are multiplied by, without micro-batches: few graphs become many.
     """
 
     families: tuple[str, ...]
@@ -81,14 +79,13 @@ class Draws:
     presets: tuple[str, ...] = ()
     on_presets: float = 0.0
     groups: tuple[int, int] = GROUPS
-    jitter: float = 0.0
 
     def problem(self, index: int) -> Problem:
         """Problem number ``index``."""
         rng = np.random.default_rng([self.seed + index, TELLING])
         captured, large = rng.random() < self.captured, rng.random() < self.large
         if captured:
-            return self._jittered(self._captured(index, large, rng), rng)
+            return self._captured(index, large, rng)
         return random_families.random_problem(
             self.families[index % len(self.families)],
             self.seed + index,
@@ -117,16 +114,6 @@ class Draws:
             batch=self.batch,
             most_ops=self.large_ops[1] if large else random_families.MOST_OPS,
         )
-
-    def _jittered(self, problem: Problem, rng: np.random.Generator) -> Problem:
-        """The problem with other times and bytes."""
-        if self.jitter == 0.0 or problem.microbatches > 1:
-            return problem
-        graph, spread = problem.graph, self.jitter * rng.random(2)
-        factor = np.exp(spread[0] * rng.normal(size=graph.num_ops))
-        size = graph.size * np.exp(spread[1] * rng.normal(size=graph.num_tensors))
-        time = {kind: seconds * factor for kind, seconds in problem.time.items()}
-        return replace(problem, time=time, graph=replace(graph, size=size))
 
     def _on_preset(self, graph: CapturedGraph, large: bool, rng: np.random.Generator) -> Problem:
         cluster = preset(self.presets[int(rng.integers(len(self.presets)))])
@@ -196,8 +183,6 @@ class ProblemDataModule(LightningDataModule):
         presets: names of clusters for captured graphs, beside drawn clusters.
         on_presets: share of captured problems that are on one of ``presets``.
         groups: least and most groups of a captured graph.
-        jitter: most standard deviation of the log of what op times and bytes of captured graphs
-            are multiplied by in training.
         pool: number of training problems that are met over and over; None: each is met once.
         batch_size: problems a step.
         seed: the seed of the training problems; validation and test problems are always the same.
@@ -223,7 +208,6 @@ class ProblemDataModule(LightningDataModule):
         presets: tuple[str, ...] = (),
         on_presets: float = 0.0,
         groups: tuple[int, int] = GROUPS,
-        jitter: float = 0.0,
         pool: int | None = None,
         batch_size: int = 8,
         seed: int = 0,
@@ -252,9 +236,7 @@ class ProblemDataModule(LightningDataModule):
             seed=TEST_SEEDS,
             clusters=(*clusters, "two-tier"),
         )
-        self.train = Problems(
-            replace(draws, batch=BATCH, jitter=jitter), reference=False, pool=pool
-        )
+        self.train = Problems(replace(draws, batch=BATCH), reference=False, pool=pool)
         self.held_out = {
             "validation": Problems(validation, reference=True),
             "test": Problems(test, reference=True),

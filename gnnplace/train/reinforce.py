@@ -12,7 +12,7 @@ its scores, and each is simulated: seconds c(k). Two losses share the draws.
   the mean over draws of advantage times the mean over decisions of -log p(chosen). Only the
   ``kept`` draws of greatest and least advantage are learned from: the others say least.
 
-``label`` and ``gradient`` weigh the two. An entropy bonus keeps draws apart.
+``label`` and ``gradient`` weigh the two.
 
 Cost of a problem: K decodes and simulations in numba, ``kept`` + 1 decodes in torch, one encoding.
 """
@@ -68,8 +68,6 @@ class Reinforce(Learner):
         kept: draws of each problem that the policy gradient learns from.
         label: weight of self-labelling.
         gradient: weight of the policy gradient.
-        entropy: weight of the entropy in nats.
-        warmest: highest temperature of a draw; the lowest is 1.
         start: folder of a network to start from; its sizes must be those given here.
         learning_rate: the learning rate of Adam, at its highest.
         steps: training steps over which the learning rate falls to a tenth.
@@ -95,8 +93,6 @@ class Reinforce(Learner):
         kept: int = 8,
         label: float = 1.0,
         gradient: float = 1.0,
-        entropy: float = 0.0,
-        warmest: float = 1.0,
         start: str | None = None,
         learning_rate: float = 1e-3,
         steps: int = 3000,
@@ -104,15 +100,13 @@ class Reinforce(Learner):
     ) -> None:
         check_least(hidden=(hidden, 1), layers=(layers, 0), decoder_hidden=(decoder_hidden, 1))
         check_least(memory=(memory, 1), samples=(samples, 2), kept=(kept, 2))
-        check_least(label=(label, 0.0), gradient=(gradient, 0.0), entropy=(entropy, 0.0))
-        check_least(warmest=(warmest, 1.0))
+        check_least(label=(label, 0.0), gradient=(gradient, 0.0))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
             begin_with(network, start)
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
-        self.label, self.gradient, self.entropy = label, gradient, entropy
-        self.warmest = warmest
+        self.label, self.gradient = label, gradient
         self.episodes: OrderedDict[int, Episodes] = OrderedDict()
         self.labels: dict[int, tuple[float, IntArray]] = {}
 
@@ -144,7 +138,7 @@ class Reinforce(Learner):
         """Draws placements, and says what to make of them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
-        drawn = episodes.samples(network, self.samples, rng, self.warmest)
+        drawn = episodes.samples(network, self.samples, rng)
         seconds = self.seconds(episodes, drawn)
         self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
         best = self._best(sample, float(seconds.min()), drawn[int(seconds.argmin())])
@@ -179,8 +173,7 @@ class Reinforce(Learner):
         )
         logs = torch.log_softmax(scores, dim=-1)
         taken = logs.gather(-1, chosen[..., None])[..., 0].mean(dim=1)
-        entropy = -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0.0)).sum(dim=-1).mean()
-        return -(torch.from_numpy(lesson.weight).float() * taken).sum() - self.entropy * entropy
+        return -(torch.from_numpy(lesson.weight).float() * taken).sum()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the best placements, as numbers and tensors alone."""

@@ -91,23 +91,14 @@ class Episodes:
         """Device of each unit by the best score at every decision. [U]"""
         return self._decode(network, None, None)[0]
 
-    def samples(
-        self, network: Network, count: int, rng: np.random.Generator, warmest: float = 1.0
-    ) -> IntArray:
+    def samples(self, network: Network, count: int, rng: np.random.Generator) -> IntArray:
         """Device of each unit in the greedy decode and in draws from the softmax. [count + 1, U]
 
         Gumbel noise on the scores makes the highest one a draw.
-
-        Args:
-            network: what decides.
-            count: draws.
-            rng: the only source of randomness.
-            warmest: temperature of the last draw's softmax; those before are between it and 1.
         """
         problem = self.space.problem
         noise = rng.gumbel(size=(count + 1, problem.num_units, problem.num_devices))
         noise[0] = 0.0
-        noise[1:] *= np.geomspace(1.0, warmest, count)[:, None, None]
         return self._decode(network, noise.astype(np.float32), None)
 
     def seen(self, network: Network, unit_device: IntArray) -> Seen:
