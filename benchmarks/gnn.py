@@ -81,6 +81,11 @@ def seconds(rows: list[dict[str, Any]], name: str) -> FloatArray:
     return np.array([row[name][0] for row in rows])
 
 
+def ratios(rows: list[dict[str, Any]], name: str, other: str) -> Interval | None:
+    """Step times of one placer over another's, paired by graph."""
+    return geometric_interval((seconds(rows, name) / seconds(rows, other)).tolist())
+
+
 def shown(interval: Interval | None) -> str:
     assert interval is not None
     return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
@@ -95,7 +100,7 @@ def standings(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for name in NAMES:
         parts = [[r for r in rows if r["family"] == f] for f in FAMILIES] + [rows]
-        cells = [shown(geometric_interval(seconds(p, name) / seconds(p, "single"))) for p in parts]
+        cells = [shown(ratios(p, name, "single")) for p in parts]
         taken = np.median([row[name][1] for row in rows])
         lines.append(f"| `{name}` | {' | '.join(cells)} | {taken:.3f} |")
     return lines
@@ -110,7 +115,7 @@ def duels(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for name in NAMES[:-1]:
         parts = [[r for r in rows if r["family"] == f] for f in FAMILIES] + [rows]
-        cells = [shown(geometric_interval(seconds(p, GNN) / seconds(p, name))) for p in parts]
+        cells = [shown(ratios(p, GNN, name)) for p in parts]
         logs = np.log(seconds(rows, GNN) / seconds(rows, name))
         counts = [(logs < -1e-3).sum(), (np.abs(logs) <= 1e-3).sum(), (logs > 1e-3).sum()]
         lines.append(f"| `{name}` | {' | '.join(cells)} | {', '.join(map(str, counts))} |")
