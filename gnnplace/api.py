@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from gnnplace.splitting.run.sharded import run_sharded as run_shard
     from gnnplace.studies.costs.study import study_costs as study_costs
     from gnnplace.studies.fidelity import check_fidelity as check_fidelity
+    from gnnplace.studies.orders.networks import study_network_orders as study_network_orders
     from gnnplace.studies.orders.study import study_orders as study_orders
     from gnnplace.studies.road import walk_road as walk_road
     from gnnplace.tracing.models import capture_model as capture
@@ -124,6 +125,7 @@ LATE = {
     "shard_network": ("gnnplace.splitting.answers", "shard_network"),
     "study_costs": ("gnnplace.studies.costs.study", "study_costs"),
     "study_hybrid": ("gnnplace.hybrid.study", "study_hybrid"),
+    "study_network_orders": ("gnnplace.studies.orders.networks", "study_network_orders"),
     "study_orders": ("gnnplace.studies.orders.study", "study_orders"),
     "summarise": ("gnnplace.bench", "summarise"),
     "verify_data": ("gnnplace.data.datasets", "verify"),
@@ -189,6 +191,7 @@ __all__ = [
     "simulate",
     "study_costs",
     "study_hybrid",
+    "study_network_orders",
     "study_orders",
     "summarise",
     "verify_data",
