@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from gnnplace.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.pipelines.plans import plan_model as plan
+    from gnnplace.pipelines.run.workers import run_plan as run_plan
     from gnnplace.profiling.cache import measured_anew as measured_anew
     from gnnplace.profiling.problems import estimated_problem as estimated_problem
     from gnnplace.profiling.problems import profile_model as profile
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from gnnplace.splitting.run.sharded import run_sharded as run_shard
     from gnnplace.studies.costs.study import study_costs as study_costs
     from gnnplace.studies.fidelity import check_fidelity as check_fidelity
+    from gnnplace.studies.orders.networks import study_network_orders as study_network_orders
     from gnnplace.studies.orders.study import study_orders as study_orders
     from gnnplace.studies.road import walk_road as walk_road
     from gnnplace.tracing.models import capture_model as capture
@@ -110,6 +112,7 @@ LATE = {
     "profile": ("gnnplace.profiling.problems", "profile_model"),
     "read_or_profile": ("gnnplace.profiling.problems", "read_or_profile"),
     "say_batch": ("gnnplace.tracing.models", "say_batch"),
+    "run_plan": ("gnnplace.pipelines.run.workers", "run_plan"),
     "run_shard": ("gnnplace.splitting.run.sharded", "run_sharded"),
     "run_suite": ("gnnplace.bench", "run_suite"),
     "shard": ("gnnplace.splitting.run.planning", "plan_model"),
@@ -122,6 +125,7 @@ LATE = {
     "shard_network": ("gnnplace.splitting.answers", "shard_network"),
     "study_costs": ("gnnplace.studies.costs.study", "study_costs"),
     "study_hybrid": ("gnnplace.hybrid.study", "study_hybrid"),
+    "study_network_orders": ("gnnplace.studies.orders.networks", "study_network_orders"),
     "study_orders": ("gnnplace.studies.orders.study", "study_orders"),
     "summarise": ("gnnplace.bench", "summarise"),
     "verify_data": ("gnnplace.data.datasets", "verify"),
@@ -174,6 +178,7 @@ __all__ = [
     "read_or_profile",
     "read_placement_for",
     "resolve_cluster",
+    "run_plan",
     "run_shard",
     "run_suite",
     "say_batch",
@@ -186,6 +191,7 @@ __all__ = [
     "simulate",
     "study_costs",
     "study_hybrid",
+    "study_network_orders",
     "study_orders",
     "summarise",
     "verify_data",

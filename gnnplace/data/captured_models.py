@@ -25,7 +25,8 @@ SPLIT: Mapping[str, str] = {
     "seq2seq": TEST,
     "t5": TEST,
 }
-# Families of the datasets beside the store (``recipes``); nothing shipped learned from them.
+# Families of the datasets beside the store (``recipes``). The policy of ``learned`` learned from
+# none of them, the network of ``gnn`` from the training part.
 MORE_SPLIT: Mapping[str, str] = {
     "densenet": TRAIN,
     "unet": TRAIN,

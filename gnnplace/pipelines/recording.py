@@ -37,6 +37,7 @@ from gnnplace.tracing.translate import is_view
 
 QUEUED = ("linear", "addmm")
 """Calls whose weight gradients can be made later than those of what they read."""
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FREE = ("empty", "empty_like", "empty_strided", "new_empty", "detach", "alias")
 """Ops that launch nothing, beside views."""
 
@@ -139,11 +140,10 @@ class _Saved:
 @contextmanager
 def precision_of(name: str) -> Iterator[None]:
     """What a precision in Lightning's words means for the calls of a forward pass."""
-    kinds = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-    if name not in kinds:
+    if name not in MIXED:
         yield
         return
-    with torch.autocast("cpu", kinds[name]):
+    with torch.autocast("cpu", MIXED[name]):
         yield
 
 
@@ -180,9 +180,11 @@ def record(
             _operand(graph, value, axes, share)
             for value, axes in zip(call.reads, rule.reads, strict=True)
         ]
+        # What a call changes in place must be no leaf; making the copy is no part of the call.
+        given = [x.clone() if call.inplace or call.changes else x for x in operands]
         keeping = torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda x: x)
         with ops, keeping, precision_of(precision):
-            results = _run(call, rule, share, operands)
+            results = _run(call, rule, share, given)
         forward = ops.taken()
         ops.phase = BACKWARD
         learned = [r for r in results if r.requires_grad]
@@ -194,14 +196,14 @@ def record(
         every = [x for x in operands if x.requires_grad]
         backward = _gradients(ops, learned, made)
         whole = _gradients(ops, learned, every)
-    own = {x.untyped_storage()._cdata for x in (*operands, *results)}
+    own = {x.untyped_storage()._cdata for x in (*given, *results)}
     inner = sum(size for key, size in saved.storages.items() if key not in own)
     kept = saved.storages
     return Recorded(
         forward,
         backward,
         whole,
-        tuple(x.untyped_storage()._cdata in kept for x in operands),
+        tuple(x.untyped_storage()._cdata in kept for x in given),
         tuple(x.untyped_storage()._cdata in kept for x in results),
         inner,
         max((float(i.bytes) for i in ops.values.values()), default=0.0),
@@ -228,10 +230,9 @@ def _operand(
 def _run(
     call: LayerCall, rule: Rule, share: Share, operands: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    given = [x.view_as(x) if call.inplace or call.changes else x for x in operands]
     # Shards draw the whole mask to have one device's numbers; on paper each draws its own.
     alone = replace(rule, run=None) if "dropout" in call.kind else rule
-    return run_part(call, alone, share, given)
+    return run_part(call, alone, share, operands)
 
 
 def _gradients(

@@ -13,13 +13,15 @@ from gnnplace.planning.draft import Draft, Priced, meshes_of, realized
 from gnnplace.planning.given import draft_of_plan, draft_of_words
 from gnnplace.planning.mesh import Fabric, Mesh
 from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
+from gnnplace.planning.rows import with_messages, words
 from gnnplace.planning.search import Found, micro_batch_sizes, search
-from gnnplace.planning.stage import Pricer, Stage
+from gnnplace.planning.stage import Pricer, Stage, StageCost
 
 MEAN = (
     "the loss is taken to be a mean over examples; gnnplace capture --microbatches proves whether "
     "it may be cut"
 )
+UNLIKE = "its stages have unlike numbers of replicas: it is predicted, and cannot be run"
 NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
 
 
@@ -72,9 +74,9 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         precision=chain.precision,
         optimizer=chain.optimizer,
         schedule=draft.schedule,
-        stages=[_entry(chain, cluster, stage) for stage in draft.stages],
+        stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
         ranks=list(draft.ranks),
-        actions=[[str(a) for a in actions] for actions in priced.timing.orders],
+        actions=words(with_messages(priced.timing.orders, draft.ranks)),
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
@@ -83,7 +85,9 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         memory=_memory(priced, cluster),
     )
     shared = draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1
-    return Plan(file, reason, (*chain.notices, *((MEAN,) if shared else ())))
+    unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
+    told = (*((MEAN,) if shared else ()), *((UNLIKE,) if unlike else ()))
+    return Plan(file, reason, (*chain.notices, *told))
 
 
 def _claim(bound: float | None, step: float) -> str:
@@ -95,7 +99,13 @@ def _claim(bound: float | None, step: float) -> str:
     return f"no plan of {space} takes less than the bound, by predicted times"
 
 
-def _entry(chain: Chain, cluster: Cluster, stage: Stage) -> StageEntry:
+def _entry(
+    chain: Chain, cluster: Cluster, draft: Draft, number: int, costs: StageCost
+) -> StageEntry:
+    stage = draft.stages[number]
+    kind = cluster.devices[stage.mesh.first].kind
+    examples = draft.size // stage.mesh.replicas
+    placed = chain.placed
     own = chain.segments[stage.first : stage.last]
     again = [chain.segments[s].name for s in sorted(stage.recompute)]
     return StageEntry(
@@ -104,6 +114,10 @@ def _entry(chain: Chain, cluster: Cluster, stage: Stage) -> StageEntry:
         devices=stage.mesh.rows(cluster),
         zero=stage.zero,
         recompute=again,
+        placements=placed(kind, stage.mesh.shards, examples, stage.first, stage.last)
+        if placed is not None and stage.mesh.shards > 1
+        else {},
+        saved=costs.saved,
     )
 
 
@@ -194,23 +208,23 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     return Plan(plan.file, f"nothing fits; the leanest plan: {plan.reason}", plan.notices)
 
 
-def given_plan(chain: Chain, cluster: Cluster, words: str | Plan) -> Plan:
+def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
     """What a plan of one's own takes.
 
     Args:
         chain: the model.
         cluster: its devices in topology order.
-        words: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", or
+        given: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", or
             a plan that was read.
 
     Raises:
         InputError: naming the word that is wrong, or what does not fit the model or the cluster.
     """
     fabric = Fabric(cluster)
-    if isinstance(words, Plan):
-        draft = draft_of_plan(chain, cluster, words)
+    if isinstance(given, Plan):
+        draft = draft_of_plan(chain, cluster, given)
     else:
-        draft = draft_of_words(chain, cluster, words)
+        draft = draft_of_words(chain, cluster, given)
     priced = realized(Pricer(chain, fabric, draft.size), draft)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as given")

@@ -18,7 +18,8 @@ class StageEntry(Schema):
     """A stage of a plan's file.
 
     `devices` is a mesh, a row a replica and a column a shard. `placements` gives the split of
-    parameters over the shards in DTensor's words: R, or S and the axis.
+    parameters and calls over the shards in DTensor's words (`pipelines.run.layouts`). `saved` are
+    the bytes that a device keeps of a micro-batch between its forward and its backward pass.
     """
 
     modules: list[str]
@@ -27,6 +28,7 @@ class StageEntry(Schema):
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: list[str] = []
     placements: dict[str, list[str]] = {}
+    saved: float | None = None
 
 
 class MemoryEntry(Schema):
