@@ -23,7 +23,7 @@ def test_corners_are_divisors_and_small():
 
 
 @pytest.mark.parametrize("spec", [GPT2, "vit?batch=8", "unet?batch=8", "seq2seq?batch=8"])
-@pytest.mark.parametrize(("shards", "examples"), [(1, 8), (2, 8), (8, 8), (4, 1)])
+@pytest.mark.parametrize(("shards", "examples"), [(1, 8), (2, 8), (8, 8), (4, 2)])
 def test_sizes_are_those_of_a_recording(spec, shards, examples):
     source = chain_of(spec, CLUSTER, precision="bf16-mixed").source.parts
     for call, op in enumerate(source.layers.operations.ops):
