@@ -29,6 +29,7 @@ from gnnplace.splitting.layers.calls import PARAMETER
 from gnnplace.splitting.run.planning import LayerGraph
 from gnnplace.splitting.tables.costs import MeshMachine, move
 from gnnplace.splitting.tables.layout import (
+    CALL,
     Configuration,
     Shape,
     SplitGraph,
@@ -181,6 +182,18 @@ class ModelCosts:
         """Of the examples of one replica's micro-batch."""
         return float(self.layers.operations.values[value].bytes) / mesh[1]
 
+    def entering_values(self, number: int, calls: Sequence[int]) -> tuple[int, ...]:
+        """Values that calls outside of a segment make for it: what crosses, and masks and such."""
+        graph = self.layers.operations
+        own = {v for i in calls for v in graph.ops[i].results}
+        others = {
+            v
+            for i in calls
+            for v in graph.ops[i].reads
+            if graph.values[v].source == CALL and v not in own
+        }
+        return tuple(sorted(others | set(self.cuts.crossing[number])))
+
     def _entering(self, number: int, mesh: tuple[int, int]) -> float:
         return sum(self._bytes(value, mesh) for value in self.cuts.crossing[number])
 
@@ -227,7 +240,7 @@ class SegmentProblem(CapturedProblem):
         """The problem of a segment on one kind of device."""
         graph = source.layers.operations
         whole = Mesh(0, 1, mesh[0])
-        entering = source.cuts.crossing[number]
+        entering = source.entering_values(number, calls)
         last = number + 1 >= len(source.cuts.runs)
         leaving = () if last else source.cuts.crossing[number + 1]
         own = {v for i in calls for v in graph.ops[i].results}

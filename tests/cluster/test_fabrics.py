@@ -145,7 +145,7 @@ def test_any_number_of_servers():
     assert cluster.links[-1].source == "gpu:63"
     assert load_cluster("dgx-h100-3x8").num_devices == 24
     for name, told in (
-        ("dgx-h100-64x8", "256 devices at most"),
+        ("dgx-h100-256x8", "1024 devices at most"),
         ("dgx-h100-1x8", "two servers at least"),
         ("dgx-h100-4x4", "neither a file nor a preset"),
         ("dgx-h200-4x8", "neither a file nor a preset"),
