@@ -10,10 +10,11 @@ from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Draft, Priced, meshes_of, realized
-from gnnplace.planning.given import draft_of_plan, draft_of_words
+from gnnplace.planning.given import draft_of_plan, draft_of_words, orders_in
 from gnnplace.planning.mesh import Fabric, Mesh
 from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
-from gnnplace.planning.search import Found, micro_batch_sizes, search
+from gnnplace.planning.search import Found, search
+from gnnplace.planning.space import micro_batch_sizes
 from gnnplace.planning.stage import Pricer, Stage
 
 MEAN = (
@@ -74,7 +75,7 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         schedule=draft.schedule,
         stages=[_entry(chain, cluster, stage) for stage in draft.stages],
         ranks=list(draft.ranks),
-        actions=[[str(a) for a in actions] for actions in priced.timing.orders],
+        actions=[[str(a) for a in actions] for actions in priced.orders],
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
@@ -211,7 +212,8 @@ def given_plan(chain: Chain, cluster: Cluster, words: str | Plan) -> Plan:
         draft = draft_of_plan(chain, cluster, words)
     else:
         draft = draft_of_words(chain, cluster, words)
-    priced = realized(Pricer(chain, fabric, draft.size), draft)
+    orders = orders_in(words) if isinstance(words, Plan) else None
+    priced = realized(Pricer(chain, fabric, draft.size), draft, orders)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as given")
     return plan_of(chain, cluster, priced)
