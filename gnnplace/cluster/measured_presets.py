@@ -138,6 +138,7 @@ MACHINES: Mapping[str, Machine] = {
     "pcie-l40s-2": Machine("l40s", 2, "pcie-l40s"),
     "pcie-a40-8": Machine("a40", 8, "pcie-a40"),
     "dgx-a100-80-2x8": Machine("a100-80", 8, "nvswitch-a100", PORT, 2, "network-dgx-a100"),
+    "superpod-a100-80-2x8": Machine("a100-80", 8, "nvswitch-a100", PORT, 2, "infiniband-dgx-a100"),
     "dgx-h100-2x8": Machine("h100", 8, "nvswitch-h100", PORT, 2, "infiniband-dgx-h100"),
     "dgx-h100-4x8": Machine("h100", 8, "nvswitch-h100", PORT, 4, "infiniband-dgx-h100"),
     "infiniband-gh200-8x1": Machine("gh200", 1, None, PORT, 8, "infiniband-gh200"),

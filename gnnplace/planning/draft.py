@@ -199,7 +199,10 @@ def _message(pricer: Pricer, draft: Draft, before: Stage, after: Stage) -> float
     """Seconds of what crosses a cut: every device sends its replica's part to its counterpart."""
     replicas = min(before.mesh.replicas, after.mesh.replicas)
     size = float(pricer.chain.border[before.last]) * draft.size / replicas
-    return pricer.fabric.send(size, before.mesh.devices[-1], after.mesh.devices[0])
+    pairs = [
+        (a, b) for a, b in zip(before.mesh.devices, after.mesh.devices, strict=False) if a != b
+    ]
+    return pricer.fabric.sends(size, pairs[::-1]) if pairs else 0.0
 
 
 def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:

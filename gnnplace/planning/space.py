@@ -81,8 +81,10 @@ def _exchanged(pricer: Pricer, mesh: Mesh, zero: int, total: float) -> tuple[flo
     """Seconds a parameter of what replicas exchange: for every micro-batch, and at the end."""
     own, gradient, _ = PARAMETER[pricer.chain.precision]
     members, total = mesh.of_replicas(), max(total, 1.0)
-    gather = pricer.fabric.collective(ALL_GATHER, own * total, members) / total
-    scatter = pricer.fabric.collective(REDUCE_SCATTER, gradient * total, members) / total
+    gather = pricer.fabric.collective(ALL_GATHER, own * total, members, mesh.shards) / total
+    scatter = (
+        pricer.fabric.collective(REDUCE_SCATTER, gradient * total, members, mesh.shards) / total
+    )
     during = {2: scatter, 3: 2 * gather + scatter}.get(zero, 0.0)
     after = {3: 0.0, 2: gather}.get(zero, gather + scatter)
     return during, after

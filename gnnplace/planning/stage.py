@@ -222,21 +222,25 @@ class Pricer:
     def _gather(self, stage: Stage, size: float) -> float:
         if stage.zero < 3:
             return 0.0
-        return self.fabric.collective(ALL_GATHER, size, stage.mesh.of_replicas())
+        return self._exchange(ALL_GATHER, size, stage)
 
     def _scatter(self, stage: Stage, size: float) -> float:
         if stage.zero < 2:
             return 0.0
-        return self.fabric.collective(REDUCE_SCATTER, size, stage.mesh.of_replicas())
+        return self._exchange(REDUCE_SCATTER, size, stage)
 
     def _reduction(self, stage: Stage, own: float, gradient: float) -> float:
-        members = stage.mesh.of_replicas()
         if stage.zero == 0:
-            return self.fabric.collective(ALL_REDUCE, gradient, members)
-        gather = self.fabric.collective(ALL_GATHER, own, members) if stage.zero < 3 else 0.0
+            return self._exchange(ALL_REDUCE, gradient, stage)
+        gather = self._exchange(ALL_GATHER, own, stage) if stage.zero < 3 else 0.0
         if stage.zero > 1:
             return gather
-        return gather + self.fabric.collective(REDUCE_SCATTER, gradient, members)
+        return gather + self._exchange(REDUCE_SCATTER, gradient, stage)
+
+    def _exchange(self, op: str, size: float, stage: Stage) -> float:
+        """Seconds of a collective of replicas; that of every shard goes at the same time."""
+        mesh = stage.mesh
+        return self.fabric.collective(op, size, mesh.of_replicas(), mesh.shards)
 
     def fitted(
         self, stages: Sequence[Stage], flying: Sequence[int], limit: float

