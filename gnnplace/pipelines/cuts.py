@@ -8,7 +8,7 @@ A cut is a position that no fewer values cross nearby: before and after a block 
 tensor, inside two and more; in the decoder of a translator also what the encoder made; in a U-Net
 also the skips. Between two narrower places it is one only if a good part of the model's products
 is between them (`LARGE`): inside of one attention a stage never begins, and its split over shards
-stays in one piece. What has neither parameters nor a product of its own goes with the run before it.
+stays in one piece. What has neither parameters nor a product goes with the run before it.
 
 Runs with equal calls, shapes and wiring are of one kind.
 """

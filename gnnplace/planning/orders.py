@@ -1,16 +1,19 @@
 """The order of actions: which pass of which micro-batch every rank of a pipeline runs next.
 
 A pipeline of C chunks on P ranks runs for every chunk and micro-batch a forward pass F, the
-gradients of activations I and those of weights W (or B, both at once). All orders but interleaved's
-come from one list schedule (`listing`): a rank takes what is ready, I before F before W, and no F
-while as many micro-batches are in flight on that chunk as its limit says. What differs is the
+gradients of activations I and those of weights W (or B, both at once):
+
+* 1f1b (Narayanan et al., 2021, arXiv 2104.04473, section 2.2.1): chunk c on rank c; P - c - 1
+  forward passes, then a forward and a backward pass B in turns, then the backward passes left;
+* interleaved:v (there, section 2.2.2): v P chunks, chunk c on rank c mod P, in Megatron-LM's order:
+  P micro-batches through one chunk, then through the next; M is a multiple of P.
+
+Others come from a list schedule (`listing`): a rank takes what is ready, I before F before W, and
+no F while as many micro-batches are in flight on that chunk as its limit says. What differs is the
 limits, and which rank has which chunk:
 
-* 1f1b (Narayanan et al., 2021, arXiv 2104.04473): chunk c on rank c, P - c in flight, B;
-* zero-bubble (Qi et al., 2024, arXiv 2401.10241, ZB-H1): the same with I and W apart, W where
+* zero-bubble (Qi et al., 2024, arXiv 2401.10241, ZB-H1): chunk c on rank c, P - c in flight, W where
   nothing else is ready: the memory is that of 1f1b;
-* interleaved:v (2104.04473, section 2.2): v P chunks, chunk c on rank c mod P, in Megatron-LM's
-  order: P micro-batches through one chunk, then through the next; M is a multiple of P;
 * v (2401.10241, section 5): 2 P chunks, chunk c on rank c and 2 P - 1 - c on the same.
 
 Complexity: O(C M log(C M)) for M micro-batches.
@@ -217,12 +220,26 @@ def is_apart(schedule: str) -> bool:
     return schedule.partition(":")[0] in ("zero-bubble", "v")
 
 
+def one_by_one(ranks: int, microbatches: int) -> Orders:
+    """A forward and a backward pass in turns, after as many forward passes as ranks follow."""
+    made = []
+    for rank in range(ranks):
+        ahead = min(ranks - rank - 1, microbatches)
+        forward = [Action(rank, FORWARD, m) for m in range(microbatches)]
+        backward = [Action(rank, FULL, m) for m in range(microbatches)]
+        turns = [a for pair in zip(forward[ahead:], backward, strict=False) for a in pair]
+        made.append((*forward[:ahead], *turns, *backward[microbatches - ahead :]))
+    return tuple(made)
+
+
 def order_of(schedule: str, line: Pipeline) -> Orders:
     """Every rank's order under a schedule.
 
     Raises:
         InputError: interleaved where M is no multiple of P.
     """
+    if schedule == "1f1b":
+        return one_by_one(line.ranks, line.microbatches)
     if not schedule.startswith("interleaved"):
         return ordered(line)
     if line.microbatches % line.ranks:
