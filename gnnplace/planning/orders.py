@@ -12,8 +12,8 @@ Others come from a list schedule (`listing`): a rank takes what is ready, I befo
 no F while as many micro-batches are in flight on that chunk as its limit says. What differs is the
 limits, and which rank has which chunk:
 
-* zero-bubble (Qi et al., 2024, arXiv 2401.10241, ZB-H1): chunk c on rank c, P - c in flight, W where
-  nothing else is ready: the memory is that of 1f1b;
+* zero-bubble (Qi et al., 2024, arXiv 2401.10241, ZB-H1): chunk c on rank c, P - c in flight, W
+  where nothing else is ready: the memory is that of 1f1b;
 * v (2401.10241, section 5): 2 P chunks, chunk c on rank c and 2 P - 1 - c on the same.
 
 Complexity: O(C M log(C M)) for M micro-batches.
