@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from gnnplace.studies.costs.study import study_costs as study_costs
     from gnnplace.studies.fidelity import check_fidelity as check_fidelity
     from gnnplace.studies.orders.study import study_orders as study_orders
+    from gnnplace.studies.plans.study import study_plans as study_plans
     from gnnplace.studies.road import walk_road as walk_road
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
@@ -123,6 +124,7 @@ LATE = {
     "study_costs": ("gnnplace.studies.costs.study", "study_costs"),
     "study_hybrid": ("gnnplace.hybrid.study", "study_hybrid"),
     "study_orders": ("gnnplace.studies.orders.study", "study_orders"),
+    "study_plans": ("gnnplace.studies.plans.study", "study_plans"),
     "summarise": ("gnnplace.bench", "summarise"),
     "verify_data": ("gnnplace.data.datasets", "verify"),
     "walk_road": ("gnnplace.studies.road", "walk_road"),
@@ -187,6 +189,7 @@ __all__ = [
     "study_costs",
     "study_hybrid",
     "study_orders",
+    "study_plans",
     "summarise",
     "verify_data",
     "walk_road",

@@ -7,12 +7,12 @@ size of micro-batches is not published: the one that is predicted to be the fast
 of more devices than `cluster.measured_presets` lists links for are left out.
 
 The model is Hugging Face's with what Megatron-LM fuses: one kernel for GELU, none for dropout
-beside the addition. Three things are otherwise than the capture has them:
+beside the addition. What is otherwise than the capture has it:
 
 * embedding, head and loss are split over the vocabulary: those of one device, over the shards;
 * a layer takes the host `FLOOR` at least (forward, backward): the shortest that Sailor's profiles
   of Megatron's layers have on A100-80 and GH200, whatever the size of the layer, in the mean;
-* nothing else: kernels, links and collectives are those of `gnnplace.costs`.
+* nothing else is: kernels, links and collectives are those of `gnnplace.costs`.
 """
 
 from __future__ import annotations
@@ -54,13 +54,15 @@ class Host:
     Attributes:
         forward: seconds of the host.
         backward: the same.
-        more: seconds a pass beside its kernels where the GPU is busy.
+        more: seconds of a pass beside its kernels where it is split over shards.
+        outside: seconds of a micro-batch outside of the layers.
         factor: of the kernels.
     """
 
     forward: float = FLOOR[0]
     backward: float = FLOOR[1]
     more: float = 0.0
+    outside: float = 0.0
     factor: float = 1.0
 
 
@@ -92,24 +94,26 @@ class Megatron:
         inside = self.layers > 0
         split = {n: np.where(inside, getattr(found, n), getattr(alone, n) / shards) for n in names}
         host, each = self.host, self.each
+        more = host.more / each if shards > 1 else 0.0
         split = {n: v * host.factor if n in names[:3] else v for n, v in split.items()}
-        forward = np.maximum(split["forward"] + host.more / each, host.forward / each)
+        forward = np.maximum(split["forward"] + more, host.forward / each)
         both = split["backward"] + split["weights"]
-        late = np.maximum(both + host.more / each, host.backward / each) - split["weights"]
+        late = np.maximum(both + more, host.backward / each) - split["weights"]
         split["forward"] = np.where(inside, forward, split["forward"])
+        split["forward"][-1] += host.outside
         split["backward"] = np.where(inside, late, split["backward"])
         return replace(found, **split)
 
 
 def gpt(
     cluster: Cluster, hidden: int, heads: int, layers: int, length: int, batch: int,
-    host: Host = HOST,
+    host: Host = HOST, attention: str = "sdpa",
 ) -> Chain:  # fmt: skip
-    """A GPT as Megatron-LM trains it in half precision."""
+    """A GPT as Megatron-LM trains it in half precision; attention in one kernel, or "eager"."""
     name = (
         f"hf:gpt2?n_layer={layers}&n_embd={hidden}&n_head={heads}&length={length}"
         f"&n_positions={length}&vocab_size={VOCABULARY}&bos_token_id=0&eos_token_id=0"
-        "&activation_function=gelu_pytorch_tanh&resid_pdrop=0.0"
+        f"&activation_function=gelu_pytorch_tanh&resid_pdrop=0.0&_attn_implementation={attention}"
     )
     chain = chain_of(name, cluster, batch=batch, precision="16-master", optimizer="adam")
     inside = np.array([any(".h." in m for m in s.modules) for s in chain.segments], dtype=float)
