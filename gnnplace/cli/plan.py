@@ -62,6 +62,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="A plan of your own to predict instead: a file, or words such as "
         "dp=2,tp=2,pp=2,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
     )
+    parser.add_argument(
+        "--accept-other-loss",
+        action="store_true",
+        help="Cut the batch also where the loss of the batch is not the mean of its shares' "
+        "losses, or nothing proves that it is.",
+    )
     add_json(parser)
     add_output(parser, "The file that the fastest plan is written to.", required=False)
 
@@ -80,6 +86,7 @@ def run(args: Namespace) -> int:
         budget=args.budget,
         top=args.top,
         given=args.given,
+        accept_other_loss=args.accept_other_loss,
         progress=say,
     )
     best = plans[0]

@@ -36,6 +36,7 @@ def plan_model(
     budget: float = 10.0,
     top: int = 1,
     given: str | Plan | None = None,
+    accept_other_loss: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Plan]:
     """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
@@ -56,6 +57,7 @@ def plan_model(
         budget: seconds of search.
         top: plans at most.
         given: a plan of one's own, in words or read from a file: its times instead of a search.
+        accept_other_loss: cut the batch also where its loss is another one then.
         progress: is told what is done.
 
     Returns:
@@ -72,7 +74,14 @@ def plan_model(
     if progress is not None:
         progress("planning: capturing the model")
     chain = chain_of(
-        model, devices, inputs, loss=loss, batch=batch, precision=precision, optimizer=optimizer
+        model,
+        devices,
+        inputs,
+        loss=loss,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        accept_other_loss=accept_other_loss,
     )
     if given is not None:
         return [given_plan(chain, devices, _read(given))]

@@ -17,10 +17,6 @@ from gnnplace.planning.search import Found, search
 from gnnplace.planning.space import micro_batch_sizes
 from gnnplace.planning.stage import Pricer, Stage
 
-MEAN = (
-    "the loss is taken to be a mean over examples; gnnplace capture --microbatches proves whether "
-    "it may be cut"
-)
 NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
 
 
@@ -84,7 +80,9 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         memory=_memory(priced, cluster),
     )
     shared = draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1
-    return Plan(file, reason, (*chain.notices, *((MEAN,) if shared else ())))
+    whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
+    notices = chain.notices if shared else (whole,) if whole else ()
+    return Plan(file, reason, notices)
 
 
 def _claim(bound: float | None, step: float) -> str:
@@ -212,6 +210,11 @@ def given_plan(chain: Chain, cluster: Cluster, words: str | Plan) -> Plan:
         draft = draft_of_plan(chain, cluster, words)
     else:
         draft = draft_of_words(chain, cluster, words)
+    if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
+        raise InputError(
+            f"{chain.name}: the batch cannot be cut into micro-batches or replicas: "
+            f"{chain.mixes}; say --accept-other-loss to cut it all the same"
+        )
     orders = orders_in(words) if isinstance(words, Plan) else None
     priced = realized(Pricer(chain, fabric, draft.size), draft, orders)
     if priced is None:
