@@ -127,17 +127,25 @@ def meshes_of(draft: Draft) -> list[Mesh]:
     return [draft.stages[ranks.index(p)].mesh for p in range(max(ranks) + 1)]
 
 
-def fitted(pricer: Pricer, draft: Draft) -> Draft | None:
+def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
     """A draft with the recomputation and ZeRO that it needs; None where nothing fits.
 
     Chunks of one rank share its memory: what is recomputed is chosen over all of them.
+
+    Args:
+        pricer: of the model and the cluster, at the draft's micro-batch.
+        draft: whose recomputation is not chosen yet.
+        zero: choose ZeRO too, and do not keep the draft's.
     """
     limit, ranks = draft.limit, draft.ranks
     chosen = list(draft.stages)
     for rank, mesh in enumerate(meshes_of(draft)):
         own = [c for c, r in enumerate(ranks) if r == rank]
         memory = pricer.fabric.memory(mesh)
-        found = pricer.fitted([draft.stages[c] for c in own], [limit[c] for c in own], memory)
+        zeros = (1, 2, 3) if zero else (draft.stages[own[0]].zero,)
+        found = pricer.fitted(
+            [draft.stages[c] for c in own], [limit[c] for c in own], memory, zeros
+        )
         if found is None:
             return None
         for c, stage in zip(own, found, strict=True):

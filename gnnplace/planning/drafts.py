@@ -36,7 +36,7 @@ def drafts_of(space: Space) -> list[Timed]:
     count = space.pricer.fabric.cluster.num_devices
     if 1 < count <= MIXED:
         best = min((seconds for seconds, _ in found), default=np.inf)
-        found += _unlike(space, best)
+        found += unlike_drafts(space, best)
     return found
 
 
@@ -73,8 +73,13 @@ def even_draft(space: Space, shape: Shape, stages: int) -> Timed | None:
     return draft_of(space, [(int(cut), shape, k * each) for k, cut in enumerate(cuts)])
 
 
-def _unlike(space: Space, best: float) -> Iterator[Timed]:
-    """Any meshes that follow each other."""
+def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
+    """Any meshes that follow each other.
+
+    Args:
+        space: the meshes.
+        best: seconds of a step that is known; a stage need not take longer than its share of it.
+    """
     tables, table = _kinds_of_tables(space)
     if not tables:
         return

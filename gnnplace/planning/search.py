@@ -4,17 +4,19 @@ For every size of a micro-batch (divisors of the batch, at most `space.SIZES` of
 (`space`), drafts on them by two kernels (`drafts`), and a bound (`bound`). The best drafts of all
 sizes are priced exactly and timed under every schedule (`shortlist`), and the orders of the fastest
 are searched (`improving`) for as long as the budget lasts. The rest does not depend on the budget.
+Plans of `baselines` are among those that are timed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from gnnplace.cluster import Cluster
+from gnnplace.planning.baselines import BASELINES, baselines_of, fastest
 from gnnplace.planning.bound import least_of
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Priced
@@ -23,6 +25,8 @@ from gnnplace.planning.mesh import Fabric
 from gnnplace.planning.shortlist import shortlisted
 from gnnplace.planning.space import micro_batch_sizes, space_of
 from gnnplace.planning.stage import Pricer
+
+FEW = 4  # drafts of each baseline that are timed
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,14 @@ class Found:
         bound: seconds that no plan of contiguous stages with these micro-batches is below.
         tried: drafts that were looked at.
         seconds: of the search.
+        baselines: the fastest plan of each that fits.
     """
 
     best: tuple[Priced, ...]
     bound: float
     tried: int
     seconds: float
+    baselines: Mapping[str, Priced]
 
 
 def search(
@@ -64,12 +70,17 @@ def search(
     fabric = Fabric(cluster)
     drafts: list[Timed] = []
     bound = np.inf
+    known: dict[str, list[Timed]] = {name: [] for name in BASELINES}
     for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch):
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
         space = space_of(Pricer(chain, fabric, size), chain.batch // size)
         drafts += drafts_of(space)
+        for name, own in baselines_of(space).items():
+            known[name] += own
         least = min((seconds for seconds, _ in drafts), default=np.inf)
         bound = min(bound, least_of(space, min(bound, least)))
-    best = shortlisted(chain, fabric, drafts, deadline=started + budget)
-    return Found(tuple(best), float(bound), len(drafts), time.monotonic() - started)
+    seeds = {name: fastest(own, FEW) for name, own in known.items()}
+    best, baselines = shortlisted(chain, fabric, drafts, seeds, started + budget)
+    seconds = time.monotonic() - started
+    return Found(tuple(best), float(bound), len(drafts), seconds, baselines)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gnnplace.planning.chain import Chain
@@ -55,6 +55,16 @@ class Shortlist:
         made = fitted(self.pricer(draft.size), draft)
         return None if made is None else self.keep(made)
 
+    def seeded(self, drafts: Iterable[Draft]) -> Priced | None:
+        """Times drafts with the ZeRO that they have; the fastest that fits."""
+        best: Priced | None = None
+        for draft in drafts:
+            made = fitted(self.pricer(draft.size), draft, zero=False)
+            priced = None if made is None else self.keep(made)
+            if priced is not None and (best is None or priced.step_time < best.step_time):
+                best = priced
+        return best
+
     def keep(self, draft: Draft) -> Priced | None:
         """Times a draft as it is; None: it does not fit."""
         if draft not in self._seen:
@@ -69,21 +79,20 @@ def shortlisted(
     chain: Chain,
     fabric: Fabric,
     drafts: Sequence[Timed],
-    seeds: Iterable[Draft] = (),
+    seeds: Mapping[str, Sequence[Draft]],
     deadline: float = 0.0,
-) -> list[Priced]:
-    """Plans that fit, the fastest first.
+) -> tuple[list[Priced], dict[str, Priced]]:
+    """Plans that fit, the fastest first; and of every baseline the fastest.
 
     Args:
         chain: the model.
         fabric: the cluster.
         drafts: with the formula's seconds.
-        seeds: drafts that are timed as they are, whatever the formula says.
+        seeds: drafts of baselines, which are timed whatever the formula says.
         deadline: when to stop, by `time.monotonic`.
     """
     made = Shortlist(chain, fabric)
-    for draft in seeds:
-        made.keep(draft)
+    known = {name: made.seeded(drafts) for name, drafts in seeds.items()}
     queue = iter([draft for _, draft in sorted(drafts, key=lambda pair: pair[0])][:LONG_LIST])
     for draft in queue:
         made.add(draft)
@@ -97,7 +106,7 @@ def shortlisted(
     for _ in _more(made, queue):
         if time.monotonic() > deadline:
             break
-    return made.best
+    return made.best, {name: priced for name, priced in known.items() if priced is not None}
 
 
 def _more(made: Shortlist, queue: Iterator[Draft]) -> Iterator[None]:

@@ -243,7 +243,11 @@ class Pricer:
         return self.fabric.collective(op, size, mesh.of_replicas(), mesh.shards)
 
     def fitted(
-        self, stages: Sequence[Stage], flying: Sequence[int], limit: float
+        self,
+        stages: Sequence[Stage],
+        flying: Sequence[int],
+        limit: float,
+        zeros: Sequence[int] = (1, 2, 3),
     ) -> tuple[Stage, ...] | None:
         """Stages of one rank with the least recomputation and ZeRO that fit; None: nothing does.
 
@@ -254,9 +258,10 @@ class Pricer:
             stages: that the devices of one rank have.
             flying: micro-batches that each has in flight.
             limit: bytes of a device.
+            zeros: stages of ZeRO to choose from, where there are replicas.
         """
         found: list[tuple[float, int, tuple[Stage, ...]]] = []
-        for zero in (1, 2, 3) if stages[0].mesh.replicas > 1 else (0,):
+        for zero in zeros if stages[0].mesh.replicas > 1 else (0,):
             chosen = self._recomputed([replace(s, zero=zero) for s in stages], flying, limit)
             if chosen is not None:
                 costs = [cost for s in chosen if (cost := self.cost(s)) is not None]
