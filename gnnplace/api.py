@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from gnnplace.fidelity.fitting import calibrate as calibrate
     from gnnplace.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.hybrid.study import study_hybrid as study_hybrid
+    from gnnplace.pipelines.plans import compare_plans as compare_plans
     from gnnplace.pipelines.plans import plan_model as plan
     from gnnplace.profiling.cache import measured_anew as measured_anew
     from gnnplace.profiling.problems import estimated_problem as estimated_problem
@@ -102,6 +103,7 @@ LATE = {
     "capture": ("gnnplace.tracing.models", "capture_model"),
     "check_fidelity": ("gnnplace.studies.fidelity", "check_fidelity"),
     "choose_microbatches": ("gnnplace.sizes", "choose_microbatches"),
+    "compare_plans": ("gnnplace.pipelines.plans", "compare_plans"),
     "dry_run": ("gnnplace.execution.running", "dry_run_placement"),
     "eager_times": ("gnnplace.execution.running", "eager_times"),
     "estimated_problem": ("gnnplace.profiling.problems", "estimated_problem"),
@@ -151,6 +153,7 @@ __all__ = [
     "choose_microbatches",
     "compare",
     "compare_intervals",
+    "compare_plans",
     "convert",
     "dry_run",
     "eager_times",

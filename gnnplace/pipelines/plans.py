@@ -15,7 +15,7 @@ from gnnplace.costs.gpus import figures, known_kind
 from gnnplace.costs.memory import with_slack
 from gnnplace.errors import InputError
 from gnnplace.pipelines.chains import chain_of
-from gnnplace.planning.answers import find_plans, given_plan
+from gnnplace.planning.answers import find_baselines, find_plans, given_plan
 from gnnplace.planning.plan import Plan, read_plan
 from gnnplace.profiling.targets import resolve_cluster
 
@@ -86,6 +86,44 @@ def plan_model(
     if given is not None:
         return [given_plan(chain, devices, _read(given))]
     return find_plans(chain, devices, top=top, budget=budget, progress=progress)
+
+
+def compare_plans(
+    model: str | nn.Module,
+    cluster: str | Cluster,
+    inputs: Any = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    batch: int | None = None,
+    precision: str = "32-true",
+    optimizer: str = "adamw",
+    memory_limit: float | None = None,
+    headroom: str | float | None = AUTO,
+    budget: float = 10.0,
+    accept_other_loss: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Plan | None]:
+    """The plan that is found beside what people do without one (`planning.baselines`).
+
+    Args and errors are those of `plan_model`.
+
+    Returns:
+        The plan, as "plan", and every baseline by its name; None where nothing of it fits.
+    """
+    devices = _devices(resolve_cluster(cluster), memory_limit, headroom)
+    if progress is not None:
+        progress("planning: capturing the model")
+    chain = chain_of(
+        model,
+        devices,
+        inputs,
+        loss=loss,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        accept_other_loss=accept_other_loss,
+    )
+    return find_baselines(chain, devices, budget=budget, progress=progress)
 
 
 def _read(given: str | Plan) -> str | Plan:

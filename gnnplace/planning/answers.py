@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
+from gnnplace.planning.baselines import BASELINES
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Draft, Priced, meshes_of, realized
 from gnnplace.planning.given import draft_of_plan, draft_of_words, orders_in
@@ -41,6 +42,30 @@ def find_plans(
     if not found.best:
         return [_nothing(chain, cluster)]
     return [plan_of(chain, cluster, x, found) for x in found.best[:top]]
+
+
+def find_baselines(
+    chain: Chain,
+    cluster: Cluster,
+    *,
+    budget: float = 10.0,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Plan | None]:
+    """The plan that is found, and the fastest of every baseline; None where none fits.
+
+    Args:
+        chain: the model.
+        cluster: its devices in topology order.
+        budget: seconds of search.
+        progress: is told what is done.
+    """
+    found = search(chain, cluster, budget=budget, progress=progress)
+    rows: dict[str, Priced | None] = {"plan": found.best[0] if found.best else None}
+    rows |= {name: found.baselines.get(name) for name in BASELINES}
+    return {
+        name: None if priced is None else plan_of(chain, cluster, priced, found)
+        for name, priced in rows.items()
+    }
 
 
 def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None = None) -> Plan:
