@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
@@ -16,7 +16,7 @@ from gnnplace.planning.mesh import Fabric, Mesh
 from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.planning.search import Found, search
 from gnnplace.planning.space import micro_batch_sizes
-from gnnplace.planning.stage import Pricer, Stage
+from gnnplace.planning.stage import Pricer, Stage, StageCost
 
 NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
 
@@ -94,7 +94,10 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         precision=chain.precision,
         optimizer=chain.optimizer,
         schedule=draft.schedule,
-        stages=[_entry(chain, cluster, stage) for stage in draft.stages],
+        stages=[
+            _entry(chain, cluster, stage, cost)
+            for stage, cost in zip(draft.stages, priced.costs, strict=True)
+        ],
         ranks=list(draft.ranks),
         actions=[[str(a) for a in actions] for actions in priced.orders],
         step_time=step,
@@ -103,6 +106,9 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         claim=_claim(bound, step),
         parts=_parts(priced),
         memory=_memory(priced, cluster),
+        sent=list(priced.line.sent),
+        ends=list(priced.ends),
+        frontier=[list(p) for p in _frontier(found.best if found is not None else (priced,))],
     )
     shared = draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1
     whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
@@ -119,7 +125,7 @@ def _claim(bound: float | None, step: float) -> str:
     return f"no plan of {space} takes less than the bound, by predicted times"
 
 
-def _entry(chain: Chain, cluster: Cluster, stage: Stage) -> StageEntry:
+def _entry(chain: Chain, cluster: Cluster, stage: Stage, cost: StageCost) -> StageEntry:
     own = chain.segments[stage.first : stage.last]
     again = [chain.segments[s].name for s in sorted(stage.recompute)]
     return StageEntry(
@@ -128,7 +134,18 @@ def _entry(chain: Chain, cluster: Cluster, stage: Stage) -> StageEntry:
         devices=stage.mesh.rows(cluster),
         zero=stage.zero,
         recompute=again,
+        seconds=[cost.forward, cost.backward, cost.weights],
     )
+
+
+def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
+    """Bytes of the fullest device and seconds, of plans that none beats in both."""
+    points = sorted((max(p.held(k) for k in range(len(p.chunks))), p.step_time) for p in plans)
+    kept: list[tuple[float, float]] = []
+    for held, seconds in points:
+        if not kept or seconds < kept[-1][1]:
+            kept.append((held, seconds))
+    return kept
 
 
 def _interval(priced: Priced) -> tuple[float, float]:

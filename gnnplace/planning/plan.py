@@ -18,7 +18,8 @@ class StageEntry(Schema):
     """A stage of a plan's file.
 
     `devices` is a mesh, a row a replica and a column a shard. `placements` gives the split of
-    parameters over the shards in DTensor's words: R, or S and the axis.
+    parameters over the shards in DTensor's words: R, or S and the axis. `seconds` are those of a
+    micro-batch's forward pass, gradients of activations, gradients of weights; predicted.
     """
 
     modules: list[str]
@@ -27,6 +28,7 @@ class StageEntry(Schema):
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: list[str] = []
     placements: dict[str, list[str]] = {}
+    seconds: list[float] = []
 
 
 class MemoryEntry(Schema):
@@ -39,7 +41,12 @@ class MemoryEntry(Schema):
 
 
 class PlanFile(Schema):
-    """The keys of a plan's file."""
+    """The keys of a plan's file.
+
+    `sent` are predicted seconds of a message from each stage to the next, `ends` those of each rank
+    after its last pass; `frontier` has bytes of the fullest device and seconds of the step of plans
+    that were timed, none worse than another in both.
+    """
 
     format: Literal["gnnplace-plan"]
     version: Literal[1]
@@ -60,6 +67,9 @@ class PlanFile(Schema):
     claim: str = ""
     parts: dict[str, float] = {}
     memory: dict[str, MemoryEntry] = {}
+    sent: list[float] = []
+    ends: list[float] = []
+    frontier: list[list[float]] = []
 
 
 @dataclass(frozen=True, eq=False)
