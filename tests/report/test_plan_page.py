@@ -18,7 +18,7 @@ def test_a_page_has_every_pass_and_every_device(schedule):
     plan = given_plan(model, cluster(2), f"pp=2,microbatch_size=1,schedule={schedule}")
     text = plan_page(plan_from_data(plan.to_data(), "plan"))
     root = ElementTree.fromstring(text.replace("<!DOCTYPE html>", ""))
-    assert len(list(root.iter("svg"))) == 2
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}svg"))) == 2
     passes = sum(len(row) for row in plan.file.actions)
     assert text.count("<rect") == passes + 2 + 4 * len(plan.file.memory)
     assert _timing(plan).step_time == pytest.approx(plan.step_time)
