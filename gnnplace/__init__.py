@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gnnplace.api import plan as plan
     from gnnplace.api import plan_shard as plan_shard
     from gnnplace.api import profile as profile
+    from gnnplace.api import run_plan as run_plan
     from gnnplace.api import run_shard as run_shard
     from gnnplace.api import run_suite as run_suite
     from gnnplace.api import shard as shard
@@ -45,11 +46,12 @@ if TYPE_CHECKING:
     from gnnplace.execution import TrainingStep as TrainingStep
     from gnnplace.execution import compile as compile
     from gnnplace.microbatching import with_microbatches as with_microbatches
+    from gnnplace.pipelines.plans import JointPlan as JointPlan
+    from gnnplace.pipelines.plans import read_plan as read_plan
     from gnnplace.placement import Placement as Placement
     from gnnplace.placement import read_placement as read_placement
     from gnnplace.placement import write_placement as write_placement
     from gnnplace.planning.plan import Plan as Plan
-    from gnnplace.planning.plan import read_plan as read_plan
     from gnnplace.problem import Problem as Problem
     from gnnplace.problem import read_problem as read_problem
     from gnnplace.problem import write_problem as write_problem
@@ -77,6 +79,7 @@ VERBS = (
     "plan",
     "plan_shard",
     "profile",
+    "run_plan",
     "run_shard",
     "run_suite",
     "shard",
@@ -98,7 +101,8 @@ HOMES = {
     "gnnplace.execution": ("TrainingStep", "compile"),
     "gnnplace.microbatching": ("with_microbatches",),
     "gnnplace.placement": ("Placement", "read_placement", "write_placement"),
-    "gnnplace.planning.plan": ("Plan", "read_plan"),
+    "gnnplace.pipelines.plans": ("JointPlan", "read_plan"),
+    "gnnplace.planning.plan": ("Plan",),
     "gnnplace.problem": ("Problem", "read_problem", "write_problem"),
     "gnnplace.splitting.run.plan": ("ShardPlan", "read_shard_plan"),
     "gnnplace.splitting.tables.costs": ("MeshMachine",),

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from gnnplace.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.pipelines.plans import compare_plans as compare_plans
     from gnnplace.pipelines.plans import plan_model as plan
+    from gnnplace.pipelines.run.workers import run_plan as run_plan
     from gnnplace.profiling.cache import measured_anew as measured_anew
     from gnnplace.profiling.problems import estimated_problem as estimated_problem
     from gnnplace.profiling.problems import profile_model as profile
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from gnnplace.splitting.run.sharded import run_sharded as run_shard
     from gnnplace.studies.costs.study import study_costs as study_costs
     from gnnplace.studies.fidelity import check_fidelity as check_fidelity
+    from gnnplace.studies.orders.networks import study_network_orders as study_network_orders
     from gnnplace.studies.orders.study import study_orders as study_orders
     from gnnplace.studies.plans.study import study_plans as study_plans
     from gnnplace.studies.road import walk_road as walk_road
@@ -113,6 +115,7 @@ LATE = {
     "profile": ("gnnplace.profiling.problems", "profile_model"),
     "read_or_profile": ("gnnplace.profiling.problems", "read_or_profile"),
     "say_batch": ("gnnplace.tracing.models", "say_batch"),
+    "run_plan": ("gnnplace.pipelines.run.workers", "run_plan"),
     "run_shard": ("gnnplace.splitting.run.sharded", "run_sharded"),
     "run_suite": ("gnnplace.bench", "run_suite"),
     "shard": ("gnnplace.splitting.run.planning", "plan_model"),
@@ -125,6 +128,7 @@ LATE = {
     "shard_network": ("gnnplace.splitting.answers", "shard_network"),
     "study_costs": ("gnnplace.studies.costs.study", "study_costs"),
     "study_hybrid": ("gnnplace.hybrid.study", "study_hybrid"),
+    "study_network_orders": ("gnnplace.studies.orders.networks", "study_network_orders"),
     "study_orders": ("gnnplace.studies.orders.study", "study_orders"),
     "study_plans": ("gnnplace.studies.plans.study", "study_plans"),
     "summarise": ("gnnplace.bench", "summarise"),
@@ -179,6 +183,7 @@ __all__ = [
     "read_or_profile",
     "read_placement_for",
     "resolve_cluster",
+    "run_plan",
     "run_shard",
     "run_suite",
     "say_batch",
@@ -191,6 +196,7 @@ __all__ = [
     "simulate",
     "study_costs",
     "study_hybrid",
+    "study_network_orders",
     "study_orders",
     "study_plans",
     "summarise",

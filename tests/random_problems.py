@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -77,7 +79,7 @@ def random_problem(
     cluster = random_cluster(rng, num_devices, complete=complete, plain=plain)
     slow = rng.integers(0, 6, num_ops).astype(float)
     fast = np.floor(slow / 2)
-    given = {"state": rng.integers(0, 50, num_ops).astype(float)}
+    given: dict[str, Any] = {"state": rng.integers(0, 50, num_ops).astype(float)}
     if constrained:
         given["colocate"] = tuple(
             f"c{k}" if k < 3 else None for k in rng.integers(0, 8, num_ops).tolist()
@@ -90,6 +92,8 @@ def random_problem(
     if microbatches > 1:
         given["phase"] = np.where(np.diff(graph.successor_offset) == 0, 2, 0).astype(np.int8)
     time = {"fast": fast, "slow": slow}
+    given["error"] = {"fast": np.full(num_ops, 0.1)}
+    given["source"] = {"slow": ("table",) * num_ops}
     problem = build_problem("random", graph, cluster, time, **given)
     return with_microbatches(problem, microbatches)
 

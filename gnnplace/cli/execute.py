@@ -11,6 +11,8 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console, open_store, print_json, say, say_kept
+from gnnplace.cli.execute_plan import is_plan, run_plan
+from gnnplace.cli.numbers import STEPS, add_number
 from gnnplace.cli.options import (
     CAPTURE,
     add_capture_options,
@@ -29,13 +31,13 @@ if TYPE_CHECKING:
     from gnnplace.execution.result import WorkerMemory
     from gnnplace.runtime.hosts import Hosts
 
-SUMMARY = "Runs a placement on workers, checks it against one device, and measures it."
+SUMMARY = "Runs a placement or a joint plan on workers, checks it, and measures it."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", help="The model that was placed.")
-    parser.add_argument("placement", help="The placement file.")
+    parser.add_argument("placement", help="The placement file, or the file of a joint plan.")
     parser.add_argument(
         "--cluster",
         default=None,
@@ -57,12 +59,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_capture_options(parser)
     add_fresh(parser)
     add_run_options(parser)
+    add_number(
+        parser,
+        "--train",
+        int,
+        STEPS,
+        default=20,
+        help="The steps of AdamW whose losses are compared, of a joint plan.",
+    )
 
 
 def run(args: Namespace) -> int:
     """Runs a placement on workers, verifies and measures it; under `torchrun` on several hosts."""
     if args.dry_run is not None:
         return _dry_run(args)
+    if is_plan(args.placement):
+        return run_plan(args)
     hosts = _hosts()
     if hosts is not None:
         signal.signal(signal.SIGTERM, _stop)

@@ -12,14 +12,14 @@ from gnnplace.files import write_text
 from gnnplace.report.plan_page import plan_page
 from gnnplace.report.plans import plan_lines
 
-SUMMARY = "Plans how to train a model on a cluster of GPUs; times are predicted."
+SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("what", metavar="MODEL", help="The model to train.")
     parser.add_argument(
-        "--cluster", required=True, help="The GPUs: a preset's name or a YAML file."
+        "--cluster", required=True, help="The devices: a preset's name, a YAML file, or cpu:N."
     )
     add_number(
         parser,

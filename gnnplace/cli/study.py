@@ -34,6 +34,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=90,
         help="The number of generations of each training.",
     )
+    parser.add_argument(
+        "--network",
+        action="store_true",
+        help="Of orders: train the network of --placer gnn under each order, which decides alone.",
+    )
+    add_number(
+        parser,
+        "--steps",
+        int,
+        COUNT,
+        default=1200,
+        help="With --network: the number of steps of each training.",
+    )
     parser.add_argument("--parts", default=PARTS, help="The parts of the problems to evaluate on.")
     parser.add_argument(
         "--report",
@@ -56,6 +69,16 @@ def run(args: Namespace) -> int:
         )
     if args.output is None:
         raise InputError("study orders: needs a folder for its rows; give one with -o")
+    if args.network:
+        api.study_network_orders(
+            args.output,
+            orders=args.orders,
+            seeds=args.seeds,
+            steps=args.steps,
+            run=not args.report,
+            progress=say,
+        )
+        return 0
     api.study_orders(
         args.output,
         orders=args.orders,

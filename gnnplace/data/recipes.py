@@ -5,7 +5,9 @@
 2019) and Wang et al. (2022, arXiv 2201.09676) place, ``EACH`` graphs each: CNN cells and recurrent
 cells as architecture search samples them, and translation models of varied lengths and layers.
 Their graphs are not public; these are drawn from the same search spaces, one seed a graph. Sizes
-are drawn too (below), so that a family covers a few hundred to a few thousand ops.
+are drawn too (below), so that a family covers a few hundred to a few thousand ops. ``pipelines``
+and ``whole``: transformers of many depths and widths, one set of families to learn from and
+another, of larger graphs, to test on.
 """
 
 from __future__ import annotations
@@ -78,6 +80,83 @@ def _networks() -> tuple[CapturedModel, ...]:
     )
 
 
+def _pipelines() -> tuple[CapturedModel, ...]:
+    wanted = {
+        "gpt2": (
+            ("gpt2-6", "n_layer=6&n_embd=512&n_head=8&batch=8&length=256"),
+            ("gpt2-18", "n_layer=18&n_embd=1024&n_head=16&batch=8&length=1024"),
+            ("gpt2-36", "n_layer=36&n_embd=1280&n_head=20&batch=8&length=512"),
+        ),
+        "llama": (
+            ("llama-6", "num_hidden_layers=6&hidden_size=768&intermediate_size=2048&length=512"),
+            ("llama-24", "num_hidden_layers=24&hidden_size=2048&intermediate_size=5504&length=512"),
+        ),
+        "gpt_neox": (
+            ("gpt-neox-6", "num_hidden_layers=6&hidden_size=512&intermediate_size=2048"),
+            ("gpt-neox-16", "num_hidden_layers=16&hidden_size=1024&intermediate_size=4096"),
+        ),
+        "opt": (
+            ("opt-12", "num_hidden_layers=12&hidden_size=768&ffn_dim=3072&word_embed_proj_dim=768"),
+            (
+                "opt-20",
+                "num_hidden_layers=20&hidden_size=1280&ffn_dim=5120&word_embed_proj_dim=1280",
+            ),
+        ),
+        "qwen2": (
+            ("qwen2-8", "num_hidden_layers=8&hidden_size=896&num_key_value_heads=2"),
+            ("qwen2-24", "num_hidden_layers=24&hidden_size=896&num_key_value_heads=2"),
+        ),
+        "beit": (
+            ("beit-12", "num_hidden_layers=12&batch=32"),
+            ("beit-24", "num_hidden_layers=24&hidden_size=1024&intermediate_size=4096&batch=16"),
+        ),
+        "swin": (("swin-tiny", "batch=32"), ("swin-deep", "depths=[2,2,18,2]&batch=16")),
+    }
+    heads = {"llama": 16, "gpt_neox": 8, "opt": 16, "qwen2": 14}
+    return tuple(
+        CapturedModel(name, family, f"hf:{family}?{_with_heads(sizes, heads.get(family))}")
+        for family, models in wanted.items()
+        for name, sizes in models
+    )
+
+
+def _with_heads(sizes: str, heads: int | None) -> str:
+    """The sizes of a language model with its heads, a batch of 8 and a vocabulary of 32,000."""
+    if heads is None:
+        return sizes
+    more = {"num_attention_heads": heads, "vocab_size": 32000, "batch": 8, "length": 256}
+    said = [f"{key}={value}" for key, value in more.items() if f"{key}=" not in sizes]
+    return "&".join([sizes, *said])
+
+
+def _whole() -> tuple[CapturedModel, ...]:
+    wanted = {
+        "bert": (
+            ("bert-48", "num_hidden_layers=48&batch=16&length=256"),
+            ("bert-wide", "num_hidden_layers=18&hidden_size=1600&num_attention_heads=25&batch=8"),
+        ),
+        "t5": (
+            ("t5-12", "num_layers=12&d_model=768&d_ff=3072&num_heads=12&batch=16&length=256"),
+            ("t5-24", "num_layers=24&d_model=1024&d_ff=4096&num_heads=16&batch=8&length=256"),
+        ),
+        "electra": (
+            ("electra-12", "num_hidden_layers=12&hidden_size=768&embedding_size=768&batch=16"),
+            ("electra-24", "num_hidden_layers=24&hidden_size=1024&num_attention_heads=16&batch=16"),
+        ),
+        "bart": (
+            ("bart-6", "encoder_layers=6&decoder_layers=6&d_model=768&batch=16&length=256"),
+            ("bart-12", "encoder_layers=12&decoder_layers=12&d_model=1024&batch=8&length=512"),
+        ),
+        "mpnet": (("mpnet-12", "batch=16&length=256"),),
+        "deberta": (("deberta-12", "batch=16&length=256"),),
+    }
+    return tuple(
+        CapturedModel(name, family, f"hf:{family}?{sizes}")
+        for family, models in wanted.items()
+        for name, sizes in models
+    )
+
+
 def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
     return tuple(
         CapturedModel(f"{family}-{i:02}", family, f"{factory}?{_sizes(family, i)}", "sgd")
@@ -119,6 +198,18 @@ RECIPES: Mapping[str, Recipe] = {
             "NASNet applies separable convolutions once; the recommender sums bags of ids by hand "
             "and its tables are dense; GNMT and language models are unrolled over few words.",
             _networks(),
+        ),
+        Recipe(
+            "pipelines",
+            "Transformers of 6 to 36 blocks and several widths, whole, to learn pipelines from.",
+            "Adam alone; causal language models and vision transformers alone.",
+            _pipelines(),
+        ),
+        Recipe(
+            "whole",
+            "Large transformers of families that nothing learned from: the suite ``whole``.",
+            "Adam alone; no vision.",
+            _whole(),
         ),
         Recipe(
             "searched-cnn",

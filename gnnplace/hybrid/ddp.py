@@ -18,12 +18,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.execution.eager import torch_optimizer
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
-from gnnplace.tracing.loading import cut
+from gnnplace.tracing.loading import cut, shares_of
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
@@ -52,27 +51,6 @@ class DataParallelRun:
     cpu_time: float
     steps: tuple[float, ...]
     error: float
-
-
-def shares_of(workload: Workload, count: int) -> list[Any]:
-    """The inputs of each of `count` equal shares of a workload's batch, in order.
-
-    Raises:
-        InputError: the batch cannot be cut so.
-    """
-    part = cut(workload, count)
-    first = next(x for x in pytree.tree_leaves(part.inputs) if _has_batch(x))
-    size = first.shape[0]
-
-    def share(value: Any, index: int) -> Any:
-        whole = _has_batch(value) and value.shape[0] == size * count
-        return value[index * size : (index + 1) * size].contiguous() if whole else value
-
-    return [pytree.tree_map(lambda x, k=k: share(x, k), workload.inputs) for k in range(count)]
-
-
-def _has_batch(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() > 0
 
 
 def run_data_parallel(

@@ -18,7 +18,7 @@ from gnnplace.execution.running import eager_times
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.verification import Verification, compare
 from gnnplace.execution.whole_batch import WholeBatch, beside_whole_batch
-from gnnplace.hybrid.ddp import DataParallelRun, run_data_parallel, shares_of
+from gnnplace.hybrid.ddp import DataParallelRun, run_data_parallel
 from gnnplace.hybrid.fabric import Fabric
 from gnnplace.hybrid.place import Search
 from gnnplace.hybrid.replicas import replicated, replicated_placement, replicated_problem
@@ -28,6 +28,7 @@ from gnnplace.profiling.problems import profile_model
 from gnnplace.profiling.targets import resolve_cluster
 from gnnplace.simulation import simulate
 from gnnplace.tracing import load
+from gnnplace.tracing.loading import shares_of
 from gnnplace.tracing.microbatching import microbatched, with_inputs
 from gnnplace.tracing.models import capture_model, say_batch
 from gnnplace.tracing.program import Program

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.cluster import Cluster
+from gnnplace.costs.gpus import known_kind
 from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import InputError
 from gnnplace.pipelines.cuts import Cuts, cuts_of
@@ -85,7 +86,8 @@ def chain_of(
         optimizer,
         cuts.tied,
         mixes=mixes,
-        notices=notices,
+        notices=(*_notices(cluster), *notices),
+        placed=source.placements,
     )
 
 
@@ -99,17 +101,31 @@ def _mixes(whole: Workload, examples: int, accept: bool) -> tuple[str, tuple[str
     return reason, notices
 
 
-def layers_of(workload: Workload, precision: str) -> LayerGraph:
-    """A workload's calls in a precision, with its loss."""
+def _notices(cluster: Cluster) -> tuple[str, ...]:
+    if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
+        return ("times on CPUs are estimated, by a roofline with assumed rates of one core",)
+    return ()
+
+
+def layers_of(workload: Workload, precision: str, *, as_run: bool = False) -> LayerGraph:
+    """A workload's calls in a precision, with its loss.
+
+    Args:
+        workload: model, inputs and loss.
+        precision: in Lightning's words.
+        as_run: keep the dropout of attention, with the rules that it would have without.
+    """
     model = workload.model
     if precision in TYPES:
         retyped(model, TYPES[precision])
     inputs = pytree.tree_map(lambda x: _as_type(x, precision), workload.inputs)
     step = StepModule(model, workload.loss or default_loss, inputs)
     with precision_of(precision):
-        calls = without_dropped_attention(record_calls(step, workload.name))
+        recorded = record_calls(step, workload.name)
+    calls = without_dropped_attention(recorded)
     rules = rules_of(calls)
-    return LayerGraph(step, calls, rules, split_graph(calls, rules))
+    kept = recorded if as_run else calls
+    return LayerGraph(step, kept, rules, split_graph(calls, rules))
 
 
 def without_dropped_attention(graph: CallGraph) -> CallGraph:

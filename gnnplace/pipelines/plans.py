@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,78 @@ from torch import nn
 
 from gnnplace.cluster import Cluster
 from gnnplace.cluster.headroom import with_headroom
-from gnnplace.costs.gpus import figures, known_kind
+from gnnplace.costs.gpus import figures
 from gnnplace.costs.memory import with_slack
 from gnnplace.errors import InputError
 from gnnplace.pipelines.chains import chain_of
+from gnnplace.pipelines.run.apply import apply_plan, checked_rows
+from gnnplace.pipelines.run.runner import PlanRunner
 from gnnplace.planning.answers import find_baselines, find_plans, given_plan
-from gnnplace.planning.plan import Plan, read_plan
+from gnnplace.planning.plan import Plan
+from gnnplace.planning.plan import read_plan as parsed_plan
 from gnnplace.profiling.targets import resolve_cluster
 
 AUTO = "auto"
+
+
+@dataclass(frozen=True, eq=False)
+class JointPlan(Plan):
+    """A plan that a model can be trained by."""
+
+    def apply(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        *,
+        loss: Callable[..., torch.Tensor] | None = None,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        reduction: str = "mean",
+    ) -> PlanRunner:
+        """Makes a model train as the plan says; every process of torchrun calls this.
+
+        There is a process for each device of the plan, in the order in which its stages list them.
+        Parameters and buffers get the first process's numbers, so that all start alike; those that
+        this process's stages do not read leave the model (for the device "meta").
+
+        Args:
+            model: what was planned, in training mode, in the type of the plan's precision.
+            inputs: example inputs of any number of examples: a tensor, a tuple or a mapping, with
+                what the loss reads of them at the end.
+            loss: as it was planned with: called with the model's output and the last inputs; None:
+                the output's own.
+            device: that this process computes on; by default that of the model.
+            seed: of dropout, the same on all processes.
+            reduction: "mean" where a step's loss is the mean of those of its micro-batches, "sum"
+                where it is their sum.
+
+        Returns:
+            What steps: `runner.step(batch)` gives the loss and leaves gradients in
+            `runner.parameters()`.
+
+        Raises:
+            FormatError: the plan's actions cannot run, with the first that is wrong.
+            MismatchError: it is a plan of another model, or has meshes that cannot be run.
+            InputError: there are more or fewer processes than devices.
+        """
+        return apply_plan(
+            self, model, inputs, loss=loss, device=device, seed=seed, reduction=reduction
+        )
+
+
+def read_plan(path: str | Path) -> JointPlan:
+    """Reads a plan's file.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault, or the action that cannot run.
+    """
+    plan = parsed_plan(path)
+    checked_rows(plan, str(path))
+    return _joint(plan)
+
+
+def _joint(plan: Plan) -> JointPlan:
+    return JointPlan(plan.file, plan.reason, plan.notices)
 
 
 def plan_model(
@@ -38,14 +102,15 @@ def plan_model(
     given: str | Plan | None = None,
     accept_other_loss: bool = False,
     progress: Callable[[str], None] | None = None,
-) -> list[Plan]:
+) -> list[JointPlan]:
     """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
 
-    Nothing is allocated and nothing runs: times are predicted from tables of measured GPUs.
+    Nothing is allocated and nothing runs: times are predicted from tables of measured GPUs, on CPUs
+    by a roofline.
 
     Args:
         model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`.
-        cluster: of GPUs: a preset's name, a YAML file, or a cluster.
+        cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
         inputs: example inputs of a module.
         loss: of a module.
         batch: examples of a step over all devices; by default those of the example inputs.
@@ -84,8 +149,9 @@ def plan_model(
         accept_other_loss=accept_other_loss,
     )
     if given is not None:
-        return [given_plan(chain, devices, _read(given))]
-    return find_plans(chain, devices, top=top, budget=budget, progress=progress)
+        return [_joint(given_plan(chain, devices, _read(given)))]
+    found = find_plans(chain, devices, top=top, budget=budget, progress=progress)
+    return [_joint(plan) for plan in found]
 
 
 def compare_plans(
@@ -129,7 +195,7 @@ def compare_plans(
 def _read(given: str | Plan) -> str | Plan:
     """Words, or the plan of a file."""
     if isinstance(given, str) and (given.endswith(".json") or Path(given).is_file()):
-        return read_plan(given)
+        return parsed_plan(given)
     return given
 
 
@@ -140,11 +206,6 @@ def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float
         InputError: devices whose times no table has.
     """
     for kind in cluster.kinds:
-        if known_kind(kind) == "cpu":
-            raise InputError(
-                f"plan: cluster {cluster.name!r}: no table says what ops take on a CPU; plan for "
-                "GPUs, by a preset or a YAML file"
-            )
         figures(kind)
     if memory_limit is not None:
         limited = [d.model_copy(update={"memory": memory_limit}) for d in cluster.devices]

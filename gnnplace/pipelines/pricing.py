@@ -21,6 +21,7 @@ from gnnplace.costs.gpus import figures
 from gnnplace.errors import InputError
 from gnnplace.pipelines.cuts import Cuts
 from gnnplace.pipelines.parts import Part, Parts, Times
+from gnnplace.pipelines.placements import placements_of
 from gnnplace.pipelines.recording import Recorded
 from gnnplace.planning.chain import Floats, SegmentCosts
 from gnnplace.planning.mesh import Fabric, Mesh
@@ -82,6 +83,29 @@ class ModelCosts:
         rows = np.array([by_kind[s.kind] for s in self.cuts.segments])
         return SegmentCosts(*rows.T.copy())
 
+    def placements(
+        self, kind: str, shards: int, examples: int, first: int, last: int
+    ) -> dict[str, list[str]]:
+        """How parameters and calls of a run of segments are split over shards.
+
+        Args:
+            kind: of device.
+            shards: devices that they are split over.
+            examples: of a micro-batch on each replica.
+            first: segment.
+            last: the segment after the last.
+        """
+        mesh = (shards, self.batch // examples)
+        found: dict[int, Configuration] = {}
+        known: dict[int, tuple[Configuration, ...]] = {}
+        for number in range(first, last):
+            alike = self.cuts.segments[number].kind
+            calls = self._calls(number)
+            if alike not in known:
+                known[alike] = self._split(number, calls, kind, mesh)[0]
+            found.update(zip(calls, known[alike], strict=True))
+        return placements_of(self.layers.calls, self.layers.rules, found)
+
     def _calls(self, number: int) -> list[int]:
         """Calls of a segment that are priced."""
         return [i for i in range(*self.cuts.runs[number]) if i not in self.cuts.aside]
@@ -92,9 +116,7 @@ class ModelCosts:
             (i, chosen[0])
             for number in numbers
             for i in self._calls(number)
-            for chosen in mesh_configurations(
-                _without_batch(self.layers.operations.ops[i]).shape, mesh[:1]
-            )
+            for chosen in mesh_configurations(self._whole_examples(i).shape, mesh[:1])
         ]
         self.parts.prepare(splits, kind, mesh[0], self.batch // mesh[1])
 
@@ -128,6 +150,20 @@ class ModelCosts:
                 _error([t for p in parts for t in (p.forward, p.whole)]),
             ]
         )
+
+    def _whole_examples(self, call: int) -> SplitOp:
+        """An operation whose examples stay together: a micro-batch may be one alone.
+
+        The axis of examples is that of the inputs, and the first of a result that has as many.
+        """
+        graph = self.layers.operations
+        op = graph.ops[call]
+        batch = {op.batch}
+        for value, axes in zip(op.results, op.shape.results, strict=True):
+            if axes and axes[0] and graph.values[value].shape[0] == self.batch:
+                batch.add(axes[0])
+        extents = tuple(pair for pair in op.shape.extents if pair[0] not in batch)
+        return replace(op, shape=replace(op.shape, extents=extents))
 
     def _update(self, parameters: float, kind: str) -> float:
         return parameters * UPDATE_BYTES[self.optimizer] / figures(kind).bandwidth
@@ -245,7 +281,7 @@ class SegmentProblem(CapturedProblem):
         leaving = () if last else source.cuts.crossing[number + 1]
         own = {v for i in calls for v in graph.ops[i].results}
         begins = [_border(f"border {v}", graph, (), (v,)) for v in entering]
-        inner = [_without_batch(graph.ops[i]) for i in calls]
+        inner = [source._whole_examples(i) for i in calls]
         ends = [_border(f"leaves {v}", graph, (v,), ()) for v in leaving if v in own]
         operations = SplitGraph(graph.name, (*begins, *inner, *ends), graph.values)
         machine = _Shards(fabric=source.fabric, place=whole, parts=float(mesh[1]))
@@ -306,12 +342,6 @@ def _border(
         return tuple((None,) * len(graph.values[v].shape) for v in values)
 
     return SplitOp(name, "border", Shape((), axes(reads), axes(results), 0.0, True), reads, results)
-
-
-def _without_batch(op: SplitOp) -> SplitOp:
-    """An operation whose examples stay together."""
-    extents = tuple(pair for pair in op.shape.extents if pair[0] != op.batch)
-    return replace(op, shape=replace(op.shape, extents=extents))
 
 
 @dataclass(frozen=True)

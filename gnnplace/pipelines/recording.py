@@ -41,6 +41,7 @@ QUEUED = ("linear", "addmm")
 """Calls whose weight gradients can be made later than those of what they read."""
 APART = ("norm", "loss")
 """Kinds of rules whose parts of a batch exchange what they add up, if they are of one step."""
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FREE = ("empty", "empty_like", "empty_strided", "new_empty", "detach", "alias")
 """Ops that launch nothing, beside views."""
 
@@ -148,11 +149,10 @@ class _Saved:
 @contextmanager
 def precision_of(name: str) -> Iterator[None]:
     """What a precision in Lightning's words means for the calls of a forward pass."""
-    kinds = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-    if name not in kinds:
+    if name not in MIXED:
         yield
         return
-    with torch.autocast("cpu", kinds[name]):
+    with torch.autocast("cpu", MIXED[name]):
         yield
 
 
@@ -189,9 +189,11 @@ def record(
             _operand(graph, value, axes, share)
             for value, axes in zip(call.reads, rule.reads, strict=True)
         ]
+        # What a call changes in place must be no leaf; making the copy is no part of the call.
+        given = [x.clone() if call.inplace or call.changes else x for x in operands]
         keeping = torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda x: x)
         with ops, keeping, precision_of(precision):
-            results = _run(call, _alone(rule, call, split), share, operands)
+            results = run_part(call, _alone(rule, call, split), share, given)
         forward = ops.taken()
         ops.phase = BACKWARD
         learned = [r for r in results if r.requires_grad]
@@ -204,14 +206,14 @@ def record(
         waits = call.kind in QUEUED
         backward = _gradients(ops, learned, made) if waits else None
         whole = _gradients(ops, learned, every)
-    own = {x.untyped_storage()._cdata for x in (*operands, *results)}
+    own = {x.untyped_storage()._cdata for x in (*given, *results)}
     inner = sum(size for key, size in saved.storages.items() if key not in own)
     kept = saved.storages
     return Recorded(
         forward,
         whole if backward is None else backward,
         whole,
-        tuple(x.untyped_storage()._cdata in kept for x in operands),
+        tuple(x.untyped_storage()._cdata in kept for x in given),
         tuple(x.untyped_storage()._cdata in kept for x in results),
         inner,
         np.array([float(i.bytes) for i in ops.values.values()]),
@@ -233,13 +235,6 @@ def _operand(
             return torch.empty_like(given)
     made = torch.empty(shape, dtype=info.dtype)
     return made.requires_grad_() if info.gradient and info.dtype.is_floating_point else made
-
-
-def _run(
-    call: LayerCall, rule: Rule, share: Share, operands: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    given = [x.view_as(x) if call.inplace or call.changes else x for x in operands]
-    return run_part(call, rule, share, given)
 
 
 def _alone(rule: Rule, call: LayerCall, split: Configuration) -> Rule:

@@ -54,6 +54,8 @@ def training_chain(
         phase=np.array(phase, dtype=np.int8),
         colocate=tuple(f"w{i}" for i in range(num_layers)) * 3,
         state=state,
+        error={"fast": np.full(len(names), 0.1)},
+        source={"slow": ("table",) * len(names)},
     )
 
 

@@ -15,7 +15,7 @@ Complexity: near-linear for the groups, a hundred coarse schedules for starts, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,14 @@ SETTLED = 2  # starts whose units that stand alone are moved to their best devic
 OUTCLASSED = 1.2  # seconds of a start over the best, above which it is none
 PATIENT = 24  # laps without a gain before which no search is stale
 WORTH = 0.999  # coarse seconds over those expanded last, above which a lap is not expanded
+
+
+Propose = Callable[[SearchSpace, NarrowProblem, list[Start]], list[Start]]
+
+
+def as_they_are(_: SearchSpace, __: NarrowProblem, starts: list[Start]) -> list[Start]:
+    """Proposes nothing beside the constructions."""
+    return starts
 
 
 class Narrow(Placer):
@@ -80,7 +88,16 @@ def narrow_search(
 
 
 class NarrowSearch:
-    """The search on narrow groups, lap by lap; arguments as ``narrow_search``."""
+    """The search on narrow groups, lap by lap.
+
+    Args:
+        space: the whole problem.
+        narrow: its coarse problem.
+        coarse: the space of that.
+        extra: devices of the coarse units to start from besides the constructions. Each [U]
+        rng: for the seed.
+        propose: starts to begin with, of the ranked ones and others.
+    """
 
     def __init__(
         self,
@@ -89,8 +106,9 @@ class NarrowSearch:
         coarse: SearchSpace,
         extra: Iterable[IntArray],
         rng: np.random.Generator,
+        propose: Propose = as_they_are,
     ) -> None:
-        starts = ranked_starts(coarse, narrow, extra)
+        starts = propose(coarse, narrow, ranked_starts(coarse, narrow, extra))
         self.expansion = Expansion(space, narrow)
         self.expanding = max([self.expansion.add(start) for start in starts[:EXPANDED]])
         self.chunks = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
@@ -170,17 +188,22 @@ def ranked_starts(
 
     What is hopeless beside the best so far is left out.
     """
-    turn = np.empty(space.problem.num_ops)
-    turn[space.turn_order] = -np.arange(len(turn), dtype=np.float64)
-    position = space.problem.graph.position.astype(np.float64)
-    first = -(space.problem.microbatch * float(len(turn)) + position)
+    priorities = first_priorities(space)
     made: list[Start] = []
     for unit_device in (*extra, *constructions(space, narrow)):
         limit = min((one.score for one in made), default=np.inf)
-        made += scheduled(space, unit_device, (first, turn), OUTCLASSED * limit)
+        made += scheduled(space, unit_device, priorities, OUTCLASSED * limit)
     made.sort(key=lambda start: start.score)
-    made[:SETTLED] = [_settled(space, narrow.loose, one, (first, turn)) for one in made[:SETTLED]]
+    made[:SETTLED] = [_settled(space, narrow.loose, one, priorities) for one in made[:SETTLED]]
     return sorted(made, key=lambda start: start.score)
+
+
+def first_priorities(space: SearchSpace) -> tuple[FloatArray, FloatArray]:
+    """Priorities to begin with: one micro-batch after the other, and in turns. Each [n]"""
+    turn = np.empty(space.problem.num_ops)
+    turn[space.turn_order] = -np.arange(len(turn), dtype=np.float64)
+    position = space.problem.graph.position.astype(np.float64)
+    return -(space.problem.microbatch * float(len(turn)) + position), turn
 
 
 def scheduled(

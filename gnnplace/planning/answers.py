@@ -14,10 +14,12 @@ from gnnplace.planning.draft import Draft, Priced, meshes_of, realized
 from gnnplace.planning.given import draft_of_plan, draft_of_words, orders_in
 from gnnplace.planning.mesh import Fabric, Mesh
 from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
+from gnnplace.planning.rows import with_messages, words
 from gnnplace.planning.search import Found, search
 from gnnplace.planning.space import micro_batch_sizes
 from gnnplace.planning.stage import Pricer, Stage, StageCost
 
+UNLIKE = "its stages have unlike numbers of replicas: it is predicted, and cannot be run"
 NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
 
 
@@ -94,12 +96,9 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         precision=chain.precision,
         optimizer=chain.optimizer,
         schedule=draft.schedule,
-        stages=[
-            _entry(chain, cluster, stage, cost)
-            for stage, cost in zip(draft.stages, priced.costs, strict=True)
-        ],
+        stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
         ranks=list(draft.ranks),
-        actions=[[str(a) for a in actions] for actions in priced.orders],
+        actions=words(with_messages(priced.orders, draft.ranks)),
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
@@ -110,10 +109,10 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         ends=list(priced.ends),
         frontier=[list(p) for p in _frontier(found.best if found is not None else (priced,))],
     )
-    shared = draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1
     whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
-    notices = chain.notices if shared else (whole,) if whole else ()
-    return Plan(file, reason, notices)
+    unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
+    told = [*chain.notices, whole, UNLIKE if unlike else ""]
+    return Plan(file, reason, tuple(notice for notice in told if notice))
 
 
 def _claim(bound: float | None, step: float) -> str:
@@ -125,7 +124,13 @@ def _claim(bound: float | None, step: float) -> str:
     return f"no plan of {space} takes less than the bound, by predicted times"
 
 
-def _entry(chain: Chain, cluster: Cluster, stage: Stage, cost: StageCost) -> StageEntry:
+def _entry(
+    chain: Chain, cluster: Cluster, draft: Draft, number: int, costs: StageCost
+) -> StageEntry:
+    stage = draft.stages[number]
+    kind = cluster.devices[stage.mesh.first].kind
+    examples = draft.size // stage.mesh.replicas
+    placed = chain.placed
     own = chain.segments[stage.first : stage.last]
     again = [chain.segments[s].name for s in sorted(stage.recompute)]
     return StageEntry(
@@ -134,7 +139,11 @@ def _entry(chain: Chain, cluster: Cluster, stage: Stage, cost: StageCost) -> Sta
         devices=stage.mesh.rows(cluster),
         zero=stage.zero,
         recompute=again,
-        seconds=[cost.forward, cost.backward, cost.weights],
+        placements=placed(kind, stage.mesh.shards, examples, stage.first, stage.last)
+        if placed is not None and stage.mesh.shards > 1
+        else {},
+        saved=costs.saved,
+        seconds=[costs.forward, costs.backward, costs.weights],
     )
 
 
@@ -235,29 +244,29 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     return Plan(plan.file, f"nothing fits; the leanest plan: {plan.reason}", plan.notices)
 
 
-def given_plan(chain: Chain, cluster: Cluster, words: str | Plan) -> Plan:
+def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
     """What a plan of one's own takes.
 
     Args:
         chain: the model.
         cluster: its devices in topology order.
-        words: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", or
+        given: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", or
             a plan that was read.
 
     Raises:
         InputError: naming the word that is wrong, or what does not fit the model or the cluster.
     """
     fabric = Fabric(cluster)
-    if isinstance(words, Plan):
-        draft = draft_of_plan(chain, cluster, words)
+    if isinstance(given, Plan):
+        draft = draft_of_plan(chain, cluster, given)
     else:
-        draft = draft_of_words(chain, cluster, words)
+        draft = draft_of_words(chain, cluster, given)
     if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
         raise InputError(
             f"{chain.name}: the batch cannot be cut into micro-batches or replicas: "
             f"{chain.mixes}; say --accept-other-loss to cut it all the same"
         )
-    orders = orders_in(words) if isinstance(words, Plan) else None
+    orders = orders_in(given) if isinstance(given, Plan) else None
     priced = realized(Pricer(chain, fabric, draft.size), draft, orders)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as given")

@@ -10,7 +10,7 @@ of shards and number of examples; equal segments share what they cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Placed = Callable[[str, int, int, int, int], dict[str, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class Chain:
         tied: parameters that several segments read.
         mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.
         notices: what is priced otherwise than it runs, each in one line.
+        placed: from a kind of device, shards, examples, first segment and the one after the last
+            to the split of parameters and calls, in the words of a plan's file.
     """
 
     name: str
@@ -124,6 +127,7 @@ class Chain:
     tied: tuple[Tied, ...] = ()
     mixes: str = ""
     notices: tuple[str, ...] = ()
+    placed: Placed | None = None
     _known: dict[tuple[str, int, int], SegmentCosts | None] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -18,8 +18,9 @@ class StageEntry(Schema):
     """A stage of a plan's file.
 
     `devices` is a mesh, a row a replica and a column a shard. `placements` gives the split of
-    parameters over the shards in DTensor's words: R, or S and the axis. `seconds` are those of a
-    micro-batch's forward pass, gradients of activations, gradients of weights; predicted.
+    parameters and calls over the shards in DTensor's words (`pipelines.run.layouts`). `saved` are
+    the bytes that a device keeps of a micro-batch between its forward and its backward pass,
+    `seconds` those of its forward pass, gradients of activations and of weights; predicted.
     """
 
     modules: list[str]
@@ -29,6 +30,7 @@ class StageEntry(Schema):
     recompute: list[str] = []
     placements: dict[str, list[str]] = {}
     seconds: list[float] = []
+    saved: float | None = None
 
 
 class MemoryEntry(Schema):

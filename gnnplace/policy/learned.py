@@ -14,7 +14,7 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,8 @@ from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
+from gnnplace.policy.stages.proposer import load_proposer
+from gnnplace.policy.stages.starts import with_proposals
 from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem
@@ -71,7 +73,9 @@ class LearnedPlacer(Placer):
         if narrow is not None:
             coarse = SearchSpace(narrow.problem)
             starts = [one.unit_device for one in self.rollouts(coarse).greedy()]
-            search = NarrowSearch(space, narrow, coarse, starts, rng)
+            seed = int(rng.integers(2**31))
+            propose = partial(with_proposals, load_proposer(), seed=seed)
+            search = NarrowSearch(space, narrow, coarse, starts, rng, propose)
             return self.search_groups(space, search, rng, deadline)
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):

@@ -47,6 +47,15 @@ def _untrained(order: str | None = None) -> Placer:
     return untrained(orders)
 
 
+def _gnn(order: str | None = None, checkpoint: str | None = None) -> Placer:
+    orders = _orders(order)
+    from gnnplace.policy.gnn.network import load_gnn
+    from gnnplace.policy.gnn.placer import GnnPlacer
+
+    policy = None if checkpoint is None else load_gnn(checkpoint)
+    return GnnPlacer(policy, orders[0] if orders else None)
+
+
 def _best(order: str | None = None, checkpoint: str | None = None) -> Placer:
     from gnnplace.policy.best import Best
 
@@ -60,6 +69,7 @@ CHECKPOINT = Option(
 POLICY_OPTIONS = {"order": ORDER, "checkpoint": CHECKPOINT}
 POLICIES = (
     Row("learned", _learned, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
+    Row("gnn", _gnn, Speed.SEARCH, options=POLICY_OPTIONS),
     Row(UNTRAINED, _untrained, Speed.SEARCH, options={"order": ORDER}, shown=False),
     Row("best", _best, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
 )

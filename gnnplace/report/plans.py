@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from gnnplace.planning.plan import Plan, StageEntry
+
+if TYPE_CHECKING:
+    from gnnplace.pipelines.run.workers import PlanRun as Run
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -67,6 +71,31 @@ def _stage(number: int, stage: StageEntry) -> str:
     more = [f"ZeRO {stage.zero}"] if stage.zero else []
     more += [f"{len(stage.recompute)} segments recomputed"] if stage.recompute else []
     return f"  stage {number}: {first} to {last}, {', '.join([mesh, *more])}"
+
+
+def run_lines(run: Run) -> list[str]:
+    """What `gnnplace execute` prints of a plan's run."""
+    file = run.plan.file
+    low, high = file.interval or (0.0, 0.0)
+    lines = [run.verification.summary()]
+    if run.single and not run.verification.bitwise:
+        lines[0] = f"{lines[0]} (in its own precision {run.single:.2g} relative)"
+    if run.losses:
+        lines.append(
+            f"losses of {len(run.losses)} steps of AdamW: {run.losses[0]:.6g} to "
+            f"{run.losses[-1]:.6g}, within {run.apart:.2g} of one device's"
+            + (" (in double precision)" if run.doubled else "")
+        )
+    if run.measured is not None:
+        told = f"measured {_time(run.measured)} a step (median of {len(run.seconds)})"
+        if file.step_time is not None:
+            inside = "inside" if run.covered else "outside"
+            told += (
+                f", predicted {_time(file.step_time)} ({_time(low)} to {_time(high)}: the measured "
+                f"time is {inside})"
+            )
+        lines.append(told)
+    return [*lines, "passed" if run.passed else "NOT passed: see the first lines"]
 
 
 def _time(seconds: float) -> str:

@@ -106,7 +106,7 @@ def _grouped(problem: Problem, ops: IntArray, codes: NDArray[np.int8], target: i
 
 
 def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
-    """The problem of groups.
+    """The problem of groups; where times come from, and their errors, are not kept.
 
     Args:
         problem: the problem of ops.
@@ -135,4 +135,6 @@ def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
         module=tuple(problem.module[i] for i in head),
         members=((),) * count,
         estimated=np.bincount(group, problem.estimated, count) > 0,
+        error={},
+        source={},
     )

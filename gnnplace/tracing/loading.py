@@ -173,7 +173,17 @@ def _as_inputs(inputs: Any) -> tuple[Any, ...] | Mapping[str, Any]:
 
 
 def cut(workload: Workload, share: int) -> Workload:
-    """The workload with the first of `share` equal parts of its batch.
+    """The workload with the first of `share` equal parts of its batch; see `shares_of`.
+
+    Raises:
+        InputError: the batch cannot be divided.
+    """
+    inputs = shares_of(workload, share)[0]
+    return Workload(workload.name, workload.model, inputs, workload.loss)
+
+
+def shares_of(workload: Workload, count: int) -> list[Any]:
+    """The inputs of each of `count` equal parts of a workload's batch, in order.
 
     The batch is the first dimension of the first tensor; tensors of another first dimension stay
     as they are.
@@ -181,20 +191,18 @@ def cut(workload: Workload, share: int) -> Workload:
     Raises:
         InputError: the batch cannot be divided.
     """
-    leaves, spec = pytree.tree_flatten(workload.inputs)
+    leaves = pytree.tree_leaves(workload.inputs)
     tensors = [x for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
     if not tensors:
         raise InputError(f"{workload.name}: no input has a batch that could be cut")
     batch = tensors[0].shape[0]
-    size = _share(batch, share, workload.name)
-    parts = [
-        x[:size].contiguous()
-        if isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == batch
-        else x
-        for x in leaves
-    ]
-    inputs = pytree.tree_unflatten(parts, spec)
-    return Workload(workload.name, workload.model, inputs, workload.loss)
+    size = _share(batch, count, workload.name)
+
+    def part(value: Any, index: int) -> Any:
+        has_batch = isinstance(value, torch.Tensor) and value.shape[:1] == (batch,)
+        return value[index * size : (index + 1) * size].contiguous() if has_batch else value
+
+    return [pytree.tree_map(lambda x, k=k: part(x, k), workload.inputs) for k in range(count)]
 
 
 def _share(batch: Any, share: int, what: str) -> int:

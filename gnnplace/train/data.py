@@ -9,8 +9,11 @@ import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
+from gnnplace.cluster.presets import preset
 from gnnplace.data import random_families
 from gnnplace.data.captured import TEST, TRAIN, VALIDATION, captured_problem, shipped_store
+from gnnplace.data.captured_graph import CapturedGraph
+from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.portfolio import Portfolio
@@ -55,6 +58,10 @@ class Draws:
         large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
         large_ops: least and most ops of large problems; the most holds with micro-batches.
         batch: least and most of the captured batch.
+        datasets: datasets beside the store that captured graphs are drawn from.
+        presets: names of clusters; empty for drawn clusters alone.
+        on_presets: share of captured problems that are on one of ``presets``.
+        groups: least and most groups of a captured graph.
     """
 
     families: tuple[str, ...]
@@ -68,6 +75,10 @@ class Draws:
     large: float = 0.0
     large_ops: tuple[int, int] = (1_000, 5_000)
     batch: tuple[float, float] = (1.0, 1.0)
+    datasets: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+    on_presets: float = 0.0
+    groups: tuple[int, int] = GROUPS
 
     def problem(self, index: int) -> Problem:
         """Problem number ``index``."""
@@ -86,18 +97,29 @@ class Draws:
         )
 
     def _captured(self, index: int, large: bool, rng: np.random.Generator) -> Problem:
-        store = shipped_store()
+        stores = [shipped_store(), *map(find_dataset, self.datasets)]
+        owner = [store for store in stores for _ in store.part(self.part)]
+        names = [name for store in stores for name in store.part(self.part)]
+        chosen = int(rng.choice(len(names)))
+        if self.presets and rng.random() < self.on_presets:
+            return self._on_preset(owner[chosen].graph(names[chosen]), large, rng)
         return captured_problem(
-            store,
-            str(rng.choice(store.part(self.part))),
+            owner[chosen],
+            names[chosen],
             self.seed + index,
-            groups=None if large else GROUPS,
+            groups=None if large else self.groups,
             devices=self.devices,
             clusters=self.clusters,
             microbatches=self.microbatches,
             batch=self.batch,
             most_ops=self.large_ops[1] if large else random_families.MOST_OPS,
         )
+
+    def _on_preset(self, graph: CapturedGraph, large: bool, rng: np.random.Generator) -> Problem:
+        cluster = preset(self.presets[int(rng.integers(len(self.presets)))])
+        count = self.microbatches[int(rng.integers(len(self.microbatches)))]
+        groups = None if large else int(np.exp(rng.uniform(*np.log(self.groups))))
+        return dataset_problem(graph, cluster, microbatches=count, groups=groups)
 
 
 class Problems(Dataset[Sample]):
@@ -106,19 +128,22 @@ class Problems(Dataset[Sample]):
     Args:
         draws: what from.
         reference: whether to run the heuristics; such problems are kept once they are made.
+        pool: number of problems that are met over and over, and kept; None: each is met once.
     """
 
-    def __init__(self, draws: Draws, *, reference: bool) -> None:
-        self.draws, self.reference = draws, reference
+    def __init__(self, draws: Draws, *, reference: bool, pool: int | None = None) -> None:
+        self.draws, self.reference, self.pool = draws, reference, pool
         self.made: dict[int, Sample] = {}
 
     def __getitem__(self, index: int) -> Sample:
+        index = index % self.pool if self.pool else index
         if index in self.made:
             return self.made[index]
         space = SearchSpace(self.draws.problem(index))
-        if not self.reference:
+        if not self.reference and not self.pool:
             return Sample(space, index)
-        self.made[index] = Sample(space, index, reference_seconds(space))
+        seconds = reference_seconds(space) if self.reference else float("nan")
+        self.made[index] = Sample(space, index, seconds)
         return self.made[index]
 
 
@@ -154,6 +179,11 @@ class ProblemDataModule(LightningDataModule):
             the split by model family.
         large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
         large_ops: least and most ops of large problems.
+        datasets: datasets beside the store that captured graphs are drawn from, likewise.
+        presets: names of clusters for captured graphs, beside drawn clusters.
+        on_presets: share of captured problems that are on one of ``presets``.
+        groups: least and most groups of a captured graph.
+        pool: number of training problems that are met over and over; None: each is met once.
         batch_size: problems a step.
         seed: the seed of the training problems; validation and test problems are always the same.
     """
@@ -174,6 +204,11 @@ class ProblemDataModule(LightningDataModule):
         captured: float = 0.0,
         large: float = 0.0,
         large_ops: tuple[int, int] = (1_000, 5_000),
+        datasets: tuple[str, ...] = (),
+        presets: tuple[str, ...] = (),
+        on_presets: float = 0.0,
+        groups: tuple[int, int] = GROUPS,
+        pool: int | None = None,
         batch_size: int = 8,
         seed: int = 0,
     ) -> None:
@@ -183,6 +218,9 @@ class ProblemDataModule(LightningDataModule):
         begin = TRAIN_SEEDS * (seed + 1)
         draws = Draws(
             families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large, large_ops
+        )
+        draws = replace(
+            draws, datasets=datasets, presets=presets, on_presets=on_presets, groups=groups
         )
         validation = replace(
             draws,
@@ -198,7 +236,7 @@ class ProblemDataModule(LightningDataModule):
             seed=TEST_SEEDS,
             clusters=(*clusters, "two-tier"),
         )
-        self.train = Problems(replace(draws, batch=BATCH), reference=False)
+        self.train = Problems(replace(draws, batch=BATCH), reference=False, pool=pool)
         self.held_out = {
             "validation": Problems(validation, reference=True),
             "test": Problems(test, reference=True),

@@ -30,8 +30,9 @@ from gnnplace.policy.network.decoder import Decoder
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.train.data import Sample
+from gnnplace.train.learner import check_least
 from gnnplace.train.placements import a_decode
-from gnnplace.train.policy_module import PolicyModule, check_least
+from gnnplace.train.policy_module import PolicyModule
 from gnnplace.train.watching import watch_pass
 
 FloatArray = NDArray[np.float64]

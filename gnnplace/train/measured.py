@@ -50,13 +50,13 @@ from gnnplace.policy.refine.passes import Passes
 from gnnplace.simulation import finished_placement
 from gnnplace.train.data import Sample, as_list
 from gnnplace.train.evolution import Evolution
+from gnnplace.train.learner import check_least, save_whole
 from gnnplace.train.measured_proposals import (
     Effort,
     distinct,
     key_of,
     proposals,
 )
-from gnnplace.train.policy_module import check_least, save_whole
 
 FloatArray = NDArray[np.float64]
 DARING = 1.0

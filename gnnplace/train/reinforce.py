@@ -1,138 +1,230 @@
-"""``Reinforce``: policy gradient on whole placements, with few clipped steps a batch (PPO).
+"""``Reinforce``: how the GNN placer learns, from the step times of placements that it draws itself.
 
-Formulation: under one aim draw K placements of a problem at some of its units U' (the others take
-the first choice) from softmax(score / temperature), by Gumbel noise on the scores, and simulate
-them: seconds c(k). The advantage of a placement is how far below the others it came, in percent:
-A(k) = 100 (mean over j != k of log c(j) - log c(k)), the leave-one-out baseline (Kool et al.,
-2019). It is of the same problem, aim and units, so how hard the problem is cancels out, and it does
-not depend on placement k, so the gradient stays unbiased (but for clipping A at ``most``). The loss
-is the clipped surrogate of PPO (Schulman et al., 2017) over all decisions on U',
--min(r A, clip(r, 1 - clip, 1 + clip) A) with r = p(chosen) over its value when it was drawn, less
-``entropy`` times the entropy in nats. In the first of the ``passes`` over a batch r is 1, which is
-plain REINFORCE with a baseline.
+Formulation. The network draws K placements of a problem, decision by decision from the softmax of
+its scores, and each is simulated: seconds c(k). Two losses share the draws.
 
-What to expect: every decision is paid the whole placement's advantage, so the noise grows with
-their number, which a small U' only tempers. On four problems of 30 to 40 ops, three seeds, 60
-batches took the mean draw 7 % down and the first choice 0.4 to 2.2 % down, going up and down.
-Cost: K decodes a problem and aim.
+* **Self-labelling** (Corsini et al., 2024, arXiv 2401.11849). The best placement of the problem
+  that was ever drawn is the label of all its decisions: the mean over decisions of
+  -log p(chosen). Nothing else is compared with it, so nothing can diverge.
+* **Policy gradient** (Williams, 1992) as Wang et al. (2022, arXiv 2201.09676) train. The advantage
+  of a draw is how far the log of its seconds is below the mean of the other draws (leave-one-out:
+  Kool et al., 2019), over the standard deviation of all of them, cut off at ``MOST``. The loss is
+  the mean over draws of advantage times the mean over decisions of -log p(chosen). Only the
+  ``kept`` draws of greatest and least advantage are learned from: the others say least.
+
+``label`` and ``gradient`` weigh the two.
+
+Cost of a problem: K decodes and simulations in numba, ``kept`` + 1 decodes in torch, one encoding.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
-from gnnplace.policy.decode.aims import Aim
-from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.errors import MismatchError
+from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
+from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.search.repair import repair
 from gnnplace.train.data import Sample
-from gnnplace.train.decisions import DecisionModule, Lesson, take
-from gnnplace.train.policy_module import check_least
+from gnnplace.train.learner import Learner, check_least
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+MOST = 2.0  # greatest advantage, in standard deviations
+KEPT = 4_000  # problems that stay as the network walks them
+LABELS = "labels"  # of a checkpoint
 
 
-class Reinforce(DecisionModule):
-    """Policy gradient with a leave-one-out baseline.
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """Placements of a problem to learn from.
+
+    Attributes:
+        unit_device: device of each unit in each of them. [B, U]
+        weight: how much more likely each is to become. [B]
+    """
+
+    unit_device: IntArray
+    weight: FloatArray
+
+
+class Reinforce(Learner):
+    """The GNN placer in training.
 
     Args:
-        samples: placements drawn of each problem and aim, K; at least 2.
-        aims: aims that each problem is decoded under.
-        temperature: the temperature of the softmax that placements are drawn from.
-        sparsest: the share of units that are drawn is at least two to the power of minus this.
-        passes: optimizer steps on each batch.
-        clip: how far from 1 the ratio of probabilities may go to an advantage.
-        entropy: weight of the entropy, in percent of step time a nat.
-        most: greatest advantage, in log step time.
-        shared: arguments of ``PolicyModule``.
+        hidden: size of the encoder's states.
+        layers: rounds of messages; 0 leaves the graph out.
+        decoder_hidden: size of the decoder's layers.
+        memory: entries of a device's memory.
+        order: the traversal order.
+        samples: placements drawn of each problem, K; at least 2.
+        kept: draws of each problem that the policy gradient learns from.
+        label: weight of self-labelling.
+        gradient: weight of the policy gradient.
+        start: folder of a network to start from; its sizes must be those given here.
+        learning_rate: the learning rate of Adam, at its highest.
+        steps: training steps over which the learning rate falls to a tenth.
+        export: folder that the network is saved to whenever the validation improves.
+
+    Raises:
+        InputError: a number is too small.
+        FormatError: ``start`` is missing or malformed.
+        MismatchError: ``start`` has other features or sizes.
     """
+
+    policy: GnnPolicy
+    average: GnnPolicy
 
     def __init__(
         self,
-        samples: int = 8,
-        aims: int = 2,
-        temperature: float = 0.25,
-        sparsest: float = 5.0,
-        passes: int = 3,
-        clip: float = 0.2,
-        entropy: float = 0.1,
-        most: float = 0.3,
-        **shared: Any,
+        hidden: int = 64,
+        layers: int = 3,
+        decoder_hidden: int = 48,
+        memory: int = 16,
+        order: str = ORDER,
+        samples: int = 32,
+        kept: int = 8,
+        label: float = 1.0,
+        gradient: float = 1.0,
+        start: str | None = None,
+        learning_rate: float = 1e-3,
+        steps: int = 3000,
+        export: str | None = None,
     ) -> None:
-        super().__init__(**shared)
-        check_least(
-            samples=(samples, 2), aims=(aims, 1), passes=(passes, 1), sparsest=(sparsest, 0.0)
-        )
-        self.samples, self.aims, self.temperature = samples, aims, temperature
-        self.sparsest, self.passes, self.clip = sparsest, passes, clip
-        self.entropy, self.most = entropy, most
-        self.drawn: tuple[list[Sample], list[Lesson]] = ([], [])
+        check_least(hidden=(hidden, 1), layers=(layers, 0), decoder_hidden=(decoder_hidden, 1))
+        check_least(memory=(memory, 1), samples=(samples, 2), kept=(kept, 2))
+        check_least(label=(label, 0.0), gradient=(gradient, 0.0))
+        network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
+        if start is not None:
+            begin_with(network, start)
+        super().__init__(network, learning_rate, steps, export)
+        self.samples, self.kept = samples, kept
+        self.label, self.gradient = label, gradient
+        self.episodes: OrderedDict[int, Episodes] = OrderedDict()
+        self.labels: dict[int, tuple[float, IntArray]] = {}
 
-    def optimizer_step(
-        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
-    ) -> None:
-        """Several steps on the same placements."""
-        for _ in range(self.passes):
-            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+    def episode(self, sample: Sample) -> Episodes:
+        """A problem as the network walks it; the last ones are kept."""
+        known = self.episodes.pop(sample.index, None)
+        if known is None or known.space is not sample.space:
+            known = Episodes(sample.space, self.policy.order)
+        self.episodes[sample.index] = known
+        if len(self.episodes) > KEPT:
+            self.episodes.popitem(last=False)
+        return known
 
-    def decision_loss(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Loss in percent; ``values`` are the device drawn, its advantage and log-probability."""
-        logs = functional.log_softmax(scores / self.temperature, dim=1)
-        drawn, advantage, before = values.unbind(dim=1)
-        ratio = torch.exp(logs.gather(1, drawn.long()[:, None])[:, 0] - before)
-        clipped = ratio.clamp(1.0 - self.clip, 1.0 + self.clip)
-        entropy = -(logs.exp() * logs.masked_fill(scores == -torch.inf, 0.0)).sum(dim=1)
-        return -torch.minimum(ratio * advantage, clipped * advantage) - self.entropy * entropy
-
-    def lessons(self, batch: list[Sample]) -> list[Lesson]:
-        """One lesson for each placement drawn; the same ones at each pass over a batch."""
-        if self.drawn[0] is not batch:
-            self.drawn = (
-                batch,
-                [lesson for sample in batch for lesson in self._of_problem(sample)],
-            )
-        return self.drawn[1]
-
-    def _of_problem(self, sample: Sample) -> list[Lesson]:
-        rollouts, rng = self.rollouts(sample), self.rng(sample)
-        ranked = [decoded.aim for decoded in rollouts.greedy() if decoded.aim.limit > 1]
-        best = list(dict.fromkeys(ranked))[:3]
-        chosen = [best[int(rng.integers(len(best)))] for _ in range(self.aims)] if best else []
-        return [lesson for aim in chosen for lesson in self._under(rollouts, aim, rng)]
-
-    def _under(self, rollouts: Rollouts, aim: Aim, rng: np.random.Generator) -> list[Lesson]:
-        units = rng.random(rollouts.space.problem.num_units) < 2.0 ** -rng.uniform(0, self.sparsest)
-        walks = [
-            rollouts.walk(aim, noise=rollouts.noise(rng, self.temperature) * units[:, None])
-            for _ in range(self.samples)
+    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
+        """Mean loss of the problems with several devices; None without any."""
+        batch = [s for s in batch if s.space.problem.num_devices > 1]
+        if not batch:
+            return None
+        episodes = [self.episode(sample) for sample in batch]
+        inputs = [one.inputs for one in episodes]
+        parts = self.policy.states(inputs).split([len(x) for x, _, _ in inputs])
+        losses = [
+            self.loss(one, states, self.lesson(sample, one, states.detach()))
+            for sample, one, states in zip(batch, episodes, parts, strict=True)
         ]
-        costs = np.array([rollouts.finish(aim, walked).score for walked in walks])
-        gains = np.clip(advantages(costs), -self.most, self.most)
-        pairs = zip(walks, gains, strict=True)
-        return [self._lesson(rollouts, aim, w.unit_device, units, 100.0 * g) for w, g in pairs]
+        return torch.stack(losses).mean()
 
-    def _lesson(
-        self,
-        rollouts: Rollouts,
-        aim: Aim,
-        unit_device: NDArray[np.int32],
-        units: NDArray[np.bool_],
-        advantage: float,
-    ) -> Lesson:
-        seen = rollouts.watch(aim, unit_device)
-        seen = take(seen, np.flatnonzero(units[seen.unit] & (seen.allowed.sum(axis=1) > 1)))
-        scores = torch.from_numpy(self.scores(rollouts, aim, seen))
-        logs = functional.log_softmax(scores / self.temperature, dim=1).numpy()
-        before = logs[np.arange(len(seen.chosen)), seen.chosen]
-        values = np.stack([seen.chosen, np.full(len(before), advantage), before], axis=1)
-        return Lesson(rollouts, aim, seen, values.astype(np.float32))
+    def lesson(self, sample: Sample, episodes: Episodes, states: Tensor) -> Lesson:
+        """Draws placements, and says what to make of them. ``states``: [m, hidden]"""
+        network = self.policy.network(states, episodes.devices)
+        rng = np.random.default_rng([17, sample.index, self.global_step])
+        drawn = episodes.samples(network, self.samples, rng)
+        seconds = self.seconds(episodes, drawn)
+        self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
+        best = self._best(sample, float(seconds.min()), drawn[int(seconds.argmin())])
+        gains = advantages(seconds[1:])
+        extreme = extremes(gains, self.kept)
+        weight = self.gradient * gains[extreme] / len(extreme)
+        return Lesson(
+            np.concatenate([best[None], drawn[1:][extreme]]), np.concatenate([[self.label], weight])
+        )
+
+    def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
+        """Seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
+        return np.array([episodes.seconds(one) for one in drawn])
+
+    def _best(self, sample: Sample, seconds: float, drawn: IntArray) -> IntArray:
+        """The best placement of a problem that was ever drawn."""
+        if seconds < self.labels.get(sample.index, (np.inf,))[0]:
+            self.labels[sample.index] = (seconds, drawn.copy())
+        return self.labels[sample.index][1] if sample.index in self.labels else drawn
+
+    def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
+        """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
+        network = self.policy.network(states.detach(), episodes.devices)
+        seen = episodes.seen(network, lesson.unit_device)
+        chosen = torch.from_numpy(seen.chosen).long()
+        scores = self.policy.decoder(
+            states[torch.from_numpy(seen.step).long()],
+            episodes.devices,
+            torch.from_numpy(seen.features),
+            torch.from_numpy(seen.allowed),
+            chosen,
+        )
+        logs = torch.log_softmax(scores, dim=-1)
+        taken = logs.gather(-1, chosen[..., None])[..., 0].mean(dim=1)
+        return -(torch.from_numpy(lesson.weight).float() * taken).sum()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the best placements, as numbers and tensors alone."""
+        checkpoint[LABELS] = {
+            index: (seconds, torch.from_numpy(devices.astype(np.int16)))
+            for index, (seconds, devices) in self.labels.items()
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on with the best placements."""
+        self.labels = {
+            index: (seconds, devices.numpy().astype(np.int32))
+            for index, (seconds, devices) in checkpoint.get(LABELS, {}).items()
+        }
+
+    def place(self, network: GnnPolicy, sample: Sample) -> float:
+        episodes = Episodes(sample.space, network.order)
+        device = sample.space.spread(episodes.greedy(episodes.network(network)))
+        order = sample.space.sequence(device)[1]
+        return sample.space.score(*repair(sample.space, device, order))
 
 
-def advantages(costs: FloatArray) -> FloatArray:
-    """How far the log of each cost is below the mean of the others'. [K]"""
-    logs = np.log(np.clip(costs, 1e-300, 1e300))
-    return (logs.sum() - logs) / max(len(logs) - 1, 1) - logs
+SHIPPED = "shipped"
+"""The network of the package, as a start."""
+
+
+def begin_with(network: GnnPolicy, folder: str) -> None:
+    """Gives a network the parameters of the one saved in ``folder``, or of the shipped one.
+
+    Raises:
+        FormatError: a file is missing or malformed.
+        MismatchError: its features or sizes are others.
+    """
+    try:
+        path = CHECKPOINT if folder == SHIPPED else folder
+        network.load_state_dict(read_gnn(path).state_dict())
+    except RuntimeError:
+        raise MismatchError(
+            f"model.start {folder}: other sizes than model.hidden, model.layers, model.memory and "
+            "model.decoder_hidden; give those in its config.json"
+        ) from None
+
+
+def advantages(seconds: FloatArray) -> FloatArray:
+    """How far the log of each is below the mean of the others', in standard deviations. [K]"""
+    logs = np.log(np.clip(seconds, 1e-300, 1e300))
+    below = (logs.sum() - logs) / (len(logs) - 1) - logs
+    return np.asarray(np.clip(below / max(float(logs.std()), 1e-6), -MOST, MOST))
+
+
+def extremes(gains: FloatArray, count: int) -> NDArray[np.intp]:
+    """Indices of the greatest and the least gains, half of ``count`` each. [count]"""
+    ranked = np.argsort(gains, kind="stable")
+    return ranked if count >= len(gains) else np.r_[ranked[: count // 2], ranked[-(count // 2) :]]

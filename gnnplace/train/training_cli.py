@@ -16,7 +16,7 @@ import torch
 
 # The command line needs the classes imported to find them by their short names.
 from jsonargparse import Namespace
-from lightning import LightningDataModule, Trainer
+from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
@@ -24,8 +24,8 @@ from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.train import MoveValues as MoveValues
 from gnnplace.train import ProblemDataModule as ProblemDataModule
 from gnnplace.train import Reinforce as Reinforce
+from gnnplace.train import StageImitation as StageImitation
 from gnnplace.train import run_folder
-from gnnplace.train.policy_module import PolicyModule
 
 SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself
 
@@ -42,7 +42,7 @@ class TrainingCLI(LightningCLI):
     def __init__(self, args: list[str], *, run: bool = True, save_config: bool = True) -> None:
         given: dict[str, Any] = {} if save_config else {"save_config_callback": None}
         super().__init__(
-            PolicyModule,
+            LightningModule,
             LightningDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from gnnplace.errors import InputError
-from gnnplace.hybrid.ddp import run_data_parallel, shares_of
+from gnnplace.hybrid.ddp import run_data_parallel
 from gnnplace.tracing import load
 
 
@@ -18,14 +17,6 @@ def test_gradients_are_those_of_accumulating() -> None:
     assert len(run.steps) == 3
     assert run.cpu_time > 0
     assert min(run.steps) <= run.step_time <= max(run.steps)
-
-
-def test_shares_are_the_batch_in_order() -> None:
-    """Put together they are the whole."""
-    workload = load("mlp?batch=8")
-    parts = shares_of(workload, 4)
-    whole = torch.cat([part[0] for part in parts])
-    assert torch.equal(whole, workload.inputs[0])  # type: ignore[index]
 
 
 def test_bad_requests_are_refused() -> None:

@@ -11,7 +11,6 @@ from gnnplace import api, execution
 from gnnplace.errors import InputError
 from gnnplace.execution.reference import reference_step
 from gnnplace.hybrid import Fabric
-from gnnplace.hybrid.ddp import shares_of
 from gnnplace.hybrid.replicas import (
     replicated,
     replicated_placement,
@@ -19,6 +18,7 @@ from gnnplace.hybrid.replicas import (
 )
 from gnnplace.simulation import simulate
 from gnnplace.tracing import load
+from gnnplace.tracing.loading import shares_of
 from gnnplace.tracing.microbatching import microbatched, with_inputs
 from gnnplace.tracing.program import Program
 

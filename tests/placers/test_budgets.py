@@ -18,6 +18,7 @@ from gnnplace.search.clock import counted
 LOOKS = (1, 2, 4, 8, 12, 20, 40, 80, 160, 400)
 PLACERS = (
     "learned",
+    "gnn",
     "best",
     "annealing",
     "portfolio",

@@ -10,7 +10,7 @@ from gnnplace.placers import contract
 from gnnplace.placers.registry import PLACERS
 from gnnplace.policy.roster import make_placer, placer_names
 from gnnplace.policy.warming import warm
-from gnnplace.train.policy_module import save_whole
+from gnnplace.train.learner import save_whole
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
 
@@ -92,7 +92,9 @@ def test_a_policy_of_ones_own_takes_the_place_of_the_packages(tmp_path):
         (a == b).all() for a, b in zip(own.policy.parameters(), policy.parameters(), strict=True)
     )
     assert own.place(problem).step_time > 0
-    with pytest.raises(InputError, match="'heft': checkpoint is an option of learned, best alone"):
+    with pytest.raises(
+        InputError, match="'heft': checkpoint is an option of learned, gnn, best alone"
+    ):
         make_placer("heft", checkpoint=str(tmp_path / "policy"))
     with pytest.raises(FormatError, match="nowhere"):
         make_placer("best", checkpoint="nowhere")

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from gnnplace import zoo
 from gnnplace.errors import InputError
 from gnnplace.tracing import load
-from gnnplace.tracing.loading import cut
+from gnnplace.tracing.loading import cut, shares_of
 
 SOURCE = """
 import torch
@@ -117,6 +117,13 @@ def test_cutting_leaves_tensors_without_the_batch_alone() -> None:
     work = zoo.Workload("w", torch.nn.Identity(), (torch.ones(4, 2), torch.ones(3), 7))
     x, table, number = cut(work, 2).inputs
     assert (x.shape, table.shape, number) == ((2, 2), (3,), 7)
+
+
+def test_shares_are_the_batch_in_order() -> None:
+    """Put together they are the whole."""
+    workload = load("mlp?batch=8")
+    whole = torch.cat([part[0] for part in shares_of(workload, 4)])
+    assert torch.equal(whole, workload.inputs[0])  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", ["hf:convnext", "hf:vit"])

@@ -9,8 +9,9 @@ import torch
 from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.refine.passes import Passes
-from gnnplace.train import Reinforce
+from gnnplace.train import AimChoice, Reinforce
 from gnnplace.train.data import ProblemDataModule, Sample
 from gnnplace.train.loading import EpochSampler
 
@@ -21,6 +22,28 @@ SIZES = {"hidden": 8, "layers": 1, "decoder_hidden": 8}
 def sample(index=1):
     problem = random_problem("inception", index, ops=(30, 50), devices=(3, 3), microbatches=(1,))
     return Sample(SearchSpace(problem), index)
+
+
+def test_a_pool_is_met_over_and_over():
+    module = ProblemDataModule(problems=4, pool=3, batch_size=2)
+    first = [s for batch in module.train_dataloader() for s in batch]
+    assert [one.index for one in first] == [0, 1, 2, 0]
+    assert first[0] is first[3]
+
+
+def test_captured_problems_are_drawn_from_datasets_on_presets():
+    module = ProblemDataModule(
+        captured=1.0,
+        datasets=("networks",),
+        presets=("nvlink-v100-4",),
+        on_presets=0.5,
+        groups=(20, 30),
+        microbatches=(1,),
+    )
+    problems = [module.train[i].space.problem for i in range(16)]
+    assert {"nvlink-v100-4"} < {problem.cluster.name for problem in problems}
+    kept_out = ("nasnet", "moe", "mixtral", "bert", "t5", "gnmt")
+    assert not [p.name for p in problems if p.name.startswith(kept_out)]
 
 
 def test_epochs_bring_new_problems_and_the_same_seed_the_same_ones():
@@ -54,7 +77,7 @@ def test_training_validation_and_test_problems_are_apart():
 
 def test_validation_is_the_policy_over_the_heuristics():
     torch.manual_seed(0)
-    module = Reinforce(**SIZES)
+    module = AimChoice(**SIZES)
     one = sample()
     rollouts = Rollouts(one.space, module.policy)
     step_time = Passes(rollouts).best(rollouts.greedy()).score
@@ -62,10 +85,17 @@ def test_validation_is_the_policy_over_the_heuristics():
     assert ratio == pytest.approx(np.log(0.5))
 
 
+def test_validation_of_the_gnn_is_what_its_placer_gives():
+    torch.manual_seed(0)
+    module, one = Reinforce(**SIZES), sample()
+    step_time = GnnPlacer(module.policy).place(one.space.problem).step_time
+    ratio = module._log_ratio(Sample(one.space, 1, reference=2 * step_time))
+    assert ratio == pytest.approx(np.log(0.5))
+
+
 def test_a_process_without_lessons_takes_its_step_with_the_others():
     module = Reinforce(**SIZES)
     module._trainer = SimpleNamespace(world_size=2)
-    module.lessons = lambda batch: []
     module.log = lambda *args, **given: None
     module.training_step([], 0).backward()
     assert all(torch.count_nonzero(p.grad) == 0 for p in module.policy.parameters())

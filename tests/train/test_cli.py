@@ -8,7 +8,7 @@ import torch
 from jsonargparse import ArgumentError
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.policy.network.model import CHECKPOINT, read_policy
+from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
 from gnnplace.train.cli import main
 
 torch.set_num_threads(1)
@@ -66,7 +66,7 @@ def test_fit_logs_the_validation_and_exports_the_policy(tmp_path):
         ratios = [row["val/ratio"] for row in csv.DictReader(file) if row["val/ratio"]]
     assert len(ratios) == 1
     assert 0.5 < float(ratios[0]) < 5
-    assert read_policy(tmp_path / "policy").encoder.layers
+    assert read_gnn(tmp_path / "policy").encoder.layers
     assert not list(tmp_path.glob(".*"))
 
 
@@ -92,18 +92,12 @@ def test_predictions_are_a_table(tmp_path):
 
 
 def test_recipes_parse(capsys):
-    for recipe in sorted((Path(__file__).parents[2] / "trainers").glob("*.yaml")):
+    trainers = Path(__file__).parents[2] / "trainers"
+    for recipe in sorted([*trainers.glob("*.yaml"), *trainers.glob("gnn/*.yaml")]):
         with pytest.raises(SystemExit) as done:
             main(["fit", f"--config={recipe}", "--print_config"])
         assert done.value.code == 0
         assert "class_path: gnnplace.train" in capsys.readouterr().out
-
-
-def test_reinforce_takes_several_steps_a_batch_and_counts_one(tmp_path):
-    run("fit", tmp_path, "--trainer.max_epochs=1", "--model.passes=3", model="Reinforce")
-    kept = torch.load(last_checkpoint(tmp_path), weights_only=True)
-    assert kept["global_step"] == 2
-    assert kept["optimizer_states"][0]["state"][0]["step"] == 6
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from gnnplace.graph.orders import ORDERS
 from gnnplace.train.training_cli import TrainingCLI
 
 TRAINERS = Path(__file__).parents[2] / "trainers"
-RECIPES = sorted(TRAINERS.glob("*.yaml"))
+RECIPES = sorted([*TRAINERS.glob("*.yaml"), *TRAINERS.glob("gnn/*.yaml")])
 OVERLAYS = sorted((TRAINERS / "orders").glob("*.yaml"))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -75,24 +76,9 @@ class PlacementPolicy(  # type: ignore[call-arg]
         self.aims = AimNet()
         self.refiner = Decoder(hidden, decoder_hidden, REFINING, PRIOR, directions=1)
 
-    def forward(self, graphs: Sequence[WalkGraph]) -> Tensor:
-        """Contexts of all visited ops of a batch, one problem after the other. [m, 2, H]
-
-        The second axis is the walk's direction: 0 forward, 1 backward.
-        """
-        return self.decoder.contexts(self.states(graphs))
-
     def states(self, graphs: Sequence[WalkGraph]) -> Tensor:
         """The encoder's states of all visited ops of a batch. [m, hidden]"""
-        inputs = [_tensors(graph) for graph in graphs]
-        sizes = [len(x) for x, _, _ in inputs]
-        start = np.concatenate(([0], np.cumsum(sizes)))
-        of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        x = torch.cat([x for x, _, _ in inputs])
-        edges = torch.cat([e + int(s) for (_, e, _), s in zip(inputs, start, strict=False)], dim=1)
-        bucket = (x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1)
-        attributes = torch.cat([a for _, _, a in inputs])
-        return self.encoder(x, edges, attributes, bucket + NUM_BUCKETS * of, of)
+        return encoded(self.encoder, [tensors_of(graph) for graph in graphs])
 
     def unit_contexts(self, graph: WalkGraph, states: Tensor) -> Tensor:
         """What the encoder says of each unit to ``MoveNet``: the mean over its ops. [U, H]"""
@@ -109,12 +95,31 @@ class PlacementPolicy(  # type: ignore[call-arg]
         On one thread: on small graphs several threads wait for each other a hundred times longer
         than they work, above all where other processes want the cores, and budgets are of one.
         """
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             return np.asarray(self.states([graph]).numpy())
-        finally:
-            torch.set_num_threads(threads)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Has torch compute on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def encoded(encoder: Encoder, inputs: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """The states of all visited ops of a batch, from what ``tensors_of`` gives. [m, hidden]"""
+    sizes = [len(x) for x, _, _ in inputs]
+    start = np.concatenate(([0], np.cumsum(sizes)))
+    of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    x = torch.cat([x for x, _, _ in inputs])
+    edges = torch.cat([e + int(s) for (_, e, _), s in zip(inputs, start, strict=False)], dim=1)
+    bucket = (x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1)
+    attributes = torch.cat([a for _, _, a in inputs])
+    return encoder(x, edges, attributes, bucket + NUM_BUCKETS * of, of)
 
 
 def _unit_mean(graph: WalkGraph, values: Tensor) -> Tensor:
@@ -132,7 +137,17 @@ def read_policy(folder: str | Path) -> PlacementPolicy:
     """
     config = parse(PolicyConfig, read_json(Path(folder) / "config.json"), f"{folder}/config.json")
     policy = PlacementPolicy(**config.model_dump())
-    path = Path(folder) / "model.safetensors"
+    read_parameters(policy, Path(folder) / "model.safetensors")
+    return policy.eval()
+
+
+def read_parameters(policy: nn.Module, path: Path) -> None:
+    """Gives a network the parameters of a file.
+
+    Raises:
+        FormatError: the file is missing or malformed.
+        MismatchError: its sizes are others.
+    """
     try:
         policy.load_state_dict(load_file(path))
     except (OSError, SafetensorError) as error:
@@ -141,7 +156,6 @@ def read_policy(folder: str | Path) -> PlacementPolicy:
         raise MismatchError(
             f"{path}: its parameters do not fit the sizes in config.json; save both together"
         ) from None
-    return policy.eval()
 
 
 class PolicyConfig(Schema):
@@ -153,7 +167,7 @@ class PolicyConfig(Schema):
     feature_version: str
 
 
-def _tensors(graph: WalkGraph) -> tuple[Tensor, Tensor, Tensor]:
+def tensors_of(graph: WalkGraph) -> tuple[Tensor, Tensor, Tensor]:
     """Node features, edges and edge features of one problem."""
     static = static_features(graph)
     whole = np.broadcast_to(global_features(graph), (len(static), len(GLOBAL)))

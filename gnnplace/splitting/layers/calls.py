@@ -249,6 +249,7 @@ def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
             stack.enter_context(stand.mode)
         custom = stack.enter_context(custom_functions())
         stack.enter_context(_paths(step, recorder))
+        stack.enter_context(_own_tensors(step))
         stack.enter_context(torch.enable_grad())
         with recorder:
             output = torch.func.functional_call(step, stand.state, stand.inputs)
@@ -258,6 +259,22 @@ def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
             "write it with functions of torch"
         )
     return recorder.graph(name, output)
+
+
+@contextmanager
+def _own_tensors(step: StepModule) -> Iterator[None]:
+    """Gives every module its parameters and buffers back.
+
+    `torch.func.functional_call` (torch 2.13) leaves the stand-ins in a module that stands at
+    several places of a model: it swaps tensors once for each place, and back in the same order.
+    """
+    before = [(m, dict(m._parameters), dict(m._buffers)) for m in step.modules()]
+    try:
+        yield
+    finally:
+        for module, parameters, buffers in before:
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from gnnplace.splitting.run.measure import clear_gradients
 from gnnplace.splitting.run.plan import ShardPlan, plan_from_data, plan_to_data
 from gnnplace.splitting.run.planning import layer_graph, plan_measured, predicted_here
 from gnnplace.splitting.tables.layout import default_mesh
-from gnnplace.tracing.loading import cut
+from gnnplace.tracing.loading import shares_of
 from gnnplace.tracing.step import StepModule, default_loss
 from gnnplace.zoo import Workload
 
@@ -265,25 +265,11 @@ def _differences(
 def _data_parallel(workload: Workload, devices: int, rank: int) -> nn.Module | None:
     """The same model under DistributedDataParallel, on a share of the batch."""
     try:
-        share = cut(workload, devices)
+        inputs = shares_of(workload, devices)[rank]
     except InputError:
         return None
-    size = next(iter(_tensors(share.inputs))).shape[0]
-    whole = size * devices
-
-    def part(value: Any) -> Any:
-        mine = isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == whole
-        return value[rank * size : (rank + 1) * size].contiguous() if mine else value
-
-    inputs = pytree.tree_map(part, workload.inputs)
-    model = copy.deepcopy(workload.model)
-    step = StepModule(model, workload.loss, inputs)
+    step = StepModule(copy.deepcopy(workload.model), workload.loss, inputs)
     return _Called(DistributedDataParallel(step), step.inputs())
-
-
-def _tensors(inputs: Any) -> list[torch.Tensor]:
-    leaves = pytree.tree_leaves(inputs)
-    return [x for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
 
 
 class _Called(nn.Module):

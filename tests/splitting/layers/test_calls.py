@@ -165,3 +165,12 @@ def test_an_error_of_the_model_is_one_of_ours():
 )
 def test_function_names(function, name):
     assert function_name(function) == name
+
+
+def test_a_module_that_stands_at_several_places_keeps_its_parameters():
+    layer = nn.Linear(4, 4)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    before = dict(model.named_parameters())
+    graph = record_calls(StepModule(model, None, (torch.ones(2, 4),)), "twice")
+    assert [call.kind for call in graph.calls] == ["linear", "relu", "linear", "sum"]
+    assert all(before[name] is parameter for name, parameter in model.named_parameters())

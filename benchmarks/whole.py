@@ -1,0 +1,174 @@
+"""Does the network that proposes stages earn its place? The suite ``whole``, anytime curves.
+
+A row is one way to begin the search on narrow groups, the search being the same: ``narrow`` from
+constructions alone (its bandit over kinds of moves is the row without learning), ``decodes`` from
+these and the decodes of the policy, ``network`` from constructions and the network's proposals,
+``mlp`` from those of a network without messages, ``shuffled`` from those of the network with its
+weights shuffled. Seconds are the processor's, grouping, inference and all included; each run is one
+trajectory, so that what it has found by each mark is what that budget finds. Runs are kept as lines
+of a file and are not repeated; the table says geometric means over problems and 95 % intervals of
+paired differences to ``narrow``, by a bootstrap over problems.
+
+    python benchmarks/whole.py run results.jsonl [--rows narrow,network] [--seeds 0,1,2]
+        [--marks 1,3,10] [--mlp mlp.safetensors]
+    python benchmarks/whole.py table results.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnplace import api
+from gnnplace.bench.suite import read_suite
+from gnnplace.placers import SearchSpace
+from gnnplace.placers.narrow import NarrowSearch, as_they_are
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.learned import load_policy
+from gnnplace.policy.stages.proposer import CHECKPOINT, Proposer, load_proposer
+from gnnplace.policy.stages.starts import with_proposals
+from gnnplace.problem import Problem
+from gnnplace.search.narrow_problem import narrow_problem
+
+SUITE = Path(__file__).parent / "suites" / "whole.yaml"
+ROWS = ("narrow", "decodes", "network", "mlp", "shuffled")
+DRAWS = 2000  # of the bootstrap
+
+
+def main() -> None:
+    """Runs what is missing, or prints the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("action", choices=("run", "table"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--rows", default="narrow,network")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--marks", default="1")
+    parser.add_argument("--mlp", default="")
+    arguments = parser.parse_args()
+    if arguments.action == "run":
+        run(arguments)
+    else:
+        table(known(arguments.file))
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Adds a line for each problem, seed and row that the file lacks."""
+    time.perf_counter = time.process_time
+    api.warm(["learned"])
+    marks = [float(mark) for mark in arguments.marks.split(",")]
+    done = {(r["problem"], r["seed"], r["row"]) for r in known(arguments.file) if covers(r, marks)}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    for seed in map(int, arguments.seeds.split(",")):
+        for name, problem in problems():
+            for row in arguments.rows.split(","):
+                if (name, seed, row) not in done:
+                    result = searched(problem, row, seed, marks, arguments.mlp)
+                    line = {"problem": name, "ops": problem.num_ops, "seed": seed, "row": row}
+                    line |= {"commit": commit.stdout.strip(), **result}
+                    with open(arguments.file, "a") as file:
+                        file.write(json.dumps(line) + "\n")
+
+
+def known(path: Path) -> list[dict[str, Any]]:
+    """Lines of a file, none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def covers(line: dict[str, Any], marks: list[float]) -> bool:
+    """Whether a line has all marks, or needs none."""
+    return line["first"] is None or all(str(mark) in line["marks"] for mark in marks)
+
+
+def problems() -> Iterator[tuple[str, Problem]]:
+    """The problems of the suite by name."""
+    for entry in read_suite(SUITE).problems:
+        problem = entry.load()
+        yield f"{entry.graph} {entry.cluster} x{entry.microbatches}", problem
+
+
+def searched(problem: Problem, row: str, seed: int, marks: list[float], mlp: str) -> dict[str, Any]:
+    """Seconds a step at the first choice and at each mark; None where the graph is placed whole."""
+    begin = time.process_time()
+    space = SearchSpace(problem)
+    narrow = narrow_problem(space)
+    if narrow is None:
+        return {"first": None, "first_seconds": None, "marks": {}}
+    coarse = SearchSpace(narrow.problem)
+    decodes = Rollouts(coarse, load_policy()).greedy() if row == "decodes" else []
+    extra = [one.unit_device for one in decodes]
+    proposer = proposer_of(row, mlp)
+    propose = partial(with_proposals, proposer, seed=seed) if proposer else as_they_are
+    rng = np.random.default_rng(seed)
+    search = NarrowSearch(space, narrow, coarse, extra, rng, propose)
+    search.first_round()
+    first, took = search.expansion.score, time.process_time() - begin
+    found: dict[str, float] = {}
+    for mark in sorted(marks):
+        while search.has_time(begin + mark):
+            search.lap()
+        found[str(mark)] = search.expansion.score
+    return {"first": first, "first_seconds": took, "marks": found}
+
+
+def proposer_of(row: str, mlp: str) -> Proposer | None:
+    """What proposes in a row."""
+    if row == "network":
+        return load_proposer()
+    if row == "mlp":
+        return load_proposer(mlp)
+    return shuffled() if row == "shuffled" else None
+
+
+def shuffled() -> Proposer:
+    """The shipped network with the entries of each array in another order."""
+    rng = np.random.default_rng(0)
+    arrays = load_proposer(CHECKPOINT).arrays
+    return Proposer({n: rng.permutation(a.ravel()).reshape(a.shape) for n, a in arrays.items()})
+
+
+def table(lines: list[dict[str, Any]]) -> None:
+    """Prints seconds of each row over those of ``narrow``, problem by problem in the mean."""
+    lines = [line for line in lines if line["first"] is not None]
+    marks = sorted({mark for line in lines for mark in line["marks"]}, key=float)
+    told = " | ".join(f"{mark} s" for mark in marks)
+    print(f"| row | problems x seeds | first choice after | first choice | {told} |")
+    print("|---|---|---|" + "---|" * (1 + len(marks)))
+    base = {(r["problem"], r["seed"]): r for r in lines if r["row"] == "narrow"}
+    for row in ROWS:
+        own = {(r["problem"], r["seed"]): r for r in lines if r["row"] == row}
+        pairs = [(own[key], base[key]) for key in own if key in base]
+        if not pairs:
+            continue
+        took = np.mean([one["first_seconds"] for one, _ in pairs])
+        cells = [interval(pairs, lambda r: r["first"])]
+        for mark in marks:
+            have = [(a, b) for a, b in pairs if mark in a["marks"] and mark in b["marks"]]
+            cells.append(interval(have, lambda r, m=mark: r["marks"][m]))
+        print(f"| {row} | {len(pairs)} | {took:.2f} s | {' | '.join(cells)} |")
+
+
+def interval(pairs: list[tuple[dict[str, Any], dict[str, Any]]], seconds: Any) -> str:
+    """Mean of the logarithm of the ratio in percent, its interval, and the worst problem's."""
+    by_problem: dict[str, list[float]] = {}
+    for one, other in pairs:
+        ratio = float(np.log(seconds(one) / seconds(other)))
+        by_problem.setdefault(one["problem"], []).append(ratio)
+    if not by_problem:
+        return "–"
+    means = 100 * np.array([np.mean(values) for values in by_problem.values()])
+    rng = np.random.default_rng(0)
+    drawn = [rng.choice(means, len(means)).mean() for _ in range(DRAWS)]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return f"{means.mean():+.2f} % ({low:+.2f} to {high:+.2f}; worst {means.max():+.1f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A joint plan run in plain PyTorch, in the order of its rows."""

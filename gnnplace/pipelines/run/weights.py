@@ -1,0 +1,128 @@
+"""Products whose weight gradients wait: the W of a zero-bubble schedule.
+
+`linear` and `addmm` are replaced by a function whose backward pass makes the gradient of what it
+reads and puts the rest into a queue; emptying the queue later gives the gradients of weight and
+bias. The products are those that ATen's own backward pass makes, in its order, so that gradients
+are bitwise the same (Qi et al., 2024, arXiv 2401.10241, section 2 splits backward passes so;
+PyTorch's own `torch.distributed.pipelining._backward` walks the graph twice instead).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+QUEUED = ("linear", "addmm")
+
+
+@dataclass(eq=False)
+class Queue:
+    """Weight gradients of one micro-batch that wait."""
+
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """Makes all of them."""
+        for make in self.waiting:
+            make()
+        self.waiting.clear()
+
+
+def add_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Adds to a parameter's gradient as autograd does."""
+    gradient = gradient.to(parameter.dtype)
+    if parameter.grad is None:
+        parameter.grad = gradient.contiguous()
+    else:
+        parameter.grad.add_(gradient)
+
+
+class _Product(torch.autograd.Function):
+    """x w, or x w^T, plus a bias; gradients of w and of the bias go to the queue."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        leaves: tuple[torch.Tensor, torch.Tensor | None],
+        transposed: bool,
+        queue: Queue,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.leaves, ctx.transposed, ctx.queue = leaves, transposed, queue
+        if transposed:
+            return functional.linear(x, weight, bias)
+        assert bias is not None
+        return torch.addmm(bias, x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, given: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        own, bias = ctx.leaves
+        rows = given.reshape(-1, given.shape[-1])
+        inputs = x.reshape(-1, x.shape[-1])
+        transposed = ctx.transposed
+
+        def later() -> None:
+            if own.requires_grad:
+                # As ATen's mm_mat2_backward: by the layout of the second factor.
+                made = rows.t().mm(inputs) if transposed else inputs.t().mm(rows)
+                add_gradient(own, made)
+            if bias is not None and bias.requires_grad:
+                add_gradient(bias, rows.sum(0))
+
+        ctx.queue.waiting.append(later)
+        back = None
+        apart = rows.sum(0) if ctx.needs_input_grad[2] else None  # of a bias that is no leaf
+        if ctx.needs_input_grad[0]:
+            factor = weight if transposed else weight.t()
+            back = rows.mm(factor).view(x.shape)
+        return back, None, apart, None, None, None
+
+
+def product(
+    kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], queue: Queue
+) -> torch.Tensor | None:
+    """A product whose weight gradients wait; None where it is not of that form.
+
+    Args:
+        kind: "linear" or "addmm".
+        args: of the call.
+        kwargs: likewise.
+        queue: that gets the gradients.
+    """
+    if kind == "linear":
+        x, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
+    elif kwargs:
+        return None
+    else:
+        bias, x, weight = args
+        if bias.dim() != 1 or not weight.is_contiguous():
+            return None
+    if not (weight.is_leaf and weight.requires_grad and torch.is_grad_enabled()):
+        return None
+    if not x.requires_grad:
+        return None
+    leaves = (weight, bias if bias is not None and bias.is_leaf else None)
+    if torch.is_autocast_enabled(x.device.type):
+        kind_of = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(kind_of), weight.detach().to(kind_of)
+        bias = None if bias is None else bias.to(kind_of)
+    with torch.autocast(x.device.type, enabled=False):
+        made: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x, weight.detach(), bias if leaves[1] is None or bias is None else bias.detach(),
+            leaves, kind == "linear", queue,
+        )  # fmt: skip
+    return made
+
+
+def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return [given.get(name) for name in names]

@@ -1,0 +1,1 @@
+"""The GNN placer: a graph encoder and a sequence decoder that decide every device by themselves."""

@@ -1,0 +1,79 @@
+"""The GNN's decoder in torch: a sequence model over the walk that scores candidate devices.
+
+At each decision the score of a device is a small network on four things: what the encoder says of
+the op, what is known of the device before anything is placed, the features of the device in the
+partial schedule, and the device's *memory*, the sum of what the encoder says of the ops that were
+decided to be there (a recurrent state that only adds). The mean over all candidates is a context
+for each. There is no prior: parameters begin at random, and no feature is added to a score.
+
+``kernels`` walks with the same scores in numba, for inference and for drawing samples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gnnplace.policy.decode.kernels import NUM_DYNAMIC
+
+GAIN = 0.1  # spread of the last layer's weights: first scores are close to even
+
+
+class Decoder(nn.Module):
+    """Scores candidate devices; H hidden, K entries of a device's memory.
+
+    Args:
+        state: size of the encoder's states.
+        hidden: H.
+        memory: K.
+        device_features: features of a device before anything is placed.
+    """
+
+    def __init__(self, state: int, hidden: int, memory: int, device_features: int) -> None:
+        super().__init__()
+        self.context = nn.Linear(state, hidden)
+        self.value = nn.Linear(state, memory)
+        self.device = nn.Linear(device_features, hidden)
+        self.first = nn.Parameter(torch.randn(NUM_DYNAMIC, hidden) / NUM_DYNAMIC**0.5)
+        self.held = nn.Parameter(torch.randn(memory, hidden) / memory**0.5)
+        self.second = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)
+        self.pooled = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.last = nn.Parameter(GAIN * torch.randn(hidden) / hidden**0.5)
+
+    def forward(
+        self,
+        states: Tensor,
+        devices: Tensor,
+        features: Tensor,
+        allowed: Tensor,
+        chosen: Tensor,
+    ) -> Tensor:
+        """Scores of all decisions of some decodes of one problem, -inf where not allowed. [B, S, D]
+
+        Args:
+            states: the encoder's states of the op of each decision. [B, S, state]
+            devices: the features of each device before anything is placed. [D, device_features]
+            features: the features of each decision's devices. [B, S, D, F]
+            allowed: the candidates of each decision. [B, S, D]
+            chosen: the device of each decision. [B, S]
+        """
+        memory = self.memory(self.value(states), chosen, allowed.shape[-1])
+        first = features @ self.first + memory @ self.held + self.device(devices)
+        first = torch.relu(first + self.context(states)[..., None, :])
+        share = allowed / allowed.sum(dim=-1, keepdim=True).clamp(min=1)
+        mean = (first * share[..., None]).sum(dim=-2, keepdim=True)
+        second = torch.relu(first @ self.second + mean @ self.pooled + self.bias)
+        return (second @ self.last).masked_fill(~allowed, -torch.inf)
+
+    def memory(self, values: Tensor, chosen: Tensor, num_devices: int) -> Tensor:
+        """Memory of each device at each decision: of the decisions before. [B, S, D, K]
+
+        Args:
+            values: what the encoder says of the op of each decision. [B, S, K]
+            chosen: the device of each decision. [B, S]
+            num_devices: D.
+        """
+        there = torch.nn.functional.one_hot(chosen, num_devices).to(values.dtype)
+        added = there[..., None] * values[..., None, :] * (num_devices / chosen.shape[-1])
+        return added.cumsum(dim=-3) - added

@@ -1,0 +1,252 @@
+"""The GNN's decoder in numba: the score of each candidate device, and whole decodes.
+
+The partial schedule, its features and the candidates are those of ``policy.decode``: what is known
+of a device when a unit is to be decided. No feature is added to a score; the network alone says
+what it makes of them. ``decoder`` has the same scores in torch, for learning.
+
+Complexity of a decode: O(D * (m + inputs + flows + decisions * H * (F + K + H))).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.graph.allocation import (
+    full_ints,
+    zero_flags,
+    zero_single_table,
+    zero_singles,
+)
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.policy.decode.decoder_state import (
+    Goal,
+    State,
+    book,
+    candidates,
+    decide,
+    start_state,
+)
+from gnnplace.policy.decode.kernels import NUM_DYNAMIC, observe
+from gnnplace.policy.decode.ready_queue import FIXED
+from gnnplace.policy.decode.walk import Walk
+from gnnplace.simulation.arrays import copy_rows, copy_to
+from gnnplace.simulation.indices import Index
+
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+
+
+class Network(NamedTuple):
+    """The decoder's parameters and what the encoder says of one problem.
+
+    m visited ops, D devices, F features of a candidate, H hidden, K entries of a device's memory.
+
+    Attributes:
+        context: what the encoder says of each visited op to its own decision. [m, H]
+        value: what it says of each visited op to later decisions. [m, K]
+        device: what is known of each device before anything is placed. [D, H]
+        first: from a candidate's features to its first hidden layer. [F, H]
+        held: from a device's memory to the first hidden layer. [K, H]
+        second: from a candidate's first hidden layer to its second. [H, H]
+        pooled: from the mean of the candidates' first hidden layers to the second. [H, H]
+        bias: the bias of the second hidden layer. [H]
+        last: from the second hidden layer to the score. [H]
+    """
+
+    context: SingleArray
+    value: SingleArray
+    device: SingleArray
+    first: SingleArray
+    held: SingleArray
+    second: SingleArray
+    pooled: SingleArray
+    bias: SingleArray
+    last: SingleArray
+
+
+class Scratch(NamedTuple):
+    """Room for one decision, used over and over.
+
+    Attributes:
+        features: the features of each device. [D, F]
+        allowed: the candidates. [D]
+        memory: mean of the values of the units on each device, over all units. [D, K]
+        hidden: hidden layers, their mean, and what the mean adds. [2 D + 2, H]
+        part: what memory adds to the first layer. [D, H]
+        scores: the scores of the candidates. [D]
+    """
+
+    features: SingleArray
+    allowed: BoolArray
+    memory: SingleArray
+    hidden: SingleArray
+    part: SingleArray
+    scores: SingleArray
+
+
+@inner()
+def make_scratch(network: Network) -> Scratch:
+    """Empty room."""
+    num_devices, hidden = network.device.shape
+    return Scratch(
+        zero_single_table(num_devices, NUM_DYNAMIC),
+        zero_flags(num_devices),
+        zero_single_table(num_devices, network.value.shape[1]),
+        zero_single_table(2 * num_devices + 2, hidden),
+        zero_single_table(num_devices, hidden),
+        zero_singles(num_devices),
+    )
+
+
+@inner(fastmath={"contract", "reassoc"})
+def score(network: Network, i: int, room: Scratch) -> None:
+    """Score of each candidate for visited op ``i``; of the others nothing. ``room``: changed."""
+    num_devices, size = network.device.shape
+    zero = np.float32(0.0)
+    first, second = room.hidden[:num_devices], room.hidden[num_devices : 2 * num_devices]
+    mean, common = room.hidden[2 * num_devices], room.hidden[2 * num_devices + 1]
+    np.dot(room.features, network.first, first)
+    np.dot(room.memory, network.held, room.part)
+    count = 0
+    for h in range(size):
+        mean[h] = zero
+    for d in range(num_devices):
+        count += room.allowed[d]
+        for h in range(size):
+            value = first[d, h] + room.part[d, h] + network.device[d, h] + network.context[i, h]
+            first[d, h] = max(value, zero)
+            if room.allowed[d]:
+                mean[h] += first[d, h]
+    for h in range(size):
+        mean[h] /= np.float32(count)
+    np.dot(mean, network.pooled, common)
+    np.dot(first, network.second, second)
+    for d in range(num_devices):
+        total = zero
+        for h in range(size):
+            total += max(second[d, h] + common[h] + network.bias[h], zero) * network.last[h]
+        room.scores[d] = total
+
+
+@inner()
+def choose(network: Network, i: int, room: Scratch, noise: SingleArray) -> int:
+    """The candidate with the highest score and noise, the first among equals."""
+    noisy = len(noise) > 0
+    score(network, i, room)
+    best, choice = -np.inf, 0
+    for d in range(len(room.allowed)):
+        value = room.scores[d] + noise[d] if noisy else room.scores[d]
+        if room.allowed[d] and value > best:
+            best, choice = value, d
+    return choice
+
+
+@inner(_nrt=False)
+def only(allowed: BoolArray) -> int:
+    """The first candidate, or the first device where there is none."""
+    for d in range(len(allowed)):
+        if allowed[d]:
+            return d
+    return 0
+
+
+@inner(_nrt=False)
+def remember(network: Network, room: Scratch, i: int, d: int, share: float) -> None:
+    """Adds what the encoder says of visited op ``i`` to the memory of device ``d``."""
+    for k in range(network.value.shape[1]):
+        room.memory[d, k] += np.float32(share) * network.value[i, k]
+
+
+@inner()
+def walk_through(
+    walk: Walk,
+    network: Network,
+    order: IntArray,
+    goal: Goal,
+    margin: float,
+    noise: SingleArray,
+    forced: IntArray,
+    features: SingleArray,
+    masks: BoolArray,
+    step: IntArray,
+) -> tuple[State, int]:
+    """One decode; arguments as of ``decode``, of one sample."""
+    num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
+    state, room = start_state(walk), make_scratch(network)
+    record, share, count = len(features) > 0, num_devices / num_units, 0
+    for k in range(len(order)):
+        i = Index(order[k])
+        u = Index(walk.unit[i])
+        if state.device[u] < 0:
+            choice, number = forced[u], 1
+            if record or choice < 0:
+                number = candidates(walk, state, u, goal.limit, margin, room.allowed)
+            if record or number > 1:
+                observe(walk, state, i, goal, room.allowed, room.features)
+            if record:
+                copy_rows(features[count], room.features)
+                copy_to(masks[count], room.allowed)
+                step[count] = i
+            if choice < 0:
+                choice = only(room.allowed)
+                if number > 1:
+                    choice = choose(network, i, room, noise[u] if len(noise) else noise[0:0, 0])
+            decide(walk, state, u, choice)
+            remember(network, room, i, choice, share)
+            count += 1
+        book(walk, state, i)
+    return state, count
+
+
+@kernel
+def decode(
+    walk: Walk,
+    network: Network,
+    order: IntArray,
+    margin: float,
+    noise: SingleArray,
+    forced: IntArray,
+    features: SingleArray,
+    masks: BoolArray,
+    step: IntArray,
+    device: IntArray,
+) -> int:
+    """Decides a device for every unit, B times.
+
+    Args:
+        walk: the problem.
+        network: the parameters, and the encoder's word on the problem.
+        order: visited ops in the order of the walk. [m]
+        margin: on the bytes at the peak, for the memory mask.
+        noise: added to the scores of each unit's candidates. [B, U, D], or [B, 0, D] for none
+        forced: device of each unit, -1 for the network's choice. [B, U]
+        features: out: features of each decision. [B, U, D, F], or [B, 0, D, F] if not wanted
+        masks: out: candidates of each decision. [B, U, D], as ``features``
+        step: out: visited op of each decision. [B, U], as ``features``
+        device: out: device of each unit. [B, U]
+
+    Returns:
+        The number of decisions of a decode, the same for all.
+    """
+    num_devices, count = walk.time.shape[1], 0
+    nowhere = full_ints(device.shape[1], -1)
+    goal = Goal(num_devices, 1, 0, nowhere, 0, FIXED)
+    for b in range(len(device)):
+        state, count = walk_through(
+            walk,
+            network,
+            order,
+            goal,
+            margin,
+            noise[b],
+            forced[b],
+            features[b],
+            masks[b],
+            step[b],
+        )
+        copy_to(device[b], state.device)
+    return count

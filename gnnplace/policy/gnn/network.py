@@ -1,0 +1,135 @@
+"""``GnnPolicy``: the graph encoder and the sequence decoder, saved as safetensors and JSON.
+
+After Wang et al. (2022, arXiv 2201.09676): a graph network embeds the ops, and a decoder walks them
+in a traversal order and gives each a device. Deviations are in ``docs/gnn.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from gnnplace.errors import MismatchError
+from gnnplace.files import Schema, parse, read_json
+from gnnplace.graph.orders import ORDERS
+from gnnplace.policy.gnn.decoder import Decoder
+from gnnplace.policy.gnn.features import DEVICE, FEATURE_VERSION
+from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.network.encoder import Encoder
+from gnnplace.policy.network.features import GLOBAL, STATIC
+from gnnplace.policy.network.model import encoded, read_parameters
+
+CHECKPOINT = Path(__file__).parent / "checkpoint"
+Inputs = tuple[Tensor, Tensor, Tensor]
+ORDER = "upward-rank"
+DECODER = ("first", "held", "second", "pooled", "bias", "last")
+
+
+class GnnPolicy(  # type: ignore[call-arg]
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="gnnplace",
+    license="apache-2.0",
+    tags=["device-placement", "graph-neural-network"],
+):
+    """Encoder and decoder. ``save_pretrained(folder)`` and ``from_pretrained(folder)`` as usual.
+
+    Args:
+        hidden: size of the encoder's states.
+        layers: rounds of messages; 0 leaves the graph out.
+        decoder_hidden: size of the decoder's layers.
+        memory: entries of a device's memory.
+        order: the traversal order it was trained under.
+        feature_version: version of the features that the parameters were trained on.
+
+    Raises:
+        MismatchError: the checkpoint was trained on other features than this package computes.
+    """
+
+    def __init__(
+        self,
+        hidden: int = 64,
+        layers: int = 3,
+        decoder_hidden: int = 48,
+        memory: int = 16,
+        order: str = ORDER,
+        feature_version: str = FEATURE_VERSION,
+    ) -> None:
+        super().__init__()
+        if feature_version != FEATURE_VERSION or order not in ORDERS:
+            raise MismatchError(
+                f"GNN checkpoint: order {order}, feature_version {feature_version}, but this "
+                f"gnnplace has {FEATURE_VERSION}; train it anew (trainers/gnn) or install the "
+                "version that made it"
+            )
+        self.order = order
+        self.encoder = Encoder(len(STATIC) + len(GLOBAL), hidden, layers)
+        self.decoder = Decoder(hidden, decoder_hidden, memory, len(DEVICE))
+
+    def states(self, inputs: Sequence[Inputs]) -> Tensor:
+        """The encoder's states of all visited ops of a batch, one problem after the other.
+
+        Args:
+            inputs: what ``tensors_of`` gives of each problem.
+        """
+        return encoded(self.encoder, inputs)
+
+    @torch.no_grad()
+    def network(self, states: Tensor, devices: Tensor) -> Network:
+        """The parameters, and what the encoder says of a problem, as the numba decoder takes them.
+
+        Args:
+            states: the encoder's states of the problem. [m, hidden]
+            devices: features of each device. [D, len(DEVICE)]
+        """
+        decoder = self.decoder
+        told = (decoder.context(states), decoder.value(states), decoder.device(devices))
+        return Network(*map(_array, told), *(_array(getattr(decoder, name)) for name in DECODER))
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    return np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.float32)
+
+
+class GnnConfig(Schema):
+    """The keys of a GNN's ``config.json``: the arguments of ``GnnPolicy``."""
+
+    hidden: Annotated[int, Field(ge=1)]
+    layers: Annotated[int, Field(ge=0)]
+    decoder_hidden: Annotated[int, Field(ge=1)]
+    memory: Annotated[int, Field(ge=1)]
+    order: str
+    feature_version: str
+
+
+def read_gnn(folder: str | Path) -> GnnPolicy:
+    """The network that ``save_pretrained`` wrote into ``folder``; nothing is downloaded.
+
+    Raises:
+        FormatError: a file is missing or not what it should be.
+        MismatchError: the features or the sizes are not those of the parameters.
+    """
+    config = parse(GnnConfig, read_json(Path(folder) / "config.json"), f"{folder}/config.json")
+    policy = GnnPolicy(**config.model_dump())
+    read_parameters(policy, Path(folder) / "model.safetensors")
+    return policy.eval()
+
+
+@lru_cache(maxsize=2)
+def load_gnn(folder: str | Path = CHECKPOINT) -> GnnPolicy:
+    """The network saved in ``folder``, by default the one that comes with the package; read once.
+
+    Raises:
+        FormatError: a file is missing or malformed.
+        MismatchError: it was trained on other features than this package computes.
+    """
+    return read_gnn(folder)

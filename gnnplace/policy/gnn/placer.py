@@ -1,0 +1,62 @@
+"""``gnn``: the network alone decides every device, one after the other in a traversal order.
+
+After Wang et al. (2022, arXiv 2201.09676). Without a budget this is one greedy decode: no other
+placement is compared with it and nothing is refined. With a budget further placements are drawn
+from the softmax of the same scores until the time is up, and the best by simulation stays. Devices
+that lack memory, a link or a kind, or that pins exclude, are no candidates. Sequences are those
+that every construction gets. Complexity: O(D * decisions * H^2 + D * edges) a decode.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnplace.placers import Found, Placer, SearchSpace
+from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
+from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.search.clock import NO_BUDGET, expired
+
+
+class GnnPlacer(Placer):
+    """The trained network.
+
+    Args:
+        policy: a network, or None for the one that comes with the package.
+        order: the traversal order, or None for the one that the network was trained under.
+    """
+
+    name = "gnn"
+
+    def __init__(self, policy: GnnPolicy | None = None, order: str | None = None) -> None:
+        self.policy, self.order = policy, order
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        policy = self.policy or load_gnn()
+        episodes = Episodes(space, self.order or policy.order)
+        network = episodes.network(policy)
+        device = space.spread(episodes.greedy(network))
+        seconds, order = space.sequence(device)
+        found = Found(device, order, f"{episodes.name}, one decode")
+        if deadline <= NO_BUDGET:
+            return found
+        return _drawn(episodes, network, found, seconds, rng, deadline)
+
+
+def _drawn(
+    episodes: Episodes,
+    network: Network,
+    found: Found,
+    seconds: float,
+    rng: np.random.Generator,
+    deadline: float,
+) -> Found:
+    """The best of ``found``, which takes so many seconds, and of draws until the deadline."""
+    space, count = episodes.space, 0
+    while not expired(deadline):
+        device = space.spread(episodes.samples(network, 1, rng)[1])
+        score, order = space.sequence(device, cutoff=seconds)
+        count += 1
+        if score < seconds:
+            seconds, found = score, Found(device, order)
+    return Found(found.device, found.order, f"{episodes.name}, the best of {count + 1} decodes")

@@ -1,0 +1,142 @@
+"""Decoding one problem with the GNN: the greedy decode, samples, and what the network saw.
+
+The devices of a decode are the network's alone. Their sequences are those that every construction
+gets (``SearchSpace.sequence``: list scheduling by each known priority, and turns).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.decode.kernels import NUM_DYNAMIC
+from gnnplace.policy.decode.walk import Walk, WalkGraph
+from gnnplace.policy.gnn import kernels
+from gnnplace.policy.gnn.features import device_features
+from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.network import GnnPolicy, Inputs
+from gnnplace.policy.network.model import one_thread, tensors_of
+
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+MARGIN = 1.1  # on the bytes at the peak, where memory matters
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the network saw in B decodes of one problem; S decisions each.
+
+    Attributes:
+        features: the features of each candidate. [B, S, D, F]
+        allowed: the candidates. [B, S, D]
+        step: visited op of each decision. [B, S]
+        chosen: device of each decision. [B, S]
+    """
+
+    features: SingleArray
+    allowed: NDArray[np.bool_]
+    step: IntArray
+    chosen: IntArray
+
+
+class Episodes:
+    """A problem as the GNN walks it; what does not depend on the network is made once.
+
+    Args:
+        space: the problem.
+        order: the traversal order.
+    """
+
+    def __init__(self, space: SearchSpace, order: str) -> None:
+        self.space, self.name = space, order
+        self.graph = WalkGraph(space)
+        self.margin = MARGIN if space.memory_matters else 0.0
+
+    @cached_property
+    def walk(self) -> Walk:
+        """The problem in the direction of the order."""
+        return self.graph.walk(self.name)
+
+    @cached_property
+    def order(self) -> IntArray:
+        """Visited ops in the traversal order. [m]"""
+        return self.graph.order(self.name)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """What the encoder takes."""
+        return tensors_of(self.graph)
+
+    @cached_property
+    def devices(self) -> Tensor:
+        """Features of each device before anything is placed. [D, len(DEVICE)]"""
+        return torch.from_numpy(device_features(self.graph))
+
+    @torch.no_grad()
+    def network(self, policy: GnnPolicy) -> Network:
+        """A policy's parameters and what its encoder says of the problem.
+
+        On one thread: on small graphs several wait for each other longer than they work.
+        """
+        with one_thread():
+            return policy.network(policy.states([self.inputs]), self.devices)
+
+    def greedy(self, network: Network) -> IntArray:
+        """Device of each unit by the best score at every decision. [U]"""
+        return self._decode(network, None, None)[0]
+
+    def samples(self, network: Network, count: int, rng: np.random.Generator) -> IntArray:
+        """Device of each unit in the greedy decode and in draws from the softmax. [count + 1, U]
+
+        Gumbel noise on the scores makes the highest one a draw.
+        """
+        problem = self.space.problem
+        noise = rng.gumbel(size=(count + 1, problem.num_units, problem.num_devices))
+        noise[0] = 0.0
+        return self._decode(network, noise.astype(np.float32), None)
+
+    def seen(self, network: Network, unit_device: IntArray) -> Seen:
+        """What the network sees when it decides as it is told. ``unit_device``: [B, U]"""
+        (count, num_units), num_devices = unit_device.shape, self.space.problem.num_devices
+        features = np.zeros((count, num_units, num_devices, NUM_DYNAMIC), np.float32)
+        masks = np.zeros((count, num_units, num_devices), np.bool_)
+        step = np.zeros((count, num_units), np.int32)
+        self._run(network, None, unit_device, features, masks, step)
+        chosen = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
+        return Seen(features, masks, step, chosen)
+
+    def _decode(
+        self, network: Network, noise: SingleArray | None, forced: IntArray | None
+    ) -> IntArray:
+        count, problem = 1 if noise is None else len(noise), self.space.problem
+        if forced is None:
+            forced = np.full((count, problem.num_units), -1, np.int32)
+        empty = np.zeros((count, 0, problem.num_devices, NUM_DYNAMIC), np.float32)
+        masks = np.zeros((count, 0, problem.num_devices), np.bool_)
+        return self._run(network, noise, forced, empty, masks, np.zeros((count, 0), np.int32))
+
+    def _run(
+        self,
+        network: Network,
+        noise: SingleArray | None,
+        forced: IntArray,
+        features: SingleArray,
+        masks: NDArray[np.bool_],
+        step: IntArray,
+    ) -> IntArray:
+        num_devices, device = self.space.problem.num_devices, np.empty_like(forced)
+        if noise is None:
+            noise = np.zeros((len(forced), 0, num_devices), np.float32)
+        given = (noise, forced, features, masks, step, device)
+        kernels.decode(self.walk, network, self.order, self.margin, *given)
+        return device
+
+    def seconds(self, unit_device: IntArray, cutoff: float = np.inf) -> float:
+        """Score of a decode with the sequences it gets: predicted seconds, penalties included."""
+        return self.space.sequence(self.space.spread(unit_device), cutoff=cutoff)[0]

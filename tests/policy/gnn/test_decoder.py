@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.gnn import kernels
+from gnnplace.policy.gnn.network import GnnPolicy
+from gnnplace.policy.gnn.rollouts import Episodes
+from tests.random_problems import random_problem, seeds
+
+torch.set_num_threads(1)
+ORDERS = ("topological", "upward-rank", "reverse-topological", "depth-first-pre", "random")
+CLOSE = 1e-3
+
+
+def random_network(seed: int = 0) -> GnnPolicy:
+    """A small network whose scores are far apart."""
+    torch.manual_seed(seed)
+    policy = GnnPolicy(hidden=16, layers=2, decoder_hidden=16, memory=8)
+    with torch.no_grad():
+        policy.decoder.last.normal_()
+        policy.decoder.bias.normal_()
+    return policy.eval()
+
+
+POLICY = random_network()
+
+
+def problem_of(seed):
+    rng = np.random.default_rng(seed)
+    return random_problem(
+        rng,
+        int(rng.integers(1, 30)),
+        int(rng.integers(1, 5)),
+        constrained=True,
+        microbatches=int(rng.integers(1, 3)),
+    )
+
+
+def torch_scores(episodes, seen):
+    """Scores of all decisions by torch. [B, S, D]"""
+    with torch.no_grad():
+        states = POLICY.states([episodes.inputs])
+        return POLICY.decoder(
+            states[torch.from_numpy(seen.step).long()],
+            episodes.devices,
+            torch.from_numpy(seen.features),
+            torch.from_numpy(seen.allowed),
+            torch.from_numpy(seen.chosen).long(),
+        ).numpy()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds)
+def test_torch_scores_every_decision_of_a_decode_as_numba_decided_it(seed):
+    problem = problem_of(seed)
+    if not problem.unit_allowed.any(axis=1).all():
+        return
+    episodes = Episodes(SearchSpace(problem), ORDERS[seed % len(ORDERS)])
+    network = episodes.network(POLICY)
+    drawn = episodes.greedy(network)
+    seen = episodes.seen(network, drawn[None])
+    scores = torch_scores(episodes, seen)[0]
+    chosen = scores[np.arange(len(scores)), seen.chosen[0]]
+    assert (chosen >= scores.max(axis=1) - CLOSE).all()
+    assert sorted(episodes.graph.unit[seen.step[0]]) == list(range(problem.num_units))
+
+
+def test_numba_scores_equal_torch_scores_with_what_devices_hold():
+    problem = random_problem(np.random.default_rng(3), 25, 4)
+    episodes = Episodes(SearchSpace(problem), "upward-rank")
+    network = episodes.network(POLICY)
+    drawn = episodes.samples(network, 2, np.random.default_rng(0))
+    seen = episodes.seen(network, drawn)
+    scores, share = torch_scores(episodes, seen), 4 / problem.num_units
+    for b in range(3):
+        memory = np.zeros((4, 8), np.float32)
+        for s, (i, d) in enumerate(zip(seen.step[b], seen.chosen[b], strict=True)):
+            room = kernels.Scratch(
+                seen.features[b, s],
+                seen.allowed[b, s],
+                memory,
+                np.zeros((10, 16), np.float32),
+                np.zeros((4, 16), np.float32),
+                np.zeros(4, np.float32),
+            )
+            kernels.score(network, i, room)
+            np.testing.assert_allclose(room.scores, scores[b, s], rtol=1e-3, atol=1e-3)
+            memory[d] += share * network.value[i]
+
+
+def test_what_devices_hold_matters():
+    values, chosen = torch.randn(1, 3, 8), torch.tensor([[1, 0, 1]])
+    held = POLICY.decoder.memory(values, chosen, 2)[0]
+    assert not held[0].any()
+    assert torch.allclose(held[1, 1], values[0, 0] * 2 / 3)
+    assert torch.allclose(held[2, 0], values[0, 1] * 2 / 3)
+    assert torch.allclose(held[2, 1], values[0, 0] * 2 / 3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_draws_follow_the_softmax(order):
+    problem = random_problem(np.random.default_rng(5), 1, 3)
+    episodes = Episodes(SearchSpace(problem), order)
+    network = episodes.network(POLICY)
+    drawn = episodes.samples(network, 4000, np.random.default_rng(1))
+    seen = episodes.seen(network, drawn[:1])
+    wanted = torch.softmax(torch.from_numpy(torch_scores(episodes, seen)[0, 0]), 0).numpy()
+    shares = np.bincount(drawn[1:, 0], minlength=3) / 4000
+    np.testing.assert_allclose(shares, wanted, atol=0.03)
+    assert drawn[0, 0] == wanted.argmax()
