@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from gnnplace.fidelity.fitting import calibrate as calibrate
     from gnnplace.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.hybrid.study import study_hybrid as study_hybrid
+    from gnnplace.pipelines.plans import compare_plans as compare_plans
     from gnnplace.pipelines.plans import plan_model as plan
     from gnnplace.pipelines.run.workers import run_plan as run_plan
     from gnnplace.profiling.cache import measured_anew as measured_anew
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from gnnplace.studies.fidelity import check_fidelity as check_fidelity
     from gnnplace.studies.orders.networks import study_network_orders as study_network_orders
     from gnnplace.studies.orders.study import study_orders as study_orders
+    from gnnplace.studies.plans.study import study_plans as study_plans
     from gnnplace.studies.road import walk_road as walk_road
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
@@ -103,6 +105,7 @@ LATE = {
     "capture": ("gnnplace.tracing.models", "capture_model"),
     "check_fidelity": ("gnnplace.studies.fidelity", "check_fidelity"),
     "choose_microbatches": ("gnnplace.sizes", "choose_microbatches"),
+    "compare_plans": ("gnnplace.pipelines.plans", "compare_plans"),
     "dry_run": ("gnnplace.execution.running", "dry_run_placement"),
     "eager_times": ("gnnplace.execution.running", "eager_times"),
     "estimated_problem": ("gnnplace.profiling.problems", "estimated_problem"),
@@ -127,6 +130,7 @@ LATE = {
     "study_hybrid": ("gnnplace.hybrid.study", "study_hybrid"),
     "study_network_orders": ("gnnplace.studies.orders.networks", "study_network_orders"),
     "study_orders": ("gnnplace.studies.orders.study", "study_orders"),
+    "study_plans": ("gnnplace.studies.plans.study", "study_plans"),
     "summarise": ("gnnplace.bench", "summarise"),
     "verify_data": ("gnnplace.data.datasets", "verify"),
     "walk_road": ("gnnplace.studies.road", "walk_road"),
@@ -153,6 +157,7 @@ __all__ = [
     "choose_microbatches",
     "compare",
     "compare_intervals",
+    "compare_plans",
     "convert",
     "dry_run",
     "eager_times",
@@ -193,6 +198,7 @@ __all__ = [
     "study_hybrid",
     "study_network_orders",
     "study_orders",
+    "study_plans",
     "summarise",
     "verify_data",
     "walk_road",

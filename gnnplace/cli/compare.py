@@ -5,7 +5,8 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, names_in, print_json, say
+from gnnplace.cli.console import console, names_in, print_json, print_lines, say
+from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
     add_capture_options,
     add_fresh,
@@ -19,10 +20,11 @@ from gnnplace.cli.place import read_problem_of
 from gnnplace.errors import InputError
 from gnnplace.problem import Problem
 from gnnplace.report.intervals import interval_row, interval_table
+from gnnplace.report.plans import baseline_lines
 from gnnplace.report.rows import make_row, summary_lines, with_best_bound
 from gnnplace.report.tables import comparison_table
 
-SUMMARY = "Places one problem with every placer, side by side, beside a lower bound."
+SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside a lower bound."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -36,6 +38,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="",
         help=f"The placers, separated by commas; all by default: {', '.join(api.placer_names())}.",
     )
+    parser.add_argument(
+        "--plans",
+        action="store_true",
+        help="Compare joint plans: the one that is found, and data parallelism, ZeRO, "
+        "Megatron-LM's, a chain's partition and Alpa's.",
+    )
+    parser.add_argument(
+        "--precision", default="32-true", help="The precision of plans, as gnnplace plan has it."
+    )
+    add_number(
+        parser, "--batch", int, COUNT, default=None, help="The examples of a step, of plans."
+    )
     add_objective(parser)
     add_json(parser)
     add_search_options(parser)
@@ -47,6 +61,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compares placers."""
     api.check_budget(args.budget)
+    if args.plans:
+        return _compare_plans(args)
     api.check_headroom(args.headroom)
     names = names_in(args.placers)
     for name in names:
@@ -81,3 +97,25 @@ def _compare_intervals(problem: Problem, names: list[str], args: Namespace, titl
     else:
         console().print(interval_table(results, title))
     return 0
+
+
+def _compare_plans(args: Namespace) -> int:
+    """The plan that is found, beside baselines."""
+    if args.cluster is None:
+        raise InputError("compare --plans: needs --cluster, the GPUs to plan for")
+    found = api.compare_plans(
+        args.what,
+        args.cluster,
+        batch=args.batch,
+        precision=args.precision,
+        optimizer=args.optimizer,
+        headroom=args.headroom or "auto",
+        budget=args.budget,
+        accept_other_loss=args.accept_other_loss,
+        progress=say,
+    )
+    if args.json:
+        print_json({name: None if p is None else p.answer() for name, p in found.items()})
+    else:
+        print_lines(*baseline_lines(found))
+    return 0 if found["plan"] is not None else 3

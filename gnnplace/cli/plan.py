@@ -8,6 +8,8 @@ from gnnplace import api
 from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number
 from gnnplace.cli.options import add_json, add_output
+from gnnplace.files import write_text
+from gnnplace.report.plan_page import plan_page
 from gnnplace.report.plans import plan_lines
 
 SUMMARY = "Plans how to train a model on a cluster; times are predicted."
@@ -62,6 +64,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="A plan of your own to predict instead: a file, or words such as "
         "dp=2,tp=2,pp=2,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
     )
+    parser.add_argument(
+        "--accept-other-loss",
+        action="store_true",
+        help="Cut the batch also where the loss of the batch is not the mean of its shares' "
+        "losses, or nothing proves that it is.",
+    )
+    parser.add_argument("--html", default=None, help="A page about the fastest plan to write.")
     add_json(parser)
     add_output(parser, "The file that the fastest plan is written to.", required=False)
 
@@ -69,6 +78,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Searches plans, or predicts a given one."""
     check_output(args.output)
+    check_output(args.html)
     plans = api.plan(
         args.what,
         args.cluster,
@@ -80,11 +90,14 @@ def run(args: Namespace) -> int:
         budget=args.budget,
         top=args.top,
         given=args.given,
+        accept_other_loss=args.accept_other_loss,
         progress=say,
     )
     best = plans[0]
     if args.output is not None and best.feasible:
         best.save(args.output)
+    if args.html is not None:
+        write_text(args.html, plan_page(best))
     if args.json:
         answers = [plan.answer() for plan in plans]
         print_json(answers if args.top > 1 else answers[0])

@@ -7,14 +7,17 @@ from jsonargparse import ArgumentParser, Namespace
 from gnnplace import api
 from gnnplace.cli.console import check_output, console
 from gnnplace.cli.options import add_output
+from gnnplace.files import write_text
+from gnnplace.planning.plan import read_plan
+from gnnplace.report.plan_page import plan_page
 
-SUMMARY = "Writes a page about placements of one problem: timelines, memory, the graph."
+SUMMARY = "Writes a page about placements of one problem, or about a joint plan."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("problem", help="The problem file.")
-    parser.add_argument("placements", nargs="+", help="The placement files.")
+    parser.add_argument("problem", help="The problem file, or the file of a joint plan.")
+    parser.add_argument("placements", nargs="*", help="The placement files; none of a plan.")
     add_output(parser, "The page to write, such as report.html.")
     parser.add_argument(
         "--trace", default=None, help="A trace.json to write as well; it opens in Perfetto."
@@ -25,6 +28,16 @@ def run(args: Namespace) -> int:
     """Writes the page, and the trace if it is asked for."""
     check_output(args.output)
     check_output(args.trace)
+    if not args.placements:
+        return _plan(args)
     api.write_report(args.problem, args.placements, args.output, trace=args.trace)
+    console(args.output).print(f"written to {args.output}")
+    return 0
+
+
+def _plan(args: Namespace) -> int:
+    """The page of a joint plan."""
+    plan = read_plan(args.problem)
+    write_text(args.output, plan_page(plan))
     console(args.output).print(f"written to {args.output}")
     return 0

@@ -5,18 +5,18 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, names_in, say
+from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import add_output
 from gnnplace.errors import InputError
 
-SUMMARY = "Runs an experiment again: traversal orders, or predicted times against published ones."
+SUMMARY = "Runs an experiment again: traversal orders, or predictions against published runs."
 PARTS = "seen,held-out,networks,searched,own"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", help="The study: orders or costs.")
+    parser.add_argument("what", help="The study: orders, costs or plans.")
     add_output(
         parser,
         "The folder of rows and reports; orders needs one, and does not run again what is there.",
@@ -51,8 +51,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="Of orders: run nothing and report what is there. Of costs: write costs.md to the "
-        "folder.",
+        help="Of orders: run nothing and report what is there. Of costs and plans: write a report "
+        "to the folder.",
     )
 
 
@@ -60,8 +60,13 @@ def run(args: Namespace) -> int:
     """Runs a study, resumable, and writes its report."""
     if args.what == "costs":
         return _costs(args)
+    if args.what == "plans":
+        return _plans(args)
     if args.what != "orders":
-        raise InputError(f"study {args.what!r}: unknown; use: gnnplace study orders -o FOLDER")
+        raise InputError(
+            f"study {args.what!r}: unknown; use orders, costs or plans, as in: gnnplace study "
+            "orders -o FOLDER"
+        )
     if args.output is None:
         raise InputError("study orders: needs a folder for its rows; give one with -o")
     if args.network:
@@ -97,4 +102,17 @@ def _costs(args: Namespace) -> int:
         console(None).print(line)
     if args.report:
         console(None).print(f"written to {args.output}/costs.md")
+    return 0
+
+
+def _plans(args: Namespace) -> int:
+    """Prints how far given plans are from what published runs took."""
+    if args.report and args.output is None:
+        raise InputError("study plans: --report needs a folder; give one with -o")
+    study = api.study_plans(args.output if args.report else None, progress=say)
+    from gnnplace.studies.plans.study import headline
+
+    print_lines(*headline(study))
+    if args.report:
+        print_lines(f"written to {args.output}/plans-published.md")
     return 0

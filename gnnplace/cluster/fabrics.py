@@ -35,6 +35,8 @@ class Fabric:
         bandwidth: bytes per second of a message.
         source: where the figures are from.
         between: whether it joins servers, and not the GPUs of one.
+        server: bytes per second that all GPUs of a server send at once; None where each has a
+            network card of its own, which no other shares.
     """
 
     about: str
@@ -42,13 +44,21 @@ class Fabric:
     bandwidth: float
     source: str
     between: bool = False
+    server: float | None = None
 
 
 def _fabric(
-    about: str, latency: float, bandwidth: float, source: str, *, between: bool = False
+    about: str,
+    latency: float,
+    bandwidth: float,
+    source: str,
+    *,
+    between: bool = False,
+    server: float | None = None,
 ) -> Fabric:
-    """Latency in microseconds, bandwidth in GB/s."""
-    return Fabric(about, latency / 1e6, bandwidth * GIGA, source, between)
+    """Latency in microseconds, bandwidths in GB/s."""
+    own = None if server is None else server * GIGA
+    return Fabric(about, latency / 1e6, bandwidth * GIGA, source, between, own)
 
 
 FABRICS: Mapping[str, Fabric] = {
@@ -115,7 +125,13 @@ FABRICS: Mapping[str, Fabric] = {
     "network-dgx-a100": _fabric(
         "between DGX A100 servers; the source does not name the network",
         24.0, 7.81, f"{VIDUR}/a100_dgx/send_recv.csv: 2 kB and 64 MB between servers",
-        between=True,
+        between=True, server=12.2,  # all_reduce.csv: two servers of four and of eight, 62 MB
+    ),
+    "infiniband-dgx-a100": _fabric(
+        "between DGX A100 servers of a SuperPOD, HDR 200 Gbit/s a GPU",
+        17.0, 22.5, "25 GB/s raw (NVIDIA DGX SuperPOD reference architecture, 2020), 0.9 of it "
+        "assumed; all at once 0.4 of the raw sum, assumed; latency as infiniband-dgx-h100's",
+        between=True, server=80.0,
     ),
     "infiniband-dgx-h100": _fabric(
         "between DGX H100 servers, 400 Gbit/s a GPU",

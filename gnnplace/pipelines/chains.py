@@ -19,6 +19,7 @@ from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import InputError
 from gnnplace.pipelines.cuts import Cuts, cuts_of
 from gnnplace.pipelines.pricing import ModelCosts
+from gnnplace.pipelines.proof import EXAMPLES, why_not
 from gnnplace.pipelines.recording import precision_of
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.mesh import Fabric
@@ -44,6 +45,7 @@ def chain_of(
     batch: int | None = None,
     precision: str = "32-true",
     optimizer: str = "adamw",
+    accept_other_loss: bool = False,
 ) -> Chain:
     """Captures a model's calls and cuts them into segments; nothing is allocated.
 
@@ -55,6 +57,8 @@ def chain_of(
         batch: examples of a step; by default those of the example inputs.
         precision: in Lightning's words.
         optimizer: "sgd", "adam" or "adamw".
+        accept_other_loss: cut the batch also where it is another loss then, or nothing proves
+            that it is not.
 
     Raises:
         InputError: there is no such model, precision or optimizer, or its batch cannot be changed.
@@ -66,6 +70,7 @@ def chain_of(
         raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
     whole = workload_of(model, inputs, loss, fake=True)
     workload = with_batch(whole, batch)
+    mixes, notices = _mixes(whole, batch_of(workload), accept_other_loss)
     layers = layers_of(workload, precision)
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
@@ -80,9 +85,20 @@ def chain_of(
         precision,
         optimizer,
         cuts.tied,
-        notices=_notices(cluster),
+        mixes=mixes,
+        notices=(*_notices(cluster), *notices),
         placed=source.placements,
     )
+
+
+def _mixes(whole: Workload, examples: int, accept: bool) -> tuple[str, tuple[str, ...]]:
+    """Why the batch must stay whole, and what to know; before the model changes its type."""
+    if examples == 1:
+        return "", ()
+    reason, notices = why_not(with_batch(whole, EXAMPLES))
+    if reason and accept:
+        return "", (f"accepted although {reason}",)
+    return reason, notices
 
 
 def _notices(cluster: Cluster) -> tuple[str, ...]:

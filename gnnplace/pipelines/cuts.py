@@ -6,7 +6,9 @@ buffers and constants alone (masks, positions) do not cross: every stage makes i
 
 A cut is a position that no fewer values cross nearby: before and after a block of a transformer one
 tensor, inside two and more; in the decoder of a translator also what the encoder made; in a U-Net
-also the skips. What has neither parameters nor a product of its own goes with the run before it.
+also the skips. Between two narrower places it is one only if a good part of the model's products
+is between them (`LARGE`): inside of one attention a stage never begins, and its split over shards
+stays in one piece. What has neither parameters nor a product goes with the run before it.
 
 Runs with equal calls, shapes and wiring are of one kind.
 """
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -26,6 +29,7 @@ from gnnplace.splitting.rules.rule import Rule
 from gnnplace.splitting.rules.shapes import SHAPE
 
 NEARBY = 8  # calls on both sides of a cut
+LARGE = 0.25  # part of the model's flops between the narrower places on both sides of a cut
 MOST = 256  # segments
 
 
@@ -120,10 +124,13 @@ def _starts(
     """First calls of segments."""
     count = [len(values) for values in crossing]
     total = len(graph.calls)
+    flops = np.concatenate([[0.0], np.cumsum([rule.flops for rule in rules])])
     starts = [0]
     for position in range(1, total):
         near = count[max(1, position - NEARBY) : min(total, position + NEARBY + 1)]
         if not count[position] or count[position] > min(near):
+            continue
+        if not _large(count, flops, position):
             continue
         if _substantial(graph, rules, range(starts[-1], position), aside) and _substantial(
             graph, rules, range(position, total), aside
@@ -132,6 +139,16 @@ def _starts(
     while len(starts) > MOST:
         starts = starts[::2]
     return starts
+
+
+def _large(count: Sequence[int], flops: np.ndarray, position: int) -> bool:
+    """Whether enough is between the nearest narrower positions; where there are none, all is."""
+    here, last = count[position], len(count) - 1
+    before = next((p for p in range(position, 0, -1) if count[p] < here), 0)
+    after = next((p for p in range(position, last) if count[p] < here), last)
+    if here == 1:
+        return True
+    return bool(flops[after] - flops[before] >= LARGE * flops[-1])
 
 
 def _substantial(

@@ -18,7 +18,7 @@ from gnnplace.errors import InputError
 from gnnplace.pipelines.chains import chain_of
 from gnnplace.pipelines.run.apply import apply_plan, checked_rows
 from gnnplace.pipelines.run.runner import PlanRunner
-from gnnplace.planning.answers import find_plans, given_plan
+from gnnplace.planning.answers import find_baselines, find_plans, given_plan
 from gnnplace.planning.plan import Plan
 from gnnplace.planning.plan import read_plan as parsed_plan
 from gnnplace.profiling.targets import resolve_cluster
@@ -100,6 +100,7 @@ def plan_model(
     budget: float = 10.0,
     top: int = 1,
     given: str | Plan | None = None,
+    accept_other_loss: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[JointPlan]:
     """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
@@ -121,6 +122,7 @@ def plan_model(
         budget: seconds of search.
         top: plans at most.
         given: a plan of one's own, in words or read from a file: its times instead of a search.
+        accept_other_loss: cut the batch also where its loss is another one then.
         progress: is told what is done.
 
     Returns:
@@ -137,12 +139,57 @@ def plan_model(
     if progress is not None:
         progress("planning: capturing the model")
     chain = chain_of(
-        model, devices, inputs, loss=loss, batch=batch, precision=precision, optimizer=optimizer
+        model,
+        devices,
+        inputs,
+        loss=loss,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        accept_other_loss=accept_other_loss,
     )
     if given is not None:
         return [_joint(given_plan(chain, devices, _read(given)))]
     found = find_plans(chain, devices, top=top, budget=budget, progress=progress)
     return [_joint(plan) for plan in found]
+
+
+def compare_plans(
+    model: str | nn.Module,
+    cluster: str | Cluster,
+    inputs: Any = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    batch: int | None = None,
+    precision: str = "32-true",
+    optimizer: str = "adamw",
+    memory_limit: float | None = None,
+    headroom: str | float | None = AUTO,
+    budget: float = 10.0,
+    accept_other_loss: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Plan | None]:
+    """The plan that is found beside what people do without one (`planning.baselines`).
+
+    Args and errors are those of `plan_model`.
+
+    Returns:
+        The plan, as "plan", and every baseline by its name; None where nothing of it fits.
+    """
+    devices = _devices(resolve_cluster(cluster), memory_limit, headroom)
+    if progress is not None:
+        progress("planning: capturing the model")
+    chain = chain_of(
+        model,
+        devices,
+        inputs,
+        loss=loss,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        accept_other_loss=accept_other_loss,
+    )
+    return find_baselines(chain, devices, budget=budget, progress=progress)
 
 
 def _read(given: str | Plan) -> str | Plan:

@@ -16,27 +16,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
-from gnnplace.costs.floors import EAGER, NOTHING, Floor
-from gnnplace.costs.gpus import figures, known_kind
-from gnnplace.costs.prediction import predict
-from gnnplace.costs.rows import joined
-from gnnplace.costs.tables import Tables, shipped
+from gnnplace.costs.gpus import figures
 from gnnplace.errors import InputError
 from gnnplace.pipelines.cuts import Cuts
+from gnnplace.pipelines.parts import Part, Parts, Times
 from gnnplace.pipelines.placements import placements_of
-from gnnplace.pipelines.recording import Recorded, fake_mode, record
+from gnnplace.pipelines.recording import Recorded
 from gnnplace.planning.chain import Floats, SegmentCosts
 from gnnplace.planning.mesh import Fabric, Mesh
-from gnnplace.profiling.description import Description
 from gnnplace.sharding import best_strategy
-from gnnplace.splitting.layers.calls import PARAMETER, CallGraph, Ref
-from gnnplace.splitting.rules.rule import Rule
+from gnnplace.splitting.layers.calls import PARAMETER
 from gnnplace.splitting.run.planning import LayerGraph
 from gnnplace.splitting.tables.costs import MeshMachine, move
 from gnnplace.splitting.tables.layout import (
+    CALL,
     Configuration,
     Shape,
     SplitGraph,
@@ -53,36 +47,6 @@ UPDATE_BYTES = {"sgd": 12.0, "adam": 80.0, "adamw": 80.0}
 `profiling.description.PASSES` counts them."""
 
 
-@dataclass(frozen=True)
-class Times:
-    """Seconds of a pass through a part of a call.
-
-    Attributes:
-        kernels: of its kernels and the gaps after them.
-        early: of the host, in the forward pass.
-        late: of the host, in the backward pass.
-        missed: of the kernels, times their expected relative error.
-    """
-
-    kernels: float
-    early: float
-    late: float
-    missed: float
-
-
-def _times(found: Description, seconds: Floats, error: Floats, floor: Floor) -> Times:
-    """Of a pass whose rows were predicted; views launch nothing."""
-    real = ~found.view
-    launches, views = int(real.sum()), int(found.view.sum())
-    kernel = real[found.owner] if len(found.owner) else np.zeros(0, dtype=np.bool_)
-    return Times(
-        float(seconds[kernel].sum()) + launches * floor.gap,
-        launches * floor.forward + views * floor.view,
-        launches * floor.backward + views * floor.view,
-        float((seconds * error)[kernel].sum()),
-    )
-
-
 @dataclass(eq=False)
 class ModelCosts:
     """Prices a model's segments; a `planning.chain.CostSource`.
@@ -94,7 +58,7 @@ class ModelCosts:
         batch: examples.
         precision: in Lightning's words.
         optimizer: its name.
-        tables: to answer from.
+        parts: kernels and times of parts of calls.
     """
 
     layers: LayerGraph
@@ -103,10 +67,10 @@ class ModelCosts:
     batch: int
     precision: str
     optimizer: str
-    tables: Tables = field(default_factory=shipped)
-    _recorded: dict[object, Recorded] = field(default_factory=dict)
-    _times: dict[tuple[int, str], Times] = field(default_factory=dict)
-    _mode: FakeTensorMode = field(default_factory=fake_mode)
+    parts: Parts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parts = Parts(self.layers, self.batch, self.precision)
 
     def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
         """Costs of every segment; see `planning.chain.CostSource`."""
@@ -148,37 +112,27 @@ class ModelCosts:
 
     def _prepare(self, numbers: Sequence[int], kind: str, mesh: tuple[int, int]) -> None:
         """Seconds of all parts of all calls that may be asked for, predicted together."""
-        found: dict[int, Description] = {}
-        for i in (i for number in numbers for i in self._calls(number)):
-            op = self._whole_examples(i)
-            for chosen in mesh_configurations(op.shape, mesh[:1]):
-                made = self._record(i, (*chosen, self._batch_label(i)), mesh)
-                found |= {id(d): d for d in (made.forward, made.backward, made.whole)}
-        new = [d for key, d in found.items() if (key, kind) not in self._times]
-        if not new:
-            return
-        rows = joined([d.rows for d in new])
-        estimate = predict(rows, kind, self.tables)
-        ends = np.cumsum([len(d.rows) for d in new])
-        for description, end in zip(new, ends, strict=True):
-            own = slice(int(end) - len(description.rows), int(end))
-            self._times[id(description), kind] = _times(
-                description, estimate.seconds[own], estimate.error[own], self._floor(kind)
-            )
+        splits = [
+            (i, chosen[0])
+            for number in numbers
+            for i in self._calls(number)
+            for chosen in mesh_configurations(self._whole_examples(i).shape, mesh[:1])
+        ]
+        self.parts.prepare(splits, kind, mesh[0], self.batch // mesh[1])
+
+    def part(self, call: int, split: Configuration, kind: str, mesh: tuple[int, int]) -> Part:
+        """A part of a call, over shards and parts of the batch."""
+        return self.parts.part((call, split[0]), kind, mesh[0], self.batch // mesh[1])
 
     def _segment(self, number: int, kind: str, mesh: tuple[int, int]) -> Floats:
         """The fields of `SegmentCosts` for one segment."""
         calls = self._calls(number)
         split, moved = self._split(number, calls, kind, mesh)
-        recorded = [
-            self._record(i, (*c, self._batch_label(i)), mesh)
-            for i, c in zip(calls, split, strict=True)
-        ]
-        forward = self._pass([r.forward for r in recorded], kind, False)
-        later = [r for r in recorded if r.waits]
-        whole = self._pass([r.whole for r in recorded], kind, True)
-        early = [r.backward if r.waits else r.whole for r in recorded]
-        backward = min(self._pass(early, kind, True), whole) if later else whole
+        parts = [self.part(i, c, kind, mesh) for i, c in zip(calls, split, strict=True)]
+        recorded = [p.recorded for p in parts]
+        forward = _pass([p.forward for p in parts], late=False)
+        whole = _pass([p.whole for p in parts], late=True)
+        backward = min(_pass([p.early for p in parts], late=True), whole)
         parameters = self._parameters(calls, split, mesh)
         kept = self._kept(calls, split, recorded, mesh)
         entering = self._entering(number, mesh)
@@ -193,7 +147,7 @@ class ModelCosts:
                 entering,
                 2.0 * largest,
                 parameters,
-                self._error([d for r in recorded for d in (r.forward, r.whole)], kind),
+                _error([t for p in parts for t in (p.forward, p.whole)]),
             ]
         )
 
@@ -210,42 +164,6 @@ class ModelCosts:
                 batch.add(axes[0])
         extents = tuple(pair for pair in op.shape.extents if pair[0] not in batch)
         return replace(op, shape=replace(op.shape, extents=extents))
-
-    def _batch_label(self, call: int) -> str | None:
-        label = self.layers.operations.ops[call].batch
-        extents = self.layers.rules[call].extents
-        return label if label in extents else None
-
-    def _record(self, call: int, split: Configuration, mesh: tuple[int, int]) -> Recorded:
-        graph, rule = self.layers.calls, self.layers.rules[call]
-        given = self._possible(rule, split, mesh)
-        key = (_call_key(graph, call), given, mesh, self.precision)
-        if key not in self._recorded:
-            made = record(graph, call, rule, given, mesh, self.precision, self._mode)
-            self._recorded[key] = made
-        return self._recorded[key]
-
-    @staticmethod
-    def _possible(rule: Rule, split: Configuration, mesh: tuple[int, int]) -> Configuration:
-        """Without a split of examples that has no equal parts."""
-        label = split[-1]
-        if label is not None and rule.extents.get(label, 0) % mesh[-1]:
-            return (*split[:-1], None)
-        return split
-
-    @staticmethod
-    def _floor(kind: str) -> Floor:
-        return NOTHING if known_kind(kind) == "cpu" else EAGER
-
-    def _pass(self, parts: Sequence[Description], kind: str, late: bool) -> float:
-        """Seconds of a pass: the larger of its kernels and of what the host takes for them."""
-        times = [self._times[id(part), kind] for part in parts]
-        return max(sum(t.kernels for t in times), sum(t.late if late else t.early for t in times))
-
-    def _error(self, parts: Sequence[Description], kind: str) -> float:
-        """Expected relative error of the kernels, by their seconds."""
-        times = [self._times[id(part), kind] for part in parts]
-        return sum(t.missed for t in times) / max(sum(t.kernels for t in times), 1e-30)
 
     def _update(self, parameters: float, kind: str) -> float:
         return parameters * UPDATE_BYTES[self.optimizer] / figures(kind).bandwidth
@@ -300,6 +218,18 @@ class ModelCosts:
         """Of the examples of one replica's micro-batch."""
         return float(self.layers.operations.values[value].bytes) / mesh[1]
 
+    def entering_values(self, number: int, calls: Sequence[int]) -> tuple[int, ...]:
+        """Values that calls outside of a segment make for it: what crosses, and masks and such."""
+        graph = self.layers.operations
+        own = {v for i in calls for v in graph.ops[i].results}
+        others = {
+            v
+            for i in calls
+            for v in graph.ops[i].reads
+            if graph.values[v].source == CALL and v not in own
+        }
+        return tuple(sorted(others | set(self.cuts.crossing[number])))
+
     def _entering(self, number: int, mesh: tuple[int, int]) -> float:
         return sum(self._bytes(value, mesh) for value in self.cuts.crossing[number])
 
@@ -314,20 +244,6 @@ class ModelCosts:
         split = tuple(problem.options[k + problem.before][chosen[k + problem.before]]
                       for k in range(len(calls)))  # fmt: skip
         return split, problem.exchanged(chosen)
-
-
-def _call_key(graph: CallGraph, call: int) -> object:
-    """What decides the kernels of a call."""
-    it = graph.calls[call]
-
-    def place(leaf: object) -> object:
-        if not isinstance(leaf, Ref):
-            return repr(leaf)
-        info = graph.values[leaf.value]
-        return info.shape, str(info.dtype), info.gradient, info.source == PARAMETER
-
-    leaves = tuple(place(x) for x in pytree.tree_leaves((it.args, it.kwargs)))
-    return it.kind, str(it.function), leaves, it.gradient
 
 
 @dataclass(eq=False)
@@ -360,7 +276,7 @@ class SegmentProblem(CapturedProblem):
         """The problem of a segment on one kind of device."""
         graph = source.layers.operations
         whole = Mesh(0, 1, mesh[0])
-        entering = source.cuts.crossing[number]
+        entering = source.entering_values(number, calls)
         last = number + 1 >= len(source.cuts.runs)
         leaving = () if last else source.cuts.crossing[number + 1]
         own = {v for i in calls for v in graph.ops[i].results}
@@ -386,15 +302,8 @@ class SegmentProblem(CapturedProblem):
         if not 0 <= place < len(self.calls) or self.source is None:
             return np.zeros(len(self.options[op]))
         source, call = self.source, self.calls[place]
-        label = source._batch_label(call)
-        found = [source._record(call, (*c, label), self.priced) for c in self.options[op]]
-        return np.array(
-            [
-                source._times[id(r.forward), self.kind].kernels
-                + source._times[id(r.whole), self.kind].kernels
-                for r in found
-            ]
-        )
+        found = [source.part(call, c, self.kind, self.priced) for c in self.options[op]]
+        return np.array([p.forward.kernels + p.whole.kernels for p in found])
 
     def gradients(self, op: int) -> NDArray[np.float64]:
         """Gradients of parameters are whole or parts: shards have the same examples. [K]"""
@@ -411,6 +320,17 @@ class SegmentProblem(CapturedProblem):
             there += ahead
             back += link.cost(before, after).total - ahead
         return there, back
+
+
+def _pass(times: Sequence[Times], *, late: bool) -> float:
+    """Seconds of a pass: the larger of its kernels and of what the host takes for them."""
+    host = sum(t.late if late else t.early for t in times)
+    return max(sum(t.kernels for t in times), host)
+
+
+def _error(times: Sequence[Times]) -> float:
+    """Expected relative error of the kernels, by their seconds."""
+    return sum(t.missed for t in times) / max(sum(t.kernels for t in times), 1e-30)
 
 
 def _border(

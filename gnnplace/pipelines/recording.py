@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,6 +39,8 @@ from gnnplace.tracing.translate import is_view
 
 QUEUED = ("linear", "addmm")
 """Calls whose weight gradients can be made later than those of what they read."""
+APART = ("norm", "loss")
+"""Kinds of rules whose parts of a batch exchange what they add up, if they are of one step."""
 MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FREE = ("empty", "empty_like", "empty_strided", "new_empty", "detach", "alias")
 """Ops that launch nothing, beside views."""
@@ -67,12 +71,12 @@ class Recorded:
 
     Attributes:
         forward: kernels of the forward pass.
-        backward: those of the gradients of what other calls made.
+        backward: those of the gradients of what other calls made; all, where none can wait.
         whole: those of all gradients.
         reads: which of the tensors that it reads are kept for the backward pass.
         results: which of those that it makes are.
         inner: bytes of others that are kept.
-        largest: bytes of the largest tensor.
+        sizes: bytes of every tensor at work. [tensors]
         waits: whether the gradients of weights can be made later.
     """
 
@@ -82,8 +86,13 @@ class Recorded:
     reads: tuple[bool, ...]
     results: tuple[bool, ...]
     inner: float
-    largest: float
+    sizes: NDArray[np.float64]
     waits: bool
+
+    @property
+    def largest(self) -> float:
+        """Bytes of the largest tensor."""
+        return float(self.sizes.max(initial=0.0))
 
 
 class _Ops(TorchDispatchMode):
@@ -184,7 +193,7 @@ def record(
         given = [x.clone() if call.inplace or call.changes else x for x in operands]
         keeping = torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda x: x)
         with ops, keeping, precision_of(precision):
-            results = _run(call, rule, share, given)
+            results = run_part(call, _alone(rule, call, split), share, given)
         forward = ops.taken()
         ops.phase = BACKWARD
         learned = [r for r in results if r.requires_grad]
@@ -194,20 +203,21 @@ def record(
             if x.requires_grad and graph.values[v].source != PARAMETER
         ]
         every = [x for x in operands if x.requires_grad]
-        backward = _gradients(ops, learned, made)
+        waits = call.kind in QUEUED
+        backward = _gradients(ops, learned, made) if waits else None
         whole = _gradients(ops, learned, every)
     own = {x.untyped_storage()._cdata for x in (*given, *results)}
     inner = sum(size for key, size in saved.storages.items() if key not in own)
     kept = saved.storages
     return Recorded(
         forward,
-        backward,
+        whole if backward is None else backward,
         whole,
         tuple(x.untyped_storage()._cdata in kept for x in given),
         tuple(x.untyped_storage()._cdata in kept for x in results),
         inner,
-        max((float(i.bytes) for i in ops.values.values()), default=0.0),
-        call.kind in QUEUED,
+        np.array([float(i.bytes) for i in ops.values.values()]),
+        waits,
     )
 
 
@@ -227,12 +237,16 @@ def _operand(
     return made.requires_grad_() if info.gradient and info.dtype.is_floating_point else made
 
 
-def _run(
-    call: LayerCall, rule: Rule, share: Share, operands: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    # Shards draw the whole mask to have one device's numbers; on paper each draws its own.
-    alone = replace(rule, run=None) if "dropout" in call.kind else rule
-    return run_part(call, alone, share, operands)
+def _alone(rule: Rule, call: LayerCall, split: Configuration) -> Rule:
+    """A rule as micro-batches and replicas follow it, who are told nothing of each other.
+
+    Statistics of a batch and means over it are of their own examples. Shards draw the whole mask of
+    a dropout to have one device's numbers; on paper each draws its own.
+    """
+    whole = all(label is None for label in split[:-1])
+    if "dropout" in call.kind or (whole and rule.kind in APART):
+        return replace(rule, run=None)
+    return rule
 
 
 def _gradients(

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
+from gnnplace.planning.baselines import BASELINES
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Draft, Priced, meshes_of, realized
-from gnnplace.planning.given import draft_of_plan, draft_of_words
+from gnnplace.planning.given import draft_of_plan, draft_of_words, orders_in
 from gnnplace.planning.mesh import Fabric, Mesh
 from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.planning.rows import with_messages, words
-from gnnplace.planning.search import Found, micro_batch_sizes, search
+from gnnplace.planning.search import Found, search
+from gnnplace.planning.space import micro_batch_sizes
 from gnnplace.planning.stage import Pricer, Stage, StageCost
 
-MEAN = (
-    "the loss is taken to be a mean over examples; gnnplace capture --microbatches proves whether "
-    "it may be cut"
-)
 UNLIKE = "its stages have unlike numbers of replicas: it is predicted, and cannot be run"
 NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
 
@@ -46,6 +44,30 @@ def find_plans(
     if not found.best:
         return [_nothing(chain, cluster)]
     return [plan_of(chain, cluster, x, found) for x in found.best[:top]]
+
+
+def find_baselines(
+    chain: Chain,
+    cluster: Cluster,
+    *,
+    budget: float = 10.0,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Plan | None]:
+    """The plan that is found, and the fastest of every baseline; None where none fits.
+
+    Args:
+        chain: the model.
+        cluster: its devices in topology order.
+        budget: seconds of search.
+        progress: is told what is done.
+    """
+    found = search(chain, cluster, budget=budget, progress=progress)
+    rows: dict[str, Priced | None] = {"plan": found.best[0] if found.best else None}
+    rows |= {name: found.baselines.get(name) for name in BASELINES}
+    return {
+        name: None if priced is None else plan_of(chain, cluster, priced, found)
+        for name, priced in rows.items()
+    }
 
 
 def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None = None) -> Plan:
@@ -76,18 +98,21 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         schedule=draft.schedule,
         stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
         ranks=list(draft.ranks),
-        actions=words(with_messages(priced.timing.orders, draft.ranks)),
+        actions=words(with_messages(priced.orders, draft.ranks)),
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
         claim=_claim(bound, step),
         parts=_parts(priced),
         memory=_memory(priced, cluster),
+        sent=list(priced.line.sent),
+        ends=list(priced.ends),
+        frontier=[list(p) for p in _frontier(found.best if found is not None else (priced,))],
     )
-    shared = draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1
+    whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
-    told = (*((MEAN,) if shared else ()), *((UNLIKE,) if unlike else ()))
-    return Plan(file, reason, (*chain.notices, *told))
+    told = [*chain.notices, whole, UNLIKE if unlike else ""]
+    return Plan(file, reason, tuple(notice for notice in told if notice))
 
 
 def _claim(bound: float | None, step: float) -> str:
@@ -118,7 +143,18 @@ def _entry(
         if placed is not None and stage.mesh.shards > 1
         else {},
         saved=costs.saved,
+        seconds=[costs.forward, costs.backward, costs.weights],
     )
+
+
+def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
+    """Bytes of the fullest device and seconds, of plans that none beats in both."""
+    points = sorted((max(p.held(k) for k in range(len(p.chunks))), p.step_time) for p in plans)
+    kept: list[tuple[float, float]] = []
+    for held, seconds in points:
+        if not kept or seconds < kept[-1][1]:
+            kept.append((held, seconds))
+    return kept
 
 
 def _interval(priced: Priced) -> tuple[float, float]:
@@ -225,7 +261,13 @@ def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
         draft = draft_of_plan(chain, cluster, given)
     else:
         draft = draft_of_words(chain, cluster, given)
-    priced = realized(Pricer(chain, fabric, draft.size), draft)
+    if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
+        raise InputError(
+            f"{chain.name}: the batch cannot be cut into micro-batches or replicas: "
+            f"{chain.mixes}; say --accept-other-loss to cut it all the same"
+        )
+    orders = orders_in(given) if isinstance(given, Plan) else None
+    priced = realized(Pricer(chain, fabric, draft.size), draft, orders)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as given")
     return plan_of(chain, cluster, priced)

@@ -1,8 +1,8 @@
 """A draft: stages, micro-batches and a schedule; priced, checked against memory, timed.
 
-`realized` gives every chunk the least recomputation and ZeRO that fit its devices, makes the order
-of actions and simulates the step. It is what plans that were searched and plans that were given
-have in common.
+`fitted` gives every rank the least recomputation and ZeRO that fit its devices, `realized` makes
+the order of actions and times the step. It is what plans that were searched and plans that were
+given have in common.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from gnnplace.costs.collectives import ALL_REDUCE
 from gnnplace.costs.memory import PARAMETER
 from gnnplace.planning.mesh import Mesh
 from gnnplace.planning.orders import (
-    Action,
+    Orders,
     Pipeline,
+    Rules,
     chunk_ranks,
     in_flight,
+    is_apart,
     limits,
+    listed_by,
     order_of,
+    orders_of,
+    seconds_of,
 )
 from gnnplace.planning.stage import Pricer, Stage, StageCost
 from gnnplace.planning.timing import Timing, timed
-
-APART = ("zero-bubble", "v")  # schedules with weight gradients apart
-Orders = tuple[tuple[Action, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,30 @@ class Draft:
         microbatches: M.
         schedule: its name.
         stages: chunks of the pipeline, in order.
+        rules: of its list schedule, where they are not the usual ones.
     """
 
     size: int
     microbatches: int
     schedule: str
     stages: tuple[Stage, ...]
+    rules: Rules | None = None
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Rank of every chunk. [C]"""
-        each = 2 if self.schedule == "v" and len(self.stages) > 1 else 1
-        if self.schedule.startswith("interleaved"):
-            each = int(self.schedule.partition(":")[2] or 2)
+        name, _, count = self.schedule.partition(":")
+        each = 2 if name == "v" and len(self.stages) > 1 else 1
+        if name == "interleaved":
+            each = int(count or 2)
         return chunk_ranks(self.schedule, len(self.stages) // each)
+
+    @property
+    def limit(self) -> tuple[int, ...]:
+        """Micro-batches that each chunk may have in flight. [C]"""
+        if self.rules is not None:
+            return self.rules.limit
+        return limits(self.schedule, max(self.ranks) + 1, self.microbatches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,21 +73,33 @@ class Priced:
     Attributes:
         draft: with recomputation and ZeRO chosen.
         costs: of each chunk. [C]
-        timing: of the step.
-        flying: micro-batches that each chunk keeps in flight at most. [C]
+        line: seconds of passes and messages.
+        orders: of actions.
+        ends: seconds of each rank after its last pass. [P]
+        step_time: predicted seconds.
         memory: bytes of a device of each rank that are there to be used. [P]
     """
 
     draft: Draft
     costs: tuple[StageCost, ...]
-    timing: Timing
-    flying: tuple[int, ...]
+    line: Pipeline
+    orders: Orders
+    ends: tuple[float, ...]
+    step_time: float
     memory: tuple[float, ...]
 
-    @property
-    def step_time(self) -> float:
-        """Predicted seconds."""
-        return self.timing.step_time
+    @cached_property
+    def timing(self) -> Timing:
+        """The step in the simulator: it takes as long there."""
+        return timed(self.line, self.orders, self.ends)
+
+    @cached_property
+    def flying(self) -> tuple[int, ...]:
+        """Micro-batches that each chunk keeps in flight at most. [C]"""
+        most = [0] * len(self.costs)
+        for actions in self.orders:
+            most = [max(a, b) for a, b in zip(most, in_flight(actions, len(most)), strict=True)]
+        return tuple(most)
 
     @cached_property
     def chunks(self) -> list[list[int]]:
@@ -103,74 +127,79 @@ def meshes_of(draft: Draft) -> list[Mesh]:
     return [draft.stages[ranks.index(p)].mesh for p in range(max(ranks) + 1)]
 
 
-def fitted(pricer: Pricer, draft: Draft) -> Draft | None:
-    """A draft with the recomputation and ZeRO that it needs; None where nothing fits."""
-    flying = limits(draft.schedule, len(meshes_of(draft)), draft.microbatches)
-    chosen = []
-    for c, stage in enumerate(draft.stages):
-        found = pricer.fitted(stage, flying[c], _share(pricer, draft, c, flying))
+def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
+    """A draft with the recomputation and ZeRO that it needs; None where nothing fits.
+
+    Chunks of one rank share its memory: what is recomputed is chosen over all of them.
+
+    Args:
+        pricer: of the model and the cluster, at the draft's micro-batch.
+        draft: whose recomputation is not chosen yet.
+        zero: choose ZeRO too, and do not keep the draft's.
+    """
+    limit, ranks = draft.limit, draft.ranks
+    chosen = list(draft.stages)
+    for rank, mesh in enumerate(meshes_of(draft)):
+        own = [c for c, r in enumerate(ranks) if r == rank]
+        memory = pricer.fabric.memory(mesh)
+        zeros = (1, 2, 3) if zero else (draft.stages[own[0]].zero,)
+        found = pricer.fitted(
+            [draft.stages[c] for c in own], [limit[c] for c in own], memory, zeros
+        )
         if found is None:
             return None
-        chosen.append(found[0])
-    zero = {p: 0 for p in draft.ranks}
-    for stage, rank in zip(chosen, draft.ranks, strict=True):
-        zero[rank] = max(zero[rank], stage.zero)
-    same = [replace(s, zero=zero[p]) for s, p in zip(chosen, draft.ranks, strict=True)]
-    return replace(draft, stages=tuple(same))
-
-
-def _share(pricer: Pricer, draft: Draft, chunk: int, flying: Sequence[int]) -> float:
-    """Bytes that a chunk may hold of its device: by what the chunks of its rank would hold."""
-    limit = pricer.fabric.memory(draft.stages[chunk].mesh)
-    ranks = draft.ranks
-    mates = [c for c, r in enumerate(ranks) if r == ranks[chunk]]
-    if len(mates) == 1:
-        return limit
-    costs = {c: pricer.cost(draft.stages[c]) for c in mates}
-    held = {c: cost.held(flying[c]) for c, cost in costs.items() if cost is not None}
-    return limit * held.get(chunk, 0.0) / max(sum(held.values()), 1e-30)
+        for c, stage in zip(own, found, strict=True):
+            chosen[c] = stage
+    return replace(draft, stages=tuple(chosen))
 
 
 def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Priced | None:
-    """Prices a draft as it is and simulates it; None where the model cannot be cut so.
+    """Prices a draft as it is and times it; None where the model cannot be cut so.
 
     Args:
         pricer: of the model and the cluster, at the draft's micro-batch.
         draft: with recomputation and ZeRO chosen.
-        orders: of actions; by default those of the schedule.
+        orders: of actions; by default those of the schedule or the draft's rules.
     """
     found = [pricer.cost(stage) for stage in draft.stages]
     costs = tuple(cost for cost in found if cost is not None)
     if len(costs) < len(found):
         return None
     line = pipeline(pricer, draft, costs)
-    orders = orders or order_of(draft.schedule, line)
-    ends = [0.0] * line.ranks
+    ends = ends_of(pricer, draft, costs)
+    if orders is None and draft.rules is not None:
+        seconds, made = listed_by(line, draft.rules, ends)
+        orders = orders_of(line, made)
+    else:
+        orders = orders or order_of(draft.schedule, line)
+        seconds = seconds_of(line, orders, ends)
+    memory = tuple(pricer.fabric.memory(mesh) for mesh in meshes_of(draft))
+    return Priced(draft, costs, line, orders, ends, seconds, memory)
+
+
+def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[float, ...]:
+    """Seconds of every rank after its last pass. [P]"""
+    ends = [0.0] * (max(draft.ranks) + 1)
     for rank, cost in zip(draft.ranks, costs, strict=True):
         ends[rank] += cost.end
     for rank, seconds in _tied(pricer, draft).items():
         ends[rank] += seconds
-    flying = [0] * len(costs)
-    for actions in orders:
-        flying = [max(a, b) for a, b in zip(flying, in_flight(actions, len(costs)), strict=True)]
-    memory = tuple(pricer.fabric.memory(mesh) for mesh in meshes_of(draft))
-    return Priced(draft, costs, timed(line, orders, ends), tuple(flying), memory)
+    return tuple(ends)
 
 
 def pipeline(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> Pipeline:
     """Seconds of a draft's passes and messages."""
-    ranks = draft.ranks
     sent = [
         _message(pricer, draft, a, b)
         for a, b in zip(draft.stages, draft.stages[1:], strict=False)
     ]  # fmt: skip
     return Pipeline(
-        ranks,
+        draft.ranks,
         tuple((c.forward, c.backward, c.weights) for c in costs),
         tuple(sent),
         draft.microbatches,
-        draft.schedule in APART,
-        limits(draft.schedule, max(ranks) + 1, draft.microbatches),
+        is_apart(draft.schedule),
+        draft.limit,
     )
 
 
@@ -178,7 +207,10 @@ def _message(pricer: Pricer, draft: Draft, before: Stage, after: Stage) -> float
     """Seconds of what crosses a cut: every device sends its replica's part to its counterpart."""
     replicas = min(before.mesh.replicas, after.mesh.replicas)
     size = float(pricer.chain.border[before.last]) * draft.size / replicas
-    return pricer.fabric.send(size, before.mesh.devices[-1], after.mesh.devices[0])
+    pairs = [
+        (a, b) for a, b in zip(before.mesh.devices, after.mesh.devices, strict=False) if a != b
+    ]
+    return pricer.fabric.sends(size, pairs[::-1]) if pairs else 0.0
 
 
 def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import numpy as np
 
 from gnnplace.cluster import Cluster
-from gnnplace.errors import InputError, MismatchError
+from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.planning import partition
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Draft
 from gnnplace.planning.mesh import Fabric, Mesh
-from gnnplace.planning.orders import chunk_ranks
+from gnnplace.planning.orders import SEARCHED, Action, Orders, chunk_ranks
 from gnnplace.planning.plan import Plan
 from gnnplace.planning.stage import Pricer, Stage
 
 NUMBERS = {"dp": 1, "tp": 1, "pp": 1, "microbatch_size": 1, "zero": 0}
+PASS = re.compile(r"(\d+)([FIW])(\d+)")
 WORDS = {"recompute": ("none", "full"), "schedule": ()}
 
 
@@ -95,6 +99,35 @@ def even_bounds(pricer: Pricer, mesh: Mesh, stages: int) -> list[int]:
     flying = np.ones(stages, dtype=np.int64)
     _, cuts = partition.even_cuts(sums, 0.0, 1e30, flying, 1e-4)
     return [*(int(cut) for cut in cuts), len(pricer.chain)]
+
+
+def orders_in(plan: Plan) -> Orders | None:
+    """The passes in a plan's file, where its order was searched; None where a schedule makes it.
+
+    Raises:
+        FormatError: naming the rank whose passes are not those of its stages.
+    """
+    file = plan.file
+    if not file.schedule.endswith(SEARCHED):
+        return None
+    rows = tuple(tuple(_passes(row)) for row in file.actions)
+    for rank, row in enumerate(rows):
+        own = [c for c, r in enumerate(file.ranks) if r == rank]
+        count = len(own) * plan.microbatches * 3
+        if len(set(row)) != count or any(a.chunk not in own for a in row):
+            raise FormatError(
+                f"plan: actions[{rank}]: must have F, I and W of {plan.microbatches} micro-batches "
+                f"for each of the stages {own}, once"
+            )
+    return rows
+
+
+def _passes(row: list[str]) -> Iterator[Action]:
+    """Messages are left out."""
+    for word in row:
+        found = PASS.fullmatch(word)
+        if found is not None:
+            yield Action(int(found[1]), found[2], int(found[3]))
 
 
 def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:

@@ -4,7 +4,8 @@ Shards are neighbours, replicas next, stages outermost: what talks most is neare
 is a slice of the cluster's devices as they are listed (topology order).
 
 What a group takes to exchange is `costs.collectives`' where the links name a measured fabric, else
-the ring formula of that module over the slowest link of the group.
+the ring formula of that module over the slowest link of the group. Shards' rings go at the same
+time: where all devices of a server share what joins it to the others, so do they.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from gnnplace.cluster import Cluster, Link
-from gnnplace.cluster.fabrics import is_between
+from gnnplace.cluster.fabrics import FABRICS, is_between
 from gnnplace.costs.collectives import Group, collective, hops, share
 from gnnplace.costs.links import message
 from gnnplace.errors import InputError
@@ -83,13 +84,14 @@ class Fabric:
         """Bytes of the smallest device of a mesh."""
         return float(self.cluster.memory[list(mesh.devices)].min())
 
-    def collective(self, op: str, size: float, members: Sequence[int]) -> float:
+    def collective(self, op: str, size: float, members: Sequence[int], alike: int = 1) -> float:
         """Seconds of a collective.
 
         Args:
             op: one of `costs.collectives.COLLECTIVES`.
             size: bytes, as that module counts them.
             members: indices of devices.
+            alike: groups of the same servers that exchange as much at the same time.
 
         Raises:
             InputError: two of the devices have no link.
@@ -98,8 +100,9 @@ class Fabric:
             return 0.0
         group = self._group(members)
         if group is not None:
-            return collective(op, size, group).seconds
-        latency, bandwidth = self._slowest(members)
+            seconds = collective(op, size, group).seconds
+            return max(seconds, alike * share(op, group.servers) * size / _together(group.between))
+        latency, bandwidth = self._slowest(members, alike)
         count = len(members)
         return hops(op, count) * latency + share(op, count) * size / bandwidth
 
@@ -125,15 +128,48 @@ class Fabric:
         links = (self._links.get((a, b)) for a in members for b in members if a != b)
         return [x.fabric for x in links if x and x.fabric and not is_between(x.fabric)]
 
-    def _slowest(self, members: Sequence[int]) -> tuple[float, float]:
-        """Latency and bandwidth of the slowest link of a ring."""
+    def _slowest(self, members: Sequence[int], alike: int) -> tuple[float, float]:
+        """Latency and bandwidth of the slowest link of a ring; channels are shared."""
         ring = list(zip(members, [*members[1:], members[0]], strict=True))
         latency = max(float(self.cluster.latency[a, b]) for a, b in ring)
-        bandwidth = min(float(self.cluster.bandwidth[a, b]) for a, b in ring)
+        bandwidth = min(self._shared(ring, alike))
         if not bandwidth > 0 or not np.isfinite(latency):
             names = ", ".join(self.cluster.devices[d].name for d in members)
             raise InputError(f"cluster {self.cluster.name!r}: {names} are not all linked in a ring")
         return latency, bandwidth
+
+    def _shared(self, pairs: Sequence[tuple[int, int]], alike: int = 1) -> list[float]:
+        """Bytes per second of messages that go at once, each as often as `alike` says."""
+        used = [[c for c in self.cluster.channels[pair].tolist() if c >= 0] for pair in pairs]
+        load = Counter(c for own in used for c in own)
+        named = self._named
+        return [
+            float(self.cluster.bandwidth[pair])
+            / max((load[c] * (alike if c in named else 1) for c in own), default=1)
+            for pair, own in zip(pairs, used, strict=True)
+        ]
+
+    @cached_property
+    def _named(self) -> frozenset[int]:
+        """Channels that several links hold."""
+        channels = self.cluster.channels
+        count = np.bincount(channels[channels >= 0])
+        return frozenset(np.flatnonzero(count > 1).tolist())
+
+    def sends(self, size: float, pairs: Sequence[tuple[int, int]]) -> float:
+        """Seconds of messages of so many bytes each that go at once; the slowest.
+
+        Raises:
+            InputError: two devices have no link.
+        """
+        link = self._links.get(pairs[0])
+        alone = self.send(size, *pairs[0])
+        if link is None or size <= 0:
+            return alone
+        if link.fabric is None:
+            return float(link.latency + size / min(self._shared(pairs)))
+        held = Counter(self.server[a] for a, _ in pairs)
+        return max(alone, max(held.values()) * size / _together(link.fabric))
 
     def send(self, size: float, source: int, target: int) -> float:
         """Seconds of a message between two devices on an idle link.
@@ -150,3 +186,9 @@ class Fabric:
         if link.fabric is not None:
             return message(link.fabric, size).seconds
         return float(link.latency + size / link.bandwidth)
+
+
+def _together(fabric: str | None) -> float:
+    """Bytes per second that a server's devices send at once; inf where none shares a card."""
+    known = FABRICS.get(fabric) if fabric is not None else None
+    return known.server if known is not None and known.server is not None else float("inf")

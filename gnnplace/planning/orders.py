@@ -1,16 +1,19 @@
 """The order of actions: which pass of which micro-batch every rank of a pipeline runs next.
 
 A pipeline of C chunks on P ranks runs for every chunk and micro-batch a forward pass F, the
-gradients of activations I and those of weights W (or B, both at once). All orders but interleaved's
-come from one list schedule: a rank takes what is ready, I before F before W, and no F while as many
-micro-batches are in flight on that chunk as its limit says. What differs is the limits, and which
-rank has which chunk:
+gradients of activations I and those of weights W (or B, both at once):
 
-* 1f1b (Narayanan et al., 2021, arXiv 2104.04473): chunk c on rank c, P - c in flight, B;
-* zero-bubble (Qi et al., 2024, arXiv 2401.10241, ZB-H1): the same with I and W apart, W where
-  nothing else is ready: the memory is that of 1f1b;
-* interleaved:v (2104.04473, section 2.2): v P chunks, chunk c on rank c mod P, in Megatron-LM's
-  order: P micro-batches through one chunk, then through the next; M is a multiple of P;
+* 1f1b (Narayanan et al., 2021, arXiv 2104.04473, section 2.2.1): chunk c on rank c; P - c - 1
+  forward passes, then a forward and a backward pass B in turns, then the backward passes left;
+* interleaved:v (there, section 2.2.2): v P chunks, chunk c on rank c mod P, in Megatron-LM's order:
+  P micro-batches through one chunk, then through the next; M is a multiple of P.
+
+Others come from a list schedule (`listing`): a rank takes what is ready, I before F before W, and
+no F while as many micro-batches are in flight on that chunk as its limit says. What differs is the
+limits, and which rank has which chunk:
+
+* zero-bubble (Qi et al., 2024, arXiv 2401.10241, ZB-H1): chunk c on rank c, P - c in flight, W
+  where nothing else is ready: the memory is that of 1f1b;
 * v (2401.10241, section 5): 2 P chunks, chunk c on rank c and 2 P - 1 - c on the same.
 
 Complexity: O(C M log(C M)) for M micro-batches.
@@ -18,15 +21,19 @@ Complexity: O(C M log(C M)) for M micro-batches.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gnnplace.errors import InputError
+from gnnplace.planning.listing import Line, listed, replayed
 
 FORWARD, INPUT, WEIGHT, FULL = "F", "I", "W", "B"
 SCHEDULES = ("1f1b", "zero-bubble", "interleaved", "v")
+SEARCHED = "searched"  # "zero-bubble:searched" and "v:searched": see `planning.improving`
 
 
 class Action(NamedTuple):
@@ -38,6 +45,10 @@ class Action(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.chunk}{self.kind}{self.microbatch}"
+
+
+Orders = tuple[tuple[Action, ...], ...]
+"""Actions of every rank. [P][actions]"""
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,27 @@ class Pipeline:
         return 0.0 if self.rank[chunk] == self.rank[chunk + 1] else self.sent[chunk]
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What a list schedule goes by, beside the times; one of each for every chunk. [C]
+
+    Attributes:
+        limit: micro-batches that may be in flight.
+        late: whether forward passes come before backward ones.
+        weights: whether gradients of weights come before forward passes.
+    """
+
+    limit: tuple[int, ...]
+    late: tuple[bool, ...]
+    weights: tuple[bool, ...]
+
+
+def usual(line: Pipeline) -> Rules:
+    """Backward first, then forward, then gradients of weights, within the pipeline's limits."""
+    no = (False,) * len(line.rank)
+    return Rules(line.limit, no, no)
+
+
 def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
     """Rank of every chunk under a schedule.
 
@@ -81,7 +113,9 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
         InputError: no such schedule.
     """
     name, _, count = schedule.partition(":")
-    if name not in SCHEDULES or (count and (name != "interleaved" or not count.isdecimal())):
+    more = {"interleaved": count.isdecimal(), "zero-bubble": count == SEARCHED}
+    more["v"] = more["zero-bubble"]
+    if name not in SCHEDULES or (count and not more.get(name)):
         known = "1f1b, zero-bubble, interleaved:2, v"
         raise InputError(f"schedule {schedule!r}: unknown; use one of {known}")
     if name == "interleaved":
@@ -103,110 +137,57 @@ def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
     return tuple(min(limit, microbatches) for limit in found)
 
 
-@dataclass(eq=False)
-class _Run:
-    """State of one list schedule; times are seconds.
-
-    Attributes:
-        line: what is scheduled.
-        flying: micro-batches in flight on each chunk. [C]
-        pending: what each rank could run. [P]
-        waiting: what arrives later: time, number, action.
-        made: orders so far. [P]
-        free: when each rank is. [P]
-    """
-
-    line: Pipeline
-    flying: list[int] = field(init=False)
-    pending: list[list[Action]] = field(init=False)
-    made: list[list[Action]] = field(init=False)
-    free: list[float] = field(init=False)
-    waiting: list[tuple[float, int, Action]] = field(default_factory=list)
-    count: int = 0
-
-    def __post_init__(self) -> None:
-        ranks = range(self.line.ranks)
-        self.flying = [0] * len(self.line.rank)
-        self.pending, self.made = [[] for _ in ranks], [[] for _ in ranks]
-        self.free = [0.0 for _ in ranks]
-
-    def arrives(self, time: float, chunk: int, kind: str, microbatch: int) -> None:
-        """An action may run from a time on."""
-        self.count += 1
-        heapq.heappush(self.waiting, (time, self.count, Action(chunk, kind, microbatch)))
-
-    def deliver(self, now: float) -> set[int]:
-        """Moves what has arrived to its rank; the ranks."""
-        woken = set()
-        while self.waiting and self.waiting[0][0] <= now:
-            action = heapq.heappop(self.waiting)[2]
-            rank = self.line.rank[action.chunk]
-            self.pending[rank].append(action)
-            woken.add(rank)
-        return woken
-
-    def take(self, rank: int) -> Action | None:
-        """What a rank runs next."""
-        line, flying = self.line, self.flying
-        open_ = [
-            a
-            for a in self.pending[rank]
-            if a.kind != FORWARD or flying[a.chunk] < line.limit[a.chunk]
-        ]
-        if not open_:
-            return None
-        action = min(open_, key=_urgency)
-        self.pending[rank].remove(action)
-        return action
-
-    def start(self, action: Action, rank: int, now: float) -> None:
-        """Runs an action and announces what may follow."""
-        line, (chunk, kind, m) = self.line, action
-        forward, inputs, weights = line.seconds[chunk]
-        taken = {FORWARD: forward, INPUT: inputs, WEIGHT: weights, FULL: inputs + weights}[kind]
-        end = now + taken
-        self.free[rank] = end
-        self.made[rank].append(action)
-        back = INPUT if line.apart else FULL
-        if kind == FORWARD:
-            self.flying[chunk] += 1
-            on = chunk + 1 < len(line.rank)
-            arrival = end + (line.between(chunk) if on else 0.0)
-            self.arrives(arrival, chunk + on, FORWARD if on else back, m)
-        if kind in (WEIGHT, FULL):
-            self.flying[chunk] -= 1
-        if kind == INPUT:
-            self.arrives(end, chunk, WEIGHT, m)
-        if kind in (INPUT, FULL) and chunk > 0:
-            self.arrives(end + line.between(chunk - 1), chunk - 1, back, m)
+def as_arrays(line: Pipeline) -> Line:
+    """The pipeline as the kernel reads it."""
+    seconds = np.array(line.seconds, dtype=np.float64)
+    if not line.apart:
+        seconds[:, 1] += seconds[:, 2]
+    sent = np.array([*line.sent, 0.0], dtype=np.float64)
+    rank = np.array(line.rank, dtype=np.int64)
+    return Line(rank, seconds, sent, line.microbatches, line.apart)
 
 
-def _urgency(action: Action) -> tuple[int, int, int]:
-    """Backward first, then forward, then weights; the older micro-batch, then the later chunk."""
-    kind = {FULL: 0, INPUT: 0, FORWARD: 1, WEIGHT: 2}[action.kind]
-    return kind, action.microbatch, -action.chunk
+def orders_of(line: Pipeline, made: NDArray[np.int64]) -> Orders:
+    """Actions that the kernel listed, by rank. [P][actions]"""
+    kinds = (FORWARD, INPUT if line.apart else FULL, WEIGHT)
+    found: list[list[Action]] = [[] for _ in range(line.ranks)]
+    for chunk, kind, microbatch in made.tolist():
+        found[line.rank[chunk]].append(Action(chunk, kinds[kind], microbatch))
+    return tuple(tuple(actions) for actions in found)
 
 
-def ordered(line: Pipeline) -> tuple[tuple[Action, ...], ...]:
+def listed_by(
+    line: Pipeline, rules: Rules, ends: Sequence[float]
+) -> tuple[float, NDArray[np.int64]]:
+    """Step time and actions of a list schedule, in order of their start."""
+    limit = np.array(rules.limit, dtype=np.int64)
+    late, weights = (np.array(x, dtype=np.bool_) for x in (rules.late, rules.weights))
+    seconds, made = listed(as_arrays(line), limit, late, weights, np.array(ends))
+    return float(seconds), made
+
+
+def ordered(line: Pipeline, rules: Rules | None = None) -> Orders:
     """Every rank's order by one list schedule. [P][actions]"""
-    run = _Run(line)
-    for m in range(line.microbatches):
-        run.arrives(0.0, 0, FORWARD, m)
-    done: list[tuple[float, int]] = []  # when ranks become free
-    while done or run.waiting:
-        now = min(queue[0][0] for queue in (done, run.waiting) if queue)
-        woken = run.deliver(now)
-        while done and done[0][0] <= now:
-            woken.add(heapq.heappop(done)[1])
-        for rank in sorted(woken):
-            action = run.take(rank) if run.free[rank] <= now else None
-            if action is not None:
-                run.start(action, rank, now)
-                heapq.heappush(done, (run.free[rank], rank))
-    return tuple(tuple(actions) for actions in run.made)
+    return orders_of(line, listed_by(line, rules or usual(line), [0.0] * line.ranks)[1])
 
 
-def interleaved(ranks: int, chunks: int, microbatches: int) -> tuple[tuple[Action, ...], ...]:
+def seconds_of(line: Pipeline, orders: Orders, ends: Sequence[float]) -> float:
+    """Step time of orders, as the simulator has it where nothing blocks.
+
+    Args:
+        line: the pipeline.
+        orders: of every rank.
+        ends: seconds of each rank after its last pass. [P]
+    """
+    kinds = {FORWARD: 0, INPUT: 1, FULL: 1, WEIGHT: 2}
+    length = np.array([len(actions) for actions in orders])
+    rows = np.zeros((len(orders), int(length.max()), 3), dtype=np.int64)
+    for rank, actions in enumerate(orders):
+        rows[rank, : len(actions)] = [(a.chunk, kinds[a.kind], a.microbatch) for a in actions]
+    return float(replayed(as_arrays(line), rows, length, np.array(ends)))
+
+
+def interleaved(ranks: int, chunks: int, microbatches: int) -> Orders:
     """Megatron-LM's order of v chunks a rank.
 
     Args:
@@ -234,12 +215,31 @@ def interleaved(ranks: int, chunks: int, microbatches: int) -> tuple[tuple[Actio
     return tuple(made)
 
 
-def order_of(schedule: str, line: Pipeline) -> tuple[tuple[Action, ...], ...]:
+def is_apart(schedule: str) -> bool:
+    """Whether gradients of activations and of weights are passes of their own."""
+    return schedule.partition(":")[0] in ("zero-bubble", "v")
+
+
+def one_by_one(ranks: int, microbatches: int) -> Orders:
+    """A forward and a backward pass in turns, after as many forward passes as ranks follow."""
+    made = []
+    for rank in range(ranks):
+        ahead = min(ranks - rank - 1, microbatches)
+        forward = [Action(rank, FORWARD, m) for m in range(microbatches)]
+        backward = [Action(rank, FULL, m) for m in range(microbatches)]
+        turns = [a for pair in zip(forward[ahead:], backward, strict=False) for a in pair]
+        made.append((*forward[:ahead], *turns, *backward[microbatches - ahead :]))
+    return tuple(made)
+
+
+def order_of(schedule: str, line: Pipeline) -> Orders:
     """Every rank's order under a schedule.
 
     Raises:
         InputError: interleaved where M is no multiple of P.
     """
+    if schedule == "1f1b":
+        return one_by_one(line.ranks, line.microbatches)
     if not schedule.startswith("interleaved"):
         return ordered(line)
     if line.microbatches % line.ranks:

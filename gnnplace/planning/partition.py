@@ -40,11 +40,13 @@ class Tables(NamedTuple):
         sums: prefix sums. [tables, WIDTH, segments + 1]
         working: bytes at work. [tables]
         memory: bytes of a device. [tables]
+        end: prefix sums of seconds at the end of the step. [segments + 1]
     """
 
     sums: Floats
     working: Floats
     memory: Floats
+    end: Floats
 
 
 @numba.njit(cache=True)
@@ -233,6 +235,8 @@ def least_step(
         high: one at which the bound need not look further.
         precision: relative.
     """
+    if not _holds(seconds, before, end, size, devices, microbatches, high * (1 - precision)):
+        return high * (1 - precision)
     while high - low > precision * high:
         middle = 0.5 * (low + high)
         if _holds(seconds, before, end, size, devices, microbatches, middle):

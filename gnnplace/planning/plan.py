@@ -19,7 +19,8 @@ class StageEntry(Schema):
 
     `devices` is a mesh, a row a replica and a column a shard. `placements` gives the split of
     parameters and calls over the shards in DTensor's words (`pipelines.run.layouts`). `saved` are
-    the bytes that a device keeps of a micro-batch between its forward and its backward pass.
+    the bytes that a device keeps of a micro-batch between its forward and its backward pass,
+    `seconds` those of its forward pass, gradients of activations and of weights; predicted.
     """
 
     modules: list[str]
@@ -28,6 +29,7 @@ class StageEntry(Schema):
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: list[str] = []
     placements: dict[str, list[str]] = {}
+    seconds: list[float] = []
     saved: float | None = None
 
 
@@ -41,7 +43,12 @@ class MemoryEntry(Schema):
 
 
 class PlanFile(Schema):
-    """The keys of a plan's file."""
+    """The keys of a plan's file.
+
+    `sent` are predicted seconds of a message from each stage to the next, `ends` those of each rank
+    after its last pass; `frontier` has bytes of the fullest device and seconds of the step of plans
+    that were timed, none worse than another in both.
+    """
 
     format: Literal["gnnplace-plan"]
     version: Literal[1]
@@ -62,6 +69,9 @@ class PlanFile(Schema):
     claim: str = ""
     parts: dict[str, float] = {}
     memory: dict[str, MemoryEntry] = {}
+    sent: list[float] = []
+    ends: list[float] = []
+    frontier: list[list[float]] = []
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ largest values at work (of recomputed segments all that they keep, one segment a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -221,66 +222,95 @@ class Pricer:
     def _gather(self, stage: Stage, size: float) -> float:
         if stage.zero < 3:
             return 0.0
-        return self.fabric.collective(ALL_GATHER, size, stage.mesh.of_replicas())
+        return self._exchange(ALL_GATHER, size, stage)
 
     def _scatter(self, stage: Stage, size: float) -> float:
         if stage.zero < 2:
             return 0.0
-        return self.fabric.collective(REDUCE_SCATTER, size, stage.mesh.of_replicas())
+        return self._exchange(REDUCE_SCATTER, size, stage)
 
     def _reduction(self, stage: Stage, own: float, gradient: float) -> float:
-        members = stage.mesh.of_replicas()
         if stage.zero == 0:
-            return self.fabric.collective(ALL_REDUCE, gradient, members)
-        gather = self.fabric.collective(ALL_GATHER, own, members) if stage.zero < 3 else 0.0
+            return self._exchange(ALL_REDUCE, gradient, stage)
+        gather = self._exchange(ALL_GATHER, own, stage) if stage.zero < 3 else 0.0
         if stage.zero > 1:
             return gather
-        return gather + self.fabric.collective(REDUCE_SCATTER, gradient, members)
+        return gather + self._exchange(REDUCE_SCATTER, gradient, stage)
 
-    def fitted(self, stage: Stage, flying: int, limit: float) -> tuple[Stage, StageCost] | None:
-        """A stage with the least recomputation and ZeRO that fits its devices; None: nothing does.
+    def _exchange(self, op: str, size: float, stage: Stage) -> float:
+        """Seconds of a collective of replicas; that of every shard goes at the same time."""
+        mesh = stage.mesh
+        return self.fabric.collective(op, size, mesh.of_replicas(), mesh.shards)
 
-        ZeRO 1 takes no more time than 0, so it comes first where there are replicas. Segments that
-        save the most bytes a second are recomputed first; both ways of finding room are compared.
+    def fitted(
+        self,
+        stages: Sequence[Stage],
+        flying: Sequence[int],
+        limit: float,
+        zeros: Sequence[int] = (1, 2, 3),
+    ) -> tuple[Stage, ...] | None:
+        """Stages of one rank with the least recomputation and ZeRO that fit; None: nothing does.
+
+        ZeRO 1 takes no more time than 0, so it comes first where there are replicas; of all that
+        fit the one with the least seconds of a step is taken.
+
+        Args:
+            stages: that the devices of one rank have.
+            flying: micro-batches that each has in flight.
+            limit: bytes of a device.
+            zeros: stages of ZeRO to choose from, where there are replicas.
         """
-        best: tuple[Stage, StageCost] | None = None
-        for zero in (1, 3) if stage.mesh.replicas > 1 else (0,):
-            found = self._recomputed(replace(stage, zero=zero), flying, limit)
-            if found and (best is None or found[1].microbatch < best[1].microbatch):
-                best = found
-            if best is not None and not best[0].recompute:
-                break
-        return best
+        found: list[tuple[float, int, tuple[Stage, ...]]] = []
+        for zero in zeros if stages[0].mesh.replicas > 1 else (0,):
+            chosen = self._recomputed([replace(s, zero=zero) for s in stages], flying, limit)
+            if chosen is not None:
+                costs = [cost for s in chosen if (cost := self.cost(s)) is not None]
+                count = self.chain.batch / self.size
+                found.append((sum(count * c.microbatch + c.end for c in costs), zero, chosen))
+                if zero == 1 and not any(s.recompute for s in chosen):
+                    break
+        return min(found)[2] if found else None
+
+    def held(self, stages: Sequence[Stage], flying: Sequence[int]) -> float:
+        """Bytes of a device that has all these stages; inf where the model cannot be cut so."""
+        costs = [self.cost(s) for s in stages]
+        known = [(c, f) for c, f in zip(costs, flying, strict=True) if c is not None]
+        if len(known) < len(costs):
+            return float(np.inf)
+        return sum(c.state + f * c.saved for c, f in known) + max(c.working for c, _ in known)
 
     def _recomputed(
-        self, stage: Stage, flying: int, limit: float
-    ) -> tuple[Stage, StageCost] | None:
-        cost = self.cost(stage)
-        if cost is None:
-            return None
-        if cost.held(flying) <= limit:
-            return stage, cost
-        order = self.worth(stage)
-        whole = replace(stage, recompute=frozenset(order))
-        cost = self.cost(whole)
-        if not order or cost is None or cost.held(flying) > limit:
+        self, stages: Sequence[Stage], flying: Sequence[int], limit: float
+    ) -> tuple[Stage, ...] | None:
+        order = self.worth(stages, flying)
+
+        def some(count: int) -> tuple[Stage, ...]:
+            again = [frozenset(s for c, s in order[:count] if c == k) for k in range(len(stages))]
+            return tuple(replace(s, recompute=a) for s, a in zip(stages, again, strict=True))
+
+        if self.held(some(0), flying) <= limit:
+            return some(0)
+        if not order or self.held(some(len(order)), flying) > limit:
             return None
         few, many = 0, len(order)
         while few + 1 < many:  # fewer than `few` never fit, `many` do
             middle = (few + many) // 2
-            some = self.cost(replace(stage, recompute=frozenset(order[:middle])))
-            assert some is not None
-            few, many = (few, middle) if some.held(flying) <= limit else (middle, many)
-        chosen = replace(stage, recompute=frozenset(order[:many]))
-        cost = self.cost(chosen)
-        return None if cost is None or cost.held(flying) > limit else (chosen, cost)
+            fits = self.held(some(middle), flying) <= limit
+            few, many = (few, middle) if fits else (middle, many)
+        return some(many)
 
-    def worth(self, stage: Stage) -> list[int]:
-        """Segments whose recomputation frees memory, the most bytes a second first."""
-        found = self.sums(stage.mesh)
-        assert found is not None
-        costs, run = found.costs, np.arange(stage.first, stage.last)
-        freed = costs.saved[run] - costs.entering[run]
-        rate = freed / np.maximum(costs.forward[run], 1e-12)
-        kept = run[freed > 0]
-        return [int(s) for s in kept[np.argsort(-rate[freed > 0], kind="stable")]]
+    def worth(self, stages: Sequence[Stage], flying: Sequence[int]) -> list[tuple[int, int]]:
+        """Stage and segment of what recomputation frees memory of, the most bytes a second first.
+
+        A byte counts as often as micro-batches are in flight.
+        """
+        found: list[tuple[float, int, int]] = []
+        for k, (stage, many) in enumerate(zip(stages, flying, strict=True)):
+            sums = self.sums(stage.mesh)
+            if sums is None:
+                return []
+            run, costs = np.arange(stage.first, stage.last), sums.costs
+            freed = costs.saved[run] - costs.entering[run]
+            rate = many * freed / np.maximum(costs.forward[run], 1e-12)
+            found += [(-float(rate[i]), k, int(s)) for i, s in enumerate(run) if freed[i] > 0]
+        return [(k, s) for _, k, s in sorted(found)]

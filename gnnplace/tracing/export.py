@@ -101,6 +101,29 @@ def trace(
             raise CaptureError(blame(error, step)) from error
 
 
+def check_cut(step: StepModule, cutter: Cutter) -> None:
+    """Proves that a batch may be cut, by the forward pass alone.
+
+    Args:
+        step: Model and loss, with the inputs of a share.
+        cutter: Of it.
+
+    Raises:
+        CaptureError: the model cannot be exported.
+        OtherLossError: the share has another loss than the whole batch.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with quiet(), unchanged(step), loss_lines(step.loss), other_autocasts():
+                exported = torch.export.export(step, step.inputs(), strict=False)
+                cutter(exported, _export)
+        except (CaptureError, OtherLossError):
+            raise
+        except Exception as error:
+            raise CaptureError(blame(error, step)) from error
+
+
 def _trace(
     step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool, cutter: Cutter | None
 ) -> Traced:

@@ -37,7 +37,10 @@ def measured(fabric):
     raise AssertionError(fabric)
 
 
-@pytest.mark.parametrize("name", FABRICS)
+ASSUMED = ("infiniband-dgx-a100",)  # from a datasheet: no messages of it were measured
+
+
+@pytest.mark.parametrize("name", [name for name in FABRICS if name not in ASSUMED])
 def test_figures_are_the_sources(name):
     fabric = FABRICS[name]
     bandwidth, smallest = measured("nvswitch-h100" if name == "nvswitch-h200" else name)
@@ -145,7 +148,7 @@ def test_any_number_of_servers():
     assert cluster.links[-1].source == "gpu:63"
     assert load_cluster("dgx-h100-3x8").num_devices == 24
     for name, told in (
-        ("dgx-h100-64x8", "256 devices at most"),
+        ("dgx-h100-256x8", "1024 devices at most"),
         ("dgx-h100-1x8", "two servers at least"),
         ("dgx-h100-4x4", "neither a file nor a preset"),
         ("dgx-h200-4x8", "neither a file nor a preset"),

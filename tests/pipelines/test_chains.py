@@ -7,8 +7,8 @@ from gnnplace.cluster.presets import preset
 from gnnplace.costs.floors import NOTHING
 from gnnplace.errors import InputError
 from gnnplace.pipelines.chains import chain_of
+from gnnplace.pipelines.parts import Parts
 from gnnplace.pipelines.plans import plan_model
-from gnnplace.pipelines.pricing import ModelCosts
 from gnnplace.profiling.description import op_name
 from gnnplace.profiling.estimation import estimated_times
 from gnnplace.tracing.loading import load
@@ -44,7 +44,7 @@ def test_parameters_are_those_of_the_model_and_shards_divide_them(chain):
 
 @pytest.mark.parametrize("spec", [GPT2, "vit?batch=8", "resnet50?batch=8"])
 def test_kernels_are_those_of_the_captured_step(spec, monkeypatch):
-    monkeypatch.setattr(ModelCosts, "_floor", staticmethod(lambda kind: NOTHING))
+    monkeypatch.setattr(Parts, "_floor", lambda parts, kind: NOTHING)
     costs = chain_of(spec, CLUSTER).costs(["a100"], 1, 8)
     program = capture_model(spec, options=CaptureOptions(), fake=True)
     seconds = estimated_times(program, "a100", floor=NOTHING).seconds

@@ -1,20 +1,25 @@
 """Orders of actions: complete, in order, within limits; known step times of schedules."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnplace.errors import InputError
+from gnnplace.planning.listing import listed
 from gnnplace.planning.orders import (
     FORWARD,
     FULL,
     INPUT,
     WEIGHT,
     Pipeline,
+    as_arrays,
     chunk_ranks,
     in_flight,
     limits,
     order_of,
+    orders_of,
+    seconds_of,
 )
 from gnnplace.planning.timing import timed
 
@@ -82,7 +87,33 @@ def test_orders_are_complete_and_run(schedule, ranks, rounds, seed):
         for p in range(ranks)
     )
     assert found.simulation.feasible
+    assert seconds_of(line, orders, [0.0] * ranks) == pytest.approx(found.step_time)
     assert found.step_time >= busiest * (1 - 1e-9)
+
+
+@given(
+    schedule=st.sampled_from(["zero-bubble", "v"]),
+    ranks=st.integers(1, 4),
+    microbatches=st.integers(1, 9),
+    seed=st.randoms(use_true_random=False),
+)
+def test_the_kernel_times_what_the_simulator_does(schedule, ranks, microbatches, seed):
+    count = len(chunk_ranks(schedule, ranks))
+    seconds = [tuple(seed.uniform(0.1, 2.0) for _ in range(3)) for _ in range(count)]
+    line = pipeline(schedule, ranks, microbatches, seconds, sent=seed.uniform(0.0, 3.0))
+    limit = np.array([seed.randint(1, microbatches) for _ in range(count)])
+    late, weights = (np.array([seed.random() < 0.5 for _ in range(count)]) for _ in range(2))
+    ends = np.array([seed.uniform(0.0, 2.0) for _ in range(ranks)])
+    taken, made = listed(as_arrays(line), limit, late, weights, ends)
+    assert len(made) == count * (2 + line.apart) * microbatches
+    assert timed(line, orders_of(line, made), list(ends)).step_time == pytest.approx(taken)
+
+
+def test_transfers_that_block_take_time_of_both_ends():
+    """One micro-batch over two stages: each message once at its sender, once at its receiver."""
+    line = pipeline("1f1b", 2, 1, [(1.0, 1.0, 1.0)] * 2, sent=0.25)
+    found = timed(line, order_of("1f1b", line), [0.0, 0.0], blocking=True)
+    assert found.step_time == pytest.approx(6.0 + 4 * 0.25)
 
 
 def test_unknown_schedules_and_counts_are_refused():

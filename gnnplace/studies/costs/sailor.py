@@ -5,11 +5,11 @@ Strati et al., SOSP 2025 (eth-easl/sailor, MIT licence): OPT-350M and GPT-Neo-2.
 pipelines and replicas over servers. ``sailor.json`` has the plans, what they took, and profiles of
 single layers (``benchmarks/distill_sailor.py`` makes it).
 
-A step is arithmetic on what was measured elsewhere; nothing is fitted to the steps:
+A step is that of a plan that is given (``studies.plans.sailor``); nothing is fitted to the steps:
 
 * a stage's forward and backward pass of a micro-batch: the sum of its layers' profiled seconds;
 * a transfer between stages: a message of the activations on ``slingshot-gh200`` (each GPU has a
-  network card of its own); it blocks both ends (``pipeline``);
+  network card of its own); it blocks both ends;
 * reduction of gradients: an all-reduce of a GPU's parameters over the replicas, in fp32, after the
   backward pass, not overlapped;
 * the optimizer: seconds a parameter and a layer, fitted to OPT-350M's profiled optimizer steps.
@@ -20,21 +20,13 @@ The row GPT-Neo-2.7B N4_D4 is unsound: its reduction of gradients takes the whol
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 from itertools import combinations
 from typing import Any
 
-from gnnplace.costs.collectives import ALL_REDUCE, Group, collective
-from gnnplace.costs.links import message
-from gnnplace.studies.costs.pipeline import Stage, step_seconds
-
-NETWORK = "slingshot-gh200"
-FLOAT = 4  # bytes
-UNSOUND = {("GPT-Neo-2.7", "N4_D4"): "reduction takes the whole step; 26 of 34 layers"}
+from gnnplace.studies.costs.sailor_data import UNSOUND, data
+from gnnplace.studies.plans.sailor import predict
 
 
 @dataclass(frozen=True)
@@ -76,13 +68,6 @@ class Row:
         return f"{self.model} {self.plan}"
 
 
-@cache
-def data() -> dict[str, Any]:
-    """The file of published rows and profiles."""
-    text = (files("gnnplace.studies.costs") / "sailor.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
-
-
 def rows(*, sound: bool = True) -> list[Row]:
     """All published steps with their predictions.
 
@@ -106,30 +91,6 @@ def _row(plan: dict[str, Any]) -> Row:
         published=plan["seconds"],
         fault=UNSOUND.get((plan["model"], plan["name"]), ""),
     )
-
-
-def predict(plan: dict[str, Any]) -> float:
-    """Seconds of a step of a plan, which has the keys of ``data()["plans"]``."""
-    content = data()
-    model, size = content["models"][plan["model"]], plan["microbatch"]
-    seconds, parameters = model["seconds"][str(size)], model["parameters"]
-    stages, first = [], 0
-    for count in plan["layers"]:
-        own = slice(first, first + count)
-        first += count
-        forward, backward = (sum(pass_) for pass_ in zip(*seconds[own], strict=True))
-        end = _end(sum(parameters[own]), count, plan["replicas"], content["update"])
-        stages.append(Stage(forward, backward, end))
-    activations = FLOAT * size * content["sequence"] * content["hidden"][plan["model"]]
-    microbatches = max(plan["batch"] // (size * plan["replicas"]), 1)
-    return step_seconds(stages, microbatches, message(NETWORK, activations).seconds)
-
-
-def _end(parameters: float, layers: int, replicas: int, update: dict[str, float]) -> float:
-    """Seconds of reducing a stage's gradients and updating its parameters."""
-    group = Group(None, NETWORK if replicas > 1 else None, replicas, 1)
-    reduction = collective(ALL_REDUCE, FLOAT * parameters, group).seconds
-    return reduction + update["parameter"] * parameters + update["layer"] * layers
 
 
 def mean_error(found: Sequence[Row]) -> float:

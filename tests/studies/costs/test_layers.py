@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gnnplace.studies.costs.layers import layer_times, tf32
-from gnnplace.studies.costs.sailor import data
+from gnnplace.studies.costs.sailor_data import data
 
 
 def test_a_published_layer_on_seven_kinds() -> None:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from gnnplace.costs.memory import PROCESS, SLACK, state_bytes
-from gnnplace.studies.costs.pipeline import Stage, step_seconds
 from gnnplace.studies.costs.sailor import mean_error, misordered, rows
 from gnnplace.studies.costs.sailor_memory import fit, memory_rows
 
@@ -35,18 +34,6 @@ def test_the_unsound_row_is_left_out_and_named():
     faults = [row for row in every if row.fault]
     assert [(row.model, row.plan) for row in faults] == [("GPT-Neo-2.7", "N4_D4")]
     assert abs(faults[0].error) > 0.5
-
-
-def test_1f1b_by_hand():
-    """Equal stages without transfers: (M + S - 1) (F + B), and what comes at the end."""
-    assert step_seconds([Stage(1.0, 2.0, 0.5)], 4, 0.0) == pytest.approx(12.5)
-    assert step_seconds([Stage(1.0, 2.0)] * 3, 5, 0.0) == pytest.approx(7 * 3.0)
-    assert step_seconds([Stage(1.0, 2.0)] * 3, 1, 0.0) == pytest.approx(9.0)
-
-
-def test_transfers_block_both_ends():
-    """One micro-batch over two stages: each message once at its sender, once at its receiver."""
-    assert step_seconds([Stage(1.0, 2.0)] * 2, 1, 0.25) == pytest.approx(6.0 + 4 * 0.25)
 
 
 def test_memory():

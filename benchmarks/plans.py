@@ -1,0 +1,90 @@
+"""Joint plans beside baselines on a named suite: `python benchmarks/plans.py [SUITE] [RESULT]`.
+
+Writes a table of predicted steps: by how much the plan that is found is ahead of each baseline, and
+where its stages have unlike meshes. What fails is a row that says why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gnnplace.cluster import Cluster
+from gnnplace.costs.memory import with_slack
+from gnnplace.errors import GnnplaceError
+from gnnplace.pipelines.chains import chain_of
+from gnnplace.planning.answers import find_baselines
+from gnnplace.planning.baselines import BASELINES
+from gnnplace.planning.plan import Plan
+from gnnplace.profiling.targets import resolve_cluster
+from gnnplace.report.plans import shape_of
+
+ROOT = Path(__file__).parent
+BUDGET = 2.0
+
+
+def main() -> None:
+    """Runs the suite."""
+    suite = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "suites/plans.yaml"
+    result = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "results/plans.md"
+    asked = yaml.safe_load(suite.read_text())
+    lines = [
+        "# Joint plans beside baselines",
+        "",
+        f"Made by `python benchmarks/plans.py` from `{suite.name}`, {BUDGET:g} s of search a row; "
+        "steps are predicted. A baseline's column is how much longer its step is; – does not fit.",
+        "",
+        f"| model | cluster | memory | plan, ms | {' | '.join(BASELINES)} | gap to bound | plan |",
+        "|" + " --- |" * (6 + len(BASELINES)),
+    ]
+    for entry, name in itertools.product(asked["models"], asked["clusters"]):
+        lines += rows_of(entry, name, asked)
+        result.write_text("\n".join(lines) + "\n")
+        print(lines[-1], flush=True)
+
+
+def rows_of(entry: dict[str, Any], name: str, asked: dict[str, Any]) -> list[str]:
+    """The rows of a model on a cluster, one a memory; or why there is none."""
+    whole, started = resolve_cluster(name), time.monotonic()
+    model = entry["model"].partition("?")[0]
+    made = []
+    try:
+        options = {k: asked[k] for k in ("precision", "optimizer")}
+        chain = chain_of(entry["model"], whole, batch=entry["batch"], **options)
+        for part in asked["memory"]:
+            found = find_baselines(chain, with_slack(reduced(whole, part)), budget=BUDGET)
+            made.append(row_of(model, name, part, found))
+    except GnnplaceError as error:
+        made.append(f"| {model} | {name} | | {error} |" + " |" * (len(BASELINES) + 2))
+    print(f"{model} on {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return made
+
+
+def reduced(cluster: Cluster, part: float) -> Cluster:
+    """The cluster with a part of the memory."""
+    own = [d.model_copy(update={"memory": part * d.memory}) for d in cluster.devices]
+    return Cluster(tuple(own), cluster.links, cluster.name)
+
+
+def row_of(model: str, cluster: str, part: float, found: dict[str, Plan | None]) -> str:
+    """A row of the table."""
+    best = found["plan"]
+    if best is None:
+        return f"| {model} | {cluster} | {part:g} | nothing fits |" + " |" * (len(BASELINES) + 2)
+    cells = []
+    for name in BASELINES:
+        other = found[name]
+        cells.append("–" if other is None else f"{other.step_time / best.step_time - 1:+.1%}")
+    bound = best.file.lower_bound
+    gap = f"{best.step_time / bound - 1:.1%}" if bound else ""
+    told = " | ".join([f"{1e3 * best.step_time:.1f}", *cells, gap, shape_of(best)])
+    return f"| {model} | {cluster} | {part:g} | {told} |"
+
+
+if __name__ == "__main__":
+    main()

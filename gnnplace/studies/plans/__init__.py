@@ -1,0 +1,1 @@
+"""Published training runs, each as a plan that is given: errors, order and regret."""

@@ -1,0 +1,134 @@
+"""Sailor's measured steps on GH200, each as a plan's file that is given.
+
+Strati et al., SOSP 2025 (eth-easl/sailor, MIT): 27 steps of OPT-350M and GPT-Neo-2.7B in float32 on
+1 to 64 servers of four GH200; `studies/costs/sailor.json` has the plans (layers of every stage,
+replicas; four shards, one server a replica), what they took, and profiles of single layers. The
+layers are the segments of a chain whose times are the profiles'; links, the exchange of gradients
+and the order of actions are the planner's. Nothing is fitted to the steps. Transfers block both
+ends, as in the framework that ran them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gnnplace.cluster import Cluster
+from gnnplace.cluster.presets import preset
+from gnnplace.errors import InputError
+from gnnplace.planning.chain import Chain, Segment, SegmentCosts
+from gnnplace.planning.draft import realized
+from gnnplace.planning.given import draft_of_plan
+from gnnplace.planning.mesh import Fabric
+from gnnplace.planning.plan import Plan, PlanFile, StageEntry
+from gnnplace.planning.stage import Pricer
+from gnnplace.planning.timing import timed
+from gnnplace.studies.costs.sailor_data import FLOAT, UNSOUND, data
+from gnnplace.studies.plans.runs import Run
+
+SHARDS = 4
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A `planning.chain.CostSource`: the profiled seconds of a model's layers.
+
+    Attributes:
+        model: its name.
+        count: layers, of which a published plan may not have all.
+    """
+
+    model: str
+    count: int
+
+    def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
+        """Costs of every layer; None where there is no profile of that micro-batch."""
+        content = data()
+        model, update = content["models"][self.model], content["update"]
+        seconds = model["seconds"].get(str(examples))
+        if seconds is None or shards != SHARDS:
+            return None
+        forward, backward = np.array(seconds[: self.count], dtype=np.float64).T
+        parameters = np.array(model["parameters"][: self.count], dtype=np.float64)
+        kept = examples * np.array(model["activations"][: self.count], dtype=np.float64)
+        none = np.zeros(len(parameters))
+        step = update["parameter"] * parameters + update["layer"]
+        return SegmentCosts(
+            forward, backward, none, step, kept, kept, none, parameters, none + 0.05
+        )
+
+
+def chain_of(plan: dict[str, Any]) -> Chain:
+    """The model of a published plan, at its batch."""
+    content = data()
+    count = sum(plan["layers"])
+    names = [f"layer{k}" for k in range(count)]
+    segments = tuple(Segment(name, (name,), (name,), k) for k, name in enumerate(names))
+    size = FLOAT * content["sequence"] * content["hidden"][plan["model"]]
+    border = np.array([0.0, *[float(size)] * (count - 1), 0.0])
+    batch = max(plan["batch"], plan["microbatch"] * plan["replicas"])
+    return Chain(
+        plan["model"], "published", segments, border, Profile(plan["model"], count), batch,
+        optimizer="adam",
+    )  # fmt: skip
+
+
+@cache
+def cluster_of(servers: int) -> Cluster:
+    """So many servers of four GH200."""
+    return preset(f"slingshot-gh200-{max(servers, 2)}x4")
+
+
+def given(plan: dict[str, Any]) -> Plan:
+    """A published plan as a file has it."""
+    stages, layer, server = [], 0, 0
+    for count in plan["layers"]:
+        rows = [
+            [f"gpu:{SHARDS * (server + r) + k}" for k in range(SHARDS)]
+            for r in range(plan["replicas"])
+        ]
+        names = [f"layer{k}" for k in range(layer, layer + count)]
+        stages.append(StageEntry(modules=names, members=names, devices=rows))
+        layer, server = layer + count, server + plan["replicas"]
+    file = PlanFile(
+        format="gnnplace-plan",
+        version=1,
+        model=plan["model"],
+        fingerprint="published",
+        cluster=cluster_of(plan["nodes"]).name,
+        batch=max(plan["batch"], plan["microbatch"] * plan["replicas"]),
+        microbatch_size=plan["microbatch"],
+        precision="32-true",
+        optimizer="adam",
+        stages=stages,
+        ranks=list(range(len(stages))),
+        actions=[],
+    )
+    return Plan(file)
+
+
+def predict(plan: dict[str, Any]) -> float:
+    """Seconds of a step of a published plan, which has the keys of ``data()["plans"]``."""
+    chain, cluster = chain_of(plan), cluster_of(plan["nodes"])
+    draft = draft_of_plan(chain, cluster, given(plan))
+    priced = realized(Pricer(chain, Fabric(cluster), draft.size), draft)
+    if priced is None:
+        raise InputError(f"{plan['model']} {plan['name']}: no profile of its micro-batch")
+    return timed(priced.line, priced.orders, priced.ends, blocking=True).step_time
+
+
+def runs() -> list[Run]:
+    """All published steps that can be relied on; a question is model, servers and batch."""
+    return [
+        Run(
+            f"{p['model']}, {p['nodes']} servers, {p['microbatch']} of {p['batch']} examples",
+            p["name"],
+            predict(p),
+            p["seconds"],
+        )
+        for p in data()["plans"]
+        if (p["model"], p["name"]) not in UNSOUND
+    ]
