@@ -5,10 +5,9 @@ few by passes (``passes``), and the best by simulation stays. A budget goes on w
 whose moves the policy proposes (``anytime``). Complexity: near-linear in the graph for each decode,
 pass and move.
 
-A large problem with narrow groups is decoded and searched on those (``placers.narrow``): all of its
-decodes are starts beside the constructions there, which are the one thing that is not the policy's.
-When the groups have nothing more to give, the whole graph is decoded and searched by turns with
-them.
+A large problem with narrow groups is searched on those (``placers.narrow``), from constructions and
+from what a network of its own proposes (``stages``). When the groups have nothing more to give, the
+whole graph is decoded and searched by turns with them.
 """
 
 from __future__ import annotations
@@ -72,10 +71,9 @@ class LearnedPlacer(Placer):
         narrow = narrow_problem(space) if self.on_groups else None
         if narrow is not None:
             coarse = SearchSpace(narrow.problem)
-            starts = [one.unit_device for one in self.rollouts(coarse).greedy()]
             seed = int(rng.integers(2**31))
             propose = partial(with_proposals, load_proposer(), seed=seed)
-            search = NarrowSearch(space, narrow, coarse, starts, rng, propose)
+            search = NarrowSearch(space, narrow, coarse, (), rng, propose)
             return self.search_groups(space, search, rng, deadline)
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):

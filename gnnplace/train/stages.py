@@ -95,7 +95,7 @@ class StageData(LightningDataModule):
 
     Args:
         folder: of the labels.
-        labels: how many.
+        labels: how many there shall be of seeds from ``seed`` on; 0: those that are there.
         seconds: of search for each that is made.
         seed: of the first.
         teacher: a network whose proposals the search starts from.
@@ -105,7 +105,7 @@ class StageData(LightningDataModule):
     def __init__(
         self,
         folder: str = "runs/stages/labels",
-        labels: int = 600,
+        labels: int = 0,
         seconds: float = 4.0,
         seed: int = 1000,
         teacher: str | None = None,
