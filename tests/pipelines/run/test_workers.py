@@ -26,7 +26,7 @@ def test_stages_replicas_and_waiting_weights_train_as_one_device():
 
 
 def split_by_hand(plan):
-    """The plan with every block's products split by Megatron-LM's columns and rows, norms by rows."""
+    """The plan with every block's products split as Megatron-LM does, and norms by rows."""
     stages = []
     for stage in plan.file.stages:
         told = {}
