@@ -208,12 +208,10 @@ class _Job:
             world_size=self.count,
             timeout=timedelta(seconds=2 * self.timeout),
         )
-        try:
-            plan = plan_from_data(self.plan, "plan")
-            made = tried(plan, self.make(), train=self.train, steps=self.steps, told=self._told)
-            return asdict(made)
-        finally:
-            dist.destroy_process_group()
+        plan = plan_from_data(self.plan, "plan")
+        made = tried(plan, self.make(), train=self.train, steps=self.steps, told=self._told)
+        dist.destroy_process_group()  # after a failure others would fail of it, and first
+        return asdict(made)
 
     def _told(self, action: Action | None) -> None:
         at = self.process * WORDS
