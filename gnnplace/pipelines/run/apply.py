@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.pipelines.chains import batch_of, fingerprint, layers_of, with_batch
 from gnnplace.pipelines.cuts import Cuts, cuts_of
 from gnnplace.pipelines.recording import MIXED
-from gnnplace.pipelines.run.cutting import Piece, pieces_of
+from gnnplace.pipelines.run.cutting import Piece, moved_to, pieces_of
 from gnnplace.pipelines.run.draws import numbered_draws
 from gnnplace.pipelines.run.executor import Executor
 from gnnplace.pipelines.run.layouts import Layouts, layouts_of
@@ -94,11 +94,13 @@ def apply_plan(
     _check_words(file, reduction)
     checked, ranks = checked_rows(plan), ranks_of(file)
     known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
+    where = _device(device, model)
+    known = replace(known, layers=replace(known.layers, calls=moved_to(known.layers.calls, where)))
     beat(None)
     pieces = _pieces(file, known)
     holders = _holders(pieces, ranks, model)
     ties = [owners for owners in holders.values() if len(owners) > 1]
-    seat = take_seat(seats_of(file, ranks), _device(device, model), ties)
+    seat = take_seat(seats_of(file, ranks), where, ties)
     beat(None)
     own = [k for k, rank in enumerate(ranks) if rank == seat.rank]
     code = _code(file, known, pieces, own, seat, holders)

@@ -9,8 +9,10 @@ a buffer up to date goes with the call after it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import MismatchError
@@ -65,6 +67,25 @@ def pieces_of(
         )
         for stage, calls in enumerate(own)
     )
+
+
+def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
+    """The same calls on a device: what they name of the device that they were recorded on changes.
+
+    Args:
+        graph: recorded where the model was, on one device.
+        device: to run on.
+    """
+
+    def there(leaf: Any) -> Any:
+        return device if isinstance(leaf, torch.device) else leaf
+
+    calls = tuple(
+        replace(c, args=pytree.tree_map(there, c.args), kwargs=pytree.tree_map(there, c.kwargs))
+        for c in graph.calls
+    )
+    constants = {value: tensor.to(device) for value, tensor in graph.constants.items()}
+    return replace(graph, calls=calls, constants=constants)
 
 
 def _makers(graph: CallGraph) -> dict[int, int]:

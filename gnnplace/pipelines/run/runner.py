@@ -113,13 +113,12 @@ class PlanRunner:
         shares = self._cut(batch)
         seat, count = self.parameters_here.seat, self.microbatches
         draws = any(code.draws for code in self.executor.code.values())
-        state = torch.get_rng_state() if draws else None
+        gpus = [seat.device] if seat.device.type == "cuda" else []
         self.parameters_here.begin()
         causes = (self.seed, self.steps, self.replica * count)
-        loss = self.executor.run(shares, causes) * self.executor.scale
+        with torch.random.fork_rng(devices=gpus, enabled=draws):
+            loss = self.executor.run(shares, causes) * self.executor.scale
         self.parameters_here.finish()
-        if state is not None:
-            torch.set_rng_state(state)
         self.steps += 1
         if seat.shard > 0:
             loss = torch.zeros_like(loss)

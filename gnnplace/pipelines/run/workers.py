@@ -141,20 +141,22 @@ def run_plan(
             f"start torchrun --nproc-per-node {seats.count} -m gnnplace execute on its machines"
         )
     words = shared_words(seats.count * WORDS)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = os.memfd_create("gnnplace plan store")
     cores, tasks = available_cores(), []
     for process, name in enumerate(seats.devices):
-        job = _Job(process, seats.count, store.port, plan.to_data(), make, train, steps, timeout,
+        job = _Job(process, seats.count, meeting, plan.to_data(), make, train, steps, timeout,
                    words)  # fmt: skip
         core = cores[process] if seats.count <= len(cores) else None
         tasks.append(Task(name, job.run, core))
-    found = run_tasks(
-        tasks,
-        timeout=timeout,
-        progress=lambda: words.tobytes(),
-        doing=lambda worker: _doing(words, worker),
-    )
-    del store
+    try:
+        found = run_tasks(
+            tasks,
+            timeout=timeout,
+            progress=lambda: words.tobytes(),
+            doing=lambda worker: _doing(words, worker),
+        )
+    finally:
+        os.close(meeting)
     return _result(plan, Trial(**found[0]), [Trial(**x).seconds for x in found])
 
 
@@ -187,7 +189,7 @@ class _Job:
 
     process: int
     count: int
-    port: int
+    meeting: int
     plan: Any
     make: Callable[[], Workload]
     train: int
@@ -197,20 +199,19 @@ class _Job:
 
     def run(self) -> dict[str, Any]:
         logging.getLogger("torch").setLevel(logging.ERROR)  # what gloo lacks is no news
-        store = dist.TCPStore("127.0.0.1", self.port, is_master=False)
+        # A file in memory, as `runtime.gloo` has it: a TCPStore's thread in this process's parent
+        # may hold the lock of the resolver while workers are forked, which then wait for ever.
         dist.init_process_group(
             "gloo",
-            store=store,
+            init_method=f"file:///proc/self/fd/{self.meeting}",
             rank=self.process,
             world_size=self.count,
             timeout=timedelta(seconds=2 * self.timeout),
         )
-        try:
-            plan = plan_from_data(self.plan, "plan")
-            made = tried(plan, self.make(), train=self.train, steps=self.steps, told=self._told)
-            return asdict(made)
-        finally:
-            dist.destroy_process_group()
+        plan = plan_from_data(self.plan, "plan")
+        made = tried(plan, self.make(), train=self.train, steps=self.steps, told=self._told)
+        dist.destroy_process_group()  # after a failure others would fail of it, and first
+        return asdict(made)
 
     def _told(self, action: Action | None) -> None:
         at = self.process * WORDS

@@ -3,11 +3,14 @@
 from itertools import pairwise
 
 import pytest
+import torch
+from torch import nn
 
 from gnnplace.errors import MismatchError
 from gnnplace.pipelines.chains import layers_of
-from gnnplace.pipelines.run.cutting import pieces_of
+from gnnplace.pipelines.run.cutting import moved_to, pieces_of
 from gnnplace.splitting.layers.calls import BUFFER
+from gnnplace.zoo import Workload
 from tests.pipelines.run.toys import plan_for, toy
 
 
@@ -82,3 +85,26 @@ def test_the_stages_of_a_plan_are_pieces_of_its_model(graph):
     pieces = pieces_of(graph, [s.members for s in plan.file.stages], [[], [], []])
     read = {name for piece in pieces for name in piece.parameters}
     assert read == set(dict(toy().model.named_parameters()))
+
+
+class Masked(nn.Module):
+    """Makes positions on the device of what it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        positions = torch.arange(4, device=x.device)
+        return self.layer(x.masked_fill(positions > 2, 0.0)).sum()
+
+
+def test_calls_name_the_device_that_they_are_moved_to():
+    workload = Workload("masked", Masked(), (torch.ones(2, 4),), None)
+    graph = layers_of(workload, "32-true").calls
+    (before,) = [c.kwargs["device"] for c in graph.calls if c.kind == "arange"]
+    moved = moved_to(graph, torch.device("meta"))
+    (after,) = [c.kwargs["device"] for c in moved.calls if c.kind == "arange"]
+    assert (before.type, after.type) == ("cpu", "meta")
+    assert [c.name for c in moved.calls] == [c.name for c in graph.calls]
+    assert [c.reads for c in moved.calls] == [c.reads for c in graph.calls]

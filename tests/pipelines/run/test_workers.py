@@ -26,7 +26,7 @@ def test_stages_replicas_and_waiting_weights_train_as_one_device():
 
 
 def split_by_hand(plan):
-    """The plan with every block's products split by Megatron-LM's columns and rows."""
+    """The plan with every block's products split as Megatron-LM does, and norms by rows."""
     stages = []
     for stage in plan.file.stages:
         told = {}
@@ -35,6 +35,8 @@ def split_by_hand(plan):
                 told[name] = ["R", "S1"]
             if name.endswith(".down"):
                 told[name] = ["R", "P"]
+            if name.endswith(".norm"):
+                told[name] = ["R", "S0"]  # gradients of its parameters are sums over shards
         stages.append(stage.model_copy(update={"placements": told}))
     return replace(plan, file=plan.file.model_copy(update={"stages": stages}))
 
