@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnnplace.errors import InputError
 from gnnplace.execution.eager import torch_optimizer
+from gnnplace.runtime.meeting import join_group, meeting_place
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.tracing.loading import cut, shares_of
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
@@ -77,15 +78,14 @@ def run_data_parallel(
     if workers < 2 or steps < 1:
         raise InputError(f"workers={workers}, steps={steps}: at least two workers and one step")
     cut(make(), workers)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     cores = available_cores()
     tasks = []
-    for rank in range(workers):
-        job = _Job(rank, workers, store.port, make, optimizer, steps, timeout)
-        own = cores[rank] if workers <= len(cores) else None
-        tasks.append(Task(f"process {rank}", job.run, own))
-    found = run_tasks(tasks, timeout=timeout)
-    del store
+    with meeting_place() as place:
+        for rank in range(workers):
+            job = _Job(rank, workers, place, make, optimizer, steps, timeout)
+            own = cores[rank] if workers <= len(cores) else None
+            tasks.append(Task(f"process {rank}", job.run, own))
+        found = run_tasks(tasks, timeout=timeout)
     wall = [max(times) for times in zip(*(each["wall"] for each in found), strict=True)]
     return DataParallelRun(
         workers=workers,
@@ -103,7 +103,7 @@ class _Job:
 
     rank: int
     workers: int
-    port: int
+    place: int
     make: Callable[[], Workload]
     optimizer: str
     steps: int
@@ -112,13 +112,7 @@ class _Job:
     def run(self) -> dict[str, Any]:
         """Joins the group, checks, measures."""
         torch.set_num_threads(1)
-        dist.init_process_group(
-            "gloo",
-            store=dist.TCPStore("127.0.0.1", self.port, is_master=False),
-            rank=self.rank,
-            world_size=self.workers,
-            timeout=timedelta(seconds=self.timeout),
-        )
+        join_group(self.place, self.rank, self.workers, timedelta(seconds=self.timeout))
         try:
             return self._run()
         finally:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from gnnplace.runtime.board import STRIDE, WAITING, Board
+from gnnplace.runtime.meeting import join_group
 from gnnplace.runtime.memory import LINE, span
 from gnnplace.runtime.transport import Layouts, Message, Receive, Send, Transport, flat, overlaps
 
@@ -43,13 +44,7 @@ class GlooTransport(Transport):
     def open(self, worker: int, device: torch.device) -> None:
         """Meets the other workers through a file store, in memory that has no name."""
         self._worker, self._device = worker, device
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file:///proc/self/fd/{self._meeting}",
-            rank=worker,
-            world_size=self._board.num_workers,
-            timeout=SETUP_TIMEOUT,
-        )
+        join_group(self._meeting, worker, self._board.num_workers, SETUP_TIMEOUT)
 
     def barrier(self, worker: int, meeting: int) -> None:
         """Waits at the board."""

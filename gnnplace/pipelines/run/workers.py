@@ -25,6 +25,7 @@ from gnnplace.pipelines.run.trial import LOSSES, Trial, apart, tried, worst
 from gnnplace.planning.orders import Action
 from gnnplace.planning.plan import Plan, plan_from_data
 from gnnplace.planning.rows import MESSAGES, PASSES
+from gnnplace.runtime.meeting import join_group, meeting_place
 from gnnplace.runtime.memory import shared_words
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.tracing.models import workload_of
@@ -141,22 +142,19 @@ def run_plan(
             f"start torchrun --nproc-per-node {seats.count} -m gnnplace execute on its machines"
         )
     words = shared_words(seats.count * WORDS)
-    meeting = os.memfd_create("gnnplace plan store")
     cores, tasks = available_cores(), []
-    for process, name in enumerate(seats.devices):
-        job = _Job(process, seats.count, meeting, plan.to_data(), make, train, steps, timeout,
-                   words)  # fmt: skip
-        core = cores[process] if seats.count <= len(cores) else None
-        tasks.append(Task(name, job.run, core))
-    try:
+    with meeting_place() as meeting:
+        for process, name in enumerate(seats.devices):
+            job = _Job(process, seats.count, meeting, plan.to_data(), make, train, steps, timeout,
+                       words)  # fmt: skip
+            core = cores[process] if seats.count <= len(cores) else None
+            tasks.append(Task(name, job.run, core))
         found = run_tasks(
             tasks,
             timeout=timeout,
             progress=lambda: words.tobytes(),
             doing=lambda worker: _doing(words, worker),
         )
-    finally:
-        os.close(meeting)
     return _result(plan, Trial(**found[0]), [Trial(**x).seconds for x in found])
 
 
@@ -199,15 +197,7 @@ class _Job:
 
     def run(self) -> dict[str, Any]:
         logging.getLogger("torch").setLevel(logging.ERROR)  # what gloo lacks is no news
-        # A file in memory, as `runtime.gloo` has it: a TCPStore's thread in this process's parent
-        # may hold the lock of the resolver while workers are forked, which then wait for ever.
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file:///proc/self/fd/{self.meeting}",
-            rank=self.process,
-            world_size=self.count,
-            timeout=timedelta(seconds=2 * self.timeout),
-        )
+        join_group(self.meeting, self.process, self.count, timedelta(seconds=2 * self.timeout))
         plan = plan_from_data(self.plan, "plan")
         made = tried(plan, self.make(), train=self.train, steps=self.steps, told=self._told)
         dist.destroy_process_group()  # after a failure others would fail of it, and first

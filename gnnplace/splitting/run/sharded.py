@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.execution.verification import Difference, Verification
+from gnnplace.runtime.meeting import join_group, meeting_place
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.splitting.run.apply import device_mesh
 from gnnplace.splitting.run.measure import clear_gradients
@@ -91,16 +92,15 @@ def run_sharded(
         ExecutionError: a process died, hung or failed.
         MismatchError: the plan was made for another model.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     given = None if plan is None else plan_to_data(plan)
     cores = available_cores()
     tasks = []
-    for rank in range(devices):
-        job = _Job(rank, devices, store.port, make, given, steps, timeout, memory_limit)
-        core = cores[rank] if devices <= len(cores) else None
-        tasks.append(Task(f"process {rank}", job.run, core))
-    found = run_tasks(tasks, timeout=timeout)[0]
-    del store
+    with meeting_place() as place:
+        for rank in range(devices):
+            job = _Job(rank, devices, place, make, given, steps, timeout, memory_limit)
+            core = cores[rank] if devices <= len(cores) else None
+            tasks.append(Task(f"process {rank}", job.run, core))
+        found = run_tasks(tasks, timeout=timeout)[0]
     return _result(found)
 
 
@@ -126,7 +126,7 @@ class _Job:
 
     rank: int
     devices: int
-    port: int
+    place: int
     make: Callable[[], Workload]
     plan: Any
     steps: int
@@ -134,14 +134,7 @@ class _Job:
     memory_limit: float | None
 
     def run(self) -> dict[str, Any]:
-        store = dist.TCPStore("127.0.0.1", self.port, is_master=False)
-        dist.init_process_group(
-            "gloo",
-            store=store,
-            rank=self.rank,
-            world_size=self.devices,
-            timeout=timedelta(seconds=self.timeout),
-        )
+        join_group(self.place, self.rank, self.devices, timedelta(seconds=self.timeout))
         logging.getLogger("torch").setLevel(logging.ERROR)  # what gloo lacks is no news
         try:
             return self._run()
