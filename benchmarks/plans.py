@@ -30,7 +30,7 @@ BUDGET = 2.0
 
 def main() -> None:
     """Runs the suite."""
-    suite = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "suites/plans.yaml"
+    suite = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "plans.yaml"
     result = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "results/plans.md"
     asked = yaml.safe_load(suite.read_text())
     lines = [
