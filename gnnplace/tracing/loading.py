@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import os
@@ -203,6 +204,17 @@ def shares_of(workload: Workload, count: int) -> list[Any]:
         return value[index * size : (index + 1) * size].contiguous() if has_batch else value
 
     return [pytree.tree_map(lambda x, k=k: part(x, k), workload.inputs) for k in range(count)]
+
+
+def in_double(workload: Workload) -> Workload:
+    """A copy in double precision."""
+
+    def double(value: Any) -> Any:
+        real = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.double() if real else value
+
+    inputs = pytree.tree_map(double, workload.inputs)
+    return Workload(workload.name, copy.deepcopy(workload.model).double(), inputs, workload.loss)
 
 
 def _share(batch: Any, share: int, what: str) -> int:

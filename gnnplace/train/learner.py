@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,9 +20,10 @@ from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, MismatchError
 from gnnplace.train.data import Sample
 
+SHIPPED = "shipped"  # the network of the package, as a start
 DECAY = 0.99  # of the moving average, a step
 BETTER = -1e-3  # log ratio below which a problem was placed better than by the heuristics
 
@@ -164,6 +166,35 @@ class Learner(LightningModule):
     @abstractmethod
     def place(self, network: Any, sample: Sample) -> float:
         """Seconds of a network's first choice on a problem."""
+
+
+def begin_with(
+    network: nn.Module,
+    read: Callable[[str | Path], nn.Module],
+    folder: str,
+    shipped: Path,
+    sizes: str,
+) -> None:
+    """Gives a network the parameters of the one saved in ``folder``, or of the shipped one.
+
+    Args:
+        network: of the same sizes.
+        read: reads what is in a folder.
+        folder: of the saved one, or ``SHIPPED``.
+        shipped: the folder of the shipped one.
+        sizes: the arguments that say sizes, for the error.
+
+    Raises:
+        FormatError: a file is missing or malformed.
+        MismatchError: its features or sizes are others.
+    """
+    try:
+        path = shipped if folder == SHIPPED else folder
+        network.load_state_dict(read(path).state_dict())
+    except RuntimeError:
+        raise MismatchError(
+            f"model.start {folder}: other sizes than {sizes}; give those in its config.json"
+        ) from None
 
 
 def save_whole(policy: Any, folder: Path) -> None:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnplace.errors import MismatchError
 from gnnplace.policy.decode.aims import ORDERS
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.train.data import Sample
-from gnnplace.train.learner import Learner, check_least
+from gnnplace.train.learner import Learner, begin_with, check_least
 
 SKIP = 10.0  # the weights of the prior are that much larger than those of the network
+SIZES = "model.hidden, model.layers and model.decoder_hidden"
 
 
 class PolicyModule(Learner):
@@ -57,7 +57,7 @@ class PolicyModule(Learner):
         check_least(hidden=(hidden, 1), layers=(layers, 0), decoder_hidden=(decoder_hidden, 1))
         policy = PlacementPolicy(hidden, layers, decoder_hidden)
         if start is not None:
-            begin_with(policy, start)
+            begin_with(policy, read_policy, start, CHECKPOINT, SIZES)
         policy.encoder.requires_grad_(not frozen)
         super().__init__(policy, learning_rate, steps, export)
         self.orders = orders
@@ -77,24 +77,3 @@ class PolicyModule(Learner):
     def place(self, network: PlacementPolicy, sample: Sample) -> float:
         rollouts = Rollouts(sample.space, network, self.orders)
         return Passes(rollouts).best(rollouts.greedy()).score
-
-
-SHIPPED = "shipped"
-"""The policy of the package, as a start."""
-
-
-def begin_with(policy: PlacementPolicy, folder: str) -> None:
-    """Gives ``policy`` the parameters of the policy saved in ``folder``, or of the shipped one.
-
-    Raises:
-        FormatError: a file is missing or malformed.
-        MismatchError: its features or sizes are others.
-    """
-    try:
-        path = CHECKPOINT if folder == SHIPPED else folder
-        policy.load_state_dict(read_policy(path).state_dict())
-    except RuntimeError:
-        raise MismatchError(
-            f"model.start {folder}: other sizes than model.hidden, model.layers and "
-            f"model.decoder_hidden; give those in its config.json"
-        ) from None

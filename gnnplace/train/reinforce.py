@@ -28,12 +28,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnnplace.errors import MismatchError
 from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.search.repair import repair
 from gnnplace.train.data import Sample
-from gnnplace.train.learner import Learner, check_least
+from gnnplace.train.learner import Learner, begin_with, check_least
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -53,6 +52,9 @@ class Lesson:
 
     unit_device: IntArray
     weight: FloatArray
+
+
+SIZES = "model.hidden, model.layers, model.memory and model.decoder_hidden"
 
 
 class Reinforce(Learner):
@@ -103,7 +105,7 @@ class Reinforce(Learner):
         check_least(label=(label, 0.0), gradient=(gradient, 0.0))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
-            begin_with(network, start)
+            begin_with(network, read_gnn, start, CHECKPOINT, SIZES)
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
         self.label, self.gradient = label, gradient
@@ -194,27 +196,6 @@ class Reinforce(Learner):
         device = sample.space.spread(episodes.greedy(episodes.network(network)))
         order = sample.space.sequence(device)[1]
         return sample.space.score(*repair(sample.space, device, order))
-
-
-SHIPPED = "shipped"
-"""The network of the package, as a start."""
-
-
-def begin_with(network: GnnPolicy, folder: str) -> None:
-    """Gives a network the parameters of the one saved in ``folder``, or of the shipped one.
-
-    Raises:
-        FormatError: a file is missing or malformed.
-        MismatchError: its features or sizes are others.
-    """
-    try:
-        path = CHECKPOINT if folder == SHIPPED else folder
-        network.load_state_dict(read_gnn(path).state_dict())
-    except RuntimeError:
-        raise MismatchError(
-            f"model.start {folder}: other sizes than model.hidden, model.layers, model.memory and "
-            "model.decoder_hidden; give those in its config.json"
-        ) from None
 
 
 def advantages(seconds: FloatArray) -> FloatArray:

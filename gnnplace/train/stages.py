@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from gnnplace.errors import InputError
 from gnnplace.policy.stages.line import Line
 from gnnplace.policy.stages.network import Lines, StageNet
-from gnnplace.policy.stages.walk import Walk, style_features, style_of
+from gnnplace.policy.stages.walk import Style, Walk, style_features, style_of
 from gnnplace.train.stage_labels import Label, make_labels, read_labels
 
 ALIKE = 1e-6  # difference of features below which two candidates are alike
@@ -51,9 +51,9 @@ class Walked(NamedTuple):
     allowed: np.ndarray
 
 
-def walked(line: Line, device: np.ndarray) -> Walked:
-    """A walk along known devices. [S]"""
-    style, allowed = style_of(device), np.isfinite(line.work)
+def walked(line: Line, device: np.ndarray, style: Style | None = None) -> Walked:
+    """A walk along known devices, in their own style where none is given. [S]"""
+    style, allowed = style or style_of(device), np.isfinite(line.work)
     walk, candidates, right = Walk(line, [style]), [], []
     for segment, taken in enumerate(device):
         seen = walk.candidates()[0]

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from gnnplace.execution.verification import Difference
 from gnnplace.pipelines.chains import with_batch
@@ -28,7 +27,7 @@ from gnnplace.pipelines.run.draws import drawn_alike
 from gnnplace.pipelines.run.runner import PlanRunner
 from gnnplace.planning.orders import Action
 from gnnplace.planning.plan import Plan
-from gnnplace.tracing.loading import shares_of
+from gnnplace.tracing.loading import in_double, shares_of
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 
@@ -94,24 +93,15 @@ def tried(
     first, tensors = _compared(plan, workload, device, told)
     exact: list[Difference] = []
     if _any(bool(first)) and plan.file.precision == "32-true":
-        exact, _ = _compared(plan, _double(workload), device, told)
-    model = copy.deepcopy(workload.model)
+        exact, _ = _compared(plan, in_double(workload), device, told)
     expected = _trained_alone(plan, workload, train) if train else []
-    runner = apply_plan(
-        plan,
-        model,
-        workload.inputs,
-        loss=workload.loss,
-        device=device,
-        told=told,
-        attention=attends(plan),
-    )
+    runner = _applied(plan, workload, device, told)
     share = runner.share(workload.inputs)
     losses = _trained(runner, share, train)
     seconds = [_timed(runner, share) for _ in range(steps)]
     doubled = _any(apart(losses, expected) > LOSSES) and plan.file.precision == "32-true"
     if doubled:
-        exactly = _double(workload)
+        exactly = in_double(workload)
         expected = _trained_alone(plan, exactly, train)
         runner = apply_plan(plan, exactly.model, exactly.inputs, loss=exactly.loss, device=device,
                             told=told, attention=attends(plan))  # fmt: skip
@@ -135,22 +125,28 @@ def _any(found: bool) -> bool:
     return bool(word > 0)
 
 
-def _compared(
+def _applied(
     plan: Plan, workload: Workload, device: str, told: Callable[[Action | None], None] | None
-) -> tuple[list[Difference], int]:
-    """Loss and gradients of a step against one device's; on the first process."""
-    mine = not dist.is_initialized() or dist.get_rank() == 0
-    expected = alone(plan, workload) if mine else {}
-    model = copy.deepcopy(workload.model)
-    runner = apply_plan(
+) -> PlanRunner:
+    """The plan on a copy of the workload's model."""
+    return apply_plan(
         plan,
-        model,
+        copy.deepcopy(workload.model),
         workload.inputs,
         loss=workload.loss,
         device=device,
         told=told,
         attention=attends(plan),
     )
+
+
+def _compared(
+    plan: Plan, workload: Workload, device: str, told: Callable[[Action | None], None] | None
+) -> tuple[list[Difference], int]:
+    """Loss and gradients of a step against one device's; on the first process."""
+    mine = not dist.is_initialized() or dist.get_rank() == 0
+    expected = alone(plan, workload) if mine else {}
+    runner = _applied(plan, workload, device, told)
     loss = runner.step(runner.share(workload.inputs))
     found = collected(runner)
     if not mine:
@@ -229,17 +225,6 @@ def differences(found: Gradients, expected: Gradients, tolerance: float) -> list
         scale = max(float(other.abs().max()), NOTHING * largest)
         different.append(Difference(name, absolute, absolute / (scale or 1.0), tolerance))
     return sorted(different, key=lambda d: -d.relative)
-
-
-def _double(workload: Workload) -> Workload:
-    """A copy in double precision."""
-
-    def double(value: Any) -> Any:
-        real = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.double() if real else value
-
-    inputs = pytree.tree_map(double, workload.inputs)
-    return Workload(workload.name, copy.deepcopy(workload.model).double(), inputs, workload.loss)
 
 
 def _optimizer(parameters: Any) -> torch.optim.Optimizer:

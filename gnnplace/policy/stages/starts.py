@@ -48,12 +48,12 @@ def with_proposals(
     wanted = [styles[k % len(styles)] for k in range(WALKS)]
     chosen = proposer.propose(line_of(space, narrow), wanted, np.random.default_rng(seed))
     made: list[Start] = []
-    best = starts[0]
+    best, priorities = starts[0], first_priorities(space)
     for devices in chosen:
         unit_device = best.unit_device.copy()
         unit_device[narrow.line] = devices
         limit = OUTCLASSED * min((one.score for one in made), default=best.score)
-        made += scheduled(space, space.allow(unit_device), first_priorities(space), limit)
+        made += scheduled(space, space.allow(unit_device), priorities, limit)
     return woven(sorted(made, key=lambda start: start.score), starts)
 
 

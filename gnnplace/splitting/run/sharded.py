@@ -17,7 +17,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.execution.verification import Difference, Verification
@@ -28,7 +27,7 @@ from gnnplace.splitting.run.measure import clear_gradients
 from gnnplace.splitting.run.plan import ShardPlan, plan_from_data, plan_to_data
 from gnnplace.splitting.run.planning import layer_graph, plan_measured, predicted_here
 from gnnplace.splitting.tables.layout import default_mesh
-from gnnplace.tracing.loading import shares_of
+from gnnplace.tracing.loading import in_double, shares_of
 from gnnplace.tracing.step import StepModule, default_loss
 from gnnplace.zoo import Workload
 
@@ -161,7 +160,7 @@ class _Job:
             name=workload.name,
             memory_limit=self.memory_limit,
         )
-        exact = _errors(plan, _double(workload), mesh)
+        exact = _errors(plan, in_double(workload), mesh)
         one = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
         ddp = _data_parallel(workload, self.devices, self.rank)
         sharded = _sharded(plan, workload, mesh)
@@ -176,17 +175,6 @@ class _Job:
             "steps": wall,
             "cpu": _busiest(cpu),
         }
-
-
-def _double(workload: Workload) -> Workload:
-    """A copy in double precision."""
-
-    def double(value: Any) -> Any:
-        real = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.double() if real else value
-
-    inputs = pytree.tree_map(double, workload.inputs)
-    return Workload(workload.name, copy.deepcopy(workload.model).double(), inputs, workload.loss)
 
 
 def _errors(plan: ShardPlan, workload: Workload, mesh: DeviceMesh) -> list[Difference]:

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from lightning import LightningDataModule, Trainer
 
-from gnnplace.bench.rows import append, identity, now, provenance, read_rows
+from gnnplace.bench.rows import append, identity, now, provenance
 from gnnplace.cluster.presets import preset
 from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.errors import InputError
@@ -41,6 +41,7 @@ from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.placing import place
 from gnnplace.problem import Problem
+from gnnplace.studies.orders.folder import rows_of_folder
 from gnnplace.studies.orders.networks_report import (
     OWN,
     PRETRAINED,
@@ -91,11 +92,7 @@ class NetworkStudy:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"study folder {str(self.folder)!r}: {error.strerror}") from None
-        self.rows = read_rows(self.folder / FILE)
+        self.rows = rows_of_folder(self.folder, FILE)
 
     def run(self, orders: Sequence[str], seeds: int) -> None:
         """Trains and evaluates what is missing, seed by seed."""

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.bench.rows import append, digest, identity, now, provenance, read_rows
+from gnnplace.bench.rows import append, digest, identity, now, provenance
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.files import write_text
 from gnnplace.placers import SearchSpace
@@ -38,6 +38,7 @@ from gnnplace.policy.network.features import FEATURE_VERSION
 from gnnplace.report.pictures import svg
 from gnnplace.studies.orders.decoding import STUDIED, OneOrder, start_weights
 from gnnplace.studies.orders.evolution import train_order
+from gnnplace.studies.orders.folder import rows_of_folder
 from gnnplace.studies.orders.problems import (
     HELD_OUT,
     OWN,
@@ -101,11 +102,7 @@ class Study:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"study folder {str(self.folder)!r}: {error.strerror}") from None
-        self.rows = read_rows(self.folder / FILE)
+        self.rows = rows_of_folder(self.folder, FILE)
         self.policy = load_policy()
         self.pools: dict[tuple[int, str | None], list[OneOrder]] = {}
         self.parts: dict[str, list[StudyProblem]] = {}

@@ -24,29 +24,11 @@ def test_numpy_chooses_what_torch_scores_highest(rounds):
     line = line_of(*grouped(chain()))
     network, proposer = untrained(rounds)
     chosen = proposer.propose(line, [Style(3, 6)], np.random.default_rng(0))[0]
-    row = walked(line, chosen)._replace(style=_told(line))
-    lines, candidates, _, allowed = collated([_in_style(line, chosen, row)])
+    lines, candidates, _, allowed = collated([walked(line, chosen, Style(3, 6))])
     with torch.no_grad():
         scores = network(lines, candidates).masked_fill(~allowed, -np.inf)
     taken = scores.gather(1, torch.from_numpy(chosen).long()[:, None])[:, 0]
     assert taken.numpy() == pytest.approx(scores.max(dim=1).values.numpy(), abs=1e-5)
-
-
-def _told(line):
-    from gnnplace.policy.stages.walk import style_features
-
-    return style_features(Style(3, 6), len(line.speed))
-
-
-def _in_style(line, chosen, row):
-    """The walk that the proposer made: in its style, not in that of what came out."""
-    from gnnplace.policy.stages.walk import Walk
-
-    walk, seen = Walk(line, [Style(3, 6)]), []
-    for device in chosen:
-        seen.append(walk.candidates()[0])
-        walk.take(np.array([device]))
-    return row._replace(candidates=np.stack(seen))
 
 
 def test_the_same_seed_draws_the_same_and_walks_differ():
