@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.cluster.caches import Cache
-from gnnplace.cluster.headroom import read_headroom
-from gnnplace.cluster.headroom import with_headroom as _with_headroom
 from gnnplace.cluster.machine import machine, versions
-from gnnplace.costs.memory import with_slack
+from gnnplace.constraints import Constraints as Constraints
+from gnnplace.constraints import as_constraints as as_constraints
+from gnnplace.constraints import constrained as constrained
+from gnnplace.constraints import read_constraints as read_constraints
+from gnnplace.constraints.constraints import Given
+from gnnplace.constraints.headroom import check_headroom as check_headroom
+from gnnplace.constraints.headroom import with_headroom as with_headroom
+from gnnplace.errors import InputError
 from gnnplace.formats import convert as convert
 from gnnplace.placement import placed_microbatches as placed_microbatches
 from gnnplace.placement import read_placement_for as read_placement_for
@@ -85,7 +89,6 @@ if TYPE_CHECKING:
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
 
-AUTO = "auto"  # headroom
 KERNELS = "compiled kernels"
 ENVIRONMENT = (
     "gnnplace",
@@ -144,9 +147,11 @@ __all__ = [
     "THROUGHPUT",
     "TIME",
     "CaptureOptions",
+    "Constraints",
     "Executed",
     "Failure",
     "Result",
+    "as_constraints",
     "build_data",
     "caches",
     "calibrate",
@@ -158,6 +163,7 @@ __all__ = [
     "compare",
     "compare_intervals",
     "compare_plans",
+    "constrained",
     "convert",
     "dry_run",
     "eager_times",
@@ -179,6 +185,7 @@ __all__ = [
     "plan",
     "plan_shard",
     "profile",
+    "read_constraints",
     "read_on_cluster",
     "read_or_profile",
     "read_placement_for",
@@ -237,40 +244,13 @@ def caches() -> dict[str, Cache]:
     }
 
 
-def check_headroom(headroom: str | float | None) -> None:
-    """Refuses headroom that is neither a share, nor bytes, nor "auto"; None is none.
-
-    Raises:
-        InputError: naming what was given and what may be.
-    """
-    if headroom is not None and headroom != AUTO:
-        read_headroom(headroom)
-
-
-def with_headroom(problem: Problem, headroom: str | float | None) -> Problem:
-    """The problem with headroom on every device; None leaves it as it is.
-
-    Args:
-        problem: what is placed.
-        headroom: a share of each device's memory, as "10%", or bytes, as 2e9 or "2GB"; or "auto":
-            what CUDA, NCCL and the allocator take on GPUs (``costs.memory``).
-
-    Raises:
-        InputError: neither, or more than a device has.
-    """
-    if headroom is None:
-        return problem
-    if headroom == AUTO:
-        return replace(problem, cluster=with_slack(problem.cluster))
-    return replace(problem, cluster=_with_headroom(problem.cluster, headroom))
-
-
 def compare_intervals(
     problem: Problem,
     names: Iterable[str] | None = None,
     *,
     budget: float = DEFAULT_BUDGET,
     seed: int = 0,
+    constraints: Given | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[ThroughputResult | Failure]:
     """Intervals of pipelined steps: of searches for throughput, and what all others come to.
@@ -280,7 +260,15 @@ def compare_intervals(
         names: the names of placers that minimise the step time; all that are shown by default.
         budget: seconds for each placer.
         seed: the seed of all randomness.
+        constraints: as ``place`` has them; none on the number of devices.
         progress: called with a line before each placer.
+
+    Raises:
+        InputError: devices are limited in number.
     """
+    asked = as_constraints(constraints)
+    if asked.max_devices is not None:
+        raise InputError("max-devices: compare it for the time of a step, not for throughput")
+    problem = constrained(problem, asked)
     others = compare(problem, names, budget=budget, seed=seed, progress=progress)
     return intervals(problem, others, budget=budget, seed=seed, progress=progress)

@@ -35,6 +35,7 @@ class Problem:
         phase: FORWARD, BACKWARD or UPDATE. [num_ops]
         colocate: class of ops that share a device, or None. [num_ops]
         pin: device an op must be on, -1 if free. [num_ops]
+        forbid: whether an op must not be on a device; None: nothing is forbidden. [num_ops, D]
         module: dotted module path an op comes from, or None. [num_ops]
         members: captured nodes of each op. [num_ops]
         estimated: whether the op's times were not measured. [num_ops]
@@ -58,6 +59,7 @@ class Problem:
     microbatches: int = 1
     error: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     source: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+    forbid: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         if self.num_ops == 0:
@@ -65,6 +67,8 @@ class Problem:
         for what in ("state", "phase", "colocate", "pin", "module", "members", "estimated"):
             if len(getattr(self, what)) != self.num_ops:
                 raise InputError(f"{what}: has {len(getattr(self, what))} entries, not one an op")
+        if self.forbid is not None and self.forbid.shape != (self.num_ops, self.num_devices):
+            raise InputError(f"forbid: its shape is {self.forbid.shape}, not ops by devices")
         told: list[tuple[str, Sized]] = [*self.error.items(), *self.source.items()]
         for kind, values in told:
             if len(values) != self.num_ops:
@@ -105,8 +109,10 @@ class Problem:
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
-        """Whether an op may be on a device by itself: the kind can run it, no pin. [num_ops, D]"""
+        """Whether an op may be on a device by itself: kind, pin and forbids. [num_ops, D]"""
         allowed = np.isfinite(self.kind_times).take(self.kind_of, axis=1)
+        if self.forbid is not None:
+            allowed &= ~self.forbid
         pinned = np.flatnonzero(self.pin >= 0)
         allowed[pinned] &= np.arange(self.num_devices) == self.pin[pinned, None]
         return allowed
@@ -199,6 +205,7 @@ def build_problem(
         "microbatches": 1,
         "error": {},
         "source": {},
+        "forbid": None,
     }
     unknown = set(given) - set(plain)
     if unknown:
@@ -216,6 +223,7 @@ class OpEntry(Schema):
     phase: Literal["forward", "backward", "update"] = "forward"
     colocate: Name | None = None
     pin: str | None = None
+    forbid: list[str] = Field(default_factory=list)
     module: str | None = None
     members: list[str] = Field(default_factory=list)
     estimated: bool = False
@@ -290,6 +298,7 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
             kind: tuple(op.source.get(kind) for op in ops)
             for kind in dict.fromkeys(kind for op in ops for kind in op.source)
         },
+        forbid=_forbidden(ops, cluster),
     )
 
 
@@ -315,6 +324,19 @@ def _pin(op: OpEntry, i: int, cluster: Cluster) -> int:
     if op.pin not in cluster.device_index:
         raise InputError(f"ops[{i}].pin: no device is named {op.pin!r}")
     return cluster.device_index[op.pin]
+
+
+def _forbidden(ops: list[OpEntry], cluster: Cluster) -> NDArray[np.bool_] | None:
+    """Whether an op must not be on a device; None where no op says so. [num_ops, D]"""
+    if not any(op.forbid for op in ops):
+        return None
+    forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
+    for i, op in enumerate(ops):
+        for j, name in enumerate(op.forbid):
+            if name not in cluster.device_index:
+                raise InputError(f"ops[{i}].forbid[{j}]: no device is named {name!r}")
+            forbid[i, cluster.device_index[name]] = True
+    return forbid
 
 
 def _op_index(file: ProblemFile) -> dict[str, int]:
@@ -376,6 +398,10 @@ def _op_data(problem: Problem, i: int) -> dict[str, Any]:
         data["colocate"] = problem.colocate[i]
     if problem.pin[i] >= 0:
         data["pin"] = problem.cluster.devices[problem.pin[i]].name
+    if problem.forbid is not None and problem.forbid[i].any():
+        data["forbid"] = [
+            problem.cluster.devices[d].name for d in np.flatnonzero(problem.forbid[i])
+        ]
     if problem.module[i] is not None:
         data["module"] = problem.module[i]
     if problem.members[i]:

@@ -236,7 +236,7 @@ def _placed_options(args: Namespace, data: Any) -> api.CaptureOptions:
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     given = {key: getattr(args, key) for key in CAPTURE}
     if isinstance(stored, dict):
-        given.update({key: stored[key] for key in CAPTURE if key in stored})
+        given.update({key: stored[key] for key in (*CAPTURE, "constraints") if key in stored})
     given["microbatches"] = max(given["microbatches"], api.placed_microbatches(data))
     return api.CaptureOptions(**given)
 
