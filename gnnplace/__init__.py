@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from gnnplace.api import compare_intervals as compare_intervals
     from gnnplace.api import constrained as constrained
     from gnnplace.api import convert as convert
+    from gnnplace.api import difference as difference
     from gnnplace.api import environment as environment
     from gnnplace.api import execute as execute
     from gnnplace.api import execute_hybrid as execute_hybrid
+    from gnnplace.api import explain as explain
     from gnnplace.api import make_placer as make_placer
     from gnnplace.api import measured_anew as measured_anew
     from gnnplace.api import place as place
@@ -74,9 +76,11 @@ VERBS = (
     "compare_intervals",
     "constrained",
     "convert",
+    "difference",
     "environment",
     "execute",
     "execute_hybrid",
+    "explain",
     "make_placer",
     "measured_anew",
     "place",

@@ -22,7 +22,10 @@ from gnnplace.constraints.constraints import Given
 from gnnplace.constraints.headroom import check_headroom as check_headroom
 from gnnplace.constraints.headroom import with_headroom as with_headroom
 from gnnplace.errors import InputError
+from gnnplace.explanation.difference import Difference
+from gnnplace.explanation.difference import difference as _difference
 from gnnplace.formats import convert as convert
+from gnnplace.placement import Placement
 from gnnplace.placement import placed_microbatches as placed_microbatches
 from gnnplace.placement import read_placement_for as read_placement_for
 from gnnplace.placers import Result as Result
@@ -61,6 +64,8 @@ if TYPE_CHECKING:
     from gnnplace.execution.running import eager_times as eager_times
     from gnnplace.execution.running import execute_placement as execute
     from gnnplace.execution.setting import execution_mode as execution_mode
+    from gnnplace.explanation.advice import advise as advise
+    from gnnplace.explanation.explaining import explain as explain
     from gnnplace.fidelity.fitting import calibrate as calibrate
     from gnnplace.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.hybrid.study import study_hybrid as study_hybrid
@@ -102,6 +107,7 @@ ENVIRONMENT = (
 )
 # Verb: module and name there. Imported when first used.
 LATE = {
+    "advise": ("gnnplace.explanation.advice", "advise"),
     "Executed": ("gnnplace.execution.running", "Executed"),
     "build_data": ("gnnplace.data.build", "build_data"),
     "calibrate": ("gnnplace.fidelity.fitting", "calibrate"),
@@ -114,6 +120,7 @@ LATE = {
     "estimated_problem": ("gnnplace.profiling.problems", "estimated_problem"),
     "execute": ("gnnplace.execution.running", "execute_placement"),
     "execute_hybrid": ("gnnplace.hybrid.run", "execute_hybrid"),
+    "explain": ("gnnplace.explanation.explaining", "explain"),
     "execution_mode": ("gnnplace.execution.setting", "execution_mode"),
     "profile": ("gnnplace.profiling.problems", "profile_model"),
     "read_or_profile": ("gnnplace.profiling.problems", "read_or_profile"),
@@ -151,6 +158,7 @@ __all__ = [
     "Executed",
     "Failure",
     "Result",
+    "advise",
     "as_constraints",
     "build_data",
     "caches",
@@ -165,6 +173,7 @@ __all__ = [
     "compare_plans",
     "constrained",
     "convert",
+    "difference",
     "dry_run",
     "eager_times",
     "environment",
@@ -172,6 +181,7 @@ __all__ = [
     "execute",
     "execute_hybrid",
     "execution_mode",
+    "explain",
     "is_problem_file",
     "is_warm",
     "make_placer",
@@ -272,3 +282,20 @@ def compare_intervals(
     problem = constrained(problem, asked)
     others = compare(problem, names, budget=budget, seed=seed, progress=progress)
     return intervals(problem, others, budget=budget, seed=seed, progress=progress)
+
+
+def difference(
+    problem: Problem, before: Placement, after: Placement, other: Problem | None = None
+) -> Difference:
+    """What two placements of a problem do differently; both are simulated.
+
+    Args:
+        problem: what was placed.
+        before: a placement.
+        after: another one.
+        other: the same problem under the constraints of the other placement, if they differ.
+
+    Raises:
+        DeadlockError: sequences contradict the graph; names the ops of a cycle.
+    """
+    return _difference(problem, simulate(problem, before), simulate(other or problem, after))

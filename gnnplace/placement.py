@@ -17,6 +17,8 @@ from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem
 
 OPTIONS_KEY = "x-capture"  # of a placement file: how the model was captured
+CONSTRAINTS_KEY = "x-constraints"  # likewise: what was asked of the placement
+CLUSTER_KEY = "x-cluster"  # likewise: what the cluster was called
 IntArray = NDArray[np.int32]
 
 

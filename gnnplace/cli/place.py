@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,16 +29,23 @@ from gnnplace.cli.options import (
 )
 from gnnplace.errors import InputError
 from gnnplace.files import in_place, read_json, write_json
-from gnnplace.placement import OPTIONS_KEY, placement_to_data
+from gnnplace.placement import (
+    CLUSTER_KEY,
+    CONSTRAINTS_KEY,
+    OPTIONS_KEY,
+    placement_to_data,
+)
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem
 from gnnplace.report.intervals import interval_keys
+from gnnplace.report.placed import advice_lines
 from gnnplace.report.tables import memory_lines
 
 if TYPE_CHECKING:
     from gnnplace.sizes import Size
 
+ADVISING = 1.0  # seconds, at most, for what else is worth trying
 LONG, MANY_OPS = 10.0, 20_000  # seconds of search, and ops, of which a line tells
 SUMMARY = "Finds a device for every op and a sequence for every device."
 
@@ -86,12 +93,29 @@ def run(args: Namespace) -> int:
     data = placement_to_data(result.placement, problem) | interval_keys(result)
     if api.is_problem_file(args.what):
         data |= own_fingerprint(args, options)
+    data |= {CONSTRAINTS_KEY: asked.to_data()} if asked else {}
+    data |= {CLUSTER_KEY: args.cluster} if args.cluster and args.cluster != AUTO else {}
     write_json(args.output, data | captured_as(args, options))
     out = console(args.output)
     out.print(f"{result}; written to {args.output}", soft_wrap=True)
-    for line in memory_lines(problem, result.simulation):
+    for line in _lines(args, problem, result, asked):
         out.print(line, soft_wrap=True)
     return 0
+
+
+def _lines(
+    args: Namespace, problem: Problem, result: Result, asked: api.Constraints
+) -> Iterator[str]:
+    """What is said of an answer: devices, memory, what to try next."""
+    seconds = min(ADVISING, args.budget)
+    how: dict[str, Any] = {"placer": args.placer, "max_devices": asked.max_devices}
+    if args.objective == api.TIME:
+        advice = api.advise(problem, result, seconds=seconds, **how)
+        *devices, following = advice_lines(advice, result)
+        yield from devices
+    yield from memory_lines(problem, result.simulation)
+    if args.objective == api.TIME:
+        yield following
 
 
 Place = Callable[[Problem], Result]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.cluster import Cluster
 from gnnplace.constraints.constraints import Constraints, Rule
 from gnnplace.constraints.headroom import with_headroom
 from gnnplace.constraints.matching import Matched, Names, devices_matched
@@ -48,6 +49,18 @@ class Resolved:
             return np.zeros(n, dtype=np.int64)
         rows = np.stack([matched.ops for matched in self.matched], axis=1)
         return np.unique(rows, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
+
+    def devices(self, cluster: Cluster) -> list[tuple[BoolArray, BoolArray]]:
+        """Ops and the devices that are left to them, of each pin and forbid. [n], [D]
+
+        Raises:
+            InputError: no device is named so.
+        """
+        names = [device.name for device in cluster.devices]
+        pins = [(m.ops, devices_matched(rule.devices, names, m.what)) for m, rule in self.pins]
+        return pins + [
+            (m.ops, ~devices_matched(rule.devices, names, m.what)) for m, rule in self.forbids
+        ]
 
     def of_groups(self, group: NDArray[np.int32], count: int) -> Resolved:
         """The same over groups of ops, none of which crosses a border.
@@ -149,12 +162,9 @@ def on_devices(problem: Problem, resolved: Resolved) -> Problem:
         InputError: no device is named so.
         InfeasibleError: an op, or ops that share a device, have none left.
     """
-    devices = [device.name for device in problem.cluster.devices]
     asked = np.ones((problem.num_ops, problem.num_devices), dtype=bool)
-    for matched, rule in resolved.pins:
-        asked[matched.ops] &= devices_matched(rule.devices, devices, matched.what)
-    for matched, rule in resolved.forbids:
-        asked[matched.ops] &= ~devices_matched(rule.devices, devices, matched.what)
+    for ops, devices in resolved.devices(problem.cluster):
+        asked[ops] &= devices
     sole = (asked.sum(axis=1) == 1) & (problem.pin < 0) & (problem.num_devices > 1)
     barred = ~asked & ~sole[:, None]
     if problem.forbid is not None:

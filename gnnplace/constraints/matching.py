@@ -39,7 +39,11 @@ class Matched:
     modules: int
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.modules} modules, {int(self.ops.sum())} ops"
+        return f"{self.what}: {_count(self.modules, 'module')}, {_count(int(self.ops.sum()), 'op')}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 class Names:

@@ -68,6 +68,7 @@ def profile(
     """
     fine = program_graph(program)
     asked = resolve(constraints or Constraints(), fine.module, fine.graph.names, progress)
+    asked.devices(cluster)  # a wrong name shows before anything is measured
     fine = replace(fine, colocate=asked.classes(fine.colocate))
     cost = estimate_ops(program, ORIENTATION)
     group = _grouped(fine, cost, asked, groups if coarsen else len(program.ops))
