@@ -106,14 +106,15 @@ def add_constraints(parser: ArgumentParser, *, limits: bool = True) -> None:
     )
 
 
-def constraints_of(args: Namespace) -> Constraints:
+def constraints_of(args: Namespace, **changed: Any) -> Constraints:
     """What the user asks of the answer: the file's constraints and the flags'."""
+    headroom = changed.get("headroom", getattr(args, "headroom", None))
     return from_words(
         args.constraints,
         pin=args.pin or (),
         forbid=args.forbid or (),
         together=args.together or (),
-        headroom=getattr(args, "headroom", None),
+        headroom=headroom,
         max_devices=getattr(args, "max_devices", None),
     )
 

@@ -7,11 +7,12 @@ from jsonargparse import ArgumentParser, Namespace
 from gnnplace import api
 from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number
-from gnnplace.cli.options import add_json, add_output
+from gnnplace.cli.options import add_constraints, add_json, add_output, constraints_of
 from gnnplace.files import write_text
 from gnnplace.report.plan_page import plan_page
 from gnnplace.report.plans import plan_lines
 
+AUTO = "auto"
 SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
 
@@ -70,6 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="Cut the batch also where the loss of the batch is not the mean of its shares' "
         "losses, or nothing proves that it is.",
     )
+    add_constraints(parser)
     parser.add_argument("--html", default=None, help="A page about the fastest plan to write.")
     add_json(parser)
     add_output(parser, "The file that the fastest plan is written to.", required=False)
@@ -79,6 +81,7 @@ def run(args: Namespace) -> int:
     """Searches plans, or predicts a given one."""
     check_output(args.output)
     check_output(args.html)
+    asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     plans = api.plan(
         args.what,
         args.cluster,
@@ -91,6 +94,7 @@ def run(args: Namespace) -> int:
         top=args.top,
         given=args.given,
         accept_other_loss=args.accept_other_loss,
+        constraints=asked if args.given is None or asked.patterns else None,
         progress=say,
     )
     best = plans[0]
