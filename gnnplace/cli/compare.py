@@ -117,13 +117,16 @@ def _compare_plans(args: Namespace) -> int:
     """The plan that is found, beside baselines."""
     if args.cluster is None:
         raise InputError("compare --plans: needs --cluster, the GPUs to plan for")
+    asked = constraints_of(args)
+    if asked.patterns or asked.max_devices is not None:
+        raise InputError("compare --plans: baselines obey no pins; give constraints to plan")
     found = api.compare_plans(
         args.what,
         args.cluster,
         batch=args.batch,
         precision=args.precision,
         optimizer=args.optimizer,
-        headroom=args.headroom or "auto",
+        headroom=asked.headroom or "auto",
         budget=args.budget,
         accept_other_loss=args.accept_other_loss,
         progress=say,

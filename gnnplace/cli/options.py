@@ -210,6 +210,13 @@ def add_headroom(parser: ArgumentParser) -> None:
     )
 
 
+def add_table(parser: ArgumentParser) -> None:
+    """Where the answer is written as a table by module."""
+    parser.add_argument(
+        "--table", default=None, help="A table by module to write: FILE.md or FILE.csv."
+    )
+
+
 def add_fresh(parser: ArgumentParser) -> None:
     """Whether what is profiled is taken from the cache."""
     parser.add_argument(

@@ -22,6 +22,7 @@ from gnnplace.cli.options import (
     add_output,
     add_placer_options,
     add_search_options,
+    add_table,
     capture_options,
     constraints_of,
     options_entry,
@@ -39,6 +40,7 @@ from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem
 from gnnplace.report.intervals import interval_keys
+from gnnplace.report.module_tables import check_table, placement_rows, write_table
 from gnnplace.report.placed import advice_lines
 from gnnplace.report.tables import memory_lines
 
@@ -65,11 +67,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_calibration(parser)
     add_headroom(parser)
     add_constraints(parser)
+    add_table(parser)
 
 
 def run(args: Namespace) -> int:
     """Places a problem or a model and writes the placement."""
     check_output(args.output)
+    check_output(args.table)
+    check_table(args.table)
     api.check_budget(args.budget)
     asked = constraints_of(args)
     given = placer_options(args)
@@ -96,6 +101,8 @@ def run(args: Namespace) -> int:
     data |= {CONSTRAINTS_KEY: asked.to_data()} if asked else {}
     data |= {CLUSTER_KEY: args.cluster} if args.cluster and args.cluster != AUTO else {}
     write_json(args.output, data | captured_as(args, options))
+    if args.table is not None:
+        write_table(args.table, *placement_rows(problem, result.placement))
     out = console(args.output)
     out.print(f"{result}; written to {args.output}", soft_wrap=True)
     for line in _lines(args, problem, result, asked):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gnnplace.constraints import Constraints, from_words
+from gnnplace.constraints import Constraints, constrained, from_words
 from gnnplace.explanation.advice import advise
 from gnnplace.placers.contract import branches, training_chain
 from gnnplace.policy.placing import place
@@ -38,8 +38,6 @@ def test_idle_devices_have_reasons():
     assert "idle: d2, d3: max-devices is 2" in lines or any("max-devices is 2" in x for x in lines)
     kept = from_words(forbid=[f"{name}=d3" for name in problem.graph.names])
     result = place(problem, placer="heft", constraints=kept)
-    from gnnplace.constraints import constrained
-
     advice = advise(constrained(problem, kept), result, placer="heft")
     assert ("d3",) in [idle.devices for idle in advice.idle]
     assert advice.idle[-1].reason == "pins and forbids leave it no op"
