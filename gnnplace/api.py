@@ -293,9 +293,11 @@ def difference(
         problem: what was placed.
         before: a placement.
         after: another one.
-        other: the same problem under the constraints of the other placement, if they differ.
+        other: the same model as it was placed then, under other constraints or grouped otherwise.
 
     Raises:
+        MismatchError: they are no placements of one model on one cluster.
         DeadlockError: sequences contradict the graph; names the ops of a cycle.
     """
-    return _difference(problem, simulate(problem, before), simulate(other or problem, after))
+    second = other or problem
+    return _difference(problem, simulate(problem, before), simulate(second, after), second)

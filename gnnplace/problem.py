@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.cluster.kinds import check_spelling
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.graph import ComputationGraph
@@ -267,7 +268,7 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
     try:
         cluster = Cluster(tuple(file.devices), tuple(file.links))
         problem = _assemble(file, cluster)
-        _check_kinds(problem)
+        check_spelling(cluster, problem.time)
         return problem
     except InputError as error:
         raise FormatError(f"{source}: {error}") from None
@@ -302,41 +303,21 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
     )
 
 
-def _check_kinds(problem: Problem) -> None:
-    """Refuses a kind that no op has a time for and that is another one, spelt differently."""
-    plain = {_plain_kind(kind): kind for kind in problem.time}
-    for i, device in enumerate(problem.cluster.devices):
-        meant = plain.get(_plain_kind(device.kind), device.kind)
-        if device.kind not in problem.time and meant != device.kind:
-            raise InputError(
-                f"devices[{i}].kind: no op has a time for {device.kind!r} but ops have for "
-                f"{meant!r}; write both alike"
-            )
-
-
-def _plain_kind(kind: str) -> str:
-    return "".join(letter for letter in kind.lower() if letter.isalnum())
-
-
 def _pin(op: OpEntry, i: int, cluster: Cluster) -> int:
-    if op.pin is None:
-        return -1
-    if op.pin not in cluster.device_index:
+    if op.pin is not None and op.pin not in cluster.device_index:
         raise InputError(f"ops[{i}].pin: no device is named {op.pin!r}")
-    return cluster.device_index[op.pin]
+    return -1 if op.pin is None else cluster.device_index[op.pin]
 
 
 def _forbidden(ops: list[OpEntry], cluster: Cluster) -> NDArray[np.bool_] | None:
     """Whether an op must not be on a device; None where no op says so. [num_ops, D]"""
-    if not any(op.forbid for op in ops):
-        return None
     forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
     for i, op in enumerate(ops):
         for j, name in enumerate(op.forbid):
             if name not in cluster.device_index:
                 raise InputError(f"ops[{i}].forbid[{j}]: no device is named {name!r}")
             forbid[i, cluster.device_index[name]] = True
-    return forbid
+    return forbid if forbid.any() else None
 
 
 def _op_index(file: ProblemFile) -> dict[str, int]:

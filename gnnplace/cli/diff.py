@@ -8,7 +8,6 @@ from gnnplace import api
 from gnnplace.cli.console import console, print_json
 from gnnplace.cli.options import add_json
 from gnnplace.cli.placed import add_placed, read_placed
-from gnnplace.errors import MismatchError
 from gnnplace.report.explanation import difference_data, difference_parts
 
 SUMMARY = "Compares two placements of one model: what moved, and what that changes."
@@ -25,11 +24,6 @@ def run(args: Namespace) -> int:
     first, before, asked = read_placed(args, args.before)
     second, after, other = read_placed(args, args.after)
     first, second = api.constrained(first, asked), api.constrained(second, other)
-    if first.graph.names != second.graph.names or first.num_devices != second.num_devices:
-        raise MismatchError(
-            f"{args.before} and {args.after}: their models were grouped or cut otherwise; place "
-            "both with the same capture options and patterns, or from one problem file"
-        )
     found = api.difference(first, before, after, second)
     if args.json:
         print_json(difference_data(found))

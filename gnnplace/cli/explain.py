@@ -16,6 +16,9 @@ SUMMARY = "Says what bounds a placement's step, why devices idle, and what else 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     add_placed(parser, "placement")
+    parser.add_argument(
+        "name", nargs="?", default=None, help="An op, if there is one of that name, or a module."
+    )
     parser.add_argument("--op", default=None, help="An op: the step with it on each other device.")
     parser.add_argument(
         "--module", default=None, help="A module or a pattern: the step with it on each device."
@@ -35,13 +38,15 @@ def run(args: Namespace) -> int:
     api.check_budget(args.budget)
     api.make_placer(args.placer)
     problem, placement, asked = read_placed(args, args.placement)
+    known = args.name in problem.graph.index
+    op, module = args.op, args.module or (None if known else args.name)
     if args.loosen:
         api.warm([args.placer], progress=say, num_ops=problem.num_ops)
     found = api.explain(
         problem,
         placement,
-        op=args.op,
-        module=args.module,
+        op=op or (args.name if known else None),
+        module=module,
         constraints=asked,
         loosen=args.loosen,
         placer=args.placer,

@@ -2,9 +2,10 @@
 
 Everything is simulated, nothing guessed. One device: the best of them for everything. An idle
 device: ``PARTS`` of what the busiest device has, by coordinate, are moved there, and the shortest
-step is said. Micro-batches: the problem cut into 2, 4 and 8, times and bytes divided, is placed by
-the same placer without a budget. Complexity: a few list schedules for each sort of idle device, one
-construction for each number of micro-batches, until ``seconds`` are over.
+step is said. Micro-batches: the problem cut into 2, 4 and 8, times and bytes divided, is placed
+without a budget, by ``contiguous`` where it is among what the placer tries, else by the placer.
+Complexity: a few list schedules for each sort of idle device, one construction for each number of
+micro-batches, until ``seconds`` are over.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import Simulation
 
 COUNTS = (2, 4, 8)
+QUICK, WIDE = "contiguous", ("best", "portfolio", "learned")  # the one is among what these try
 PARTS = (-0.5, 0.5, -0.25, 0.25)  # of the busiest device's units; below 0: the last ones
 WORTH = 1.03  # times faster, at least, what is advised
 MOST_OPS = 20_000  # of what is simulated
@@ -185,11 +187,12 @@ def _tries(problem: Problem, result: Result, placer: str, deadline: float) -> It
     """Numbers of micro-batches that make the step shorter."""
     if problem.microbatches > 1 or problem.num_devices == 1 or (problem.phase == UPDATE).all():
         return
+    quick = QUICK if placer in WIDE else placer
     for count in COUNTS:
         if now() > deadline or problem.num_ops * count > MOST_OPS:
             return
         try:
-            found = place(with_microbatches(problem, count), placer=placer)
+            found = place(with_microbatches(problem, count), placer=quick)
         except GnnplaceError:
             continue
         speedup = result.step_time / max(found.step_time, 1e-300)

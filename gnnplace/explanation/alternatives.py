@@ -1,8 +1,9 @@
 """What it would cost to have an op, or a module, on each other device: by simulation.
 
-A unit (a colocation class) moves whole. Two sequences are simulated for each device: the order of
-the placement as it is, and the best list schedule for the new devices; the shorter step counts.
-Complexity: O(D) times a list schedule by every known priority.
+A unit (a colocation class) moves whole, also where a pin or a forbid is against it: that is said.
+Two sequences are simulated for each device: the order of the placement as it is, and the best list
+schedule for the new devices; the shorter step counts. Complexity: O(D) times a list schedule by
+every known priority.
 """
 
 from __future__ import annotations
@@ -76,10 +77,6 @@ def alternatives(
     for d in range(space.problem.num_devices):
         placed = np.where(moving, d, device).astype(np.int32)
         moved = int((placed != device).sum())
-        if not space.problem.unit_allowed[units, d].all():
-            fault = "a pin, a forbid or its kind rules it out"
-            found.append(Alternative(d, np.inf, moved, fault, placed, order))
-            continue
         best = _sequenced(space, placed, order)
         simulation = space.simulator.run(placed, best)
         fault = simulation.faults[0] if simulation.faults else ""

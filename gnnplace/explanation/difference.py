@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.errors import MismatchError
 from gnnplace.explanation.modules import module_rows
 from gnnplace.problem import Problem
 from gnnplace.simulation import Simulation
@@ -71,23 +72,59 @@ class Difference:
     after: Side
 
 
-def difference(problem: Problem, before: Simulation, after: Simulation) -> Difference:
-    """What two simulated placements of a problem do differently."""
+def difference(
+    problem: Problem, before: Simulation, after: Simulation, other: Problem | None = None
+) -> Difference:
+    """What two simulated placements of a model do differently.
+
+    Args:
+        problem: what was placed first.
+        before: its step.
+        after: the other step.
+        other: what was placed then, if it was grouped otherwise; captured ops are compared then,
+            each with its share of its group's seconds.
+
+    Raises:
+        MismatchError: they are no placements of one model on one cluster.
+    """
     names = tuple(device.name for device in problem.cluster.devices)
-    labels, row = module_rows(problem)
-    moved = np.flatnonzero(before.device != after.device)
-    found: dict[tuple[int, int, int], list[int]] = {}
-    for op in moved.tolist():
-        ends = int(row[op]), int(before.device[op]), int(after.device[op])
-        found.setdefault(ends, []).append(op)
-    seconds = problem.times[np.arange(problem.num_ops), before.device]
+    second = other or problem
+    if names != tuple(device.name for device in second.cluster.devices):
+        raise MismatchError("diff: the placements are on clusters whose devices differ")
+    whole = second.graph.names == problem.graph.names
+    first, then = _atoms(problem, before, whole), _atoms(second, after, whole)
+    if first.keys() != then.keys():
+        odd = sorted(first.keys() ^ then.keys())[0]
+        raise MismatchError(
+            f"diff: {odd!r} is in one of the placements alone; they are of other models, or cut "
+            "into other numbers of micro-batches"
+        )
+    found: dict[tuple[str, int, int], list[float]] = {}
+    for name, (module, source, seconds) in first.items():
+        target = then[name][1]
+        if source != target:
+            found.setdefault((module, source, target), []).append(seconds)
     moves = [
-        Move(labels[r], names[a], names[b], len(ops), float(seconds[ops].sum()))
-        for (r, a, b), ops in found.items()
+        Move(module, names[a], names[b], len(seconds), sum(seconds))
+        for (module, a, b), seconds in found.items()
     ]
     moves.sort(key=lambda move: (-move.seconds, -move.ops, move.module))
-    stayed = problem.num_ops - len(moved)
-    return Difference(names, tuple(moves), stayed, _side(problem, before), _side(problem, after))
+    stayed = len(first) - sum(move.ops for move in moves)
+    return Difference(names, tuple(moves), stayed, _side(problem, before), _side(second, after))
+
+
+def _atoms(
+    problem: Problem, simulation: Simulation, whole: bool
+) -> dict[str, tuple[str, int, float]]:
+    """Row, device and seconds of each op, or of each captured op where groups may differ."""
+    labels, row = module_rows(problem)
+    spent = problem.times[np.arange(problem.num_ops), simulation.device].tolist()
+    device, found = simulation.device.tolist(), {}
+    for op, name in enumerate(problem.graph.names):
+        parts = (name,) if whole or not problem.members[op] else problem.members[op]
+        for part in parts:
+            found[part] = (labels[row[op]], device[op], spent[op] / len(parts))
+    return found
 
 
 def _side(problem: Problem, simulation: Simulation) -> Side:

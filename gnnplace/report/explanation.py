@@ -78,7 +78,7 @@ def _alternatives_table(found: Explanation) -> Table:
             continue
         change = other.step_time / found.simulation.step_time - 1.0
         here = "" if other.moved else "as it is"
-        told = f"does not fit: {other.fault}" if other.fault else here
+        told = f"cannot be: {other.fault}" if other.fault else here
         table.add_row(name, str(other.moved), seconds_text(other.step_time), f"{change:+.1%}", told)
     return table
 
