@@ -36,11 +36,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Explains a placement."""
     api.check_budget(args.budget)
-    api.make_placer(args.placer)
     problem, placement, asked = read_placed(args, args.placement)
     known = args.name in problem.graph.index
     op, module = args.op, args.module or (None if known else args.name)
     if args.loosen:
+        api.make_placer(args.placer)
         api.warm([args.placer], progress=say, num_ops=problem.num_ops)
     found = api.explain(
         problem,

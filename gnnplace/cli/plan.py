@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
@@ -99,12 +101,12 @@ def run(args: Namespace) -> int:
         precision=args.precision,
         optimizer=args.optimizer,
         memory_limit=args.memory_limit,
-        headroom=args.headroom,
+        headroom=asked.headroom or args.headroom,
         budget=args.budget,
         top=args.top,
         given=args.given,
         accept_other_loss=args.accept_other_loss,
-        constraints=asked if args.given is None or asked.patterns else None,
+        constraints=replace(asked, headroom=None),
         progress=say,
     )
     best = plans[0]

@@ -80,6 +80,8 @@ def place(
     asked = as_constraints(constraints)
     if not asked:
         return made.place(problem, budget=budget, seed=seed, space=space)
+    if asked.max_devices is not None and objective == THROUGHPUT:
+        raise InputError("max-devices: with --objective throughput give a smaller cluster")
     problem = constrained(problem, asked)
     if asked.max_devices is None:
         return made.place(problem, budget=budget, seed=seed)
