@@ -41,7 +41,7 @@ def _next(advice: Advice, result: Result) -> str:
         best = advice.tries[0]
         return (
             f"{best.option}: about {best.speedup:.1f}x ({seconds_text(best.step_time)}, simulated "
-            "with op times and bytes divided; --microbatches auto profiles each number)"
+            "without profiling; --microbatches auto profiles each number)"
         )
     if result.gap <= OPTIMAL:
         return "nothing: no placement of this problem is shorter (predicted)"

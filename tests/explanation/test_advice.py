@@ -31,6 +31,20 @@ def test_a_chain_gains_from_micro_batches():
     assert lines[-1].startswith(f"next: {best.option}: about ")
 
 
+def test_launches_do_not_get_shorter():
+    """Where ops take no longer than to launch them, micro-batches gain nothing."""
+    problem = training_chain(num_layers=8)
+    times = {kind: 1e-6 * seconds for kind, seconds in problem.time.items()}
+    members = tuple((f"{name}.a", f"{name}.b") for name in problem.graph.names)
+    links = [link.model_copy(update={"latency": 0.0}) for link in problem.cluster.links]
+    fast = [link.model_copy(update={"bandwidth": 1e9}) for link in links]
+    cluster = replace(problem.cluster, links=tuple(fast))
+    advice, _ = told(replace(problem, time=times, members=members, cluster=cluster))
+    assert not advice.tries
+    advice, _ = told(replace(problem, time=times, cluster=cluster))
+    assert advice.tries
+
+
 def test_idle_devices_have_reasons():
     """Each reason is told once for devices that are alike, and no idle device is left out."""
     problem = branches()
