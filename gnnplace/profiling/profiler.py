@@ -34,8 +34,7 @@ def profile(
     program: Program,
     cluster: Cluster,
     *,
-    groups: int = 200,
-    coarsen: bool = True,
+    groups: int | None = None,
     microbatches: int = 1,
     cache: bool = True,
     tables: Tables | None = None,
@@ -48,9 +47,8 @@ def profile(
         program: One step; for micro-batches captured at 1/M of the batch, not cut yet.
         cluster: Devices; times of the kinds of this machine are measured, those of others are
             estimated.
-        groups: Ops of the problem to aim at.
-        coarsen: False: an op of the problem for each op of the program (a buffer's copy stays
-            with the op that makes the value).
+        groups: Ops of the problem to aim at; None: an op of the problem for each op of the program
+            (a buffer's copy stays with the op that makes the value).
         microbatches: M copies of forward and backward in flight.
         cache: Keep measured times on disk and use them.
         tables: Of ops' times on devices that are not here; those that are shipped by default.
@@ -71,7 +69,7 @@ def profile(
     asked.devices(cluster)  # a wrong name shows before anything is measured
     fine = replace(fine, colocate=asked.classes(fine.colocate))
     cost = estimate_ops(program, ORIENTATION)
-    group = _grouped(fine, cost, asked, groups if coarsen else len(program.ops))
+    group = _grouped(fine, cost, asked, groups)
     coarse = group_graph(program, fine, group, cost)
     count = coarse.graph.num_ops
     time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
@@ -115,14 +113,13 @@ def mean_over_copies(
 
 
 def group_ops(
-    program: Program, groups: int, constraints: Constraints | None = None
+    program: Program, groups: int | None, constraints: Constraints | None = None
 ) -> NDArray[np.int32]:
     """Group of each op; the same for every capture of the model, on every machine.
 
     Args:
         program: What to group.
-        groups: Number to aim at. No fewer than there are ops: only what must not be parted is
-            grouped.
+        groups: Number to aim at; None: only what must not be parted is grouped.
         constraints: Of modules; borders of groups.
     """
     fine = program_graph(program)
@@ -132,14 +129,14 @@ def group_ops(
 
 
 def _grouped(
-    fine: ProgramGraph, cost: NDArray[np.float64], asked: Resolved, groups: int
+    fine: ProgramGraph, cost: NDArray[np.float64], asked: Resolved, groups: int | None
 ) -> NDArray[np.int32]:
     """Groups, none with ops of two phases or on both sides of a border. [num_ops]"""
     apart = asked.borders(len(cost)) * len(PHASES) + fine.phase
     return coarsening.coarsen(
         fine.graph,
         cost,
-        target=groups,
+        target=len(cost) if groups is None else groups,
         unit=fine.colocate,
         phase=apart,
         attach=fine.attach,
