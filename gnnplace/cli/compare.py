@@ -94,7 +94,7 @@ def run(args: Namespace) -> int:
         return 0
     out = console()
     out.print(comparison_table(rows, title))
-    for line in summary_lines(rows):
+    for line in summary_lines(rows, may_split=asked.max_devices != 1):
         out.print(line, soft_wrap=True)
     return 0
 
