@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gnnplace.api import CaptureOptions as CaptureOptions
+    from gnnplace.api import Constraints as Constraints
     from gnnplace.api import build_data as build_data
     from gnnplace.api import calibrate as calibrate
     from gnnplace.api import capture as capture
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
     from gnnplace.api import choose_microbatches as choose_microbatches
     from gnnplace.api import compare as compare
     from gnnplace.api import compare_intervals as compare_intervals
+    from gnnplace.api import constrained as constrained
     from gnnplace.api import convert as convert
+    from gnnplace.api import difference as difference
     from gnnplace.api import environment as environment
     from gnnplace.api import execute as execute
     from gnnplace.api import execute_hybrid as execute_hybrid
+    from gnnplace.api import explain as explain
     from gnnplace.api import make_placer as make_placer
     from gnnplace.api import measured_anew as measured_anew
     from gnnplace.api import place as place
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from gnnplace.api import plan as plan
     from gnnplace.api import plan_shard as plan_shard
     from gnnplace.api import profile as profile
+    from gnnplace.api import read_constraints as read_constraints
     from gnnplace.api import run_plan as run_plan
     from gnnplace.api import run_shard as run_shard
     from gnnplace.api import run_suite as run_suite
@@ -61,6 +66,7 @@ if TYPE_CHECKING:
 
 VERBS = (
     "CaptureOptions",
+    "Constraints",
     "build_data",
     "calibrate",
     "capture",
@@ -68,10 +74,13 @@ VERBS = (
     "choose_microbatches",
     "compare",
     "compare_intervals",
+    "constrained",
     "convert",
+    "difference",
     "environment",
     "execute",
     "execute_hybrid",
+    "explain",
     "make_placer",
     "measured_anew",
     "place",
@@ -79,6 +88,7 @@ VERBS = (
     "plan",
     "plan_shard",
     "profile",
+    "read_constraints",
     "run_plan",
     "run_shard",
     "run_suite",

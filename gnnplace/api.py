@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.cluster.caches import Cache
-from gnnplace.cluster.headroom import read_headroom
-from gnnplace.cluster.headroom import with_headroom as _with_headroom
 from gnnplace.cluster.machine import machine, versions
-from gnnplace.costs.memory import with_slack
+from gnnplace.constraints import Constraints as Constraints
+from gnnplace.constraints import as_constraints as as_constraints
+from gnnplace.constraints import constrained as constrained
+from gnnplace.constraints import read_constraints as read_constraints
+from gnnplace.constraints.constraints import Given
+from gnnplace.constraints.headroom import check_headroom as check_headroom
+from gnnplace.constraints.headroom import with_headroom as with_headroom
+from gnnplace.errors import InputError
+from gnnplace.explanation.difference import Difference
+from gnnplace.explanation.difference import difference as _difference
 from gnnplace.formats import convert as convert
+from gnnplace.placement import Placement
 from gnnplace.placement import placed_microbatches as placed_microbatches
 from gnnplace.placement import read_placement_for as read_placement_for
 from gnnplace.placers import Result as Result
@@ -57,6 +64,8 @@ if TYPE_CHECKING:
     from gnnplace.execution.running import eager_times as eager_times
     from gnnplace.execution.running import execute_placement as execute
     from gnnplace.execution.setting import execution_mode as execution_mode
+    from gnnplace.explanation.advice import advise as advise
+    from gnnplace.explanation.explaining import explain as explain
     from gnnplace.fidelity.fitting import calibrate as calibrate
     from gnnplace.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.hybrid.study import study_hybrid as study_hybrid
@@ -85,7 +94,6 @@ if TYPE_CHECKING:
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
 
-AUTO = "auto"  # headroom
 KERNELS = "compiled kernels"
 ENVIRONMENT = (
     "gnnplace",
@@ -99,6 +107,7 @@ ENVIRONMENT = (
 )
 # Verb: module and name there. Imported when first used.
 LATE = {
+    "advise": ("gnnplace.explanation.advice", "advise"),
     "Executed": ("gnnplace.execution.running", "Executed"),
     "build_data": ("gnnplace.data.build", "build_data"),
     "calibrate": ("gnnplace.fidelity.fitting", "calibrate"),
@@ -111,6 +120,7 @@ LATE = {
     "estimated_problem": ("gnnplace.profiling.problems", "estimated_problem"),
     "execute": ("gnnplace.execution.running", "execute_placement"),
     "execute_hybrid": ("gnnplace.hybrid.run", "execute_hybrid"),
+    "explain": ("gnnplace.explanation.explaining", "explain"),
     "execution_mode": ("gnnplace.execution.setting", "execution_mode"),
     "profile": ("gnnplace.profiling.problems", "profile_model"),
     "read_or_profile": ("gnnplace.profiling.problems", "read_or_profile"),
@@ -144,9 +154,12 @@ __all__ = [
     "THROUGHPUT",
     "TIME",
     "CaptureOptions",
+    "Constraints",
     "Executed",
     "Failure",
     "Result",
+    "advise",
+    "as_constraints",
     "build_data",
     "caches",
     "calibrate",
@@ -158,7 +171,9 @@ __all__ = [
     "compare",
     "compare_intervals",
     "compare_plans",
+    "constrained",
     "convert",
+    "difference",
     "dry_run",
     "eager_times",
     "environment",
@@ -166,6 +181,7 @@ __all__ = [
     "execute",
     "execute_hybrid",
     "execution_mode",
+    "explain",
     "is_problem_file",
     "is_warm",
     "make_placer",
@@ -179,6 +195,7 @@ __all__ = [
     "plan",
     "plan_shard",
     "profile",
+    "read_constraints",
     "read_on_cluster",
     "read_or_profile",
     "read_placement_for",
@@ -237,40 +254,13 @@ def caches() -> dict[str, Cache]:
     }
 
 
-def check_headroom(headroom: str | float | None) -> None:
-    """Refuses headroom that is neither a share, nor bytes, nor "auto"; None is none.
-
-    Raises:
-        InputError: naming what was given and what may be.
-    """
-    if headroom is not None and headroom != AUTO:
-        read_headroom(headroom)
-
-
-def with_headroom(problem: Problem, headroom: str | float | None) -> Problem:
-    """The problem with headroom on every device; None leaves it as it is.
-
-    Args:
-        problem: what is placed.
-        headroom: a share of each device's memory, as "10%", or bytes, as 2e9 or "2GB"; or "auto":
-            what CUDA, NCCL and the allocator take on GPUs (``costs.memory``).
-
-    Raises:
-        InputError: neither, or more than a device has.
-    """
-    if headroom is None:
-        return problem
-    if headroom == AUTO:
-        return replace(problem, cluster=with_slack(problem.cluster))
-    return replace(problem, cluster=_with_headroom(problem.cluster, headroom))
-
-
 def compare_intervals(
     problem: Problem,
     names: Iterable[str] | None = None,
     *,
     budget: float = DEFAULT_BUDGET,
     seed: int = 0,
+    constraints: Given | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[ThroughputResult | Failure]:
     """Intervals of pipelined steps: of searches for throughput, and what all others come to.
@@ -280,7 +270,34 @@ def compare_intervals(
         names: the names of placers that minimise the step time; all that are shown by default.
         budget: seconds for each placer.
         seed: the seed of all randomness.
+        constraints: as ``place`` has them; none on the number of devices.
         progress: called with a line before each placer.
+
+    Raises:
+        InputError: devices are limited in number.
     """
+    asked = as_constraints(constraints)
+    if asked.max_devices is not None:
+        raise InputError("max-devices: compare it for the time of a step, not for throughput")
+    problem = constrained(problem, asked)
     others = compare(problem, names, budget=budget, seed=seed, progress=progress)
     return intervals(problem, others, budget=budget, seed=seed, progress=progress)
+
+
+def difference(
+    problem: Problem, before: Placement, after: Placement, other: Problem | None = None
+) -> Difference:
+    """What two placements of a problem do differently; both are simulated.
+
+    Args:
+        problem: what was placed.
+        before: a placement.
+        after: another one.
+        other: the same model as it was placed then, under other constraints or grouped otherwise.
+
+    Raises:
+        MismatchError: they are no placements of one model on one cluster.
+        DeadlockError: sequences contradict the graph; names the ops of a cycle.
+    """
+    second = other or problem
+    return _difference(problem, simulate(problem, before), simulate(second, after), second)

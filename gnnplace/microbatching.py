@@ -88,6 +88,7 @@ class _Copies:
             error={kind: values[self.origin] for kind, values in p.error.items()},
             source={kind: self._take(named) for kind, named in p.source.items()},
             microbatches=self.count,
+            forbid=None if p.forbid is None else p.forbid[self.origin],
         )
 
     def _take(self, values: tuple[T, ...]) -> tuple[T, ...]:

@@ -17,6 +17,8 @@ from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem
 
 OPTIONS_KEY = "x-capture"  # of a placement file: how the model was captured
+CONSTRAINTS_KEY = "x-constraints"  # likewise: what was asked of the placement
+CLUSTER_KEY = "x-cluster"  # likewise: what the cluster was called
 IntArray = NDArray[np.int32]
 
 
@@ -192,7 +194,9 @@ def _faults_by_op(problem: Problem, device: IntArray) -> list[str]:
     lines = []
     for i in np.flatnonzero(~problem.allowed[np.arange(problem.num_ops), device]):
         on = devices[device[i]]
-        if np.isfinite(problem.times[i, device[i]]):
+        if problem.forbid is not None and problem.forbid[i, device[i]]:
+            lines.append(f"op {names[i]!r} is on {on.name!r}, which is forbidden to it")
+        elif np.isfinite(problem.times[i, device[i]]):
             lines.append(
                 f"op {names[i]!r} is on {on.name!r} but pinned to {devices[problem.pin[i]].name!r}"
             )

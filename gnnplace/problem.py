@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.cluster.kinds import check_spelling
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.graph import ComputationGraph
@@ -35,6 +36,7 @@ class Problem:
         phase: FORWARD, BACKWARD or UPDATE. [num_ops]
         colocate: class of ops that share a device, or None. [num_ops]
         pin: device an op must be on, -1 if free. [num_ops]
+        forbid: whether an op must not be on a device; None: nothing is forbidden. [num_ops, D]
         module: dotted module path an op comes from, or None. [num_ops]
         members: captured nodes of each op. [num_ops]
         estimated: whether the op's times were not measured. [num_ops]
@@ -58,6 +60,7 @@ class Problem:
     microbatches: int = 1
     error: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     source: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+    forbid: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         if self.num_ops == 0:
@@ -65,6 +68,8 @@ class Problem:
         for what in ("state", "phase", "colocate", "pin", "module", "members", "estimated"):
             if len(getattr(self, what)) != self.num_ops:
                 raise InputError(f"{what}: has {len(getattr(self, what))} entries, not one an op")
+        if self.forbid is not None and self.forbid.shape != (self.num_ops, self.num_devices):
+            raise InputError(f"forbid: its shape is {self.forbid.shape}, not ops by devices")
         told: list[tuple[str, Sized]] = [*self.error.items(), *self.source.items()]
         for kind, values in told:
             if len(values) != self.num_ops:
@@ -105,8 +110,10 @@ class Problem:
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
-        """Whether an op may be on a device by itself: the kind can run it, no pin. [num_ops, D]"""
+        """Whether an op may be on a device by itself: kind, pin and forbids. [num_ops, D]"""
         allowed = np.isfinite(self.kind_times).take(self.kind_of, axis=1)
+        if self.forbid is not None:
+            allowed &= ~self.forbid
         pinned = np.flatnonzero(self.pin >= 0)
         allowed[pinned] &= np.arange(self.num_devices) == self.pin[pinned, None]
         return allowed
@@ -199,6 +206,7 @@ def build_problem(
         "microbatches": 1,
         "error": {},
         "source": {},
+        "forbid": None,
     }
     unknown = set(given) - set(plain)
     if unknown:
@@ -216,6 +224,7 @@ class OpEntry(Schema):
     phase: Literal["forward", "backward", "update"] = "forward"
     colocate: Name | None = None
     pin: str | None = None
+    forbid: list[str] = Field(default_factory=list)
     module: str | None = None
     members: list[str] = Field(default_factory=list)
     estimated: bool = False
@@ -259,7 +268,7 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
     try:
         cluster = Cluster(tuple(file.devices), tuple(file.links))
         problem = _assemble(file, cluster)
-        _check_kinds(problem)
+        check_spelling(cluster, problem.time)
         return problem
     except InputError as error:
         raise FormatError(f"{source}: {error}") from None
@@ -290,31 +299,25 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
             kind: tuple(op.source.get(kind) for op in ops)
             for kind in dict.fromkeys(kind for op in ops for kind in op.source)
         },
+        forbid=_forbidden(ops, cluster),
     )
 
 
-def _check_kinds(problem: Problem) -> None:
-    """Refuses a kind that no op has a time for and that is another one, spelt differently."""
-    plain = {_plain_kind(kind): kind for kind in problem.time}
-    for i, device in enumerate(problem.cluster.devices):
-        meant = plain.get(_plain_kind(device.kind), device.kind)
-        if device.kind not in problem.time and meant != device.kind:
-            raise InputError(
-                f"devices[{i}].kind: no op has a time for {device.kind!r} but ops have for "
-                f"{meant!r}; write both alike"
-            )
-
-
-def _plain_kind(kind: str) -> str:
-    return "".join(letter for letter in kind.lower() if letter.isalnum())
-
-
 def _pin(op: OpEntry, i: int, cluster: Cluster) -> int:
-    if op.pin is None:
-        return -1
-    if op.pin not in cluster.device_index:
+    if op.pin is not None and op.pin not in cluster.device_index:
         raise InputError(f"ops[{i}].pin: no device is named {op.pin!r}")
-    return cluster.device_index[op.pin]
+    return -1 if op.pin is None else cluster.device_index[op.pin]
+
+
+def _forbidden(ops: list[OpEntry], cluster: Cluster) -> NDArray[np.bool_] | None:
+    """Whether an op must not be on a device; None where no op says so. [num_ops, D]"""
+    forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
+    for i, op in enumerate(ops):
+        for j, name in enumerate(op.forbid):
+            if name not in cluster.device_index:
+                raise InputError(f"ops[{i}].forbid[{j}]: no device is named {name!r}")
+            forbid[i, cluster.device_index[name]] = True
+    return forbid if forbid.any() else None
 
 
 def _op_index(file: ProblemFile) -> dict[str, int]:
@@ -376,6 +379,10 @@ def _op_data(problem: Problem, i: int) -> dict[str, Any]:
         data["colocate"] = problem.colocate[i]
     if problem.pin[i] >= 0:
         data["pin"] = problem.cluster.devices[problem.pin[i]].name
+    if problem.forbid is not None and problem.forbid[i].any():
+        data["forbid"] = [
+            problem.cluster.devices[d].name for d in np.flatnonzero(problem.forbid[i])
+        ]
     if problem.module[i] is not None:
         data["module"] = problem.module[i]
     if problem.members[i]:

@@ -89,6 +89,10 @@ def random_problem(
         given["pin"] = np.where(pinned & free, rng.integers(0, num_devices, num_ops), -1).astype(
             np.int32
         )
+        forbid = (rng.random((num_ops, num_devices)) < 0.05) & free[:, None]
+        forbid &= (given["pin"] < 0)[:, None]
+        forbid[forbid.all(axis=1)] = False
+        given["forbid"] = forbid if forbid.any() else None
     if microbatches > 1:
         given["phase"] = np.where(np.diff(graph.successor_offset) == 0, 2, 0).astype(np.int8)
     time = {"fast": fast, "slow": slow}

@@ -168,7 +168,8 @@ def identity(row: dict[str, Any]) -> tuple[Any, ...]:
 def digest(problem: Problem) -> str:
     """What tells two problems apart that have one key: structure, costs, links and memory."""
     hashed = hashlib.sha256(problem.fingerprint.encode())
-    for array in (problem.times, problem.state, problem.phase, problem.pin):
+    barred = () if problem.forbid is None else (problem.forbid,)
+    for array in (problem.times, problem.state, problem.phase, problem.pin, *barred):
         hashed.update(np.ascontiguousarray(array).tobytes())
     cluster = problem.cluster
     for entry in (*cluster.devices, *cluster.links):

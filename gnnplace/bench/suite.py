@@ -10,7 +10,7 @@
       - {family: erdos-renyi, seed: 2, ccr: 0.5, heterogeneity: 3.0, cluster: mixed}
       - {model: inception, cluster: pcie-t4-4, microbatches: 4}
       - {profile: nets/vgg16.txt, format: pipedream, cluster: pcie-v100-4}
-      - {file: my-problem.json}
+      - {file: my-problem.json, constraints: {pin: {"layers.0": "gpu:0"}}}
       - {network: inception_v3, ways: 8}       # of a suite of kind shard
     constructions: [single, heft, contiguous]   # run once: first seed, budget 0
     placers: [annealing, learned, best]         # run with all seeds and budgets
@@ -23,6 +23,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -30,6 +31,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from gnnplace.constraints import as_constraints, constrained
+from gnnplace.constraints.headroom import with_headroom
 from gnnplace.data.captured import CapturedStore, captured_problem, shipped_store
 from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.data.random_clusters import CLUSTERS
@@ -80,6 +83,8 @@ class ProblemEntry(Schema):
         ops: least and most ops of a family's problem before micro-batches.
         devices: least and most devices to draw.
         seen: graphs like this one were in the training data.
+        constraints: pins, forbids, modules that stay together and headroom, as a constraints file
+            has them; a number of devices at most is for ``place``.
     """
 
     family: str | None = None
@@ -104,6 +109,7 @@ class ProblemEntry(Schema):
     heterogeneity: Annotated[float | None, Field(ge=1)] = None
     format: str = "pipedream"
     seen: bool = False
+    constraints: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _one_source(self) -> ProblemEntry:
@@ -111,6 +117,10 @@ class ProblemEntry(Schema):
             raise ValueError(f"give exactly one of {', '.join(SOURCES)}")
         if self.dataset is not None and (self.graph is None or self.cluster is None):
             raise ValueError("a dataset needs a graph and a cluster")
+        if self.constraints and self.network is not None:
+            raise ValueError("constraints: networks have layers to split and no ops to place")
+        if as_constraints(self.constraints).max_devices is not None:
+            raise ValueError("constraints: max_devices is for place; give a smaller cluster")
         return self
 
     @property
@@ -122,6 +132,7 @@ class ProblemEntry(Schema):
             value = getattr(self, key)
             if key not in (*SOURCES, "format", "seen") and value != field.default:
                 text = "-".join(map(str, value)) if isinstance(value, tuple) else value
+                text = json.dumps(value) if isinstance(value, dict) else text
                 parts.append(f"{key}={text}")
         return " ".join(parts)
 
@@ -147,8 +158,12 @@ class ProblemEntry(Schema):
         """
         if self.network is not None:
             raise InputError(f"network {self.network!r}: only suites of kind shard have networks")
+        asked = as_constraints(self.constraints)
         if self.model is not None:
-            return self._profiled(self.model)
+            return with_headroom(self._profiled(self.model), asked.headroom)
+        return constrained(self._unconstrained(folder), asked)
+
+    def _unconstrained(self, folder: Path) -> Problem:
         if self.captured is not None:
             return self._captured(self.captured)
         if self.dataset is not None:
@@ -170,6 +185,7 @@ class ProblemEntry(Schema):
             groups=self.groups,
             microbatches=self.microbatches,
             accept_other_loss=self.accept_other_loss,
+            constraints=as_constraints(self.constraints).patterns,
         )
 
     def _captured(self, name: str) -> Problem:

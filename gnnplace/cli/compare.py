@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
@@ -9,12 +11,14 @@ from gnnplace.cli.console import console, names_in, print_json, print_lines, say
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
     add_capture_options,
+    add_constraints,
     add_fresh,
     add_headroom,
     add_json,
     add_objective,
     add_search_options,
     capture_options,
+    constraints_of,
 )
 from gnnplace.cli.place import read_problem_of
 from gnnplace.errors import InputError
@@ -55,6 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_search_options(parser)
     add_capture_options(parser)
     add_headroom(parser)
+    add_constraints(parser)
     add_fresh(parser)
 
 
@@ -63,34 +68,43 @@ def run(args: Namespace) -> int:
     api.check_budget(args.budget)
     if args.plans:
         return _compare_plans(args)
-    api.check_headroom(args.headroom)
+    asked = constraints_of(args)
+    few = api.Constraints(max_devices=asked.max_devices)
     names = names_in(args.placers)
     for name in names:
         api.make_placer(name)  # a wrong name shows before the work
     if args.objective not in (api.TIME, api.THROUGHPUT):
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
-    problem = api.with_headroom(read_problem_of(args, capture_options(args)), args.headroom)
+    problem = read_problem_of(args, capture_options(args, constraints=asked.patterns))
+    problem = api.with_headroom(problem, asked.headroom)
     api.warm(names or None, progress=say, num_ops=problem.num_ops)
     title = f"{problem.name} on {problem.num_devices} devices"
     if args.objective == api.THROUGHPUT:
-        return _compare_intervals(problem, names, args, title)
-    results = api.compare(problem, names or None, budget=args.budget, seed=args.seed, progress=say)
+        return _compare_intervals(problem, names, args, title, few)
+    how: dict[str, Any] = {
+        "budget": args.budget,
+        "seed": args.seed,
+        "constraints": few,
+        "progress": say,
+    }
+    results = api.compare(problem, names or None, **how)
     rows = with_best_bound([make_row(result) for result in results])
     if args.json:
         print_json({"problem": problem.name, "rows": [row.data() for row in rows]})
         return 0
     out = console()
     out.print(comparison_table(rows, title))
-    for line in summary_lines(rows):
+    for line in summary_lines(rows, may_split=asked.max_devices != 1):
         out.print(line, soft_wrap=True)
     return 0
 
 
-def _compare_intervals(problem: Problem, names: list[str], args: Namespace, title: str) -> int:
+def _compare_intervals(
+    problem: Problem, names: list[str], args: Namespace, title: str, asked: api.Constraints
+) -> int:
     api.warm(["best"], api.THROUGHPUT, say)
-    results = api.compare_intervals(
-        problem, names or None, budget=args.budget, seed=args.seed, progress=say
-    )
+    how: dict[str, Any] = {"budget": args.budget, "seed": args.seed, "progress": say}
+    results = api.compare_intervals(problem, names or None, constraints=asked, **how)
     if args.json:
         rows = [interval_row(result) for result in results]
         print_json({"problem": problem.name, "rows": rows})
@@ -103,13 +117,16 @@ def _compare_plans(args: Namespace) -> int:
     """The plan that is found, beside baselines."""
     if args.cluster is None:
         raise InputError("compare --plans: needs --cluster, the GPUs to plan for")
+    asked = constraints_of(args)
+    if asked.patterns or asked.max_devices is not None:
+        raise InputError("compare --plans: baselines obey no pins; give constraints to plan")
     found = api.compare_plans(
         args.what,
         args.cluster,
         batch=args.batch,
         precision=args.precision,
         optimizer=args.optimizer,
-        headroom=args.headroom or "auto",
+        headroom=asked.headroom or "auto",
         budget=args.budget,
         accept_other_loss=args.accept_other_loss,
         progress=say,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -14,15 +14,14 @@ from gnnplace.cli.console import check_output, console, open_store, print_json, 
 from gnnplace.cli.execute_plan import is_plan, run_plan
 from gnnplace.cli.numbers import STEPS, add_number
 from gnnplace.cli.options import (
-    CAPTURE,
     add_capture_options,
     add_fresh,
     add_json,
     add_run_options,
 )
-from gnnplace.errors import ExecutionError, MismatchError
+from gnnplace.cli.placed import cluster_of, placed_options
+from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json
-from gnnplace.placement import OPTIONS_KEY
 from gnnplace.report.timeline import from_execution, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text, eager_line, seconds_text
@@ -82,10 +81,10 @@ def run(args: Namespace) -> int:
             return _help(args, hosts)
     check_output(args.trace)
     data, store = read_json(args.placement), open_store(args.store)
-    options = _placed_options(args, data)
+    options = placed_options(args, data)
     program = api.capture(args.model, options=options)
     api.say_batch(program, say)
-    cluster = api.resolve_cluster(args.cluster or _cluster_of(data))
+    cluster = api.resolve_cluster(args.cluster or cluster_of(data))
     problem = api.profile(program, cluster, options=options, progress=say)
     placement, problem = api.read_placement_for(args.placement, problem)
     done = api.execute(
@@ -118,7 +117,7 @@ def run(args: Namespace) -> int:
 
 def _dry_run(args: Namespace) -> int:
     """Says whether GPUs could run a placement."""
-    options = _placed_options(args, read_json(args.placement))
+    options = placed_options(args, read_json(args.placement))
     found = api.dry_run(args.model, args.placement, options=options, claim=args.dry_run)
     if args.json:
         print_json({**asdict(found), "passed": found.passed})
@@ -149,7 +148,7 @@ def _help(args: Namespace, hosts: Hosts) -> int:
     from gnnplace.execution.structure import read_plan
 
     data = read_json(args.placement)
-    options = _placed_options(args, data)
+    options = placed_options(args, data)
     program = api.capture(args.model, options=options)
     plan = read_plan(args.placement, None, microbatches=options.microbatches, groups=options.groups)
     problem, placement = plan.placed(program, None)
@@ -229,28 +228,3 @@ def _memory_text(found: WorkerMemory, predicted: float) -> str:
         f"{bytes_text(found.peak)} in a step, {bytes_text(found.state)} of it state "
         f"(predicted {bytes_text(predicted)}); held beside: {before}"
     )
-
-
-def _placed_options(args: Namespace, data: Any) -> api.CaptureOptions:
-    """The options that the placement was made with; a placement from elsewhere has none."""
-    stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    given = {key: getattr(args, key) for key in CAPTURE}
-    if isinstance(stored, dict):
-        given.update({key: stored[key] for key in CAPTURE if key in stored})
-    given["microbatches"] = max(given["microbatches"], api.placed_microbatches(data))
-    return api.CaptureOptions(**given)
-
-
-def _cluster_of(data: Any) -> str:
-    """``cpu:N`` or ``cuda:N`` for a placement whose devices are called so."""
-    sequence = data.get("sequence") if isinstance(data, dict) else None
-    devices = data.get("device") if isinstance(data, dict) else None
-    names = list(sequence) if isinstance(sequence, dict) else []
-    names = names or sorted(set(devices.values())) if isinstance(devices, dict) else names
-    kinds = {str(name).partition(":")[0] for name in names}
-    if len(kinds) != 1 or not kinds <= {"cpu", "cuda"}:
-        raise MismatchError(
-            "placement: its devices are not those of this machine (cpu:N or cuda:N); give the "
-            "cluster it was made for with --cluster and --mode emulated"
-        )
-    return f"{kinds.pop()}:{len(names)}"

@@ -28,6 +28,8 @@ COMMANDS = {
     "profile": "MODEL --cluster C -o problem.json: op times on a cluster",
     "place": "PROBLEM|MODEL [--cluster C] -o placement.json",
     "simulate": "PROBLEM PLACEMENT: predicted step time and memory",
+    "explain": "MODEL|PROBLEM PLACEMENT: what bounds it, and what else would cost",
+    "diff": "MODEL|PROBLEM A B: which modules moved, and what that changes",
     "execute": "MODEL PLACEMENT: runs it, checks it, measures it",
     "compare": "MODEL|PROBLEM [--cluster C]: every placer side by side",
     "report": "PROBLEM PLACEMENT... -o report.html: one page",

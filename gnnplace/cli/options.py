@@ -20,6 +20,7 @@ from gnnplace.cli.numbers import (
     add_number,
 )
 from gnnplace.cluster import preset_names
+from gnnplace.constraints import Constraints, from_words
 from gnnplace.placement import OPTIONS_KEY
 from gnnplace.splitting.answers import BANDWIDTH, FLOPS, SplitOptions
 
@@ -81,7 +82,46 @@ def capture_options(args: Namespace, **changed: Any) -> api.CaptureOptions:
 
 def options_entry(options: api.CaptureOptions) -> dict[str, Any]:
     """What a problem's or a placement's file says of how the model was captured."""
-    return {OPTIONS_KEY: {key: getattr(options, key) for key in CAPTURE}}
+    return {OPTIONS_KEY: options.to_data()}
+
+
+def add_constraints(parser: ArgumentParser, *, limits: bool = True) -> None:
+    """Declares what a user asks of the answer.
+
+    Args:
+        parser: the parser of a command.
+        limits: it may ask for few devices.
+    """
+    for name, told in (
+        ("pin", "Modules and where they must be, as 'encoder.*=gpu:0' or 'head=gpu:0,gpu:1'."),
+        ("forbid", "Modules and where they must not be, as 'embed=gpu:1'."),
+        ("together", "Modules that share one device, as 'embed,head'."),
+    ):
+        parser.add_argument(
+            f"--{name}", action="append", default=None, metavar="RULE", help=f"{told} Repeatable."
+        )
+    if limits:
+        told = "The number of devices that are used at most."
+        add_number(parser, "--max-devices", int, COUNT, default=None, help=told)
+    parser.add_argument(
+        "--constraints",
+        type=str | None,
+        default=None,
+        help="A YAML file with pin, forbid, together, headroom and max_devices.",
+    )
+
+
+def constraints_of(args: Namespace, **changed: Any) -> Constraints:
+    """What the user asks of the answer: the file's constraints and the flags'."""
+    headroom = changed.get("headroom", getattr(args, "headroom", None))
+    return from_words(
+        args.constraints,
+        pin=args.pin or (),
+        forbid=args.forbid or (),
+        together=args.together or (),
+        headroom=headroom,
+        max_devices=getattr(args, "max_devices", None),
+    )
 
 
 def add_search_options(parser: ArgumentParser) -> None:
@@ -172,6 +212,13 @@ def add_headroom(parser: ArgumentParser) -> None:
         default=None,
         help="What a placement leaves free on every device: a share, as 10%%, or bytes, as 2GB, or "
         "auto: what CUDA, NCCL and the allocator take on GPUs.",
+    )
+
+
+def add_table(parser: ArgumentParser) -> None:
+    """Where the answer is written as a table by module."""
+    parser.add_argument(
+        "--table", default=None, help="A table by module to write: FILE.md or FILE.csv."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,28 +15,39 @@ from gnnplace.cli.options import (
     AUTO,
     add_calibration,
     add_capture_options,
+    add_constraints,
     add_fresh,
     add_headroom,
     add_objective,
     add_output,
     add_placer_options,
     add_search_options,
+    add_table,
     capture_options,
+    constraints_of,
     options_entry,
     placer_options,
 )
 from gnnplace.errors import InputError
 from gnnplace.files import in_place, read_json, write_json
-from gnnplace.placement import OPTIONS_KEY, placement_to_data
+from gnnplace.placement import (
+    CLUSTER_KEY,
+    CONSTRAINTS_KEY,
+    OPTIONS_KEY,
+    placement_to_data,
+)
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem
 from gnnplace.report.intervals import interval_keys
+from gnnplace.report.module_tables import check_table, placement_rows, write_table
+from gnnplace.report.placed import advice_lines
 from gnnplace.report.tables import memory_lines
 
 if TYPE_CHECKING:
     from gnnplace.sizes import Size
 
+ADVISING = 1.0  # seconds, at most, for what else is worth trying
 LONG, MANY_OPS = 10.0, 20_000  # seconds of search, and ops, of which a line tells
 SUMMARY = "Finds a device for every op and a sequence for every device."
 
@@ -55,19 +66,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_fresh(parser)
     add_calibration(parser)
     add_headroom(parser)
+    add_constraints(parser)
+    add_table(parser)
 
 
 def run(args: Namespace) -> int:
     """Places a problem or a model and writes the placement."""
     check_output(args.output)
+    check_output(args.table)
+    check_table(args.table)
     api.check_budget(args.budget)
-    api.check_headroom(args.headroom)
+    asked = constraints_of(args)
     given = placer_options(args)
     api.placer_for(args.objective, args.placer, **given)  # a wrong option shows before the work
     calibrated = correction(args.calibration)
 
     def correct(found: Problem) -> Problem:
-        return api.with_headroom(calibrated(found), args.headroom)
+        return api.with_headroom(calibrated(found), asked.headroom)
 
     place = partial(
         api.place,
@@ -75,29 +90,54 @@ def run(args: Namespace) -> int:
         budget=args.budget,
         seed=args.seed,
         objective=args.objective,
+        constraints=api.Constraints(max_devices=asked.max_devices),
         **given,
     )
-    options, problem, result = _placed(args, place, correct)
+    captured = capture_options(args, constraints=asked.patterns)
+    options, problem, result = _placed(args, captured, place, correct)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
+    if api.is_problem_file(args.what):
+        data |= own_fingerprint(args, options)
+    data |= {CONSTRAINTS_KEY: asked.to_data()} if asked else {}
+    data |= {CLUSTER_KEY: args.cluster} if args.cluster and args.cluster != AUTO else {}
     write_json(args.output, data | captured_as(args, options))
+    if args.table is not None:
+        write_table(args.table, *placement_rows(problem, result.placement))
     out = console(args.output)
     out.print(f"{result}; written to {args.output}", soft_wrap=True)
-    for line in memory_lines(problem, result.simulation):
+    for line in _lines(args, problem, result, asked):
         out.print(line, soft_wrap=True)
     return 0
+
+
+def _lines(
+    args: Namespace, problem: Problem, result: Result, asked: api.Constraints
+) -> Iterator[str]:
+    """What is said of an answer: devices, memory, what to try next."""
+    seconds = min(ADVISING, args.budget)
+    how: dict[str, Any] = {"placer": args.placer, "max_devices": asked.max_devices}
+    if args.objective == api.TIME:
+        advice = api.advise(problem, result, seconds=seconds, **how)
+        *devices, following = advice_lines(advice, result)
+        yield from devices
+    yield from memory_lines(problem, result.simulation)
+    if args.objective == api.TIME:
+        yield following
 
 
 Place = Callable[[Problem], Result]
 
 
 def _placed(
-    args: Namespace, place: Place, correct: Callable[[Problem], Problem]
+    args: Namespace,
+    options: api.CaptureOptions,
+    place: Place,
+    correct: Callable[[Problem], Problem],
 ) -> tuple[api.CaptureOptions, Problem, Result]:
     if args.microbatches == AUTO:
-        chosen = _chosen_size(args, place, correct)
+        chosen = _chosen_size(args, options, place, correct)
         assert chosen.result is not None
         return chosen.options, chosen.problem, chosen.result
-    options = capture_options(args)
     problem = correct(read_problem_of(args, options))
     with _meanwhile(args, options, problem.num_ops):
         api.warm([args.placer], args.objective, say, problem.num_ops)
@@ -118,13 +158,24 @@ def _meanwhile(
     args: Namespace, options: api.CaptureOptions, num_ops: int
 ) -> AbstractContextManager[None]:
     """A first answer for a problem file while kernels are compiled, if they have to be."""
-    changed = args.calibration is not None or args.headroom is not None
+    changed = args.calibration is not None or bool(constraints_of(args))
     plain = args.objective == api.TIME and not changed and not in_place(args.output)
     known = not api.is_problem_file(args.what) or api.is_warm([args.placer], num_ops=num_ops)
     if not plain or known:
         return nullcontext()
     extra = captured_as(args, options)
     return first_answer(args.what, args.cluster, options.microbatches, args.output, extra)
+
+
+def own_fingerprint(args: Namespace, options: api.CaptureOptions) -> dict[str, str]:
+    """The fingerprint of a problem's file itself, which classes of ``--together`` are not part of.
+
+    Its groups are what they were, so that a placement under constraints is one of that file.
+    """
+    if not options.constraints.together:
+        return {}
+    problem = api.read_on_cluster(args.what, args.cluster, options.microbatches)
+    return {"fingerprint": problem.fingerprint}
 
 
 def captured_as(args: Namespace, options: api.CaptureOptions) -> dict[str, Any]:
@@ -146,11 +197,16 @@ def read_problem_of(args: Namespace, options: api.CaptureOptions) -> Problem:
     if api.is_problem_file(args.what):
         problem = api.read_on_cluster(args.what, args.cluster, options.microbatches)
         say_idle(problem)
-        return problem
+        return api.constrained(problem, options.constraints, say)
     return api.read_or_profile(args.what, args.cluster, options, say)
 
 
-def _chosen_size(args: Namespace, place: Place, correct: Callable[[Problem], Problem]) -> Size:
+def _chosen_size(
+    args: Namespace,
+    options: api.CaptureOptions,
+    place: Place,
+    correct: Callable[[Problem], Problem],
+) -> Size:
     """The best number of micro-batches and its placement; prints what each came to."""
     if args.objective == api.THROUGHPUT:
         raise InputError(
@@ -159,8 +215,6 @@ def _chosen_size(args: Namespace, place: Place, correct: Callable[[Problem], Pro
     from gnnplace.report.sizes import sizes_table
 
     api.warm([args.placer], progress=say)
-    sizes, chosen = api.choose_microbatches(
-        args.what, args.cluster, capture_options(args), place, say, correct
-    )
+    sizes, chosen = api.choose_microbatches(args.what, args.cluster, options, place, say, correct)
     console(args.output).print(sizes_table(sizes, chosen))
     return chosen

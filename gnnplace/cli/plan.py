@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number
-from gnnplace.cli.options import add_json, add_output
+from gnnplace.cli.options import (
+    add_constraints,
+    add_json,
+    add_output,
+    add_table,
+    constraints_of,
+)
 from gnnplace.files import write_text
+from gnnplace.report.module_tables import check_table, plan_rows, write_table
 from gnnplace.report.plan_page import plan_page
 from gnnplace.report.plans import plan_lines
 
+AUTO = "auto"
 SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
 
@@ -70,6 +80,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="Cut the batch also where the loss of the batch is not the mean of its shares' "
         "losses, or nothing proves that it is.",
     )
+    add_constraints(parser)
+    add_table(parser)
     parser.add_argument("--html", default=None, help="A page about the fastest plan to write.")
     add_json(parser)
     add_output(parser, "The file that the fastest plan is written to.", required=False)
@@ -79,6 +91,9 @@ def run(args: Namespace) -> int:
     """Searches plans, or predicts a given one."""
     check_output(args.output)
     check_output(args.html)
+    check_output(args.table)
+    check_table(args.table)
+    asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     plans = api.plan(
         args.what,
         args.cluster,
@@ -86,16 +101,19 @@ def run(args: Namespace) -> int:
         precision=args.precision,
         optimizer=args.optimizer,
         memory_limit=args.memory_limit,
-        headroom=args.headroom,
+        headroom=asked.headroom or args.headroom,
         budget=args.budget,
         top=args.top,
         given=args.given,
         accept_other_loss=args.accept_other_loss,
+        constraints=replace(asked, headroom=None),
         progress=say,
     )
     best = plans[0]
     if args.output is not None and best.feasible:
         best.save(args.output)
+    if args.table is not None and best.feasible:
+        write_table(args.table, *plan_rows(best))
     if args.html is not None:
         write_text(args.html, plan_page(best))
     if args.json:

@@ -10,13 +10,16 @@ from gnnplace.cli.console import check_output, console, correction, say
 from gnnplace.cli.options import (
     add_calibration,
     add_capture_options,
+    add_constraints,
     add_fresh,
     add_links,
     add_output,
     capture_options,
     cluster_help,
+    constraints_of,
     options_entry,
 )
+from gnnplace.errors import InputError
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
 from gnnplace.report.units import seconds_text
@@ -39,13 +42,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_fresh(parser)
     add_calibration(parser)
+    add_constraints(parser, limits=False)
 
 
 def run(args: Namespace) -> int:
     """Profiles and writes."""
     check_output(args.output)
     correct = correction(args.calibration)
-    options = capture_options(args)
+    asked = constraints_of(args)
+    if asked.max_devices is not None:
+        raise InputError(f"{args.constraints}: max_devices: is for place; a problem has no limit")
+    options = capture_options(args, constraints=asked.patterns)
     profiled = api.profile(
         args.model,
         args.cluster,
@@ -54,7 +61,7 @@ def run(args: Namespace) -> int:
         table=args.table,
         progress=say,
     )
-    problem = correct(profiled)
+    problem = api.with_headroom(correct(profiled), asked.headroom)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     share = float(problem.estimated.mean())
     origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"

@@ -7,7 +7,15 @@ from jsonargparse import ArgumentParser, Namespace
 from gnnplace.cli import shard_counts, shard_run
 from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import NOT_NEGATIVE, SECONDS, STEPS, add_number
-from gnnplace.cli.options import add_json, add_output, add_split_options, split_options
+from gnnplace.cli.options import (
+    add_constraints,
+    add_headroom,
+    add_json,
+    add_output,
+    add_split_options,
+    constraints_of,
+    split_options,
+)
 from gnnplace.errors import InputError
 from gnnplace.report.pictures import check_drawable
 from gnnplace.report.sharding import (
@@ -26,6 +34,7 @@ from gnnplace.splitting.answers import (
     shard_network,
     shard_tables,
 )
+from gnnplace.splitting.limits import limited_split
 
 SUMMARY = "Finds the best way to split every layer over the devices."
 
@@ -55,6 +64,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "A picture of the --pareto frontier (.svg, .html), or the --executable plan.",
         required=False,
     )
+    add_headroom(parser)
+    add_constraints(parser)
     _old_arguments(parser)
 
 
@@ -77,6 +88,10 @@ def run(args: Namespace) -> int:
     if args.plan is not None:
         raise InputError("--plan: only shard-run runs a plan")
     _check(args)
+    options, limit = limited_split(
+        constraints_of(args), split_options(args), memory_limit=args.memory_limit
+    )
+    args.devices, args.memory_limit = options.devices, limit
     if args.profile:
         say("shard --profile is now gnnplace shard-counts; the old form goes in the next version")
         return shard_counts.run(args)

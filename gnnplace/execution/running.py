@@ -140,7 +140,7 @@ def dry_run_placement(
         InputError: the placement uses more devices than are claimed.
         MismatchError: the placement is of another model.
     """
-    options, told = options or CaptureOptions(), {"groups", "dtype", "microbatches"}
+    options, told = options or CaptureOptions(), {"groups", "dtype", "microbatches", "constraints"}
     claimed_count(claim)
     plan = read_plan(placement, problem, **{key: getattr(options, key) for key in told})
     program = capture_model(model, options=options, fake=True) if isinstance(model, str) else model

@@ -7,7 +7,7 @@ be run from its file alone. The fingerprint in the file says whether it is the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.constraints.constraints import Constraints, Given, as_constraints
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
 from gnnplace.placement import OPTIONS_KEY, Placement, placed_microbatches, placement_from_data
@@ -45,6 +46,7 @@ class Plan:
         optimizer: That the model was captured with; what updates cost has a say in the groups.
             None: the same as it will be trained with.
         accept_other_loss: The batch is cut also where the loss of its shares is another one.
+        constraints: Of modules, whose borders the groups keep.
     """
 
     source: Placement | dict[str, Any]
@@ -55,6 +57,7 @@ class Plan:
     name: str
     optimizer: str | None = None
     accept_other_loss: bool = False
+    constraints: Constraints = field(default_factory=Constraints)
 
     def placed(
         self, program: Program, problem: Problem | None, *, anywhere: bool = False
@@ -84,7 +87,13 @@ class Plan:
             program = with_optimizer(program, find_optimizer(self.optimizer))
         bare = replace(program, initial={})
         cluster = _stand_in(self.devices) if anywhere else _cluster(self.devices)
-        return profile(bare, cluster, groups=self.groups, microbatches=self.microbatches)
+        return profile(
+            bare,
+            cluster,
+            groups=self.groups,
+            microbatches=self.microbatches,
+            constraints=self.constraints.borders,
+        )
 
 
 def read_plan(
@@ -94,6 +103,7 @@ def read_plan(
     microbatches: int = 1,
     groups: int | None = None,
     dtype: str = "float32",
+    constraints: Given | None = None,
 ) -> Plan:
     """A placement and how its model was captured.
 
@@ -103,6 +113,7 @@ def read_plan(
         microbatches: The microbatches of a placement in memory without its problem.
         groups: The same.
         dtype: The dtype of a placement in memory.
+        constraints: The constraints that its model was grouped with.
 
     Raises:
         FormatError: no such file, or not a placement.
@@ -110,7 +121,8 @@ def read_plan(
     if isinstance(placement, Placement):
         count = problem.microbatches if problem else microbatches
         names = _device_names(placement, problem)
-        return Plan(placement, names, count, groups, dtype, "placement")
+        kept = as_constraints(constraints)
+        return Plan(placement, names, count, groups, dtype, "placement", constraints=kept)
     data = read_json(placement)
     given = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     options = given if isinstance(given, dict) else {}
@@ -124,6 +136,7 @@ def read_plan(
         str(placement),
         str(options["optimizer"]) if "optimizer" in options else None,
         bool(options.get("accept_other_loss", False)),
+        as_constraints(options.get("constraints", constraints)),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,4 +137,4 @@ class Workbench(StepObjective):
     def keep(self, path: str | Path, placement: Placement) -> None:
         """Writes a placement with the options that the model was captured by."""
         data = placement_to_data(placement, self.problem)
-        write_json(path, data | {OPTIONS_KEY: asdict(self.options)})
+        write_json(path, data | {OPTIONS_KEY: self.options.to_data()})

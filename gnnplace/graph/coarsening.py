@@ -18,6 +18,7 @@ Complexity: O(rounds * (ops * window + edges)). Deterministic; ties go to the sm
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ def coarsen(
     *,
     target: int = 200,
     unit: Sequence[str | None] | None = None,
-    phase: NDArray[np.int8] | None = None,
+    phase: NDArray[np.integer[Any]] | None = None,
     attach: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
     """Group the ops of a graph.
@@ -72,7 +73,7 @@ def coarsen(
     return groups.numbered()
 
 
-def _or_zero(phase: NDArray[np.int8] | None, n: int) -> NDArray[np.int8]:
+def _or_zero(phase: NDArray[np.integer[Any]] | None, n: int) -> NDArray[np.integer[Any]]:
     return np.zeros(n, dtype=np.int8) if phase is None else phase
 
 

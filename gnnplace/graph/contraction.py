@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class Contraction:
         graph: ComputationGraph,
         cost: NDArray[np.float64],
         unit: Sequence[str | None],
-        phase: NDArray[np.int8],
+        phase: NDArray[np.integer[Any]],
     ) -> None:
         n = graph.num_ops
         self.count = n

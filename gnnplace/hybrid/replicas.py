@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
@@ -174,7 +175,19 @@ def replicated_problem(problem: Problem, groups: int, cluster: Cluster) -> Probl
         error={kind: values[op] for kind, values in problem.error.items()},
         source={kind: tuple(named[p.op] for p in places) for kind, named in problem.source.items()},
         microbatches=groups * problem.microbatches,
+        forbid=_forbidden(problem, op, group, groups),
     )
+
+
+def _forbidden(
+    problem: Problem, op: NDArray[np.int64], group: NDArray[np.int64], groups: int
+) -> NDArray[np.bool_] | None:
+    """What is forbidden to copies: within their group what is to the op. [n, G K]"""
+    if problem.forbid is None:
+        return None
+    forbid = np.zeros((len(op), groups, problem.num_devices), dtype=bool)
+    forbid[np.arange(len(op)), group] = problem.forbid[op]
+    return forbid.reshape(len(op), -1)
 
 
 def replicated_placement(problem: Problem, placement: Placement, groups: int) -> Placement:

@@ -12,13 +12,15 @@ from torch import nn
 
 from gnnplace.cluster import Cluster
 from gnnplace.cluster.headroom import with_headroom
+from gnnplace.constraints.constraints import Given, as_constraints
 from gnnplace.costs.gpus import figures
 from gnnplace.costs.memory import with_slack
 from gnnplace.errors import InputError
 from gnnplace.pipelines.chains import chain_of
 from gnnplace.pipelines.run.apply import apply_plan, checked_rows
 from gnnplace.pipelines.run.runner import PlanRunner
-from gnnplace.planning.answers import find_baselines, find_plans, given_plan
+from gnnplace.planning.answers import find_baselines, given_plan
+from gnnplace.planning.obeying import find_obeying
 from gnnplace.planning.plan import Plan
 from gnnplace.planning.plan import read_plan as parsed_plan
 from gnnplace.profiling.targets import resolve_cluster
@@ -101,6 +103,7 @@ def plan_model(
     top: int = 1,
     given: str | Plan | None = None,
     accept_other_loss: bool = False,
+    constraints: Given | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[JointPlan]:
     """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
@@ -123,6 +126,8 @@ def plan_model(
         top: plans at most.
         given: a plan of one's own, in words or read from a file: its times instead of a search.
         accept_other_loss: cut the batch also where its loss is another one then.
+        constraints: pins and forbids of layers, headroom, devices at most: ``Constraints``, a
+            mapping or a YAML file.
         progress: is told what is done.
 
     Returns:
@@ -132,10 +137,14 @@ def plan_model(
         InputError: what is wrong with model, cluster or options.
         CaptureError: naming the module that cannot be captured.
         MismatchError: the given plan is of another model or cluster.
+        InfeasibleError: no plan obeys the constraints.
     """
     if top < 1:
         raise InputError(f"top {top}: must be at least 1")
-    devices = _devices(resolve_cluster(cluster), memory_limit, headroom)
+    asked = as_constraints(constraints)
+    if given is not None and asked:
+        raise InputError("--given: a plan of one's own is priced as it is; leave constraints out")
+    devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
     if progress is not None:
         progress("planning: capturing the model")
     chain = chain_of(
@@ -150,7 +159,8 @@ def plan_model(
     )
     if given is not None:
         return [_joint(given_plan(chain, devices, _read(given)))]
-    found = find_plans(chain, devices, top=top, budget=budget, progress=progress)
+    how: dict[str, Any] = {"top": top, "budget": budget, "progress": progress}
+    found = find_obeying(chain, devices, asked, **how)
     return [_joint(plan) for plan in found]
 
 

@@ -88,6 +88,16 @@ def branches(num_branches: int = 4, num_devices: int = 4) -> Problem:
     return build_problem("branches", graph, cluster, {"fast": cost, "slow": cost})
 
 
+def barred() -> Problem:
+    """The chain with forbids: some layers keep off one device, one off all but the last."""
+    problem = training_chain()
+    forbid = np.zeros((problem.num_ops, problem.num_devices), dtype=bool)
+    index = problem.graph.index
+    forbid[[index["f0"], index["b1"], index["u4"]], 0] = True
+    forbid[index["f3"], :-1] = True
+    return replace(problem, forbid=forbid)
+
+
 def lone_op() -> Problem:
     """One op on one device."""
     graph = ComputationGraph.from_tensors(["only"], [(0, 1.0, [])])
@@ -105,6 +115,8 @@ def problems() -> Iterator[Problem]:
     pin = np.full(pinned.num_ops, -1, dtype=np.int32)
     pin[pinned.graph.index["f2"]], pin[pinned.graph.index["b5"]] = 1, 2
     yield replace(pinned, pin=pin)
+    yield barred()
+    yield with_microbatches(barred(), 2)
     only_slow = training_chain()
     never = only_slow.time["fast"].copy()
     never[only_slow.graph.index["f3"]] = np.inf

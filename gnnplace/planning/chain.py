@@ -112,6 +112,8 @@ class Chain:
         tied: parameters that several segments read.
         mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.
         notices: what is priced otherwise than it runs, each in one line.
+        allowed: whether each segment may be on each device of the cluster that is planned for;
+            None: all may. [segments, devices]
         placed: from a kind of device, shards, examples, first segment and the one after the last
             to the split of parameters and calls, in the words of a plan's file.
     """
@@ -128,6 +130,7 @@ class Chain:
     mixes: str = ""
     notices: tuple[str, ...] = ()
     placed: Placed | None = None
+    allowed: NDArray[np.bool_] | None = None
     _known: dict[tuple[str, int, int], SegmentCosts | None] = field(default_factory=dict)
 
     def __len__(self) -> int:

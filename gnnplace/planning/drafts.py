@@ -18,7 +18,7 @@ from gnnplace.planning.draft import Draft
 from gnnplace.planning.mesh import Mesh
 from gnnplace.planning.orders import limits
 from gnnplace.planning.partition import Ints
-from gnnplace.planning.space import MIXED, Shape, Space
+from gnnplace.planning.space import BARRED, MIXED, Shape, Space
 from gnnplace.planning.stage import Stage
 
 DEEPEST = 64  # stages at most
@@ -45,7 +45,7 @@ def even_drafts(space: Space) -> Iterator[Timed]:
     cluster = space.pricer.fabric.cluster
     count = cluster.num_devices
     for shape in space.shapes:
-        table = space.table(shape)
+        table = space.plain_table(shape)
         if table is None or len(cluster.kinds) > 1:
             continue
         each = shape[0] * shape[1]
@@ -60,7 +60,7 @@ def even_drafts(space: Space) -> Iterator[Timed]:
 
 def even_draft(space: Space, shape: Shape, stages: int) -> Timed | None:
     """So many stages on equal meshes, cut where the largest is least; None: nothing fits."""
-    table = space.table(shape)
+    table = space.plain_table(shape)
     if table is None:
         return None
     flying = np.array(limits("1f1b", stages, space.microbatches), dtype=np.int64)
@@ -125,8 +125,9 @@ def _largest_stages(
     for k, (replicas, shards, _) in enumerate(space.shapes):
         share[table[k][table[k] >= 0]] = replicas * shards
     count = space.pricer.fabric.cluster.num_devices
-    least = float((sums[:, partition.SECONDS, -1] * share).min()) / count
-    whole = float(sums[:, partition.SECONDS, -1].max() + sums[:, partition.AGAIN, -1].max())
+    seconds = np.mod(sums[:, partition.SECONDS, -1], BARRED)
+    least = float((seconds * share).min()) / count
+    whole = float(seconds.max() + sums[:, partition.AGAIN, -1].max())
     top = min(whole, best / max(space.microbatches, 1)) if np.isfinite(best) else whole
     steps = np.geomspace(max(least, 1e-12), max(top, least) * 1.001, LARGEST_STAGES)
     return (float(most) for most in steps[::-1])

@@ -51,7 +51,9 @@ class Shortlist:
         return self._pricers.setdefault(size, Pricer(self.chain, self.fabric, size))
 
     def add(self, draft: Draft) -> Priced | None:
-        """Fits a draft to memory and times it; None: it does not fit."""
+        """Fits a draft to memory and times it; None: it does not fit, or may not be."""
+        if not obeys(draft, self.chain):
+            return None
         made = fitted(self.pricer(draft.size), draft)
         return None if made is None else self.keep(made)
 
@@ -59,6 +61,8 @@ class Shortlist:
         """Times drafts with the ZeRO that they have; the fastest that fits."""
         best: Priced | None = None
         for draft in drafts:
+            if not obeys(draft, self.chain):
+                continue
             made = fitted(self.pricer(draft.size), draft, zero=False)
             priced = None if made is None else self.keep(made)
             if priced is not None and (best is None or priced.step_time < best.step_time):
@@ -66,13 +70,24 @@ class Shortlist:
         return best
 
     def keep(self, draft: Draft) -> Priced | None:
-        """Times a draft as it is; None: it does not fit."""
+        """Times a draft as it is; None: it does not fit, or may not be."""
         if draft not in self._seen:
             self._seen.add(draft)
             priced = realized(self.pricer(draft.size), draft)
-            if priced is not None and priced.lacking[1] <= 0:
+            fits = priced is not None and priced.lacking[1] <= 0
+            if priced is not None and fits and obeys(draft, self.chain):
                 self.found[draft] = priced
         return self.found.get(draft)
+
+
+def obeys(draft: Draft, chain: Chain) -> bool:
+    """Whether every segment is where it may be."""
+    if chain.allowed is None:
+        return True
+    return all(
+        chain.allowed[s.first : s.last, s.mesh.devices.start : s.mesh.devices.stop].all()
+        for s in draft.stages
+    )
 
 
 def shortlisted(

@@ -20,6 +20,7 @@ from gnnplace.planning.stage import Pricer
 MIXED = 16  # devices up to which stages may have unlike meshes
 SIZES = 12  # sizes of micro-batches that are tried
 ZEROS = (1, 2, 3)
+BARRED = 2.0**20  # seconds of a segment where it may not be; keeps the digits of the others
 Shape = tuple[int, int, int]
 """Replicas, shards, ZeRO."""
 
@@ -33,15 +34,35 @@ class Space:
         microbatches: M.
         shapes: replicas, shards and ZeRO of each mesh.
         tables: of each mesh. [meshes]
+        barred: tables with what segments that may not be there take.
     """
 
     pricer: Pricer
     microbatches: int
     shapes: tuple[Shape, ...]
     tables: dict[tuple[Shape, tuple[str, ...]], partition.Tables] = field(default_factory=dict)
+    barred: dict[tuple[int, bytes], partition.Tables] = field(default_factory=dict)
 
     def table(self, shape: Shape, first: int = 0) -> partition.Tables | None:
-        """What segments take on a mesh that begins at a device; None where there is none."""
+        """What segments take on a mesh that begins at a device; None where there is none.
+
+        Segments that may not be there take `BARRED` seconds each.
+        """
+        made = self.plain_table(shape, first)
+        allowed = self.pricer.chain.allowed
+        if made is None or allowed is None:
+            return made
+        mesh = Mesh(first, shape[0], shape[1])
+        barred = ~allowed[:, mesh.devices.start : mesh.devices.stop].all(axis=1)
+        key = id(made), barred.tobytes()  # `tables` keeps them
+        if key not in self.barred:
+            sums = made.sums.copy()
+            sums[partition.SECONDS, 1:] += BARRED * np.cumsum(barred)
+            self.barred[key] = made._replace(sums=sums)
+        return self.barred[key]
+
+    def plain_table(self, shape: Shape, first: int = 0) -> partition.Tables | None:
+        """What segments take on a mesh, whether or not they may be there."""
         mesh = Mesh(first, shape[0], shape[1])
         fabric = self.pricer.fabric
         if mesh.devices.stop > fabric.cluster.num_devices:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gnnplace.constraints import Constraints, as_constraints, constrained
+from gnnplace.constraints.constraints import Given
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.placers.base import Placer, Result
+from gnnplace.placers.few_devices import place_on_few
 from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.search.space import SearchSpace
@@ -50,6 +53,7 @@ def place(
     seed: int = 0,
     objective: str = TIME,
     space: SearchSpace | None = None,
+    constraints: Given | None = None,
     **options: Any,
 ) -> Result:
     """Finds devices and sequences for a problem.
@@ -62,6 +66,8 @@ def place(
         objective: ``time``: seconds of one step; ``throughput``: seconds between two pipelined
             steps (the result is a ``ThroughputResult``).
         space: the problem's search space, if there is one already.
+        constraints: what is asked beyond the problem: ``Constraints``, a mapping or a YAML file.
+            The result is one of ``problem`` all the same.
         options: options of the placer: ``workers`` of ``exact``, ``order`` and ``checkpoint`` of
             ``learned`` and ``best``. None stands for an option that is not given.
 
@@ -71,7 +77,15 @@ def place(
     """
     check_budget(budget)
     made = placer_for(objective, placer, **options)
-    return made.place(problem, budget=budget, seed=seed, space=space)
+    asked = as_constraints(constraints)
+    if not asked:
+        return made.place(problem, budget=budget, seed=seed, space=space)
+    if asked.max_devices is not None and objective == THROUGHPUT:
+        raise InputError("max-devices: with --objective throughput give a smaller cluster")
+    problem = constrained(problem, asked)
+    if asked.max_devices is None:
+        return made.place(problem, budget=budget, seed=seed)
+    return place_on_few(problem, made, asked.max_devices, budget=budget, seed=seed)
 
 
 def compare(
@@ -80,6 +94,7 @@ def compare(
     *,
     budget: float = DEFAULT_BUDGET,
     seed: int = 0,
+    constraints: Given | None = None,
     progress: Progress | None = None,
 ) -> list[Result | Failure]:
     """Results of many placers on one problem; a placer that cannot stands with its error.
@@ -89,15 +104,20 @@ def compare(
         names: the names of placers; all that are shown by default.
         budget: seconds for each placer.
         seed: the seed of all randomness.
+        constraints: as ``place`` has them.
         progress: called with a line before each placer.
     """
+    asked = as_constraints(constraints)
+    problem = constrained(problem, asked)
+    few = Constraints(max_devices=asked.max_devices)
     space = SearchSpace(problem)
     results: list[Result | Failure] = []
     for name in names or shown_placers():
         if progress is not None:
             progress(f"placing with {name}")
         try:
-            results.append(place(problem, placer=name, budget=budget, seed=seed, space=space))
+            how: dict[str, Any] = {"placer": name, "budget": budget, "seed": seed}
+            results.append(place(problem, space=space, constraints=few, **how))
         except GnnplaceError as error:
             results.append((name, error))
     return results

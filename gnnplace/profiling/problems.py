@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnplace.cluster import Cluster, Device
+from gnnplace.constraints import constrained
 from gnnplace.costs.gpus import known_kind
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.tables import Tables, with_table
@@ -65,6 +66,7 @@ def profile_model(
         groups=options.groups,
         microbatches=options.microbatches,
         tables=tables,
+        constraints=options.constraints,
         progress=progress,
     )
 
@@ -90,7 +92,8 @@ def read_or_profile(
         InputError: neither a file nor a model.
     """
     if is_problem_file(what):
-        return read_on_cluster(what, cluster, options.microbatches)
+        problem = read_on_cluster(what, cluster, options.microbatches)
+        return constrained(problem, options.constraints.patterns, progress)
     return profile_model(what, cluster or "auto", options=options, progress=progress)
 
 
@@ -102,4 +105,5 @@ def estimated_problem(program: Program, options: CaptureOptions) -> Problem:
         Cluster((host,), (), "host"),
         groups=options.groups,
         microbatches=options.microbatches,
+        constraints=options.constraints.borders,
     )

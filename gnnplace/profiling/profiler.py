@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.cluster import Cluster
+from gnnplace.constraints.applying import Resolved, on_devices, resolve
+from gnnplace.constraints.constraints import Constraints
 from gnnplace.costs.tables import Tables
 from gnnplace.graph import coarsening
 from gnnplace.microbatching import with_microbatches
-from gnnplace.problem import Problem, build_problem
+from gnnplace.problem import PHASES, Problem, build_problem
 from gnnplace.profiling import cache as disk
 from gnnplace.profiling.detection import gpu_kind, gpu_names
 from gnnplace.profiling.estimation import OpTimes, estimated_times, measured_times
@@ -21,7 +24,7 @@ from gnnplace.profiling.measurement import measure_ops
 from gnnplace.profiling.roofline import estimate_ops
 from gnnplace.tracing.microbatching import buffer_turns, microbatched
 from gnnplace.tracing.program import Program, base_name
-from gnnplace.tracing.structure import program_graph
+from gnnplace.tracing.structure import ProgramGraph, program_graph
 
 Progress = Callable[[str], None]
 ORIENTATION = "cpu"  # the kind whose estimated costs decide the groups, on every machine alike
@@ -35,6 +38,7 @@ def profile(
     microbatches: int = 1,
     cache: bool = True,
     tables: Tables | None = None,
+    constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Problem:
     """Measure a program and put it on a cluster.
@@ -48,6 +52,7 @@ def profile(
         microbatches: M copies of forward and backward in flight.
         cache: Keep measured times on disk and use them.
         tables: Of ops' times on devices that are not here; those that are shipped by default.
+        constraints: Of modules; what they match is never grouped with what they do not.
         progress: Called with a line when something begins that takes seconds, and where times are
             from.
 
@@ -55,12 +60,16 @@ def profile(
         The problem; its `members` name ops of the program (or of `microbatched(program, M)`).
 
     Raises:
-        InputError: a device kind that is neither here nor known.
+        InputError: a device kind that is neither here nor known, or a pattern without a module.
+        InfeasibleError: constraints contradict each other.
         ExecutionError: an op failed while it was measured.
     """
     fine = program_graph(program)
+    asked = resolve(constraints or Constraints(), fine.module, fine.graph.names, progress)
+    asked.devices(cluster)  # a wrong name shows before anything is measured
+    fine = replace(fine, colocate=asked.classes(fine.colocate))
     cost = estimate_ops(program, ORIENTATION)
-    group = group_ops(program, groups)
+    group = _grouped(fine, cost, asked, groups)
     coarse = group_graph(program, fine, group, cost)
     count = coarse.graph.num_ops
     time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
@@ -88,6 +97,8 @@ def profile(
         error=error,
         source=source,
     )
+    if asked.pins or asked.forbids:
+        problem = on_devices(problem, asked.of_groups(group, count))
     turns = {(int(group[a]), int(group[b])) for a, b in buffer_turns(program)}
     return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
 
@@ -101,20 +112,33 @@ def mean_over_copies(
     return np.asarray(total / np.bincount(origin, minlength=len(program.ops)))
 
 
-def group_ops(program: Program, groups: int | None) -> NDArray[np.int32]:
+def group_ops(
+    program: Program, groups: int | None, constraints: Constraints | None = None
+) -> NDArray[np.int32]:
     """Group of each op; the same for every capture of the model, on every machine.
 
     Args:
         program: What to group.
         groups: Number to aim at; None: only what must not be parted is grouped.
+        constraints: Of modules; borders of groups.
     """
     fine = program_graph(program)
+    asked = resolve(constraints or Constraints(), fine.module, fine.graph.names)
+    fine = replace(fine, colocate=asked.classes(fine.colocate))
+    return _grouped(fine, estimate_ops(program, ORIENTATION), asked, groups)
+
+
+def _grouped(
+    fine: ProgramGraph, cost: NDArray[np.float64], asked: Resolved, groups: int | None
+) -> NDArray[np.int32]:
+    """Groups, none with ops of two phases or on both sides of a border. [num_ops]"""
+    apart = asked.borders(len(cost)) * len(PHASES) + fine.phase
     return coarsening.coarsen(
         fine.graph,
-        estimate_ops(program, ORIENTATION),
-        target=len(program.ops) if groups is None else groups,
+        cost,
+        target=len(cost) if groups is None else groups,
         unit=fine.colocate,
-        phase=fine.phase,
+        phase=apart,
         attach=fine.attach,
     )
 

@@ -42,8 +42,11 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
             f"problem {problem.name!r}: no op has a time for device kind {missing[0]!r}; "
             "profile the model on that cluster instead"
         )
-    if (problem.pin >= 0).any():
-        raise InputError(f"problem {problem.name!r}: ops are pinned to devices of its own cluster")
+    if (problem.pin >= 0).any() or problem.forbid is not None:
+        raise InputError(
+            f"problem {problem.name!r}: ops are pinned or forbidden to devices of its own cluster; "
+            "place it without --cluster, or take the problem without pins"
+        )
     return replace(problem, cluster=cluster)
 
 

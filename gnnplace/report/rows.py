@@ -96,8 +96,13 @@ def _verdict(verification: Verification | None) -> str:
     return "within tolerance" if verification.passed else "DIFFERS"
 
 
-def summary_lines(rows: Sequence[Row]) -> list[str]:
-    """Lower bound, and what the best placement leaves open."""
+def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
+    """Lower bound, and what the best placement leaves open.
+
+    Args:
+        rows: the comparison.
+        may_split: more devices than one could be used.
+    """
     placed = [row for row in rows if row.predicted is not None]
     if not placed:
         return ["no placer found a feasible placement"]
@@ -107,6 +112,7 @@ def summary_lines(rows: Sequence[Row]) -> list[str]:
         f"placement can be below it; the best here, {best.placer}, is within {best.gap or 0.0:.1%}"
     ]
     single = next((row for row in placed if row.placer == "single"), None)
-    if single and single.predicted and best.predicted and best.predicted > 0.97 * single.predicted:
+    known = single.predicted if single is not None and may_split else None
+    if known and best.predicted and best.predicted > 0.97 * known:
         lines.append("one device is best here: splitting gains less than 3 % (predicted)")
     return lines

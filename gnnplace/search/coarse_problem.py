@@ -4,7 +4,7 @@ The ops of one micro-batch, and those that are not cut, are grouped by ``graph.c
 other micro-batch gets the same groups. So the coarse problem has micro-batches in turn as the fine
 one has, and no group holds ops of two of them, which would make both wait for each other. Units
 that meet in a group become one, with all their copies. Ops of different phases, pins or kinds that
-can run them are never grouped.
+can run them, or devices that are forbidden to them, are never grouped.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def first_copy(problem: Problem) -> IntArray | None:
 def _codes(problem: Problem) -> NDArray[np.int8] | None:
     """What ops of a group have in common, as a number; None if there is too much. [n]"""
     runs = np.isfinite(problem.kind_times)
-    rows = np.column_stack([problem.phase, problem.pin, runs]).astype(np.int64)
+    barred = runs[:, :0] if problem.forbid is None else problem.forbid
+    rows = np.column_stack([problem.phase, problem.pin, runs, barred]).astype(np.int64)
     _, code = np.unique(rows, axis=0, return_inverse=True)
     return code.astype(np.int8).ravel() if code.max() <= MOST_CODES else None
 
@@ -137,4 +138,14 @@ def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
         estimated=np.bincount(group, problem.estimated, count) > 0,
         error={},
         source={},
+        forbid=_forbidden(problem, group, count),
     )
+
+
+def _forbidden(problem: Problem, group: IntArray, count: int) -> NDArray[np.bool_] | None:
+    """Whether a device is forbidden to an op of each group. [G, D]"""
+    if problem.forbid is None:
+        return None
+    forbid = np.zeros((count, problem.num_devices), dtype=bool)
+    np.logical_or.at(forbid, group, problem.forbid)
+    return forbid

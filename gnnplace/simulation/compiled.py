@@ -65,6 +65,10 @@ def least_times(problem: Problem) -> FloatArray:
     times = problem.kind_times.min(axis=1)
     pinned = np.flatnonzero(problem.pin >= 0)
     times[pinned] = problem.kind_times[pinned, problem.kind_of[problem.pin[pinned]]]
+    if problem.forbid is not None:
+        barred = np.flatnonzero(problem.forbid.any(axis=1))
+        left = np.where(problem.allowed[barred], problem.times[barred], np.inf)
+        times[barred] = left.min(axis=1)
     return np.where(np.isfinite(times), times, 0.0)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
+from gnnplace.constraints.constraints import Constraints, as_constraints
 from gnnplace.errors import InputError
 
 
@@ -18,6 +20,8 @@ class CaptureOptions:
         groups: ops of the problem to aim at; None: all but what must not be parted.
         microbatches: shares that the batch is cut into.
         accept_other_loss: cut it also where the loss of the shares is another one.
+        constraints: pins, forbids and what stays together: borders of groups; given as
+            ``Constraints``, a mapping or a YAML file.
     """
 
     optimizer: str = "sgd"
@@ -26,9 +30,17 @@ class CaptureOptions:
     groups: int | None = None
     microbatches: int = 1
     accept_other_loss: bool = False
+    constraints: Constraints = field(default_factory=Constraints)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "constraints", as_constraints(self.constraints))
         if self.groups is not None and self.groups < 1:
             raise InputError(f"groups {self.groups}: must be a positive number")
         if self.microbatches < 1:
             raise InputError(f"microbatches {self.microbatches}: must be a positive number")
+
+    def to_data(self) -> dict[str, Any]:
+        """What a placement's file says of it; constraints where there are any."""
+        data = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        asked = data.pop("constraints").patterns.to_data()
+        return data | ({"constraints": asked} if asked else {})

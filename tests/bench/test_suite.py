@@ -10,6 +10,8 @@ from gnnplace.cluster import preset_names
 from gnnplace.data.captured import shipped_store
 from gnnplace.data.datasets import find_dataset
 from gnnplace.data.random_families import TEST, TRAIN
+from gnnplace.placers.contract import training_chain
+from gnnplace.problem import write_problem
 from gnnplace.sharding.networks.registry import NETWORKS
 
 SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
@@ -157,3 +159,16 @@ def test_families_are_those_of_the_models():
     }
     assert {entry.labels["family"] for entry in told.values()} == set(told)
     assert told["bert"].labels["cluster"] == "drawn"
+
+
+def test_a_problem_of_a_suite_has_constraints(tmp_path):
+    """They are obeyed, tell its key from that without, and may not limit the number of devices."""
+    write_problem(tmp_path / "p.json", training_chain())
+    entry = {"file": "p.json", "constraints": {"pin": {"f0": "d1"}, "headroom": "10%"}}
+    plain, bound = ProblemEntry(file="p.json"), ProblemEntry(**entry)
+    problem = bound.load(tmp_path)
+    assert problem.pin[problem.graph.index["f0"]] == 1
+    assert problem.cluster.memory[0] == 0.9 * plain.load(tmp_path).cluster.memory[0]
+    assert bound.key != plain.key
+    with pytest.raises(ValueError, match="max_devices"):
+        ProblemEntry(file="p.json", constraints={"max_devices": 2})

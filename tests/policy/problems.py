@@ -29,7 +29,8 @@ def permuted_devices(problem: Problem, permutation: np.ndarray) -> Problem:
     devices = tuple(cluster.devices[d] for d in permutation)
     index = {device.name: i for i, device in enumerate(devices)}
     pin = np.array([-1 if d < 0 else index[cluster.devices[d].name] for d in problem.pin], np.int32)
-    return replace(problem, cluster=Cluster(devices, cluster.links), pin=pin)
+    forbid = None if problem.forbid is None else problem.forbid[:, permutation]
+    return replace(problem, cluster=Cluster(devices, cluster.links), pin=pin, forbid=forbid)
 
 
 def permuted_ops(problem: Problem, permutation: np.ndarray) -> Problem:
@@ -48,6 +49,7 @@ def permuted_ops(problem: Problem, permutation: np.ndarray) -> Problem:
         phase=problem.phase[permutation],
         colocate=tuple(problem.colocate[i] for i in permutation),
         pin=problem.pin[permutation],
+        forbid=None if problem.forbid is None else problem.forbid[permutation],
         module=tuple(problem.module[i] for i in permutation),
         members=tuple(problem.members[i] for i in permutation),
         estimated=problem.estimated[permutation],

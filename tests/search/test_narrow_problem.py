@@ -74,12 +74,15 @@ def test_small_graphs_and_grids_are_left_whole():
     assert narrow_problem(SearchSpace(store_problem("seq2seq-long", 4))) is None
 
 
-def test_a_pin_in_the_middle_of_a_segment_is_a_border():
+@pytest.mark.parametrize("what", ["pin", "forbid"])
+def test_a_pin_in_the_middle_of_a_segment_is_a_border(what):
     problem = contract.training_chain(num_layers=60, num_devices=3)
     pinned = np.full(problem.num_ops, -1, dtype=np.int32)
     unit = SearchSpace(problem).unit_order[30]
     pinned[problem.unit_of == unit] = 2
-    problem = replace(problem, pin=pinned)
+    barred = np.zeros((problem.num_ops, 3), dtype=bool)
+    barred[problem.unit_of == unit, :2] = True
+    problem = replace(problem, **({"pin": pinned} if what == "pin" else {"forbid": barred}))
     made = narrow_groups(SearchSpace(problem), 4)
     mine = np.unique(made.problem.unit_of[made.group[problem.unit_of == unit]])
     assert len(mine) == 1

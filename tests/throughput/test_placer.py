@@ -14,7 +14,7 @@ from gnnplace.cluster import Cluster, Device, Link, preset
 from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.contract import branches, training_chain
+from gnnplace.placers.contract import barred, branches, training_chain
 from gnnplace.problem import Problem
 from gnnplace.simulation import simulate
 from gnnplace.throughput import Throughput, ThroughputResult
@@ -78,7 +78,8 @@ def test_pins_classes_and_kinds_are_kept() -> None:
     problem = training_chain()
     pin = np.full(problem.num_ops, -1, dtype=np.int32)
     pin[problem.graph.index["f2"]] = 2
-    for cut in (replace(problem, pin=pin), with_microbatches(problem, 3), branches()):
+    pinned = replace(problem, pin=pin)
+    for cut in (pinned, with_microbatches(problem, 3), branches(), barred()):
         found = place(cut)
         simulation = simulate(cut, found.placement)
         assert simulation.feasible

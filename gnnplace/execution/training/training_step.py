@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gnnplace.constraints.constraints import Given
 from gnnplace.errors import InputError, MismatchError, UnsupportedError
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.setting import execution_mode
@@ -67,6 +68,7 @@ def compile(
     transport: str = "shm",
     timeout: float = 120.0,
     accept_other_loss: bool = False,
+    constraints: Given | None = None,
 ) -> TrainingStep:
     """A training step that runs where a placement says.
 
@@ -89,13 +91,21 @@ def compile(
         timeout: Seconds without progress after which a step is given up.
         accept_other_loss: Cut the batch also where the loss of its shares is another one; a
             placement file that was made so says it itself.
+        constraints: Those that the model of a placement in memory was grouped with.
 
     Raises:
         OtherLossError: the loss of the micro-batches is another one; names the op.
         FormatError, MismatchError: a placement of another model or cluster.
         InputError, UnsupportedError, CaptureError: model or optimizer that cannot be placed.
     """
-    plan = read_plan(placement, problem, microbatches=microbatches, groups=groups, dtype=dtype)
+    plan = read_plan(
+        placement,
+        problem,
+        microbatches=microbatches,
+        groups=groups,
+        dtype=dtype,
+        constraints=constraints,
+    )
     if accept_other_loss:
         plan = replace(plan, accept_other_loss=True)
     workload = _workload(model, inputs, loss)

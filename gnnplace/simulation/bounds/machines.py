@@ -2,7 +2,8 @@
 
 Parts are placement units, or units that are known to be on one device together: those that only
 one device is left to. A device is left to a part that allows it and whose state it holds. Devices
-of one kind are alike, a column of tables, but for those that ops are pinned to.
+of one kind are alike, a column of tables, but for those that ops are pinned to; and those that are
+forbidden to other ops are not alike.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ def machines_of(problem: Problem, copies: Copies) -> Machines:
     pinned = np.unique(problem.pin[problem.pin >= 0])
     kind = problem.kind_of.copy()
     kind[pinned] = len(problem.cluster.kinds) + np.arange(len(pinned))
+    if problem.forbid is not None:
+        alike = np.unique(problem.forbid, axis=1, return_inverse=True)[1].ravel()
+        kind = kind * (int(alike.max()) + 1) + alike
     _, first, column_of = np.unique(kind, return_index=True, return_inverse=True)
     by_group = np.argsort(copies.of, kind="stable")
     times = problem.kind_times.take(problem.kind_of[first], axis=1)[by_group]

@@ -1,0 +1,81 @@
+"""A placement that a command is given, and the problem or model that it is of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace import api
+from gnnplace.cli.console import say
+from gnnplace.cli.options import CAPTURE, add_capture_options
+from gnnplace.errors import MismatchError
+from gnnplace.files import read_json
+from gnnplace.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, Placement
+from gnnplace.problem import Problem
+
+
+def add_placed(parser: ArgumentParser, *placements: str) -> None:
+    """Declares what was placed and its placements.
+
+    Args:
+        parser: the parser of a command.
+        placements: their names.
+    """
+    parser.add_argument("what", metavar="MODEL", help="The model or problem file that was placed.")
+    for name in placements:
+        parser.add_argument(name, help="A placement file.")
+    parser.add_argument(
+        "--cluster",
+        default=None,
+        help="The cluster it was made for; by default what the placement's file says.",
+    )
+    add_capture_options(parser)
+
+
+def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, api.Constraints]:
+    """The problem of a placement, the placement, and the constraints that it was made with.
+
+    Raises:
+        FormatError, MismatchError: it is no placement, or one of another problem.
+    """
+    data = read_json(path)
+    stored = data.get(CONSTRAINTS_KEY) if isinstance(data, dict) else None
+    asked = api.as_constraints(stored if isinstance(stored, dict) else None)
+    options = placed_options(args, data)
+    if api.is_problem_file(args.what):
+        problem = api.read_on_cluster(args.what, args.cluster)
+        placement, problem = api.read_placement_for(path, problem)
+        return problem, placement, asked
+    cluster = args.cluster or cluster_of(data)
+    problem = api.read_or_profile(args.what, cluster, options, say)
+    placement, problem = api.read_placement_for(path, problem)
+    return problem, placement, asked
+
+
+def placed_options(args: Namespace, data: Any) -> api.CaptureOptions:
+    """The options that the placement was made with; a placement from elsewhere has none."""
+    stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    given = {key: getattr(args, key) for key in CAPTURE}
+    if isinstance(stored, dict):
+        given.update({key: stored[key] for key in (*CAPTURE, "constraints") if key in stored})
+    given["microbatches"] = max(given["microbatches"], api.placed_microbatches(data))
+    return api.CaptureOptions(**given)
+
+
+def cluster_of(data: Any) -> str:
+    """The cluster that a placement's file names, or ``cpu:N`` or ``cuda:N`` by its devices."""
+    known = data.get(CLUSTER_KEY) if isinstance(data, dict) else None
+    if isinstance(known, str):
+        return known
+    sequence = data.get("sequence") if isinstance(data, dict) else None
+    devices = data.get("device") if isinstance(data, dict) else None
+    names = list(sequence) if isinstance(sequence, dict) else []
+    names = names or sorted(set(devices.values())) if isinstance(devices, dict) else names
+    kinds = {str(name).partition(":")[0] for name in names}
+    if len(kinds) != 1 or not kinds <= {"cpu", "cuda"}:
+        raise MismatchError(
+            "placement: its devices are not those of this machine (cpu:N or cuda:N); give the "
+            "cluster it was made for with --cluster and --mode emulated"
+        )
+    return f"{kinds.pop()}:{len(names)}"

@@ -1,0 +1,1 @@
+"""Questions about an answer: what bounds the step, why devices idle, what else would cost."""

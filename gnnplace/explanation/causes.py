@@ -1,0 +1,137 @@
+"""What each op of a simulated step waits for before it starts.
+
+An op starts when its device is free and all inputs are there (rule 1 of the step-time semantics).
+What holds it is the last of: the finish of the op before it on its device; the end of a copy that
+its device makes itself (``sender_busy``); the arrival of a tensor from another device. Seconds
+between that and the start are overheads of messages. Complexity: O(n + consumptions + transfers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.problem import Problem
+from gnnplace.simulation import Simulation
+
+IntArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What holds an op until it starts.
+
+    Attributes:
+        end: seconds at which it lets go.
+        op: the op before it on its device, or the one that makes what is sent.
+        transfer: the transfer that it waits for, -1 if it waits for the op itself.
+        copies: the transfer is a copy that the op's own device makes for another one.
+    """
+
+    end: float
+    op: int
+    transfer: int = -1
+    copies: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Causes:
+    """The causes of one simulated step.
+
+    Attributes:
+        problem: what was placed.
+        simulation: the step; it must run.
+    """
+
+    problem: Problem
+    simulation: Simulation
+
+    @cached_property
+    def sequences(self) -> list[IntArray]:
+        """Ops of each device in the order they run. [D]"""
+        s = self.simulation
+        placed = s.device[s.order]
+        return [s.order[placed == d] for d in range(self.problem.num_devices)]
+
+    @cached_property
+    def before(self) -> IntArray:
+        """The op before each op on its device, -1 for the first. [n]"""
+        before = np.full(self.problem.num_ops, -1, dtype=np.int32)
+        for ops in self.sequences:
+            before[ops[1:]] = ops[:-1]
+        return before
+
+    @cached_property
+    def producer(self) -> IntArray:
+        """The op whose tensor each transfer sends. [K]"""
+        return self.problem.graph.producer[self.simulation.transfers.tensor]
+
+    @cached_property
+    def incoming(self) -> list[list[int]]:
+        """Transfers that bring an op's inputs. [n]"""
+        graph, moved = self.problem.graph, self.simulation.transfers
+        ends = zip(moved.tensor.tolist(), moved.target.tolist(), strict=True)
+        at = {end: i for i, end in enumerate(ends)}
+        found: list[list[int]] = [[] for _ in range(graph.num_ops)]
+        device = self.simulation.device.tolist()
+        tensors = graph.consumption_tensor.tolist()
+        for tensor, op in zip(tensors, graph.consumer.tolist(), strict=True):
+            transfer = at.get((tensor, device[op]))
+            if transfer is not None:
+                found[op].append(transfer)
+        return found
+
+    @cached_property
+    def copies(self) -> list[list[int]]:
+        """Transfers that each device copies itself, by their end. [D]"""
+        moved, busy = self.simulation.transfers, self.problem.cluster.sender_busy
+        found: list[list[int]] = [[] for _ in range(self.problem.num_devices)]
+        for k in np.argsort(moved.end, kind="stable").tolist():
+            if busy[moved.source[k], moved.target[k]]:
+                found[moved.source[k]].append(k)
+        return found
+
+    def of(self, op: int) -> Cause | None:
+        """What holds an op; None for one that nothing comes before.
+
+        Of several that let go at one instant it is the op before, then a copy, then an arrival.
+        """
+        moved, found = self.simulation.transfers, []
+        for k in self.incoming[op]:
+            found.append((float(moved.arrival[k]), 0, Cause(float(moved.arrival[k]), -1, k)))
+        copy = self._copy_before(op)
+        if copy >= 0:
+            found.append((float(moved.end[copy]), 1, Cause(float(moved.end[copy]), -1, copy, True)))
+        if self.before[op] >= 0:
+            end = float(self.simulation.finish[self.before[op]])
+            found.append((end, 2, Cause(end, int(self.before[op]))))
+        if not found:
+            return None
+        cause = max(found, key=lambda entry: entry[:2])[2]
+        if cause.transfer < 0:
+            return cause
+        return Cause(cause.end, int(self.producer[cause.transfer]), cause.transfer, cause.copies)
+
+    def _copy_before(self, op: int) -> int:
+        """The last copy that the op's device makes of what comes before it there, or -1."""
+        place = int(self._place[op])
+        device, start = int(self.simulation.device[op]), float(self.simulation.start[op])
+        last = int(np.searchsorted(self._copy_ends[device], start, side="right")) - 1
+        for k in reversed(self.copies[device][: last + 1]):
+            if self._place[self.producer[k]] < place:
+                return k
+        return -1
+
+    @cached_property
+    def _place(self) -> IntArray:
+        """Place of each op in the order of all. [n]"""
+        place = np.empty(self.problem.num_ops, dtype=np.int32)
+        place[self.simulation.order] = np.arange(self.problem.num_ops)
+        return place
+
+    @cached_property
+    def _copy_ends(self) -> list[NDArray[np.float64]]:
+        return [self.simulation.transfers.end[copies] for copies in self.copies]
