@@ -51,9 +51,13 @@ class QuickFlags(Flags):  # type: ignore[misc]
         return HASH
 
     def __eq__(self, other: object) -> bool:
-        """Whether all values are equal."""
-        same = isinstance(other, Flags) and self._values == other._values
-        return same or bool(super().__eq__(other))
+        """Whether all values are equal; what neither has set is its default in both."""
+        if not isinstance(other, Flags):
+            return False
+        mine, others = self._values, other._values
+        return mine == others or all(
+            getattr(self, name) == getattr(other, name) for name in mine.keys() | others.keys()
+        )
 
 
 HASH = hash(Flags())
