@@ -6,6 +6,9 @@ The command line prints it and exits with the class's ``exit_code``; nothing els
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class GnnplaceError(Exception):
     """Base of all errors raised on purpose. ``exit_code`` is what the command line returns."""
@@ -55,3 +58,12 @@ class ExecutionError(GnnplaceError):
 
 class ChangedWarning(UserWarning):
     """One line about what a captured step does otherwise than the model; the command prints it."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for a name close to one that is known; empty where none is."""
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    if not near:
+        return ""
+    return f"; did you mean {' or '.join(repr(by_lower[each]) for each in near)}?"

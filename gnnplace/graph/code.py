@@ -4,6 +4,7 @@ Numba optimises a function's module, then the module with all that the function 
 it, and makes machine code of that. Here
 
 * functions that are only declared in a module get no passes of their own;
+* loops are not unrolled, which would make a fifth more code to no avail;
 * an inner kernel's module is not optimised as a whole but for inlining and counts of references,
   and no machine code is made of it: the kernels above it have it compiled into them, and optimise
   it there. Its cache on disk holds LLVM's bitcode alone.
@@ -83,7 +84,20 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
         passes = llvm.create_new_module_pass_manager()
         passes.add_global_dead_code_eliminate_pass()
         passes.run(self._final_module, builder)
-        super()._optimize_final_module()
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+        self._run_all_passes()
+
+    def _run_all_passes(self) -> None:
+        """Runs LLVM's own pipeline, but for unrolling: code twice as long that is no quicker."""
+        options = llvm.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization, options.loop_unrolling = True, False
+        builder = llvm.create_pass_builder(self._codegen._tm, options)
+        passes = builder.getModulePassManager()
+        passes.add_refprune_pass()
+        passes.run(self._final_module, builder)
 
 
 class _NoEnvironment:
