@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, names_in, print_json, print_lines, say
+from gnnplace.cli.console import console, names_in, print_json, print_lines
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
     add_capture_options,
@@ -17,6 +17,7 @@ from gnnplace.cli.options import (
     capture_options,
 )
 from gnnplace.cli.place import read_problem_of
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.problem import Problem
 from gnnplace.report.intervals import interval_row, interval_table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, open_store, output_folder, say
+from gnnplace.cli.console import console, open_store, output_folder
 from gnnplace.cli.options import (
     AUTO,
     add_capture_options,
@@ -17,6 +17,7 @@ from gnnplace.cli.options import (
     add_search_options,
     capture_options,
 )
+from gnnplace.cli.progress import say
 from gnnplace.report.rows import summary_lines
 from gnnplace.report.tables import comparison_table
 from gnnplace.report.units import eager_line, seconds_text

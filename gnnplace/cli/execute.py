@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, open_store, print_json, say, say_kept
+from gnnplace.cli.console import check_output, console, open_store, print_json, say_kept
 from gnnplace.cli.execute_plan import is_plan, run_plan
 from gnnplace.cli.numbers import STEPS, add_number
 from gnnplace.cli.options import (
@@ -20,6 +20,7 @@ from gnnplace.cli.options import (
     add_json,
     add_run_options,
 )
+from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError, MismatchError
 from gnnplace.files import read_json
 from gnnplace.placement import OPTIONS_KEY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json, say
+from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
     add_capture_options,
@@ -15,6 +15,7 @@ from gnnplace.cli.options import (
     add_search_options,
     capture_options,
 )
+from gnnplace.cli.progress import say
 
 SUMMARY = "Measures placements that differ, and how well they were predicted."
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.console import check_output, console, print_json
 from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_number
 from gnnplace.cli.options import (
     add_capture_options,
@@ -19,6 +19,7 @@ from gnnplace.cli.options import (
     add_search_options,
     capture_options,
 )
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from gnnplace.cli import interrupts
-from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.errors import GnnplaceError, InputError, suggestion
 
 if TYPE_CHECKING:  # imported when a command is parsed: Ctrl-C meanwhile is one line as well
     from jsonargparse import ArgumentParser, Namespace
@@ -144,8 +144,10 @@ def _run(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
-        raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}")
-    from gnnplace.cli.console import changes_said, show_progress
+        near = suggestion(name, COMMANDS)
+        raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}{near}")
+    from gnnplace.cli.console import changes_said
+    from gnnplace.cli.progress import show_progress, working
 
     show_progress("--quiet" not in rest)
     rest = [argument for argument in rest if argument != "--quiet"]
@@ -153,14 +155,14 @@ def _run(arguments: list[str]) -> int:
         from gnnplace.cli.train import run as train
 
         with changes_said():
-            return train(rest)
+            return train(rest, quiet="--quiet" in arguments)
     chosen = command(name)
     parser = parser_of(name, chosen)
     args = parser.parse_args(rest)
     from gnnplace.cli.numbers import check_numbers
 
     check_numbers(parser, args)
-    with changes_said(), _profiled(args):
+    with working(f"gnnplace {name}"), changes_said(), _profiled(args):
         return chosen.run(args)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, correction, say, say_idle
+from gnnplace.cli.console import check_output, console, correction, say_idle
 from gnnplace.cli.options import (
     AUTO,
     add_calibration,
@@ -25,6 +25,7 @@ from gnnplace.cli.options import (
     options_entry,
     placer_options,
 )
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import in_place, read_json, write_json
 from gnnplace.placement import OPTIONS_KEY, placement_to_data

@@ -5,9 +5,10 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.console import check_output, print_json, print_lines
 from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number
 from gnnplace.cli.options import add_json, add_output
+from gnnplace.cli.progress import say
 from gnnplace.files import write_text
 from gnnplace.report.plan_page import plan_page
 from gnnplace.report.plans import plan_lines

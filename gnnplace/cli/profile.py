@@ -6,7 +6,7 @@ import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, correction, say
+from gnnplace.cli.console import check_output, console, correction
 from gnnplace.cli.options import (
     add_calibration,
     add_capture_options,
@@ -17,6 +17,7 @@ from gnnplace.cli.options import (
     cluster_help,
     options_entry,
 )
+from gnnplace.cli.progress import say
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
 from gnnplace.report.units import seconds_text

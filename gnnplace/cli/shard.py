@@ -5,9 +5,10 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace.cli import shard_counts, shard_run
-from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.console import check_output, print_json, print_lines
 from gnnplace.cli.numbers import NOT_NEGATIVE, SECONDS, STEPS, add_number
 from gnnplace.cli.options import add_json, add_output, add_split_options, split_options
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.report.pictures import check_drawable
 from gnnplace.report.sharding import (
