@@ -7,6 +7,7 @@ from jsonargparse import ArgumentParser, Namespace
 from gnnplace import api
 from gnnplace.cli.console import check_output, console
 from gnnplace.cli.options import add_capture_options, add_output, capture_options, options_entry
+from gnnplace.cli.progress import say
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
 from gnnplace.report.units import bytes_text
@@ -30,6 +31,7 @@ def run(args: Namespace) -> int:
     """Captures and writes."""
     check_output(args.output)
     options = capture_options(args)
+    say(f"capturing the step of {args.model}")
     program = api.capture(args.model, options=options, fake=args.fake)
     problem = api.estimated_problem(program, options)
     write_json(args.output, problem_to_data(problem) | options_entry(options))

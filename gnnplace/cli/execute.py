@@ -84,6 +84,7 @@ def run(args: Namespace) -> int:
     check_output(args.trace)
     data, store = read_json(args.placement), open_store(args.store)
     options = _placed_options(args, data)
+    say(f"capturing the step of {args.model}")
     program = api.capture(args.model, options=options)
     api.say_batch(program, say)
     cluster = api.resolve_cluster(args.cluster or _cluster_of(data))
@@ -101,6 +102,7 @@ def run(args: Namespace) -> int:
         store=store,
         label=args.model,
         hosts=hosts,
+        progress=say,
     )
     say_kept(done.fault)
     predicted = api.simulate(problem, placement)
@@ -110,7 +112,7 @@ def run(args: Namespace) -> int:
             from_execution(problem, done.execution, placement.placer or "placement"),
         ]
         write_trace(args.trace, timelines)
-    eager = {} if _without_eager(args, options) else api.eager_times(args.model, options)
+    eager = {} if _without_eager(args, options) else api.eager_times(args.model, options, say)
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
     _print_run(args, done, predicted.step_time, eager, memory, options)

@@ -2,7 +2,8 @@
 
 On a terminal a bar stands from the second second on: what is being done, how much of it where a
 line says so ("40 of 119"), and for how long; what is done stays above it with its seconds.
-Elsewhere every line is printed as it is, and with ``--quiet`` nothing is.
+Elsewhere every line is printed as it is, of those that count one now and then; with ``--quiet``
+nothing is.
 
 The bar is drawn by a thread, and commands fork workers: nothing is drawn while one is forked, and
 the new process has no bar.
@@ -108,6 +109,7 @@ class _State:
 
     shown = True
     bar: Bar | None = None
+    counted = ("", 0.0)  # the last line that counts, without its count, and when it was printed
 
 
 def show_progress(shown: bool) -> None:
@@ -139,8 +141,19 @@ def say(line: str) -> None:
         if _State.bar is not None:
             _State.bar.say(line)
             return
-        sys.stderr.write(f"  {line}\n")
-        sys.stderr.flush()
+        if not _is_counted_again(line):
+            sys.stderr.write(f"  {line}\n")
+            sys.stderr.flush()
+
+
+def _is_counted_again(line: str) -> bool:
+    """Whether a line counts on from one that was printed a moment ago: a log needs not all."""
+    plain, now = _without_count(line), time.monotonic()
+    known, since = _State.counted
+    if plain == line or (plain == known and now - since < AFTER):
+        return plain != line
+    _State.counted = (plain, now)
+    return False
 
 
 def pause() -> None:

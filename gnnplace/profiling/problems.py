@@ -56,6 +56,7 @@ def profile_model(
     tables = with_table(table)
     _check_kinds(tables, cluster, table)
     if isinstance(model, str):
+        (progress or str)(f"capturing the step of {model}")
         # Where nothing can be measured nothing needs to be allocated, however large the model.
         model = capture_model(model, options=options, fake=not any_local(cluster))
         say_batch(model, progress)

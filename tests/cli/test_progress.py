@@ -39,7 +39,7 @@ def test_what_is_done_stays_and_what_is_counted_does_not(bar: Bar, written: Term
     bar.say("placing")
     bar.close()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "\n", written.getvalue())
-    kept = [line for line in plain.splitlines() if line.startswith("  ")]
+    kept = [line for line in plain.splitlines() if line.startswith("  ") and line.strip()]
     assert kept[0].startswith("  capturing")
     assert "1 of 4" not in "".join(kept)
     assert any("3 of 4" in line for line in kept)
@@ -76,6 +76,13 @@ def test_a_worker_has_no_bar(monkeypatch: pytest.MonkeyPatch, written: Terminal)
             assert os.waitpid(child, 0)[1] == 0
         assert progress._State.bar is not None
     assert progress._State.bar is None
+
+
+def test_a_log_has_one_of_many_lines_that_count(capsys: pytest.CaptureFixture[str]) -> None:
+    for k in range(5):
+        say(f"timing: step {k + 1} of 5")
+    say("done")
+    assert capsys.readouterr().err == "  timing: step 1 of 5\n  done\n"
 
 
 def test_lines_where_nobody_watches_and_none_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
