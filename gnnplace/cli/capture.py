@@ -6,7 +6,13 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console
-from gnnplace.cli.options import add_capture_options, add_output, capture_options, options_entry
+from gnnplace.cli.options import (
+    add_capture_options,
+    add_output,
+    capture_options,
+    model_help,
+    options_entry,
+)
 from gnnplace.cli.progress import say
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
@@ -17,7 +23,7 @@ SUMMARY = "Writes a model's step as a graph: a problem with estimated times on o
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
+    parser.add_argument("model", help=model_help())
     add_output(parser, "The file to write, such as graph.json.")
     parser.add_argument(
         "--fake",

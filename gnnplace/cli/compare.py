@@ -15,6 +15,8 @@ from gnnplace.cli.options import (
     add_objective,
     add_search_options,
     capture_options,
+    cluster_help,
+    model_help,
 )
 from gnnplace.cli.place import read_problem_of
 from gnnplace.cli.progress import say
@@ -30,10 +32,8 @@ SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", help="A problem file or a model.")
-    parser.add_argument(
-        "--cluster", default=None, help="cpu:N, cuda:N, auto, a preset's name or a YAML file."
-    )
+    parser.add_argument("what", help=model_help("A problem file, or a model"))
+    parser.add_argument("--cluster", default=None, help=cluster_help())
     parser.add_argument(
         "--placers",
         default="",

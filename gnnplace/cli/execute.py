@@ -19,6 +19,7 @@ from gnnplace.cli.options import (
     add_fresh,
     add_json,
     add_run_options,
+    model_help,
 )
 from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError, MismatchError
@@ -32,12 +33,13 @@ if TYPE_CHECKING:
     from gnnplace.execution.result import WorkerMemory
     from gnnplace.runtime.hosts import Hosts
 
+RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
 SUMMARY = "Runs a placement or a joint plan on workers, checks it, and measures it."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", help="The model that was placed.")
+    parser.add_argument("model", help=model_help("The model that was placed"))
     parser.add_argument("placement", help="The placement file, or the file of a joint plan.")
     parser.add_argument(
         "--cluster",
@@ -221,6 +223,7 @@ def _print_run(
         out.print(f"memory of {name}: {_memory_text(found, memory[name])}", soft_wrap=True)
     if eager:
         out.print(eager_line(eager), soft_wrap=True)
+    out.print(RUN_WORDS, soft_wrap=True)
 
 
 def _memory_text(found: WorkerMemory, predicted: float) -> str:

@@ -14,6 +14,7 @@ from gnnplace.cli.options import (
     add_run_options,
     add_search_options,
     capture_options,
+    model_help,
 )
 from gnnplace.cli.progress import say
 
@@ -22,7 +23,7 @@ SUMMARY = "Measures placements that differ, and how well they were predicted."
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
+    parser.add_argument("model", help=model_help())
     parser.add_argument(
         "--cluster", required=True, help="Devices of this machine: cpu:N, cuda:N or auto."
     )

@@ -56,6 +56,7 @@ hf:CONFIG or module:callable; C is cpu:N, cuda:N, auto, a preset or a YAML file.
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells have them: 128 + the signal's number
 LONGEST = 1000  # characters of an error's line
+MOST_FAULTS = 20  # of a file, that are told
 STDOUT = 1  # its descriptor
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_MEMORY = ("allocate memory", "start new thread", "bad_alloc", "out of memory")
@@ -101,7 +102,7 @@ def run(arguments: list[str]) -> int:
         told = _told(error)
         if told is None:
             raise
-        return _fail(*told)
+        return _fail(*told, getattr(error, "faults", ()))
     finally:
         interrupts.unwatch()
 
@@ -190,11 +191,18 @@ def parser_of(name: str, chosen: Command) -> ArgumentParser:
     return parser
 
 
-def _fail(message: str, code: int) -> int:
+def _fail(message: str, code: int, faults: Sequence[str] = ()) -> int:
+    """Prints a line, or one for each of several faults."""
+    lines = list(faults[:MOST_FAULTS]) if len(faults) > 1 else [message]
+    if len(faults) > MOST_FAULTS:
+        lines.append(f"and {len(faults) - MOST_FAULTS} more faults")
+    with suppress(OSError):  # stderr may be as full as what this is about
+        sys.stderr.write("".join(f"gnnplace: {_line(text)}\n" for text in lines if text))
+    return code
+
+
+def _line(message: str) -> str:
     line = " ".join(part.strip() for part in message.splitlines() if part.strip())
     if len(line) > LONGEST:  # a name out of a broken file may be a page
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
-    if line:
-        with suppress(OSError):  # stderr may be as full as what this is about
-            sys.stderr.write(f"gnnplace: {line}\n")
-    return code
+    return line

@@ -22,6 +22,8 @@ from gnnplace.cli.options import (
     add_placer_options,
     add_search_options,
     capture_options,
+    cluster_help,
+    model_help,
     options_entry,
     placer_options,
 )
@@ -31,7 +33,7 @@ from gnnplace.files import in_place, read_json, write_json
 from gnnplace.placement import OPTIONS_KEY, placement_to_data
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
-from gnnplace.problem import Problem
+from gnnplace.problem import Problem, problem_to_data
 from gnnplace.report.intervals import interval_keys
 from gnnplace.report.tables import memory_lines
 
@@ -44,13 +46,17 @@ SUMMARY = "Finds a device for every op and a sequence for every device."
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", help="A problem file or a model.")
-    parser.add_argument(
-        "--cluster", default=None, help="cpu:N, cuda:N, auto, a preset's name or a YAML file."
-    )
+    parser.add_argument("what", help=model_help("A problem file, or a model"))
+    parser.add_argument("--cluster", default=None, help=cluster_help())
     add_placer_options(parser)
     add_objective(parser)
     add_output(parser, "The file to write, such as placement.json.")
+    parser.add_argument(
+        "--problem",
+        default=None,
+        help="Write the problem that was placed too, as problem.json: what simulate, report and "
+        "place take instead of the model.",
+    )
     add_search_options(parser)
     add_capture_options(parser, auto=True)
     add_fresh(parser)
@@ -61,6 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Places a problem or a model and writes the placement."""
     check_output(args.output)
+    check_output(args.problem)
     api.check_budget(args.budget)
     api.check_headroom(args.headroom)
     given = placer_options(args)
@@ -80,6 +87,8 @@ def run(args: Namespace) -> int:
     )
     options, problem, result = _placed(args, place, correct)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
+    if args.problem is not None:
+        write_json(args.problem, problem_to_data(problem) | captured_as(args, options))
     write_json(args.output, data | captured_as(args, options))
     out = console(args.output)
     out.print(f"{result}; written to {args.output}", soft_wrap=True)

@@ -6,8 +6,8 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, print_json, print_lines
-from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number
-from gnnplace.cli.options import add_json, add_output
+from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number, size
+from gnnplace.cli.options import add_json, add_output, cluster_help, model_help
 from gnnplace.cli.progress import say
 from gnnplace.files import write_text
 from gnnplace.report.plan_page import plan_page
@@ -18,9 +18,11 @@ SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", metavar="MODEL", help="The model to train.")
+    parser.add_argument("what", metavar="MODEL", help=model_help("The model to train"))
     parser.add_argument(
-        "--cluster", required=True, help="The devices: a preset's name, a YAML file, or cpu:N."
+        "--cluster",
+        required=True,
+        help=cluster_help("The devices: a preset's name, a YAML file, or cpu:N"),
     )
     add_number(
         parser,
@@ -39,10 +41,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_number(
         parser,
         "--memory-limit",
-        float,
+        size,
         POSITIVE,
         default=None,
-        help="The bytes that every device has, instead of its own.",
+        help="The bytes that every device has, as 16GB, instead of its own.",
     )
     parser.add_argument(
         "--headroom",

@@ -15,6 +15,7 @@ from gnnplace.cli.options import (
     add_output,
     capture_options,
     cluster_help,
+    model_help,
     options_entry,
 )
 from gnnplace.cli.progress import say
@@ -27,7 +28,7 @@ SUMMARY = "Measures a model's ops and writes the problem of placing it."
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
+    parser.add_argument("model", help=model_help())
     parser.add_argument("--cluster", required=True, help=cluster_help())
     add_links(parser)
     add_output(parser, "The file to write, such as problem.json.")

@@ -68,7 +68,7 @@ def execute_placement(
     source: str = "execute",
     label: str | None = None,
     hosts: Hosts | None = None,
-    progress: Callable[[str], None] = str,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Executed:
     """Runs a placement for real and checks it against one process.
 
