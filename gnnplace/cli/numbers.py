@@ -82,7 +82,10 @@ def size(text: str) -> float:
     Raises:
         ValueError: it is none of these.
     """
-    return float(read_size(text))
+    try:
+        return float(text)  # of whatever sign: the range says what is wrong with it
+    except ValueError:
+        return float(read_size(text))
 
 
 def check_numbers(parser: ArgumentParser, args: Namespace) -> None:
