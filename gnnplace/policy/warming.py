@@ -224,4 +224,5 @@ class _Teller(event.Listener):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    warm(sys.argv[1:] or None, progress=print)
+    # Of placers that are named, what small problems need: ``beside`` starts this.
+    warm(sys.argv[1:] or None, progress=print, num_ops=0 if sys.argv[1:] else None)
