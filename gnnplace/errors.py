@@ -6,11 +6,20 @@ The command line prints it and exits with the class's ``exit_code``; nothing els
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
 
 class GnnplaceError(Exception):
-    """Base of all errors raised on purpose. ``exit_code`` is what the command line returns."""
+    """Base of all errors raised on purpose.
+
+    Attributes:
+        exit_code: what the command line returns.
+        faults: a line for each fault, where an input had several; the command line prints all.
+    """
 
     exit_code = 2
+    faults: tuple[str, ...] = ()
 
 
 class InputError(GnnplaceError, ValueError):
@@ -55,3 +64,27 @@ class ExecutionError(GnnplaceError):
 
 class ChangedWarning(UserWarning):
     """One line about what a captured step does otherwise than the model; the command prints it."""
+
+
+def of_faults(kind: type[GnnplaceError], faults: Sequence[str], source: str = "") -> GnnplaceError:
+    """One error for all faults of an input.
+
+    Args:
+        kind: its class.
+        faults: one line each, at least one.
+        source: what the lines begin with, such as the name of a file.
+    """
+    lines = [f"{source}: {fault}" if source else fault for fault in faults]
+    more = len(lines) - 1
+    error = kind(lines[0] + (f" (and {more} more fault{'s' * (more > 1)})" if more else ""))
+    error.faults = tuple(lines)
+    return error
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for a name close to one that is known; empty where none is."""
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    if not near:
+        return ""
+    return f"; did you mean {' or '.join(repr(by_lower[each]) for each in near)}?"

@@ -12,21 +12,71 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar, get_args
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, InputError, of_faults
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+NUMBER = r"((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
+SIZE = re.compile(NUMBER + r"\s*([kmgtKMGT]i?)?([bB])?")
+UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+UNITS |= {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
 DESCRIPTOR = re.compile(r"/dev/(stdin|stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 PLAIN_MESSAGES = {
     "extra_forbidden": "unknown key (keys of your own must begin with 'x-')",
     "missing": "required key is missing",
     "finite_number": "must be a finite number",
 }
+
+
+def read_size(given: Any) -> Any:
+    """Bytes as people write them, "16GB" or "512MiB"; numbers, and what is no text, as they are.
+
+    Raises:
+        ValueError: a text that is none.
+    """
+    if not isinstance(given, str):
+        return given
+    found = SIZE.fullmatch(given.strip())
+    if found is None:
+        raise ValueError(f"{given!r} is no size; write bytes, as 16e9, '16GB' or '512MiB'")
+    return float(found[1]) * UNITS[(found[2] or "").lower()]
+
+
+def read_rate(given: Any) -> Any:
+    """Bytes per second as people write them, "12GB/s" or "100Gbit/s"; numbers as they are.
+
+    Raises:
+        ValueError: a text that is none.
+    """
+    if not isinstance(given, str):
+        return given
+    text = given.strip()
+    found = SIZE.fullmatch(text.removesuffix("/s").removesuffix("it") if text[-2:] == "/s" else "")
+    if found is None or (found[3] == "b") != text.endswith("bit/s"):
+        raise ValueError(
+            f"{given!r} is no bandwidth; write bytes per second, as 12e9 or '12GB/s', or bits, as "
+            "'100Gbit/s'"
+        )
+    bits = 8.0 if found[3] == "b" else 1.0
+    return float(found[1]) * UNITS[(found[2] or "").lower()] / bits
+
+
+Bytes = Annotated[float, BeforeValidator(read_size), Field(ge=0)]
+"""Bytes in files: a number, or a text such as "16GB"."""
+Rate = Annotated[float, BeforeValidator(read_rate), Field(gt=0)]
+"""Bytes per second in files: a number, or a text such as "12GB/s"."""
 
 
 class Schema(BaseModel):
@@ -57,22 +107,30 @@ def parse(schema: type[ModelT], data: Any, source: str) -> ModelT:
     """Validates ``data`` against ``schema``.
 
     Raises:
-        FormatError: naming ``source``, the first faulty key path and what is wrong there.
+        FormatError: naming ``source``, every faulty key path and what is wrong there.
     """
+    _check_format(schema, data, source)
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        faults = error.errors(include_url=False)
-        raise FormatError(f"{source}: {_describe(faults[0])}{_more(len(faults) - 1)}") from None
+        faults = [_describe(fault) for fault in error.errors(include_url=False)]
+        raise of_faults(FormatError, list(dict.fromkeys(faults)), source) from None
+
+
+def _check_format(schema: type[BaseModel], data: Any, source: str) -> None:
+    """Refuses a file of ours of another kind in one line, instead of all its keys."""
+    given = str(data.get("format", "")) if isinstance(data, dict) else ""
+    field = schema.model_fields.get("format")
+    wanted = () if field is None else get_args(field.annotation)
+    if given.startswith("gnnplace-") and wanted and given not in wanted:
+        raise FormatError(f"{source}: format: it is a {given} file; {wanted[0]} is wanted here")
+    if given.startswith("gnnplace-") and field is None:
+        raise FormatError(f"{source}: format: it is a {given} file; another kind is wanted here")
 
 
 def _describe(fault: Any) -> str:
     message = PLAIN_MESSAGES.get(fault["type"], fault["msg"])
     return f"{key_path(fault['loc'])}: {message.removeprefix('Value error, ')}"
-
-
-def _more(count: int) -> str:
-    return f" (and {count} more faults)" if count > 1 else " (and 1 more fault)" if count else ""
 
 
 def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

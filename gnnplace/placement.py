@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,10 +15,10 @@ from pydantic import Field
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.microbatching import with_microbatches
+from gnnplace.problem import OPTIONS_KEY as OPTIONS_KEY
 from gnnplace.problem import Problem
 
-OPTIONS_KEY = "x-capture"  # of a placement file: how the model was captured
-CONSTRAINTS_KEY = "x-constraints"  # likewise: what was asked of the placement
+CONSTRAINTS_KEY = "x-constraints"  # of a placement file: what was asked of the placement
 CLUSTER_KEY = "x-cluster"  # likewise: what the cluster was called
 IntArray = NDArray[np.int32]
 
@@ -83,7 +84,7 @@ def placement_from_data(data: Any, problem: Problem, source: str = "placement") 
     if file.fingerprint is not None and file.fingerprint != problem.fingerprint:
         raise MismatchError(
             f"{source}: fingerprint: the placement was made for another problem than "
-            f"{problem.name!r} (structure differs); place this problem anew"
+            f"{problem.name!r}: {_difference(file, data, problem)}; place this problem anew"
         )
     device = _devices(file, problem, source)
     return Placement(
@@ -95,6 +96,28 @@ def placement_from_data(data: Any, problem: Problem, source: str = "placement") 
         seconds=file.seconds,
         seed=file.seed,
     )
+
+
+def _difference(file: PlacementFile, data: Any, problem: Problem) -> str:
+    """What a placement and a problem differ in, the first of what can be told."""
+    theirs, mine = data.get(OPTIONS_KEY), problem.captured
+    if isinstance(theirs, dict) and mine is not None:
+        odd = [key for key in theirs if key in mine and theirs[key] != mine[key]]
+        if odd:
+            return f"captured with {_options(theirs, odd)}, not {_options(mine, odd)}"
+    there = set(file.device.values()) | set(file.sequence or {})
+    devices = [device.name for device in problem.cluster.devices]
+    if file.sequence is not None and there != set(devices):
+        return f"devices {', '.join(sorted(there))}, not {', '.join(devices)}"
+    only = [name for name in file.device if name not in problem.graph.index]
+    if len(file.device) != problem.num_ops or only:
+        example = f", such as {only[0]!r} there alone" if only else ""
+        return f"{len(file.device)} ops, not {problem.num_ops}{example}"
+    return "the same ops, but other sizes of tensors (batch, precision) or other edges"
+
+
+def _options(options: Mapping[str, Any], names: list[str]) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {options[name]}" for name in names)
 
 
 def _devices(file: PlacementFile, problem: Problem, source: str) -> IntArray:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sized
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gnnplace.cluster import Cluster, Device, Link
-from gnnplace.cluster.kinds import check_spelling
-from gnnplace.errors import FormatError, InputError
-from gnnplace.files import Schema, parse, read_json, write_json
+from gnnplace.cluster.cluster import cluster_faults
+from gnnplace.cluster.kinds import spelling_faults
+from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.files import Bytes, Schema, parse, read_json, write_json
 from gnnplace.graph import ComputationGraph
 
 FORWARD, BACKWARD, UPDATE = 0, 1, 2
+OPTIONS_KEY = "x-capture"  # of problem and placement files: how the model was captured
 PHASES = ("forward", "backward", "update")
 Name = Annotated[str, Field(min_length=1)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -44,6 +46,7 @@ class Problem:
             known; no entry for kinds of which nothing is. [num_ops]
         source: where each time is from by device kind, or None; likewise. [num_ops]
         microbatches: shares of the batch in flight together.
+        captured: how the model was captured, as far as that is known: options by name.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Problem:
     error: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     source: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     forbid: NDArray[np.bool_] | None = None
+    captured: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.num_ops == 0:
@@ -220,7 +224,7 @@ class OpEntry(Schema):
 
     name: Name
     time: dict[str, NonNegative]
-    state: NonNegative = 0.0
+    state: Bytes = 0.0
     phase: Literal["forward", "backward", "update"] = "forward"
     colocate: Name | None = None
     pin: str | None = None
@@ -236,7 +240,7 @@ class TensorEntry(Schema):
     """A tensor of a problem file."""
 
     producer: str
-    bytes: NonNegative
+    bytes: Bytes
     consumers: list[str]
 
 
@@ -265,13 +269,22 @@ def read_problem(path: str | Path) -> Problem:
 def problem_from_data(data: Any, source: str = "problem") -> Problem:
     """Builds a problem from the data of a problem file; ``source`` is named in errors."""
     file = parse(ProblemFile, data, source)
+    faults = [*cluster_faults(file.devices, file.links), *_op_faults(file), *_tensor_faults(file)]
+    if faults:
+        raise of_faults(FormatError, faults, source)
     try:
         cluster = Cluster(tuple(file.devices), tuple(file.links))
-        problem = _assemble(file, cluster)
-        check_spelling(cluster, problem.time)
-        return problem
+        problem = replace(_assemble(file, cluster), captured=_captured(data))
     except InputError as error:
         raise FormatError(f"{source}: {error}") from None
+    if faults := spelling_faults(problem.cluster, problem.time):
+        raise of_faults(FormatError, faults, source)
+    return problem
+
+
+def _captured(data: Any) -> dict[str, Any] | None:
+    kept = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    return kept if isinstance(kept, dict) else None
 
 
 def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
@@ -286,7 +299,7 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
         state=np.array([op.state for op in ops], dtype=np.float64),
         phase=np.array([PHASES.index(op.phase) for op in ops], dtype=np.int8),
         colocate=tuple(op.colocate for op in ops),
-        pin=np.array([_pin(op, i, cluster) for i, op in enumerate(ops)], dtype=np.int32),
+        pin=np.array([_pin(op, cluster) for op in ops], dtype=np.int32),
         module=tuple(op.module for op in ops),
         members=tuple(tuple(op.members) for op in ops),
         estimated=np.array([op.estimated for op in ops], dtype=bool),
@@ -303,43 +316,55 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
     )
 
 
-def _pin(op: OpEntry, i: int, cluster: Cluster) -> int:
-    if op.pin is not None and op.pin not in cluster.device_index:
-        raise InputError(f"ops[{i}].pin: no device is named {op.pin!r}")
-    return -1 if op.pin is None else cluster.device_index[op.pin]
-
-
 def _forbidden(ops: list[OpEntry], cluster: Cluster) -> NDArray[np.bool_] | None:
     """Whether an op must not be on a device; None where no op says so. [num_ops, D]"""
     forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
     for i, op in enumerate(ops):
-        for j, name in enumerate(op.forbid):
-            if name not in cluster.device_index:
-                raise InputError(f"ops[{i}].forbid[{j}]: no device is named {name!r}")
-            forbid[i, cluster.device_index[name]] = True
+        forbid[i, [cluster.device_index[name] for name in op.forbid]] = True
     return forbid if forbid.any() else None
 
 
-def _op_index(file: ProblemFile) -> dict[str, int]:
-    index: dict[str, int] = {}
+def _pin(op: OpEntry, cluster: Cluster) -> int:
+    return -1 if op.pin is None else cluster.device_index[op.pin]
+
+
+def _op_faults(file: ProblemFile) -> list[str]:
+    """Names of ops that are repeated, and pins to devices that are not there."""
+    seen: set[str] = set()
+    devices = {device.name for device in file.devices}
+    faults = []
     for i, op in enumerate(file.ops):
-        if op.name in index:
-            raise InputError(f"ops[{i}].name: {op.name!r} is repeated")
-        index[op.name] = i
-    return index
+        if op.name in seen:
+            faults.append(f"ops[{i}].name: {op.name!r} is repeated")
+        if op.pin is not None and op.pin not in devices:
+            faults.append(f"ops[{i}].pin: no device is named {op.pin!r}")
+        faults += [
+            f"ops[{i}].forbid[{j}]: no device is named {name!r}"
+            for j, name in enumerate(op.forbid)
+            if name not in devices
+        ]
+        seen.add(op.name)
+    return faults
+
+
+def _tensor_faults(file: ProblemFile) -> list[str]:
+    """Producers and consumers that are not there."""
+    ops = {op.name for op in file.ops}
+    faults = []
+    for k, tensor in enumerate(file.tensors):
+        if tensor.producer not in ops:
+            faults.append(f"tensors[{k}].producer: no op is named {tensor.producer!r}")
+        faults += [
+            f"tensors[{k}].consumers[{j}]: no op is named {consumer!r}"
+            for j, consumer in enumerate(tensor.consumers)
+            if consumer not in ops
+        ]
+    return faults
 
 
 def _tensor_triples(file: ProblemFile) -> list[tuple[int, float, list[int]]]:
-    index = _op_index(file)
-    triples = []
-    for k, tensor in enumerate(file.tensors):
-        if tensor.producer not in index:
-            raise InputError(f"tensors[{k}].producer: no op is named {tensor.producer!r}")
-        for j, consumer in enumerate(tensor.consumers):
-            if consumer not in index:
-                raise InputError(f"tensors[{k}].consumers[{j}]: no op is named {consumer!r}")
-        triples.append((index[tensor.producer], tensor.bytes, [index[c] for c in tensor.consumers]))
-    return triples
+    index = {op.name: i for i, op in enumerate(file.ops)}
+    return [(index[t.producer], t.bytes, [index[c] for c in t.consumers]) for t in file.tensors]
 
 
 def plain_number(value: float) -> int | float:

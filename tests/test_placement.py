@@ -86,3 +86,28 @@ def test_every_fault_of_devices_is_named():
     assert "op 'out' is on 'gpu:0' but pinned to 'gpu:1'" in found
     assert "'conv' and 'add' are colocated ('w0')" in found
     assert "tensor of 'conv' for 'relu': no link from 'gpu:0' to 'gpu:1'" in found
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            (["x-capture"], {"groups": 100, "optimizer": "sgd"}),
+            "captured with --groups 200, not --groups 100;",
+        ),
+        ((["devices", 1, "name"], "gpu:7"), "devices gpu:0, gpu:1, not gpu:0, gpu:7;"),
+        ((["ops", 1, "name"], "tanh"), "2 ops, not 2, such as 'relu' there alone;"),
+        ((["tensors", 0, "bytes"], 9), "the same ops, but other sizes of tensors"),
+    ],
+)
+def test_a_mismatch_says_what_differs(change, told):
+    made = placement_to_data(placement_from_data(GOOD, PROBLEM), PROBLEM)
+    made["x-capture"] = {"groups": 200, "optimizer": "sgd"}
+    data = changed(*change)
+    if change[0][0] == "devices":
+        data["links"] = []
+    if change[0][0] in ("ops", "x-capture"):
+        data["tensors"] = []
+    with pytest.raises(MismatchError) as raised:
+        placement_from_data(made, problem_from_data(data))
+    assert told in str(raised.value)

@@ -142,3 +142,28 @@ def test_devices_that_no_op_has_a_time_for_are_said():
 def test_a_kind_spelt_otherwise_is_refused(kind):
     with pytest.raises(FormatError, match=r"devices\[1\].kind: .* but ops have for 'h200'"):
         problem_from_data(changed(["devices", 1, "kind"], kind))
+
+
+def test_all_faults_of_a_file_are_told_at_once():
+    data = changed(["ops", 1, "pin"], "gpu:9")
+    data["ops"].append({"name": "conv", "time": {"h200": 1.0}})
+    data["tensors"].append({"producer": "norm", "bytes": "2MB", "consumers": ["relu", "loss"]})
+    data["links"][0]["target"] = "gpu:2"
+    with pytest.raises(FormatError) as raised:
+        problem_from_data(data, "p.json")
+    assert [line.split(": ")[1] for line in raised.value.faults] == [
+        *("links[0].target", "ops[1].pin", "ops[2].name"),
+        *("tensors[1].producer", "tensors[1].consumers[1]"),
+    ]
+
+
+def test_a_file_of_another_kind_is_one_fault():
+    with pytest.raises(FormatError, match="is a gnnplace-plan file; gnnplace-problem is wanted"):
+        problem_from_data(TOY | {"format": "gnnplace-plan"})
+
+
+def test_sizes_may_have_units_and_options_of_capture_are_kept():
+    data = changed(["ops", 0, "state"], "1MiB") | {"x-capture": {"groups": 50}}
+    problem = problem_from_data(data)
+    assert problem.state[0] == 2**20
+    assert problem.captured == {"groups": 50}

@@ -6,7 +6,14 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console
-from gnnplace.cli.options import add_capture_options, add_output, capture_options, options_entry
+from gnnplace.cli.options import (
+    add_capture_options,
+    add_output,
+    capture_options,
+    model_help,
+    options_entry,
+)
+from gnnplace.cli.progress import say
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
 from gnnplace.report.units import bytes_text
@@ -16,7 +23,7 @@ SUMMARY = "Writes a model's step as a graph: a problem with estimated times on o
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
+    parser.add_argument("model", help=model_help())
     add_output(parser, "The file to write, such as graph.json.")
     parser.add_argument(
         "--fake",
@@ -30,6 +37,7 @@ def run(args: Namespace) -> int:
     """Captures and writes."""
     check_output(args.output)
     options = capture_options(args)
+    say(f"capturing the step of {args.model}")
     program = api.capture(args.model, options=options, fake=args.fake)
     problem = api.estimated_problem(program, options)
     write_json(args.output, problem_to_data(problem) | options_entry(options))

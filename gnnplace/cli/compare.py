@@ -7,7 +7,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, names_in, print_json, print_lines, say
+from gnnplace.cli.console import console, names_in, print_json, print_lines
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
     add_capture_options,
@@ -18,9 +18,12 @@ from gnnplace.cli.options import (
     add_objective,
     add_search_options,
     capture_options,
+    cluster_help,
     constraints_of,
+    model_help,
 )
 from gnnplace.cli.place import read_problem_of
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.problem import Problem
 from gnnplace.report.intervals import interval_row, interval_table
@@ -33,10 +36,8 @@ SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", help="A problem file or a model.")
-    parser.add_argument(
-        "--cluster", default=None, help="cpu:N, cuda:N, auto, a preset's name or a YAML file."
-    )
+    parser.add_argument("what", help=model_help("A problem file, or a model"))
+    parser.add_argument("--cluster", default=None, help=cluster_help())
     parser.add_argument(
         "--placers",
         default="",

@@ -1,4 +1,4 @@
-"""What commands print to and check: tables on stdout, progress on stderr, output paths."""
+"""What commands print to and check: tables and JSON on stdout, output paths."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from gnnplace.cli.progress import pause, say
 from gnnplace.errors import ChangedWarning, InputError
 from gnnplace.files import descriptor_of, in_place
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 STDOUT = 1  # its descriptor
 WIDE = 160  # columns, where the output is neither a terminal nor told ``COLUMNS``
-_progress = {"shown": True}
 
 
 def console(output: str | None = None) -> Console:
@@ -34,21 +34,9 @@ def console(output: str | None = None) -> Console:
     """
     taken = output is not None and descriptor_of(output) == STDOUT
     stream = sys.stderr if taken else sys.stdout
+    pause()
     wide = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
     return Console(width=wide, highlight=False, stderr=taken)
-
-
-def show_progress(shown: bool) -> None:
-    """Whether ``say`` prints: not with ``--quiet``."""
-    _progress["shown"] = shown
-
-
-def say(line: str) -> None:
-    """Prints progress on stderr, so that stdout stays clean."""
-    if _progress["shown"]:
-        with suppress(OSError):  # nobody listens, or a full disk: the work goes on
-            sys.stderr.write(f"  {line}\n")
-            sys.stderr.flush()
 
 
 @contextmanager
@@ -72,11 +60,13 @@ def changes_said() -> Iterator[None]:
 
 def print_json(data: Any) -> None:
     """Prints one JSON object on a line of its own."""
+    pause()
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
 
 
 def print_lines(*lines: str) -> None:
     """Prints lines as they are, however long."""
+    pause()
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 

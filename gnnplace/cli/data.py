@@ -5,7 +5,8 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import names_in, say
+from gnnplace.cli.console import names_in
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 
 SUMMARY = "Captures models as graphs to learn from; or checks a folder of graphs."

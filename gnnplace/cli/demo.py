@@ -1,4 +1,4 @@
-"""``gnnplace demo``: the whole road on one model, in under two minutes on two CPU cores."""
+"""``gnnplace demo``: the whole road on one model, in a minute on two CPU cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, open_store, output_folder, say
+from gnnplace.cli.console import console, open_store, output_folder
 from gnnplace.cli.options import (
     AUTO,
     add_capture_options,
@@ -16,7 +16,9 @@ from gnnplace.cli.options import (
     add_run_options,
     add_search_options,
     capture_options,
+    model_help,
 )
+from gnnplace.cli.progress import say
 from gnnplace.report.rows import summary_lines
 from gnnplace.report.tables import comparison_table
 from gnnplace.report.units import eager_line, seconds_text
@@ -29,16 +31,14 @@ SUMMARY = "Captures, profiles, places, executes, verifies and reports one model.
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument(
-        "--model", default="two_tower", help="The model: a zoo name, hf:CONFIG or module:callable."
-    )
+    parser.add_argument("--model", default="two_tower", help=model_help())
     parser.add_argument(
         "--cluster", default="cpu:2", help="Devices of this machine: cpu:N, cuda:N or auto."
     )
     parser.add_argument(
         "--output", default="demo-output", help="The folder of the report and the trace."
     )
-    add_search_options(parser)
+    add_search_options(parser, budget=1.0)
     add_capture_options(parser, auto=True)
     add_fresh(parser)
     add_run_options(parser)

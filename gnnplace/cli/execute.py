@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, open_store, print_json, say, say_kept
+from gnnplace.cli.console import check_output, console, open_store, print_json, say_kept
 from gnnplace.cli.execute_plan import is_plan, run_plan
 from gnnplace.cli.numbers import STEPS, add_number
 from gnnplace.cli.options import (
@@ -18,8 +18,10 @@ from gnnplace.cli.options import (
     add_fresh,
     add_json,
     add_run_options,
+    model_help,
 )
 from gnnplace.cli.placed import cluster_of, placed_options
+from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json
 from gnnplace.report.timeline import from_execution, from_simulation
@@ -30,12 +32,13 @@ if TYPE_CHECKING:
     from gnnplace.execution.result import WorkerMemory
     from gnnplace.runtime.hosts import Hosts
 
+RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
 SUMMARY = "Runs a placement or a joint plan on workers, checks it, and measures it."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", help="The model that was placed.")
+    parser.add_argument("model", help=model_help("The model that was placed"))
     parser.add_argument("placement", help="The placement file, or the file of a joint plan.")
     parser.add_argument(
         "--cluster",
@@ -82,6 +85,7 @@ def run(args: Namespace) -> int:
     check_output(args.trace)
     data, store = read_json(args.placement), open_store(args.store)
     options = placed_options(args, data)
+    say(f"capturing the step of {args.model}")
     program = api.capture(args.model, options=options)
     api.say_batch(program, say)
     cluster = api.resolve_cluster(args.cluster or cluster_of(data))
@@ -99,6 +103,7 @@ def run(args: Namespace) -> int:
         store=store,
         label=args.model,
         hosts=hosts,
+        progress=say,
     )
     say_kept(done.fault)
     predicted = api.simulate(problem, placement)
@@ -108,7 +113,7 @@ def run(args: Namespace) -> int:
             from_execution(problem, done.execution, placement.placer or "placement"),
         ]
         write_trace(args.trace, timelines)
-    eager = {} if _without_eager(args, options) else api.eager_times(args.model, options)
+    eager = {} if _without_eager(args, options) else api.eager_times(args.model, options, say)
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
     _print_run(args, done, predicted.step_time, eager, memory, options)
@@ -217,6 +222,7 @@ def _print_run(
         out.print(f"memory of {name}: {_memory_text(found, memory[name])}", soft_wrap=True)
     if eager:
         out.print(eager_line(eager), soft_wrap=True)
+    out.print(RUN_WORDS, soft_wrap=True)
 
 
 def _memory_text(found: WorkerMemory, predicted: float) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import print_json, print_lines, say
+from gnnplace.cli.console import print_json, print_lines
+from gnnplace.cli.progress import say
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import read_json
 from gnnplace.pipelines.plans import read_plan

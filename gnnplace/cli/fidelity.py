@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json, say
+from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
     add_capture_options,
@@ -14,14 +14,16 @@ from gnnplace.cli.options import (
     add_run_options,
     add_search_options,
     capture_options,
+    model_help,
 )
+from gnnplace.cli.progress import say
 
 SUMMARY = "Measures placements that differ, and how well they were predicted."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
+    parser.add_argument("model", help=model_help())
     parser.add_argument(
         "--cluster", required=True, help="Devices of this machine: cpu:N, cuda:N or auto."
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.console import check_output, console, print_json
 from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_number
 from gnnplace.cli.options import (
     add_capture_options,
@@ -18,7 +18,10 @@ from gnnplace.cli.options import (
     add_run_options,
     add_search_options,
     capture_options,
+    cluster_help,
+    model_help,
 )
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,11 +32,11 @@ SUMMARY = "Shows how to use N devices: data-parallel groups of model-parallel de
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", help="A model or a problem file.")
+    parser.add_argument("what", help=model_help("A problem file, or a model"))
     parser.add_argument(
         "--cluster",
         default=None,
-        help="cpu:N, cuda:N, auto, a preset's name or a YAML file; a problem file has its own.",
+        help=cluster_help("As for place; a problem file has its own"),
     )
     add_links(parser)
     add_number(

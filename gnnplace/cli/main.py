@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from gnnplace.cli import interrupts
-from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.errors import GnnplaceError, InputError, suggestion
 
 if TYPE_CHECKING:  # imported when a command is parsed: Ctrl-C meanwhile is one line as well
     from jsonargparse import ArgumentParser, Namespace
@@ -58,6 +58,7 @@ hf:CONFIG or module:callable; C is cpu:N, cuda:N, auto, a preset or a YAML file.
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells have them: 128 + the signal's number
 LONGEST = 1000  # characters of an error's line
+MOST_FAULTS = 20  # of a file, that are told
 STDOUT = 1  # its descriptor
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_MEMORY = ("allocate memory", "start new thread", "bad_alloc", "out of memory")
@@ -103,7 +104,7 @@ def run(arguments: list[str]) -> int:
         told = _told(error)
         if told is None:
             raise
-        return _fail(*told)
+        return _fail(*told, getattr(error, "faults", ()))
     finally:
         interrupts.unwatch()
 
@@ -146,8 +147,10 @@ def _run(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
-        raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}")
-    from gnnplace.cli.console import changes_said, show_progress
+        near = suggestion(name, COMMANDS)
+        raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}{near}")
+    from gnnplace.cli.console import changes_said
+    from gnnplace.cli.progress import show_progress, working
 
     show_progress("--quiet" not in rest)
     rest = [argument for argument in rest if argument != "--quiet"]
@@ -155,14 +158,14 @@ def _run(arguments: list[str]) -> int:
         from gnnplace.cli.train import run as train
 
         with changes_said():
-            return train(rest)
+            return train(rest, quiet="--quiet" in arguments)
     chosen = command(name)
     parser = parser_of(name, chosen)
     args = parser.parse_args(rest)
     from gnnplace.cli.numbers import check_numbers
 
     check_numbers(parser, args)
-    with changes_said(), _profiled(args):
+    with working(f"gnnplace {name}"), changes_said(), _profiled(args):
         return chosen.run(args)
 
 
@@ -190,11 +193,18 @@ def parser_of(name: str, chosen: Command) -> ArgumentParser:
     return parser
 
 
-def _fail(message: str, code: int) -> int:
+def _fail(message: str, code: int, faults: Sequence[str] = ()) -> int:
+    """Prints a line, or one for each of several faults."""
+    lines = list(faults[:MOST_FAULTS]) if len(faults) > 1 else [message]
+    if len(faults) > MOST_FAULTS:
+        lines.append(f"and {len(faults) - MOST_FAULTS} more faults")
+    with suppress(OSError):  # stderr may be as full as what this is about
+        sys.stderr.write("".join(f"gnnplace: {_line(text)}\n" for text in lines if text))
+    return code
+
+
+def _line(message: str) -> str:
     line = " ".join(part.strip() for part in message.splitlines() if part.strip())
     if len(line) > LONGEST:  # a name out of a broken file may be a page
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
-    if line:
-        with suppress(OSError):  # stderr may be as full as what this is about
-            sys.stderr.write(f"gnnplace: {line}\n")
-    return code
+    return line

@@ -12,9 +12,10 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, print_json, say
+from gnnplace.cli.console import check_output, console, print_json
 from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_number
 from gnnplace.cli.options import add_output, add_store
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.fidelity.calibration import write_calibration
 from gnnplace.files import write_text

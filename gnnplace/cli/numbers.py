@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace.errors import InputError
+from gnnplace.files import read_size
 
 MOST_SEED = 2**32 - 1  # numpy's own limit, and Lightning's
 MOST_SECONDS = 31_536_000.0  # a year
@@ -73,6 +74,18 @@ def add_number(
     """
     parser.add_argument(name, type=kind, default=default, help=help)
     _ranges.setdefault(parser, {})[name] = allowed
+
+
+def size(text: str) -> float:
+    """Bytes of an option, as 16e9, "16GB" or "512MiB".
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    try:
+        return float(text)  # of whatever sign: the range says what is wrong with it
+    except ValueError:
+        return float(read_size(text))
 
 
 def check_numbers(parser: ArgumentParser, args: Namespace) -> None:

@@ -18,6 +18,7 @@ from gnnplace.cli.numbers import (
     SEED,
     STEPS,
     add_number,
+    size,
 )
 from gnnplace.cluster import preset_names
 from gnnplace.constraints import Constraints, from_words
@@ -124,14 +125,14 @@ def constraints_of(args: Namespace, **changed: Any) -> Constraints:
     )
 
 
-def add_search_options(parser: ArgumentParser) -> None:
-    """Budget and seed of a search."""
+def add_search_options(parser: ArgumentParser, budget: float = api.DEFAULT_BUDGET) -> None:
+    """Budget, with its default, and seed of a search."""
     add_number(
         parser,
         "--budget",
         float,
         BUDGET,
-        default=api.DEFAULT_BUDGET,
+        default=budget,
         help="The seconds that each placer may search; 0 takes its first choice.",
     )
     add_number(parser, "--seed", int, SEED, default=0, help="The seed of all randomness.")
@@ -242,6 +243,23 @@ def add_links(parser: ArgumentParser) -> None:
     )
 
 
+ZOO = (
+    *("bert", "densenet", "gnmt", "gpt2", "inception", "mlp", "moe", "nasnet", "recommender"),
+    *("resnet50", "rnn_lm", "searched_cnn", "searched_rnn", "seq2seq", "small_resnet"),
+    *("two_tower", "unet", "vit"),
+)
+"""Names of the zoo, for the help: to ask the zoo itself would import torch."""
+
+
+def model_help(what: str = "The model") -> str:
+    """The help of MODEL, with the zoo."""
+    return (
+        f"{what}: module:callable, path/to/file.py:callable (it returns model, inputs[, loss]), "
+        "hf:CONFIG (a model type, a known size, or a local folder with a config.json; nothing is "
+        f"downloaded), or a name of the zoo: {', '.join(ZOO)}."
+    )
+
+
 def cluster_help(what: str = "cpu:N, cuda:N, auto, a preset's name or a YAML file") -> str:
     """The help of ``--cluster``, with the presets."""
     return f"{what}. Presets: {', '.join(preset_names())}."
@@ -260,7 +278,7 @@ def add_json(parser: ArgumentParser) -> None:
 def add_split_options(parser: ArgumentParser) -> None:
     """Devices, speeds, allowed splits, memory."""
     told = "The cluster whose fabric says what collectives take: a preset's name or a YAML file"
-    parser.add_argument("--cluster", type=str | None, default=None, help=f"{told}.")
+    parser.add_argument("--cluster", type=str | None, default=None, help=cluster_help(told))
     add_links(parser)
     add_number(
         parser,
@@ -288,10 +306,10 @@ def add_split_options(parser: ArgumentParser) -> None:
     add_number(
         parser,
         "--memory-limit",
-        float,
+        size,
         NOT_NEGATIVE,
         default=None,
-        help="The bytes that a device has.",
+        help="The bytes that a device has, as 16GB.",
     )
 
 

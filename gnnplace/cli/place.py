@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, correction, say, say_idle
+from gnnplace.cli.console import check_output, console, correction, say_idle
 from gnnplace.cli.options import (
     AUTO,
     add_calibration,
@@ -24,10 +24,13 @@ from gnnplace.cli.options import (
     add_search_options,
     add_table,
     capture_options,
+    cluster_help,
     constraints_of,
+    model_help,
     options_entry,
     placer_options,
 )
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import in_place, read_json, write_json
 from gnnplace.placement import (
@@ -38,7 +41,7 @@ from gnnplace.placement import (
 )
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
-from gnnplace.problem import Problem
+from gnnplace.problem import Problem, problem_to_data
 from gnnplace.report.intervals import interval_keys
 from gnnplace.report.module_tables import check_table, placement_rows, write_table
 from gnnplace.report.placed import advice_lines
@@ -54,13 +57,17 @@ SUMMARY = "Finds a device for every op and a sequence for every device."
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", help="A problem file or a model.")
-    parser.add_argument(
-        "--cluster", default=None, help="cpu:N, cuda:N, auto, a preset's name or a YAML file."
-    )
+    parser.add_argument("what", help=model_help("A problem file, or a model"))
+    parser.add_argument("--cluster", default=None, help=cluster_help())
     add_placer_options(parser)
     add_objective(parser)
     add_output(parser, "The file to write, such as placement.json.")
+    parser.add_argument(
+        "--problem",
+        default=None,
+        help="Write the problem that was placed too, as problem.json: what simulate, report and "
+        "place take instead of the model.",
+    )
     add_search_options(parser)
     add_capture_options(parser, auto=True)
     add_fresh(parser)
@@ -75,6 +82,7 @@ def run(args: Namespace) -> int:
     check_output(args.output)
     check_output(args.table)
     check_table(args.table)
+    check_output(args.problem)
     api.check_budget(args.budget)
     asked = constraints_of(args)
     given = placer_options(args)
@@ -100,6 +108,8 @@ def run(args: Namespace) -> int:
         data |= own_fingerprint(args, options)
     data |= {CONSTRAINTS_KEY: asked.to_data()} if asked else {}
     data |= {CLUSTER_KEY: args.cluster} if args.cluster and args.cluster != AUTO else {}
+    if args.problem is not None:
+        write_json(args.problem, problem_to_data(problem) | captured_as(args, options))
     write_json(args.output, data | captured_as(args, options))
     if args.table is not None:
         write_table(args.table, *placement_rows(problem, result.placement))

@@ -7,8 +7,8 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import say
 from gnnplace.cli.options import CAPTURE, add_capture_options
+from gnnplace.cli.progress import say
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
 from gnnplace.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, Placement

@@ -7,15 +7,18 @@ from dataclasses import replace
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, print_json, print_lines, say
-from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number
+from gnnplace.cli.console import check_output, print_json, print_lines
+from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number, size
 from gnnplace.cli.options import (
     add_constraints,
     add_json,
     add_output,
     add_table,
+    cluster_help,
     constraints_of,
+    model_help,
 )
+from gnnplace.cli.progress import say
 from gnnplace.files import write_text
 from gnnplace.report.module_tables import check_table, plan_rows, write_table
 from gnnplace.report.plan_page import plan_page
@@ -27,9 +30,11 @@ SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", metavar="MODEL", help="The model to train.")
+    parser.add_argument("what", metavar="MODEL", help=model_help("The model to train"))
     parser.add_argument(
-        "--cluster", required=True, help="The devices: a preset's name, a YAML file, or cpu:N."
+        "--cluster",
+        required=True,
+        help=cluster_help("The devices: a preset's name, a YAML file, or cpu:N"),
     )
     add_number(
         parser,
@@ -48,10 +53,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_number(
         parser,
         "--memory-limit",
-        float,
+        size,
         POSITIVE,
         default=None,
-        help="The bytes that every device has, instead of its own.",
+        help="The bytes that every device has, as 16GB, instead of its own.",
     )
     parser.add_argument(
         "--headroom",

@@ -6,7 +6,7 @@ import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, console, correction, say
+from gnnplace.cli.console import check_output, console, correction
 from gnnplace.cli.options import (
     add_calibration,
     add_capture_options,
@@ -17,8 +17,10 @@ from gnnplace.cli.options import (
     capture_options,
     cluster_help,
     constraints_of,
+    model_help,
     options_entry,
 )
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
@@ -29,7 +31,7 @@ SUMMARY = "Measures a model's ops and writes the problem of placing it."
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", help="The model: a zoo name, hf:CONFIG or module:callable.")
+    parser.add_argument("model", help=model_help())
     parser.add_argument("--cluster", required=True, help=cluster_help())
     add_links(parser)
     add_output(parser, "The file to write, such as problem.json.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace.cli import shard_counts, shard_run
-from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.console import check_output, print_json, print_lines
 from gnnplace.cli.numbers import NOT_NEGATIVE, SECONDS, STEPS, add_number
 from gnnplace.cli.options import (
     add_constraints,
@@ -14,8 +14,10 @@ from gnnplace.cli.options import (
     add_output,
     add_split_options,
     constraints_of,
+    model_help,
     split_options,
 )
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.report.pictures import check_drawable
 from gnnplace.report.sharding import (
@@ -27,6 +29,7 @@ from gnnplace.report.sharding import (
     split_lines,
 )
 from gnnplace.sharding.files import write_sharding
+from gnnplace.sharding.networks.registry import NETWORKS
 from gnnplace.splitting.answers import (
     Tables,
     plan_shard,
@@ -41,7 +44,12 @@ SUMMARY = "Finds the best way to split every layer over the devices."
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", help="A network, a model, or NAME.json beside NAME.npz.")
+    parser.add_argument(
+        "what",
+        help=model_help(
+            f"A network ({', '.join(NETWORKS)}), NAME.json beside NAME.npz, or a model"
+        ),
+    )
     add_split_options(parser)
     parser.add_argument(
         "--executable", action="store_true", help="Split MODEL in ways that DTensor can run."

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.console import check_output, print_json, print_lines
 from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_number
-from gnnplace.cli.options import add_json, add_output
+from gnnplace.cli.options import add_json, add_output, model_help
+from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.report.sharding import run_data, run_lines
 from gnnplace.splitting.answers import EXECUTED_DEVICES
@@ -24,7 +25,7 @@ SUMMARY = "Runs a split model on processes here, checks it against one device, t
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", metavar="MODEL", help="The model to split.")
+    parser.add_argument("what", metavar="MODEL", help=model_help("The model to split"))
     add_number(
         parser,
         "--devices",

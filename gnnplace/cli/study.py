@@ -5,9 +5,10 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, names_in, print_lines, say
+from gnnplace.cli.console import console, names_in, print_lines
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import add_output
+from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 
 SUMMARY = "Runs an experiment again: traversal orders, or predictions against published runs."

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import sys
+
 SUMMARY = "Trains, validates, tests or tunes the policy; recipes are in trainers/."
+USAGE = f"""usage: gnnplace train {{fit,validate,test,predict,sweep}} --config RECIPE [OPTION...]
+
+{SUMMARY}
+
+  fit       trains; checkpoints and figures are written to the folder that the recipe names
+  validate  decodes the validation problems with a checkpoint
+  test      decodes the test problems with a checkpoint
+  predict   places the problems of a folder with a checkpoint and writes the placements
+  sweep     trains many times with hyper-parameters that Optuna proposes, keeps the best
+
+Recipes: any YAML file of trainers/; a second --config overrides the first, and so does an option
+such as --model.lr 1e-4 or --trainer.max_steps 100. --print_config shows what comes of all of them.
+gnnplace train fit --help lists every option; gnnplace train sweep --help those of the sweep.
+"""
+LIGHTNING = ("fit", "validate", "test", "predict")
+NO_BARS = "--trainer.enable_progress_bar=false"
 
 
-def run(arguments: list[str]) -> int:
+def run(arguments: list[str], *, quiet: bool = False) -> int:
     """Hands the arguments to Lightning's command line, which parses them itself.
 
     Args:
         arguments: those after ``gnnplace train``.
+        quiet: without progress bars.
     """
+    if arguments[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(USAGE)
+        return 0
     from gnnplace.train.cli import main
 
-    main(arguments)
+    bars = [NO_BARS] if quiet and arguments[0] in LIGHTNING else []
+    main([*arguments, *bars])
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.cluster.schema import Device, Link
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, of_faults, suggestion
+
+
+def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str]:
+    """Every fault of devices and links that names tell: repeated ones, and ends that are not."""
+    names = Counter(device.name for device in devices)
+    faults = [] if devices else ["devices: at least one device is needed"]
+    seen: set[str] = set()
+    for i, device in enumerate(devices):
+        if device.name in seen:
+            faults.append(f"devices[{i}].name: {device.name!r} is repeated")
+        seen.add(device.name)
+    pairs: set[tuple[str, str]] = set()
+    for i, link in enumerate(links):
+        ends = (("source", link.source), ("target", link.target))
+        faults += [
+            f"links[{i}].{key}: no device is named {end!r}{suggestion(end, names)}"
+            for key, end in ends
+            if end not in names
+        ]
+        if link.source == link.target:
+            faults.append(f"links[{i}].target: a link from {link.source!r} to itself")
+        if (link.source, link.target) in pairs:
+            faults.append(f"links[{i}]: the link {link.source!r} to {link.target!r} is repeated")
+        pairs.add((link.source, link.target))
+    return faults
 
 
 @dataclass(frozen=True)
@@ -26,28 +52,8 @@ class Cluster:
     name: str = "cluster"
 
     def __post_init__(self) -> None:
-        if not self.devices:
-            raise InputError("devices: at least one device is needed")
-        seen: set[str] = set()
-        for i, device in enumerate(self.devices):
-            if device.name in seen:
-                raise InputError(f"devices[{i}].name: {device.name!r} is repeated")
-            seen.add(device.name)
-        self._check_links(seen)
-
-    def _check_links(self, names: set[str]) -> None:
-        pairs: set[tuple[str, str]] = set()
-        for i, link in enumerate(self.links):
-            for key, end in (("source", link.source), ("target", link.target)):
-                if end not in names:
-                    raise InputError(f"links[{i}].{key}: no device is named {end!r}")
-            if link.source == link.target:
-                raise InputError(f"links[{i}].target: a link from {link.source!r} to itself")
-            if (link.source, link.target) in pairs:
-                raise InputError(
-                    f"links[{i}]: the link {link.source!r} to {link.target!r} is repeated"
-                )
-            pairs.add((link.source, link.target))
+        if faults := cluster_faults(self.devices, self.links):
+            raise of_faults(InputError, faults)
 
     @property
     def num_devices(self) -> int:

@@ -23,7 +23,7 @@ import yaml
 from gnnplace.cluster.cluster import Cluster
 from gnnplace.cluster.presets import is_preset, preset, preset_names
 from gnnplace.cluster.schema import Device, Link, LinkCosts
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, InputError, of_faults
 from gnnplace.files import Schema, parse, read_yaml, write_text
 
 
@@ -47,7 +47,7 @@ def read_cluster(path: str | Path) -> Cluster:
     try:
         return Cluster(tuple(file.devices), (*file.links, *_connections(file)), file.name)
     except InputError as error:
-        raise FormatError(f"{path}: {error}") from None
+        raise of_faults(FormatError, error.faults or (str(error),), str(path)) from None
 
 
 def _connections(file: ClusterFile) -> list[Link]:

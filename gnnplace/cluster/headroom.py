@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from gnnplace.cluster.cluster import Cluster
 from gnnplace.errors import InputError
+from gnnplace.files import read_size
 
-UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
-FORM = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:(%)|([kmgt]?i?)b?)", re.IGNORECASE)
+SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
 
 
 def with_headroom(cluster: Cluster, headroom: str | float) -> Cluster:
@@ -47,12 +46,12 @@ def read_headroom(headroom: str | float) -> tuple[float, float]:
         InputError: it is neither a share nor bytes.
     """
     text = f"{headroom:.0f}" if isinstance(headroom, int | float) else headroom.strip()
-    found = FORM.fullmatch(text)
-    unit = (found[3] or "").lower() if found else ""
-    if not found or unit not in UNITS | BINARY or (found[2] and float(found[1]) >= 100.0):
+    found = SHARE.fullmatch(text)
+    if found is not None and float(found[1]) < 100.0:
+        return float(found[1]) / 100.0, 0.0
+    try:
+        return 0.0, float(read_size(text))
+    except ValueError:
         raise InputError(
             f"headroom {headroom!r}: give a share below 100%, as '10%', or bytes, as '2GB', or auto"
-        )
-    if found[2]:
-        return float(found[1]) / 100.0, 0.0
-    return 0.0, float(found[1]) * (UNITS | BINARY)[unit]
+        ) from None

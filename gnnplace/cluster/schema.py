@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from gnnplace.cluster.fabrics import is_between
-from gnnplace.files import Schema
+from gnnplace.files import Bytes, Rate, Schema
 
 Name = Annotated[str, Field(min_length=1)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -53,8 +53,8 @@ class Device(Schema):
 
     name: Name
     kind: Name
-    memory: NonNegative
-    reserve: NonNegative = 0.0
+    memory: Bytes
+    reserve: Bytes = 0.0
 
 
 class LinkCosts(Schema):
@@ -67,7 +67,7 @@ class LinkCosts(Schema):
     """
 
     latency: NonNegative
-    bandwidth: Annotated[float, Field(gt=0)]
+    bandwidth: Rate
     channel: Channel = None
     sender_busy: bool = False
     send_overhead: NonNegative = 0.0

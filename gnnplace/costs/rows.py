@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.costs.gpus import figures
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, InputError, of_faults
 
 Floats = NDArray[np.float64]
 Names = NDArray[np.str_]
@@ -213,12 +213,13 @@ def read_rows(path: Path) -> dict[str, Rows]:
     if tuple(next(lines, ())) != COLUMNS:
         raise FormatError(f"{path}: line 1: the columns must be {','.join(COLUMNS)}")
     found = list(lines)
-    for number, line in enumerate(found, 2):
-        if len(line) != len(COLUMNS) or not _is_measured(line):
-            raise FormatError(
-                f"{path}: line {number}: a kind, an op, its type and 7 numbers are needed, none "
-                "negative and seconds above 0"
-            )
+    if faults := [
+        f"line {number}: a kind, an op, its type and 7 numbers are needed, none negative and "
+        "seconds above 0"
+        for number, line in enumerate(found, 2)
+        if len(line) != len(COLUMNS) or not _is_measured(line)
+    ]:
+        raise of_faults(FormatError, faults, str(path))
     if not found:
         raise FormatError(f"{path}: has no rows; write one line a measured op")
     columns = list(zip(*found, strict=True))

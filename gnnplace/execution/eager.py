@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +17,8 @@ from gnnplace.errors import InputError
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.step import Inputs, StepModule
+
+Progress = Callable[[str], None]
 
 
 def eager_step_time(
@@ -27,6 +30,7 @@ def eager_step_time(
     threads: int = 1,
     steps: int = 5,
     warmup: int = 2,
+    progress: Progress | None = None,
 ) -> float:
     """Median wall-clock seconds of a training step of eager PyTorch on the CPU.
 
@@ -38,6 +42,7 @@ def eager_step_time(
         threads: Threads that every op may use.
         steps: Steps that are timed.
         warmup: Steps before them.
+        progress: Called with a line before every step.
 
     Raises:
         InputError: threads or steps below one.
@@ -47,7 +52,12 @@ def eager_step_time(
     module = StepModule(copy.deepcopy(model), loss, inputs)
     update = torch_optimizer(find_optimizer(optimizer), module)
     with _threads(threads):
-        times = [_step(module, update) for _ in range(warmup + steps)]
+        times = []
+        for k in range(warmup + steps):
+            if progress is not None:
+                cores = "1 core" if threads == 1 else f"{threads} cores"
+                progress(f"timing eager PyTorch on {cores}: step {k + 1} of {warmup + steps}")
+            times.append(_step(module, update))
     return median(times[warmup:])
 
 
@@ -58,13 +68,13 @@ def eager_step_times(
     loss: Callable[..., torch.Tensor] | None = None,
     optimizer: str | Optimizer = "sgd",
     steps: int = 5,
+    progress: Progress | None = None,
 ) -> dict[int, float]:
     """Seconds of an eager step by number of threads: one, and one for each core."""
+    given: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "progress": progress}
     counts = sorted({1, len(os.sched_getaffinity(0))})
     return {
-        threads: eager_step_time(
-            model, inputs, loss=loss, optimizer=optimizer, threads=threads, steps=steps
-        )
+        threads: eager_step_time(model, inputs, threads=threads, steps=steps, **given)
         for threads in counts
     }
 

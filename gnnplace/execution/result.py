@@ -8,6 +8,8 @@ from statistics import median
 
 import torch
 
+from gnnplace.execution.step_table import step_table
+
 
 @dataclass(frozen=True)
 class OpTiming:
@@ -69,6 +71,10 @@ class StepTiming:
     interrupted: bool
     ops: tuple[OpTiming, ...] = ()
     transfers: tuple[TransferTiming, ...] = ()
+
+    def __str__(self) -> str:
+        """A table: both clocks, what each device did, the longest ops."""
+        return step_table(self)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def execute_placement(
     source: str = "execute",
     label: str | None = None,
     hosts: Hosts | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Executed:
     """Runs a placement for real and checks it against one process.
 
@@ -84,6 +86,7 @@ def execute_placement(
         source: What makes the run, for the store.
         label: What the store calls the model; its name by default.
         hosts: Several hosts that do the same; the first one verifies, keeps and reports.
+        progress: Called with a line when something begins that takes seconds.
 
     Raises:
         ExecutionError: a worker died, hung or failed.
@@ -95,6 +98,7 @@ def execute_placement(
     mode = execution_mode(placement, problem) if mode == "auto" else mode
     name = label or (model if isinstance(model, str) else program.name)
     about = {"mode": mode, "transport": transport, "source": source}
+    progress(f"running {steps} steps on {problem.num_devices} workers ({mode})")
     with recording(store, name, problem, placement, **about) as recorder:
         run = execute(
             program,
@@ -109,7 +113,9 @@ def execute_placement(
         )
         if hosts is not None and not hosts.first:
             return Executed(run, Verification(0, ()))
+        progress("comparing with one process")
         verification = verify(program, run)
+    progress("comparing with eager PyTorch on the whole batch")
     whole = beside_whole_batch(program, run.first)
     if recorder is None:
         return Executed(run, verification, whole=whole)
@@ -153,9 +159,15 @@ def dry_run_placement(
     return next((one for one in found if not one.passed), found[0])
 
 
-def eager_times(model: str, options: CaptureOptions | None = None) -> dict[int, float]:
+def eager_times(
+    model: str, options: CaptureOptions | None = None, progress: Callable[[str], None] | None = None
+) -> dict[int, float]:
     """Measured seconds of an eager PyTorch step on the whole batch, by number of CPU cores."""
     options, workload = options or CaptureOptions(), workload_of(model)
     return eager_step_times(
-        workload.model, workload.inputs, loss=workload.loss, optimizer=options.optimizer
+        workload.model,
+        workload.inputs,
+        loss=workload.loss,
+        optimizer=options.optimizer,
+        progress=progress,
     )

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gnnplace.errors import FormatError
+from gnnplace.errors import FormatError, of_faults
 from gnnplace.files import read_text
 
 OPS = {
@@ -79,12 +79,14 @@ def read_nccl_tests(path: str | Path) -> list[Run]:
     Raises:
         FormatError: the file, the line and what is wrong with it; or no run in it.
     """
-    sections = [_Section()]
+    sections, faults = [_Section()], []
     for number, text in enumerate(read_text(path).splitlines(), 1):
         try:
             _read_line(TAG.sub("", text), number, sections)
         except ValueError as error:
-            raise FormatError(f"{path}: line {number}: {error}") from None
+            faults.append(f"line {number}: {error}")
+    if faults:
+        raise of_faults(FormatError, faults, str(path))
     runs = []
     for section in sections:
         if not section.rows:

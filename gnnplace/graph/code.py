@@ -4,6 +4,7 @@ Numba optimises a function's module, then the module with all that the function 
 it, and makes machine code of that. Here
 
 * functions that are only declared in a module get no passes of their own;
+* loops are not unrolled, which would make a fifth more code to no avail;
 * an inner kernel's module is not optimised as a whole but for inlining and counts of references,
   and no machine code is made of it: the kernels above it have it compiled into them, and optimise
   it there. Its cache on disk holds LLVM's bitcode alone.
@@ -51,9 +52,13 @@ class QuickFlags(Flags):  # type: ignore[misc]
         return HASH
 
     def __eq__(self, other: object) -> bool:
-        """Whether all values are equal."""
-        same = isinstance(other, Flags) and self._values == other._values
-        return same or bool(super().__eq__(other))
+        """Whether all values are equal; what neither has set is its default in both."""
+        if not isinstance(other, Flags):
+            return False
+        mine, others = self._values, other._values
+        return mine == others or all(
+            getattr(self, name) == getattr(other, name) for name in mine.keys() | others.keys()
+        )
 
 
 HASH = hash(Flags())
@@ -79,7 +84,20 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
         passes = llvm.create_new_module_pass_manager()
         passes.add_global_dead_code_eliminate_pass()
         passes.run(self._final_module, builder)
-        super()._optimize_final_module()
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+        self._run_all_passes()
+
+    def _run_all_passes(self) -> None:
+        """Runs LLVM's own pipeline, but for unrolling: code twice as long that is no quicker."""
+        options = llvm.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization, options.loop_unrolling = True, False
+        builder = llvm.create_pass_builder(self._codegen._tm, options)
+        passes = builder.getModulePassManager()
+        passes.add_refprune_pass()
+        passes.run(self._final_module, builder)
 
 
 class _NoEnvironment:

@@ -137,8 +137,9 @@ def heft_kernel(
                     cost = send_time(links, source, target, compiled.size[tensor])
                     if links.costs[source, target, BUSY] > 0.0:
                         sent[p] = end
-                    at, place, slot = earliest_gap(gaps, source, finish[p], cost)
-                    take(gaps, source, place, slot, at, at + cost)
+                    sender = np.int64(source)  # as everywhere else: a signature less to compile
+                    at, place, slot = earliest_gap(gaps, sender, finish[p], cost)
+                    take(gaps, sender, place, slot, at, at + cost)
         device[op], start[op], finish[op] = d, best_start, best
         unit_device[unit] = d
         take(gaps, d, best_place, best_slot, best_begin, best)

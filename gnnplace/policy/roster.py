@@ -62,7 +62,8 @@ def _best(order: str | None = None, checkpoint: str | None = None) -> Placer:
     return Best(_learned(order, checkpoint))
 
 
-ORDER = Option(str, None, "Traversal order of the policy; by default it chooses among several.")
+TOLD = f"Traversal order of the policy: {', '.join(ORDERS)}; by default it chooses among several."
+ORDER = Option(str, None, TOLD)
 CHECKPOINT = Option(
     str, None, "Folder of a policy, as training exports it; by default the package's own."
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import Placer, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.narrow import Expansion, ranked_starts
+from gnnplace.policy.helper import beside
 from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.search.annealing import anneal
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 TIME, THROUGHPUT = "time", "throughput"
+LEARNED, OTHERS = "learned", ["portfolio", "annealing"]  # what ``best`` is made of
 WARMING = 0.02  # seconds of budget that reach a placer's search as well
 FEW_MOVES = 20.0  # of the learned placer's search
 EVERY = 2.0  # seconds between two lines of progress
@@ -59,8 +62,12 @@ def warm(
     objective: str = TIME,
     progress: Progress | None = None,
     num_ops: int | None = None,
+    helped: bool = True,
 ) -> None:
     """Compiles, or loads from disk, the kernels of placers.
+
+    Where those of ``best`` are missing, a second process compiles the learned placer's while this
+    one compiles the others; what it leaves on disk is loaded here then.
 
     Args:
         names: the names of placers, all that are shown by default; one that is unknown is left to
@@ -68,6 +75,7 @@ def warm(
         objective: that they place for.
         progress: called with a line now and then while something is compiled.
         num_ops: ops of the problem that is to be placed; None: of any size.
+        helped: whether a second process may help.
     """
     names = list(names or shown_placers())
     large = _is_large(num_ops)
@@ -75,13 +83,20 @@ def warm(
         progress(f"compiling kernels (once; kept in {cache_folder().parent})")
     names = [name for name in names if _is_known(name, objective)]
     with _without_collecting(), _telling(progress, names, large):
-        for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
-            for name in names:
-                with suppress(GnnplaceError):
-                    _warm_one(problem, name, objective, large)
+        if helped and objective == TIME and "best" in names and not is_warm(["best"], num_ops=0):
+            with beside([LEARNED]):
+                _warm_all([*OTHERS, *(["narrow"] if large else [])], large)
+        _warm_all(names, large, objective)
     for name in names:
         for size in {False, large}:
             _note(name, objective, size).touch()
+
+
+def _warm_all(names: list[str], large: bool, objective: str = TIME) -> None:
+    for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
+        for name in names:
+            with suppress(GnnplaceError):
+                _warm_one(problem, name, objective, large)
 
 
 def _is_large(num_ops: int | None) -> bool:
@@ -209,4 +224,5 @@ class _Teller(event.Listener):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    warm(progress=print)
+    # Of placers that are named, what small problems need: ``beside`` starts this.
+    warm(sys.argv[1:] or None, progress=print, num_ops=0 if sys.argv[1:] else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gnnplace.cluster import Cluster, Device
@@ -57,10 +57,11 @@ def profile_model(
     tables = with_table(table)
     _check_kinds(tables, cluster, table)
     if isinstance(model, str):
+        (progress or str)(f"capturing the step of {model}")
         # Where nothing can be measured nothing needs to be allocated, however large the model.
         model = capture_model(model, options=options, fake=not any_local(cluster))
         say_batch(model, progress)
-    return profile(
+    problem = profile(
         model,
         cluster,
         groups=options.groups,
@@ -69,6 +70,7 @@ def profile_model(
         constraints=options.constraints,
         progress=progress,
     )
+    return replace(problem, captured=asdict(options))
 
 
 def _check_kinds(tables: Tables, cluster: Cluster, table: str | Path | None) -> None:

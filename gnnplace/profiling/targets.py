@@ -51,7 +51,9 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
 
 
 def is_problem_file(what: str) -> bool:
-    """Whether ``what`` names a file and not a model."""
+    """Whether ``what`` names a problem file and not a model."""
+    if what.startswith("hf:") or what.endswith(".py"):  # a configuration, a module
+        return False
     return what.endswith(".json") or Path(what).is_file()
 
 

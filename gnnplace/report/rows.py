@@ -96,6 +96,24 @@ def _verdict(verification: Verification | None) -> str:
     return "within tolerance" if verification.passed else "DIFFERS"
 
 
+WORDS = {
+    "emulated": "emulated: run on a virtual clock, as if every device had a core",
+    "measured": "measured: run here, wall clock",
+    "virtual": "virtual: the same run by the workers' own processor time, undisturbed by others",
+    "p": "p: a speed-up of predicted times, since nothing was run",
+}
+
+
+def legend(rows: Sequence[Row]) -> str:
+    """What the words of a comparison's columns mean, those that are in it."""
+    told = ["predicted: simulated from op and link times", "gap: above the lower bound"]
+    mode = next((row.mode for row in rows if row.executed), None)
+    told += [WORDS["emulated" if mode == "emulated" else "measured"]] if mode else []
+    told += [WORDS["virtual"]] if mode == "measured" else []
+    told += [WORDS["p"]] if any(row.predicted and not row.executed for row in rows) else []
+    return "; ".join(told)
+
+
 def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
     """Lower bound, and what the best placement leaves open.
 
@@ -108,8 +126,9 @@ def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
         return ["no placer found a feasible placement"]
     best = min(placed, key=lambda row: row.predicted or 0.0)
     lines = [
+        legend(placed),
         f"lower bound {seconds_text(best.lower_bound)} (predicted, from the same op times): no "
-        f"placement can be below it; the best here, {best.placer}, is within {best.gap or 0.0:.1%}"
+        f"placement can be below it; the best here, {best.placer}, is within {best.gap or 0.0:.1%}",
     ]
     single = next((row for row in placed if row.placer == "single"), None)
     known = single.predicted if single is not None and may_split else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+NEARLY = 0.9995  # three digits of it are the next unit's 1
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
@@ -14,13 +15,13 @@ def seconds_text(value: float | None) -> str:
         return "-"
     if value == 0 or value != value or value == float("inf"):
         return "0 s" if value == 0 else str(value)
-    scale, unit = next(((s, u) for s, u in UNITS if abs(value) >= s), UNITS[-1])
+    scale, unit = next(((s, u) for s, u in UNITS if abs(value) >= NEARLY * s), UNITS[-1])
     return f"{value / scale:.3g} {unit}"
 
 
 def bytes_text(value: float) -> str:
     """Bytes with a unit that suits, e.g. ``1.5 MB``."""
-    scale, unit = next(((s, u) for s, u in BYTES if abs(value) >= s), BYTES[-1])
+    scale, unit = next(((s, u) for s, u in BYTES if abs(value) >= NEARLY * s), BYTES[-1])
     return f"{value / scale:.3g} {unit}"
 
 

@@ -213,8 +213,7 @@ def _beside(road: Road, run: Callable[..., Executed], progress: Progress) -> Non
         alone = place(problem, placer="single", budget=0.0).placement
         road.whole = run(road.sizes[0].program, problem, alone)
     if not walking.capture.forward_only and walking.capture.dtype == "float32":
-        progress("timing eager PyTorch on one core and on all")
-        road.eager = eager_times(walking.model, walking.capture)
+        road.eager = eager_times(walking.model, walking.capture, progress)
 
 
 def _name(result: Result | Failure) -> str:

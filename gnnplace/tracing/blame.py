@@ -14,6 +14,8 @@ import torch
 from torch import fx, nn
 from torch.fx import proxy
 
+from gnnplace.tracing.advice import on_error, on_numbers
+
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
@@ -34,7 +36,7 @@ def blame(error: BaseException, root: nn.Module) -> str:
         root: A module that holds the model as its submodule `model`.
     """
     names = {id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()}
-    module, inner, line, inside = "", "", "", False
+    module, inner, line, inside, last = "", "", "", False, None
     for frame, number in _frames(error):
         node = frame.f_locals.get("n")  # of `fx.Interpreter.run_node`
         if isinstance(node, fx.Node):
@@ -43,11 +45,12 @@ def blame(error: BaseException, root: nn.Module) -> str:
         inside = inside or owner is root
         if isinstance(owner, nn.Module) and id(owner) in names and owner is not root:
             module = f" in module {names[id(owner)] or 'model'!r} ({type(owner).__name__})"
+            last = owner
             inner = f" at {frame.f_code.co_filename}:{number}"
         path = frame.f_code.co_filename
         if inside and not path.startswith((_TORCH, _OWN, "<")):
             line = f" at {path}:{number}"
-    return f"capture failed{module}{line or inner}: {_first_line(error)}"
+    return f"capture failed{module}{line or inner}: {_first_line(error, line or inner, last)}"
 
 
 def node_place(node: fx.Node) -> str:
@@ -86,20 +89,18 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
         current = current.__cause__ or current.__context__
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
     if type(error).__name__ in _UNKNOWN:
-        return (
-            f"the step depends on the numbers of a tensor ({str(error).partition('(')[0].strip()}),"
-            " as an `if`, `item()` or a boolean index does, and a captured step is always the "
-            "same; use torch.where"
-        )
+        return on_numbers(str(error).partition("(")[0], place, module)
     if "constant's list" in str(error):
         return (
             "a tensor is made inside the forward pass by what export cannot follow, such as "
             "torch.autograd.grad; a batch with that cannot be cut: --microbatches 1"
         )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    told = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    instead = on_error(str(error), place)
+    return f"{told}; {instead}" if instead else told
 
 
 def user_place() -> str:

@@ -1,13 +1,9 @@
-"""Finds the model that a command line names: a zoo name, `hf:CONFIG` or `module:callable`."""
+"""Finds the model that a command line names: a zoo name, `hf:CONFIG`, or a function."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
-import os
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 from gnnplace import zoo
-from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.errors import GnnplaceError, InputError, suggestion
+from gnnplace.tracing.callables import SUFFIX, find_callable, importable, said
 from gnnplace.zoo import Workload
 from gnnplace.zoo.hugging_face import BATCH
 
@@ -34,8 +31,9 @@ def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
 
     Args:
         spec: A zoo name (`inception`, `zoo:inception`), a configuration of Hugging Face
-            (`hf:gpt2`, `hf:path/config.json`) or `module:callable`, the module also in the
-            current directory; the callable returns `model, inputs` or `model, inputs, loss`.
+            (`hf:gpt2`, `hf:folder`, `hf:path/config.json`), or `module:callable`, the module also
+            in the current directory or a path such as `models/mine.py:build`; the callable returns
+            `model, inputs` or `model, inputs, loss`, and the model is called by its class.
             Arguments may follow, as in `inception?batch=16` or `hf:gpt2?n_layer=4&batch=2`.
         share: Micro-batches: the batch is divided by it. A zoo or Hugging Face workload is built
             with the smaller batch, and so is that of a callable with a parameter `batch`;
@@ -57,7 +55,7 @@ def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
     except GnnplaceError:
         raise
     except Exception as error:
-        raise InputError(f"model {spec!r}: {_said(error)}") from error
+        raise InputError(f"model {spec!r}: {said(error)}") from error
 
 
 def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workload:
@@ -68,19 +66,26 @@ def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workloa
     if not colon or prefix == ZOO:
         name = name if colon else path
         if name not in zoo.names() and not colon:
-            raise InputError(
-                f"model {spec!r}: use a zoo name ({', '.join(zoo.names())}), hf:CONFIG or "
-                "module:callable"
-            )
+            raise InputError(_unknown(path, spec))
         batch = options.pop("batch", zoo.default_batch(name))
         return zoo.build(name, batch=_share(batch, share, spec), **options)
     return _from_callable(prefix, name, options, share, spec)
 
 
+def _unknown(path: str, spec: str) -> str:
+    """What is said of a name without a colon that the zoo does not have."""
+    if path.endswith(SUFFIX):
+        return f"model {spec!r}: name the function that builds the model too, as in {path}:build"
+    return (
+        f"model {spec!r}: use a zoo name ({', '.join(zoo.names())}), hf:CONFIG, module:callable "
+        f"or path/to/file.py:callable{suggestion(path, zoo.names())}"
+    )
+
+
 def _from_callable(
     module: str, name: str, options: dict[str, Any], share: int, spec: str
 ) -> Workload:
-    function = _find(module, name, spec)
+    function = find_callable(module, name, spec)
     sized = share > 1 and _default_batch(function, options) is not None
     if sized:
         options["batch"] = _share(int(_default_batch(function, options) or 0), share, spec)
@@ -89,10 +94,11 @@ def _from_callable(
     except TypeError as error:
         raise InputError(f"model {spec!r}: {name}: {error}") from None
     try:
-        result = _seeded(lambda: function(**options))
+        with importable(module):
+            result = _seeded(lambda: function(**options))
     except Exception as error:
-        raise InputError(f"model {spec!r}: {name} failed: {_said(error)}") from error
-    workload = _workload(result, name, spec)
+        raise InputError(f"model {spec!r}: {name} failed: {said(error)}") from error
+    workload = _workload(result, spec)
     return workload if sized or share == 1 else cut(workload, share)
 
 
@@ -105,7 +111,7 @@ def is_sized(spec: str) -> bool:
     module, colon, name = path.partition(":")
     if not colon or module in (ZOO, HUGGING_FACE):
         return False
-    return _default_batch(_find(module, name, spec), _options(query, spec)) is not None
+    return _default_batch(find_callable(module, name, spec), _options(query, spec)) is not None
 
 
 def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> int | None:
@@ -115,38 +121,6 @@ def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> 
     return value if isinstance(value, int) else None
 
 
-def _find(module: str, name: str, spec: str) -> Callable[..., Any]:
-    with _current_directory():
-        try:
-            found = importlib.import_module(module)
-        except Exception as error:
-            raise InputError(f"model {spec!r}: cannot import {module!r}: {_said(error)}") from None
-    for part in name.split("."):
-        found = getattr(found, part, None)  # type: ignore[assignment]
-    if not callable(found):
-        raise InputError(f"model {spec!r}: module {module!r} has no callable {name!r}")
-    return found
-
-
-def _said(error: Exception) -> str:
-    """What an error of the user's code says, and the last line of that code."""
-    lines = str(error).splitlines() or ["no message"]
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<")]
-    place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    return f"{type(error).__name__}: {lines[0]}{place}"
-
-
-@contextmanager
-def _current_directory() -> Iterator[None]:
-    """A console script has its own folder on the path instead of the current one."""
-    sys.path.insert(0, os.getcwd())
-    try:
-        yield
-    finally:
-        sys.path.remove(os.getcwd())
-
-
 def _seeded(function: Callable[[], Any]) -> Any:
     """Random parameters are the same in every process."""
     with torch.random.fork_rng(devices=[]):
@@ -154,13 +128,14 @@ def _seeded(function: Callable[[], Any]) -> Any:
         return function()
 
 
-def _workload(result: Any, name: str, spec: str) -> Workload:
+def _workload(result: Any, spec: str) -> Workload:
     if isinstance(result, Workload):
         return result
     if isinstance(result, tuple | list) and len(result) in (2, 3):
         model, inputs, *loss = result
         if isinstance(model, nn.Module):
-            return Workload(name, model, _as_inputs(inputs), loss[0] if loss else None)
+            called = type(model).__name__  # `build` would tell nobody which of many it is
+            return Workload(called, model, _as_inputs(inputs), loss[0] if loss else None)
     raise InputError(
         f"model {spec!r}: must return (model, inputs) or (model, inputs, loss) with an nn.Module, "
         f"not {type(result).__name__}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
+from gnnplace.tracing.arguments import arguments
 
 Inputs = Sequence[Any] | Mapping[str, Any] | torch.Tensor
 
@@ -20,7 +20,7 @@ class StepModule(nn.Module):
 
     The loss is called as `loss(output)`; if it requires more arguments, with the last inputs
     too (targets). The model gets all inputs but those targets, or all where its forward asks
-    for them. Tensors among the inputs are flattened, the rest are constants.
+    for them (`arguments`). Tensors among the inputs are flattened, the rest are constants.
 
     Args:
         model: Becomes the submodule `model`.
@@ -46,7 +46,7 @@ class StepModule(nn.Module):
         self.loss = loss
         self.forward_only = forward_only
         self.args, self.kwargs = _split(inputs)
-        self.model_args, self.targets = _targets(model, loss, self.args, self.kwargs)
+        arguments(model, loss, self.args, self.kwargs)  # refuses what cannot be called
         self._leaves, self._spec = pytree.tree_flatten((self.args, self.kwargs))
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
@@ -63,13 +63,12 @@ class StepModule(nn.Module):
         """Return the loss, or the output's tensors if `forward_only`."""
         rest = iter(tensors)
         leaves = [next(rest) if isinstance(x, torch.Tensor) else x for x in self._leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
-        output = self.model(*args[: self.model_args], **kwargs)
+        given = arguments(self.model, self.loss, *pytree.tree_unflatten(leaves, self._spec))
+        output = self.model(*given.args, **given.kwargs)
         if self.forward_only:
             return tuple(output_tensors(output))
         if self.loss is not None:
-            count = len(args)
-            return scalar_loss(self.loss(output, *args[count - self.targets :]))
+            return scalar_loss(self.loss(output, *given.targets))
         return default_loss(output)
 
 
@@ -118,41 +117,3 @@ def _split(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return tuple(inputs), {}
-
-
-def _targets(
-    model: nn.Module,
-    loss: Callable[..., torch.Tensor] | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> tuple[int, int]:
-    """How many positional inputs the model gets, and how many of the last the loss gets."""
-    extra = 0 if loss is None else max(0, _required(loss) - 1)
-    extra = min(extra, len(args))
-    if extra and _binds(model, args[: len(args) - extra], kwargs):
-        return len(args) - extra, extra
-    if not _binds(model, args, kwargs):
-        forward = inspect.signature(model.forward)
-        raise InputError(
-            f"{type(model).__name__}.forward{forward} cannot take {len(args)} positional and "
-            f"{len(kwargs)} keyword inputs; return inputs that fit beside the model"
-        )
-    return len(args), extra
-
-
-def _required(function: Callable[..., Any]) -> int:
-    target = function.forward if isinstance(function, nn.Module) else function
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    try:
-        parameters = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):
-        return 1
-    return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
-
-
-def _binds(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    try:
-        inspect.signature(model.forward).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import operations
+from gnnplace.tracing.advice import on_numbers
 from gnnplace.tracing.attention import PORTABLE
 from gnnplace.tracing.blame import node_place
 from gnnplace.tracing.program import BACKWARD, FORWARD, ProgramOp, Ref, ValueInfo, value_info
@@ -63,9 +65,10 @@ class Translator:
             if region := region_of(node.meta):
                 self.regions[node.name] = region
         elif node.users:
+            instead = _branch(node)
             raise CaptureError(
                 f"capture failed at op {node.name!r}{node_place(node)}: "
-                f"{node.target} is not a plain ATen op"
+                f"{node.target} is not a plain ATen op{instead}"
             )
 
     def _add_element(self, node: fx.Node) -> None:
@@ -94,10 +97,7 @@ class Translator:
     def _argument(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
             if value.name not in self._names:
-                raise CaptureError(
-                    f"capture failed{node_place(value)}: {value.name!r} is no tensor; a captured "
-                    "step has no objects such as a torch.Generator"
-                )
+                raise CaptureError(f"capture failed{node_place(value)}: {_no_tensor(value)}")
             return Ref(self.value_name(value))
         if isinstance(value, list | tuple):
             return type(value)(self._argument(item) for item in value)
@@ -107,6 +107,9 @@ class Translator:
 
     def _results(self, node: fx.Node) -> tuple[str | None, ...]:
         value = node.meta.get("val")
+        if any(map(_is_unknown, pytree.tree_leaves(value))):
+            told = on_numbers(str(node.target), node_place(node))
+            raise CaptureError(f"capture failed{node_place(node)}: {told}")
         if isinstance(value, torch.Tensor):
             self._names[node.name] = node.name
             self.values[node.name] = value_info(value)
@@ -122,6 +125,24 @@ class Translator:
         name = f"{node.name}.{index}"
         self.values[name] = value_info(value)
         return name
+
+
+def _is_unknown(value: Any) -> bool:
+    """Whether it is a tensor whose shape depends on numbers."""
+    return isinstance(value, torch.Tensor) and not all(type(n) is int for n in value.shape)
+
+
+def _branch(node: fx.Node) -> str:
+    if "cond" not in str(node.target):
+        return ""
+    return "; compute both branches and choose with torch.where(condition, a, b)"
+
+
+def _no_tensor(node: fx.Node) -> str:
+    """What is said of an argument that is no tensor: a number that was read, or an object."""
+    if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+        return on_numbers(str(node.target), node_place(node))
+    return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
 
 
 def _is_check(node: fx.Node) -> bool:

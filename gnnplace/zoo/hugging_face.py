@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, suggestion
 from gnnplace.files import read_json
 from gnnplace.zoo.workload import Workload, generator
 
@@ -41,6 +41,7 @@ HEADS = (
 )
 PREFERRED = {"bert": "AutoModelForMaskedLM", "vit": "AutoModelForImageClassification"}
 BATCH, LENGTH = 4, 64
+CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
 
 
@@ -48,7 +49,8 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
     """A model of the `transformers` package, made from its configuration.
 
     Args:
-        name: A model type ("gpt2"), a known size ("gpt2-xl"), or the path of a `config.json`.
+        name: A model type ("gpt2"), a known size ("gpt2-xl"), the path of a `config.json` or of a
+            local folder that has one, as a checkpoint's; its weights are not read.
         batch: Examples in a step.
         length: Tokens of an example (images have the size of the configuration).
         **options: Fields of the configuration that are to differ, such as `n_layer=4`.
@@ -62,31 +64,71 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
     config = _config(name, options)
     model = _model(config)
     inputs = _inputs(model, config, batch, length)
-    return Workload(name, model.train(), inputs)
+    called = name if _file(name) is None else type(model).__name__
+    return Workload(called, model.train(), inputs)
 
 
 def _config(name: str, options: dict[str, Any]) -> Any:
     from transformers import AutoConfig
 
-    if name.endswith(".json"):
-        fields = dict(read_json(Path(name)))
-        kind = fields.pop("model_type", "")
-    else:
-        kind, fields = KNOWN.get(name, (name, {}))
+    path = _file(name)
+    kind, fields = KNOWN.get(name, (name, {})) if path is None else _read(path, name)
     try:
         config = AutoConfig.for_model(kind)
     except (ValueError, KeyError):
-        raise InputError(
-            f"hf:{name}: no such configuration; use a model type of transformers such as "
-            f"'gpt2', one of {', '.join(KNOWN)}, or the path of a config.json"
-        ) from None
+        raise InputError(_unknown(name, kind)) from None
     unknown = [key for key in options if not hasattr(config, key)]
     if unknown:
-        raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}")
+        near = suggestion(unknown[0], config.to_dict())
+        raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}{near}")
     config = AutoConfig.for_model(kind, **{"use_cache": False, **fields, **options})
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0  # otherwise set by what generates text
     return config
+
+
+def _file(name: str) -> Path | None:
+    """The configuration's file, where a name is a path; None for a name of a model.
+
+    Raises:
+        InputError: a folder without ``config.json``.
+    """
+    path = Path(name).expanduser()
+    if name.endswith(".json"):
+        return path
+    if not path.is_dir():
+        return None
+    if not (path / CONFIG).is_file():
+        raise InputError(f"hf:{name}: the folder has no {CONFIG}; give one that has, or a name")
+    return path / CONFIG
+
+
+def _read(path: Path, name: str) -> tuple[str, dict[str, Any]]:
+    """Model type and fields of a configuration's file.
+
+    Raises:
+        FormatError: the file cannot be read.
+        InputError: it names no model type.
+    """
+    fields = read_json(path)
+    kind = fields.pop("model_type", None) if isinstance(fields, dict) else None
+    if not isinstance(kind, str):
+        raise InputError(f'hf:{name}: {path} names no model_type, as in {{"model_type": "gpt2"}}')
+    return kind, fields
+
+
+def _unknown(name: str, kind: str) -> str:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    plain = kind.rpartition("/")[2]
+    near = suggestion(plain, [*KNOWN, *CONFIG_MAPPING]) or suggestion(
+        plain.partition("-")[0], CONFIG_MAPPING
+    )
+    return (
+        f"hf:{name}: no such configuration{near or ';'} nothing is downloaded: use a model type of "
+        f"transformers such as 'gpt2', one of {', '.join(KNOWN)}, or a local folder with a "
+        f"{CONFIG}"
+    )
 
 
 def _model(config: Any) -> nn.Module:

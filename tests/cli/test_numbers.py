@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.cli.main import COMMANDS, command, parser_of, run
-from gnnplace.cli.numbers import Range, _ranges
+from gnnplace.cli.numbers import Range, _ranges, size
 
 PARSED = [name for name in COMMANDS if name != "train"]  # Lightning's own parser
 
@@ -17,7 +17,8 @@ def numeric_options(name):
         for action in parser._actions
         if action.option_strings
     }
-    numeric = {option for option, kind in kinds.items() if "int" in kind or "float" in kind}
+    words = ("int", "float", "function size")
+    numeric = {option for option, kind in kinds.items() if any(word in kind for word in words)}
     return numeric - {"--workers"}, dict(_ranges.get(parser, {}))
 
 
@@ -61,6 +62,13 @@ def test_what_is_out_of_range_is_refused_before_any_work(name, monkeypatch, caps
 )
 def test_a_range(allowed, value, fault):
     assert allowed.fault(value) == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("16GB", 16e9), ("512MiB", 2.0**29), ("2e9", 2e9), (".5g", 5e8)]
+)
+def test_bytes_have_units(text, count):
+    assert size(text) == count
 
 
 @pytest.mark.parametrize(

@@ -61,3 +61,50 @@ def test_faults_name_file_and_key(tmp_path, text, message):
 def test_an_unknown_name_lists_the_presets():
     with pytest.raises(InputError, match="nvlink-a100-8"):
         load_cluster("nvlink")
+
+
+def test_sizes_are_written_as_people_write_them(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        TWO.replace("memory: 1e9", "memory: 16GB, reserve: 512MiB").replace(
+            "bandwidth: 5", "bandwidth: 100Gbit/s"
+        )
+    )
+    cluster = read_cluster(path)
+    assert cluster.devices[0].memory == 16e9
+    assert cluster.devices[0].reserve == 512 * 2**20
+    assert cluster.bandwidth[1, 0] == 12.5e9
+    path.write_text(TWO.replace("bandwidth: 5", "bandwidth: 12 GB/s"))
+    assert read_cluster(path).bandwidth[1, 0] == 12e9
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("memory: 16XB", "'16XB' is no size; write bytes, as 16e9, '16GB'"),
+        ("bandwidth: 100Gb/s", "'100Gb/s' is no bandwidth; .* or bits, as '100Gbit/s'"),
+        ("bandwidth: 100GB", "'100GB' is no bandwidth"),
+    ],
+)
+def test_a_size_that_may_mean_two_things_is_refused(tmp_path, given, message):
+    key = given.partition(":")[0]
+    path = tmp_path / "c.yaml"
+    path.write_text(TWO.replace("memory: 1000" if key == "memory" else "bandwidth: 5", given))
+    with pytest.raises(FormatError, match=message):
+        read_cluster(path)
+
+
+def test_all_faults_are_told_at_once(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(TWO.replace("1e-6", "-1").replace("memory: 1000", "memroy: 1000"))
+    with pytest.raises(FormatError, match="and 2 more faults") as schema:
+        read_cluster(path)
+    assert [line.split(": ")[1] for line in schema.value.faults] == [
+        *("devices[2].memory", "devices[2].memroy", "links[0].latency")
+    ]
+    path.write_text(TWO.replace("name: c", "name: b").replace("target: b", "target: bb"))
+    with pytest.raises(FormatError) as names:
+        read_cluster(path)
+    told = [line.removeprefix(f"{path}: ") for line in names.value.faults]
+    assert told[0] == "devices[2].name: 'b' is repeated"
+    assert told[1].startswith("links[0].target: no device is named 'bb'")

@@ -62,6 +62,7 @@ def test_callables(module: str) -> None:
     path = list(sys.path)
     work = load(f"{module}:plain")
     assert work.inputs[0].shape == (6, 4)
+    assert work.name == "Linear"
     assert load(f"{module}:plain", share=3).inputs[0].shape == (2, 4)
     sized = load(f"{module}:sized?width=5", share=2)
     assert sized.inputs[0].shape == (4, 5)
@@ -78,7 +79,9 @@ def test_hugging_face(tmp_path: Path) -> None:
     fields |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 50}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(fields))
-    assert type(load(f"hf:{path}").model).__name__ == "BertForMaskedLM"
+    for spec in (f"hf:{path}", f"hf:{tmp_path}"):
+        work = load(spec)
+        assert type(work.model).__name__ == work.name == "BertForMaskedLM"
 
 
 @pytest.mark.parametrize(
@@ -93,10 +96,18 @@ def test_hugging_face(tmp_path: Path) -> None:
         ("mlp?width=wide", "TypeError"),
         ("hf:gpt2?n_layer=many", "n_layer"),
         ("hf:clip", "no example inputs are known"),
-        ("hf:nothing", "no such configuration"),
+        ("hf:nothing", "no such configuration; nothing is downloaded"),
+        ("hf:meta-llama/Llama-2-7b-hf", "did you mean 'llama-7b'.* nothing is downloaded"),
+        ("hf:google-bert/bert-base-cased", "did you mean 'bert-base-uncased'"),
+        ("hf:Qwen/Qwen3-0.6B", "did you mean .*'qwen3'"),
+        ("hf:.", "the folder has no config.json"),
         ("hf:gpt2?n_layers=3", "no field 'n_layers'"),
         ("no_such_module:f", "cannot import 'no_such_module'"),
         ("own_models:nothing", "no callable 'nothing'"),
+        ("own_models:plane", "no callable 'plane'; did you mean 'plain'?"),
+        ("own_models.py", "name the function that builds the model too, as in own_models.py:build"),
+        ("elsewhere/own_models.py:plain", "there is no file 'elsewhere/own_models.py'"),
+        ("inceptoin", "did you mean 'inception'?"),
         ("own_models:number", "no callable 'number'"),
         ("own_models:wrong", "must return"),
         ("own_models:sized?heigth=3", "unexpected keyword argument 'heigth'"),

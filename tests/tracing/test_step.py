@@ -1,4 +1,4 @@
-"""Which inputs the model gets and which the loss."""
+"""A model and its loss as one module."""
 
 from __future__ import annotations
 
@@ -10,22 +10,6 @@ from gnnplace.errors import InputError
 from gnnplace.tracing.step import StepModule, default_loss
 
 X, Y = torch.ones(2, 4), torch.zeros(2, 4)
-
-
-def test_targets_are_the_last_inputs_that_the_loss_asks_for() -> None:
-    step = StepModule(nn.Linear(4, 4), nn.MSELoss(), (X, Y))
-    assert (step.model_args, step.targets) == (1, 1)
-    assert step(X, Y).shape == ()
-
-
-def test_a_loss_of_one_argument_gets_the_output_alone() -> None:
-    step = StepModule(nn.Linear(4, 4), lambda out: out.mean(), X)
-    assert (step.model_args, step.targets) == (1, 0)
-
-
-def test_model_and_loss_may_share_an_input() -> None:
-    step = StepModule(nn.Linear(4, 4), lambda out, x: (out - x).mean(), (X,))
-    assert (step.model_args, step.targets) == (1, 1)
 
 
 def test_default_loss() -> None:

@@ -272,7 +272,7 @@ class TrainingStep:
             group.update(constants)
 
     def timing(self) -> StepTiming:
-        """Clocks and timeline of the last step."""
+        """Clocks and timeline of the last step; printed, a table."""
         return self._ready("timing").timing()
 
     def close(self) -> None:
