@@ -83,8 +83,7 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
     low, high = _interval(priced)
     rank, lack = priced.lacking
     reason = None if lack <= 0 else _lacks(priced, cluster, rank, lack)
-    known = found is not None and math.isfinite(found.bound) and found.bound > 0
-    bound = min(found.bound, step) if found is not None and known else None
+    bound, one = (None, None) if found is None else (found.bound, found.bound_of_one)
     file = PlanFile(
         format="gnnplace-plan",
         version=1,
@@ -102,7 +101,8 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
-        claim=_claim(bound, step),
+        one_stage_bound=one,
+        claim=_claim(bound, one, step),
         parts=_parts(priced),
         memory=_memory(priced, cluster),
         sent=list(priced.line.sent),
@@ -115,13 +115,16 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
     return Plan(file, reason, tuple(notice for notice in told if notice))
 
 
-def _claim(bound: float | None, step: float) -> str:
-    if bound is None:
+def _claim(bound: float | None, one: float | None, step: float) -> str:
+    if bound is None or one is None:
         return ""
     space = "contiguous stages on slices of the cluster, with the micro-batches that were tried"
     if bound >= step * (1 - 1e-9):
         return f"optimal among {space}, by predicted times"
-    return f"no plan of {space} takes less than the bound, by predicted times"
+    least = f"no plan of {space} takes less than the bound, by predicted times"
+    if one >= step * (1 - 1e-9):
+        return f"{least}, and none with one stage a rank takes less than this plan"
+    return f"{least}, and none with one stage a rank is more than {1 - one / step:.1%} faster"
 
 
 def _entry(

@@ -46,7 +46,8 @@ class PlanFile(Schema):
     """The keys of a plan's file.
 
     `sent` are predicted seconds of a message from each stage to the next, `ends` those of each rank
-    after its last pass; `frontier` has bytes of the fullest device and seconds of the step of plans
+    after its last pass; no plan is below `lower_bound`, and none with one stage a rank below
+    `one_stage_bound`; `frontier` has bytes of the fullest device and seconds of the step of plans
     that were timed, none worse than another in both.
     """
 
@@ -66,6 +67,7 @@ class PlanFile(Schema):
     step_time: float | None = None
     interval: list[float] | None = None
     lower_bound: float | None = None
+    one_stage_bound: float | None = None
     claim: str = ""
     parts: dict[str, float] = {}
     memory: dict[str, MemoryEntry] = {}
@@ -120,6 +122,7 @@ class Plan:
             "step_time": file.step_time,
             "interval": file.interval,
             "lower_bound": file.lower_bound,
+            "one_stage_bound": file.one_stage_bound,
             "memory": memory,
             "feasible": self.feasible,
             "reason": self.reason,

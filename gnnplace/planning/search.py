@@ -17,13 +17,13 @@ import numpy as np
 
 from gnnplace.cluster import Cluster
 from gnnplace.planning.baselines import BASELINES, baselines_of, fastest
-from gnnplace.planning.bound import least_of
+from gnnplace.planning.bound import bounds_of
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Priced
 from gnnplace.planning.drafts import Timed, drafts_of
 from gnnplace.planning.mesh import Fabric
 from gnnplace.planning.shortlist import shortlisted
-from gnnplace.planning.space import micro_batch_sizes, space_of
+from gnnplace.planning.space import Space, micro_batch_sizes, space_of
 from gnnplace.planning.stage import Pricer
 
 FEW = 4  # drafts of each baseline that are timed
@@ -36,6 +36,7 @@ class Found:
     Attributes:
         best: plans, the fastest first.
         bound: seconds that no plan of contiguous stages with these micro-batches is below.
+        bound_of_one: seconds that none of them with one stage a rank is below.
         tried: drafts that were looked at.
         seconds: of the search.
         baselines: the fastest plan of each that fits.
@@ -43,6 +44,7 @@ class Found:
 
     best: tuple[Priced, ...]
     bound: float
+    bound_of_one: float
     tried: int
     seconds: float
     baselines: Mapping[str, Priced]
@@ -69,7 +71,7 @@ def search(
     started = time.monotonic()
     fabric = Fabric(cluster)
     drafts: list[Timed] = []
-    bound = np.inf
+    spaces: list[Space] = []
     known: dict[str, list[Timed]] = {name: [] for name in BASELINES}
     for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch):
         if progress is not None:
@@ -78,9 +80,9 @@ def search(
         drafts += drafts_of(space)
         for name, own in baselines_of(space).items():
             known[name] += own
-        least = min((seconds for seconds, _ in drafts), default=np.inf)
-        bound = min(bound, least_of(space, min(bound, least)))
+        spaces.append(space)
     seeds = {name: fastest(own, FEW) for name, own in known.items()}
     best, baselines = shortlisted(chain, fabric, drafts, seeds, started + budget)
+    bounds = bounds_of(spaces, best[0].step_time) if best else (np.inf, np.inf)
     seconds = time.monotonic() - started
-    return Found(tuple(best), float(bound), len(drafts), seconds, baselines)
+    return Found(tuple(best), *bounds, len(drafts), seconds, baselines)

@@ -8,36 +8,15 @@ import numpy as np
 import pytest
 
 from gnnplace.planning.answers import find_plans, given_plan, plan_of
-from gnnplace.planning.draft import Draft, realized
+from gnnplace.planning.draft import realized
 from gnnplace.planning.given import draft_of_words
 from gnnplace.planning.improving import improved
-from gnnplace.planning.mesh import Fabric, Mesh
+from gnnplace.planning.mesh import Fabric
 from gnnplace.planning.plan import plan_from_data
 from gnnplace.planning.search import search
 from gnnplace.planning.shortlist import Shortlist
-from gnnplace.planning.stage import Pricer, Stage
-from tests.planning.toys import chain, cluster
-
-
-def all_drafts(model, machine):
-    """Every cut, every row of meshes, every size of micro-batches; nothing recomputed."""
-    count, devices = len(model), machine.num_devices
-    shapes = [(r, t) for r in (1, 2, 3, 4) for t in (1, 2, 4) if r * t <= devices]
-    for size in (d for d in range(1, model.batch + 1) if model.batch % d == 0):
-        for stages in range(1, min(count, devices) + 1):
-            for row in itertools.product(shapes, repeat=stages):
-                if sum(r * t for r, t in row) > devices or any(size % r for r, _ in row):
-                    continue
-                first = [0, *itertools.accumulate(r * t for r, t in row)]
-                for cuts in itertools.combinations(range(1, count), stages - 1):
-                    bounds = [0, *cuts, count]
-                    made = [
-                        Stage(a, b, Mesh(f, r, t), int(r > 1))
-                        for (a, b), f, (r, t) in zip(
-                            itertools.pairwise(bounds), first, row, strict=False
-                        )
-                    ]
-                    yield Draft(size, model.batch // size, "1f1b", tuple(made))
+from gnnplace.planning.stage import Pricer
+from tests.planning.toys import all_drafts, chain, cluster
 
 
 @pytest.mark.parametrize("seed", range(3))
