@@ -73,7 +73,7 @@ def with_floor(
         return kernel
     busy = np.where(view, 0.0, kernel + floor.gap)
     host = np.where(view, floor.view, np.where(backward, floor.backward, floor.forward))
-    waited = np.diff(_done(busy, host), prepend=0.0) - busy
+    waited = np.maximum(np.diff(_done(busy, host), prepend=0.0) - busy, 0.0)  # roundings
     count = int(layer.max()) + 1
     of_layer = np.bincount(layer, host, count)[layer]
     share = np.divide(host, of_layer, out=np.zeros_like(host), where=of_layer > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from gnnplace.costs.gpus import figures
 from gnnplace.costs.memory import with_slack
 from gnnplace.errors import InputError
 from gnnplace.pipelines.chains import chain_of
+from gnnplace.pipelines.handover import handed_over
 from gnnplace.pipelines.run.apply import apply_plan, checked_rows
 from gnnplace.pipelines.run.runner import PlanRunner
 from gnnplace.planning.answers import find_baselines, find_plans, given_plan
@@ -83,7 +84,7 @@ def read_plan(path: str | Path) -> JointPlan:
 
 
 def _joint(plan: Plan) -> JointPlan:
-    return JointPlan(plan.file, plan.reason, plan.notices)
+    return JointPlan(plan.file, plan.reason, plan.notices, plan.op_placement)
 
 
 def plan_model(
@@ -151,6 +152,13 @@ def plan_model(
     if given is not None:
         return [_joint(given_plan(chain, devices, _read(given)))]
     found = find_plans(chain, devices, top=top, budget=budget, progress=progress)
+    if memory_limit is None:
+        named = cluster if isinstance(cluster, str) else cluster.name
+        told = None if headroom is None else str(headroom)
+        other = handed_over(
+            found[0], chain, devices, model, inputs, loss, named=named, headroom=told, budget=budget
+        )
+        found[0] = replace(found[0], op_placement=other)
     return [_joint(plan) for plan in found]
 
 

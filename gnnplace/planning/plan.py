@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -76,6 +76,19 @@ class PlanFile(Schema):
     frontier: list[list[float]] = []
 
 
+@dataclass(frozen=True)
+class OpPlacement:
+    """A placement of single ops that is faster than a plan.
+
+    Attributes:
+        step_time: predicted seconds.
+        command: what makes it; empty where the model has no name.
+    """
+
+    step_time: float
+    command: str
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A plan.
@@ -84,11 +97,13 @@ class Plan:
         file: what its file says.
         reason: why it cannot be trained so; None where it can.
         notices: what a reader should know, each in one line.
+        op_placement: a placement of single ops that is faster; None where none was found.
     """
 
     file: PlanFile
     reason: str | None = None
     notices: tuple[str, ...] = field(default=())
+    op_placement: OpPlacement | None = None
 
     @property
     def feasible(self) -> bool:
@@ -126,6 +141,7 @@ class Plan:
             "memory": memory,
             "feasible": self.feasible,
             "reason": self.reason,
+            "op_placement": None if self.op_placement is None else asdict(self.op_placement),
             "plan": self.to_data(),
         }
 

@@ -15,7 +15,8 @@ def plan_lines(plan: Plan) -> list[str]:
     """What `gnnplace plan` prints of a plan."""
     file = plan.file
     if not plan.feasible:
-        return [f"{file.model} on {file.cluster}: not feasible", f"  {plan.reason}"]
+        lines = [f"{file.model} on {file.cluster}: not feasible", f"  {plan.reason}"]
+        return [*lines, *_handed(plan)]
     low, high = file.interval or [0.0, 0.0]
     lines = [
         f"{file.model} on {file.cluster}: {_time(plan.step_time)} a step, predicted "
@@ -32,7 +33,17 @@ def plan_lines(plan: Plan) -> list[str]:
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
-    return [*lines, *(f"  {notice}" for notice in plan.notices)]
+    return [*lines, *_handed(plan), *(f"  {notice}" for notice in plan.notices)]
+
+
+def _handed(plan: Plan) -> list[str]:
+    """Where a placement of single ops is faster."""
+    other = plan.op_placement
+    if other is None:
+        return []
+    against = f"against {_time(plan.step_time)}" if plan.feasible else "where no plan fits"
+    run = f"; run `{other.command}`" if other.command else ""
+    return [f"  op placement is faster: {_time(other.step_time)} {against}{run}"]
 
 
 def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:

@@ -65,3 +65,11 @@ def test_nothing_adds_nothing() -> None:
     assert with_floor(kernel, NO, NO, SAME, NOTHING).tolist() == kernel.tolist()
     empty = with_floor(np.zeros(0), NO[:0], NO[:0], SAME[:0], FLOOR)
     assert len(empty) == 0
+
+
+def test_no_op_takes_less_than_nothing() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        kernel, view = rng.exponential(1e-3, 300), rng.random(300) < 0.5
+        found = with_floor(np.where(view, 0.0, kernel), view, ~view, np.arange(300) // 3)
+        assert found.min() >= 0.0
