@@ -118,7 +118,7 @@ def layers_of(workload: Workload, precision: str, *, as_run: bool = False) -> La
     model = workload.model
     if precision in TYPES:
         retyped(model, TYPES[precision])
-    inputs = pytree.tree_map(lambda x: _as_type(x, precision), workload.inputs)
+    inputs = pytree.tree_map(lambda x: as_type(x, precision), workload.inputs)
     step = StepModule(model, workload.loss or default_loss, inputs)
     with precision_of(precision):
         recorded = record_calls(step, workload.name)
@@ -165,7 +165,8 @@ def retyped(model: nn.Module, dtype: torch.dtype) -> None:
                 module._buffers[name] = buffer.to(dtype)
 
 
-def _as_type(leaf: Any, precision: str) -> Any:
+def as_type(leaf: Any, precision: str) -> Any:
+    """An input in the type of a precision's parameters; as it is where that is not half."""
     if precision in TYPES and isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
         return leaf.to(TYPES[precision])
     return leaf
