@@ -25,7 +25,6 @@ from gnnplace.planning.answers import find_baselines
 from gnnplace.planning.baselines import BASELINES
 from gnnplace.planning.plan import Plan
 from gnnplace.profiling.targets import resolve_cluster
-from gnnplace.report.plans import shape_of
 
 ROOT = Path(__file__).parent
 BUDGET = 2.0
@@ -130,7 +129,7 @@ def row_of(model: str, cluster: str, part: float, found: dict[str, Plan | None])
         cells.append("–" if other is None else f"{other.step_time / best.step_time - 1:+.1%}")
     bound = best.file.lower_bound
     gap = f"{best.step_time / bound - 1:.1%}" if bound else ""
-    told = " | ".join([f"{1e3 * best.step_time:.1f}", *cells, gap, shape_of(best)])
+    told = " | ".join([f"{1e3 * best.step_time:.1f}", *cells, gap, best.shape])
     return f"| {model} | {cluster} | {part:g} | {told} |"
 
 

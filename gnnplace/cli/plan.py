@@ -8,10 +8,12 @@ from gnnplace import api
 from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number
 from gnnplace.cli.options import add_json, add_output
+from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.plan_page import plan_page
 from gnnplace.report.plans import plan_lines
 
+TRIES = 3
 SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
 
@@ -65,6 +67,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         "dp=2,tp=2,pp=2,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
     )
     parser.add_argument(
+        "--runnable",
+        action="store_true",
+        help="Search only plans that can be run here: with as many replicas in every stage.",
+    )
+    parser.add_argument(
+        "--try",
+        dest="tries",
+        action="store_true",
+        help="Run the three fastest plans for a few steps on the workers of cpu:N, and take the "
+        "one whose measured step is shortest.",
+    )
+    parser.add_argument(
         "--accept-other-loss",
         action="store_true",
         help="Cut the batch also where the loss of the batch is not the mean of its shares' "
@@ -79,6 +93,9 @@ def run(args: Namespace) -> int:
     """Searches plans, or predicts a given one."""
     check_output(args.output)
     check_output(args.html)
+    if args.tries and args.given is not None:
+        raise InputError("--try: chooses among plans that are searched; leave --given out, or run "
+                         "the plan with gnnplace execute")  # fmt: skip
     plans = api.plan(
         args.what,
         args.cluster,
@@ -90,6 +107,8 @@ def run(args: Namespace) -> int:
         budget=args.budget,
         top=args.top,
         given=args.given,
+        tries=TRIES if args.tries else 0,
+        runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,
         progress=say,
     )

@@ -19,6 +19,7 @@ from gnnplace.pipelines.chains import chain_of
 from gnnplace.pipelines.handover import handed_over
 from gnnplace.pipelines.run.apply import apply_plan, checked_rows
 from gnnplace.pipelines.run.runner import PlanRunner
+from gnnplace.pipelines.tries import FURTHER, by_trial, check_trials
 from gnnplace.planning.answers import find_baselines, find_plans, given_plan
 from gnnplace.planning.plan import Plan
 from gnnplace.planning.plan import read_plan as parsed_plan
@@ -34,7 +35,7 @@ class JointPlan(Plan):
     def apply(
         self,
         model: nn.Module,
-        inputs: Any,
+        inputs: Any = None,
         *,
         loss: Callable[..., torch.Tensor] | None = None,
         device: torch.device | str | None = None,
@@ -50,7 +51,8 @@ class JointPlan(Plan):
         Args:
             model: what was planned, in training mode, in the type of the plan's precision.
             inputs: example inputs of any number of examples: a tensor, a tuple or a mapping, with
-                what the loss reads of them at the end.
+                what the loss reads of them at the end; None: of the shapes that the plan was made
+                with, which its file has.
             loss: as it was planned with: called with the model's output and the last inputs; None:
                 the output's own.
             device: that this process computes on; by default that of the model.
@@ -84,7 +86,7 @@ def read_plan(path: str | Path) -> JointPlan:
 
 
 def _joint(plan: Plan) -> JointPlan:
-    return JointPlan(plan.file, plan.reason, plan.notices, plan.op_placement)
+    return JointPlan(plan.file, plan.reason, plan.notices, plan.op_placement, plan.trials)
 
 
 def plan_model(
@@ -101,6 +103,8 @@ def plan_model(
     budget: float = 10.0,
     top: int = 1,
     given: str | Plan | None = None,
+    tries: int = 0,
+    runnable: bool = False,
     accept_other_loss: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[JointPlan]:
@@ -123,6 +127,9 @@ def plan_model(
         budget: seconds of search.
         top: plans at most.
         given: a plan of one's own, in words or read from a file: its times instead of a search.
+        tries: run so many of the fastest plans for a few steps on the devices that are here, and
+            put the one whose measured step is shortest first; 0 runs nothing.
+        runnable: search only plans that can be run: with as many replicas in every stage.
         accept_other_loss: cut the batch also where its loss is another one then.
         progress: is told what is done.
 
@@ -151,7 +158,19 @@ def plan_model(
     )
     if given is not None:
         return [_joint(given_plan(chain, devices, _read(given)))]
-    found = find_plans(chain, devices, top=top, budget=budget, progress=progress)
+    if tries:
+        check_trials(devices, model)
+    found = find_plans(
+        chain,
+        devices,
+        top=max(top, FURTHER * tries),
+        budget=budget,
+        runnable=runnable or tries > 0,
+        progress=progress,
+    )
+    if tries and isinstance(model, str):
+        found = by_trial(found, model, tries, progress)
+    found = found[:top]
     if memory_limit is None:
         named = cluster if isinstance(cluster, str) else cluster.name
         told = None if headroom is None else str(headroom)

@@ -13,13 +13,16 @@ from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Draft, Priced, meshes_of, realized
 from gnnplace.planning.given import draft_of_plan, draft_of_words, orders_in
 from gnnplace.planning.mesh import Fabric, Mesh
-from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
+from gnnplace.planning.plan import InputEntry, MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.planning.rows import with_messages, words
 from gnnplace.planning.search import Found, search
 from gnnplace.planning.space import micro_batch_sizes
 from gnnplace.planning.stage import Pricer, Stage, StageCost
 
-UNLIKE = "its stages have unlike numbers of replicas: it is predicted, and cannot be run"
+UNLIKE = (
+    "its stages have unlike numbers of replicas: it is predicted, and cannot be run; "
+    "--runnable finds the best that can"
+)
 NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
 
 
@@ -29,6 +32,7 @@ def find_plans(
     *,
     top: int = 1,
     budget: float = 10.0,
+    runnable: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Plan]:
     """The best plans, the fastest first; one that says why not where nothing fits.
@@ -38,9 +42,10 @@ def find_plans(
         cluster: its devices in topology order.
         top: plans at most.
         budget: seconds of search.
+        runnable: only plans that can be run: with the same number of replicas in all stages.
         progress: is told what is done.
     """
-    found = search(chain, cluster, budget=budget, progress=progress)
+    found = search(chain, cluster, budget=budget, runnable=runnable, progress=progress)
     if not found.best:
         return [_nothing(chain, cluster)]
     return [plan_of(chain, cluster, x, found) for x in found.best[:top]]
@@ -94,6 +99,7 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         microbatch_size=draft.size // draft.stages[0].mesh.replicas,
         precision=chain.precision,
         optimizer=chain.optimizer,
+        inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,
         stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
         ranks=list(draft.ranks),

@@ -112,6 +112,7 @@ class Chain:
         tied: parameters that several segments read.
         mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.
         notices: what is priced otherwise than it runs, each in one line.
+        inputs: of the model: name or None, shape and type of each; none where they are nested.
         placed: from a kind of device, shards, examples, first segment and the one after the last
             to the split of parameters and calls, in the words of a plan's file.
     """
@@ -127,6 +128,7 @@ class Chain:
     tied: tuple[Tied, ...] = ()
     mixes: str = ""
     notices: tuple[str, ...] = ()
+    inputs: tuple[tuple[str | None, tuple[int, ...], str], ...] = ()
     placed: Placed | None = None
     _known: dict[tuple[str, int, int], SegmentCosts | None] = field(default_factory=dict)
 

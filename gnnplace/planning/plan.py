@@ -33,6 +33,14 @@ class StageEntry(Schema):
     saved: float | None = None
 
 
+class InputEntry(Schema):
+    """An input that the model was recorded with; `name` where inputs are a mapping."""
+
+    name: str | None = None
+    shape: list[int]
+    dtype: str
+
+
 class MemoryEntry(Schema):
     """Bytes of a device."""
 
@@ -60,6 +68,7 @@ class PlanFile(Schema):
     microbatch_size: Positive
     precision: str
     optimizer: str
+    inputs: list[InputEntry] = []
     schedule: str = "1f1b"
     stages: Annotated[list[StageEntry], Field(min_length=1)]
     ranks: list[int] = []
@@ -89,6 +98,23 @@ class OpPlacement:
     command: str
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A plan that was run for a few steps.
+
+    Attributes:
+        shape: of the plan, in a few words.
+        predicted: seconds of a step.
+        measured: the same, the median; None where it could not be run.
+        fault: why not.
+    """
+
+    shape: str
+    predicted: float
+    measured: float | None
+    fault: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A plan.
@@ -98,12 +124,15 @@ class Plan:
         reason: why it cannot be trained so; None where it can.
         notices: what a reader should know, each in one line.
         op_placement: a placement of single ops that is faster; None where none was found.
+        trials: of the plans that this one was taken from by measured times, in order of predicted
+            ones; none where nothing was run.
     """
 
     file: PlanFile
     reason: str | None = None
     notices: tuple[str, ...] = field(default=())
     op_placement: OpPlacement | None = None
+    trials: tuple[Trial, ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -120,6 +149,18 @@ class Plan:
         """Micro-batches of a step, M."""
         replicas = len(self.file.stages[0].devices)
         return self.file.batch // (self.file.microbatch_size * replicas)
+
+    @property
+    def shape(self) -> str:
+        """Meshes of the stages, micro-batches and schedule, in a few words."""
+        meshes = [f"{len(s.devices)}x{len(s.devices[0])}" for s in self.file.stages]
+        told = f"{len(meshes)} x {meshes[0]}" if len(set(meshes)) == 1 else " + ".join(meshes)
+        zeros = sorted({s.zero for s in self.file.stages if len(s.devices) > 1})
+        again = sum(len(s.recompute) for s in self.file.stages)
+        more = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
+        more += [f"{again} recomputed"] if again else []
+        cut = f"{self.microbatches} of {self.file.microbatch_size}"
+        return ", ".join([told, cut, self.file.schedule, *more])
 
     def to_data(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -142,6 +183,7 @@ class Plan:
             "feasible": self.feasible,
             "reason": self.reason,
             "op_placement": None if self.op_placement is None else asdict(self.op_placement),
+            "trials": [asdict(trial) for trial in self.trials],
             "plan": self.to_data(),
         }
 

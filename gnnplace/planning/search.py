@@ -20,7 +20,7 @@ from gnnplace.planning.baselines import BASELINES, baselines_of, fastest
 from gnnplace.planning.bound import bounds_of
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Priced
-from gnnplace.planning.drafts import Timed, drafts_of
+from gnnplace.planning.drafts import Timed, drafts_of, has_like_replicas
 from gnnplace.planning.mesh import Fabric
 from gnnplace.planning.shortlist import shortlisted
 from gnnplace.planning.space import Space, micro_batch_sizes, space_of
@@ -55,6 +55,7 @@ def search(
     cluster: Cluster,
     *,
     budget: float = 10.0,
+    runnable: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Found:
     """The best plans for a model on a cluster.
@@ -63,6 +64,7 @@ def search(
         chain: the model.
         cluster: its devices in topology order.
         budget: seconds; what comes first is done in any case, and more is never worse.
+        runnable: only plans that can be run: with the same number of replicas in all stages.
         progress: is told what is done.
 
     Raises:
@@ -77,9 +79,9 @@ def search(
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
         space = space_of(Pricer(chain, fabric, size), chain.batch // size)
-        drafts += drafts_of(space)
+        drafts += drafts_of(space, runnable=runnable)
         for name, own in baselines_of(space).items():
-            known[name] += own
+            known[name] += [x for x in own if not runnable or has_like_replicas(x[1])]
         spaces.append(space)
     seeds = {name: fastest(own, FEW) for name, own in known.items()}
     best, baselines = shortlisted(chain, fabric, drafts, seeds, started + budget)

@@ -70,6 +70,27 @@ def test_best_of_all_recomputation_and_zero_where_memory_is_tight(seed):
     assert found.bound <= least * (1 + 1e-9)
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(4))
+def test_four_devices_against_all_plans_with_all_recomputation_and_zero(seed):
+    """Every cut, mesh, micro-batch, ZeRO and set of recomputed segments under 1F1B."""
+    rng = np.random.default_rng(seed)
+    model, machine = chain(rng, count=4, batch=4), cluster(4, memory=(1e9, 80.0)[seed % 2])
+    fabric = Fabric(machine)
+    found = search(model, machine, budget=3.0)
+    least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
+    assert found.bound_of_one <= least * (1 + 1e-9)
+    assert found.best[0].step_time <= least * 1.02
+
+
+def test_plans_that_run_have_as_many_replicas_in_every_stage():
+    model, machine = chain(np.random.default_rng(0), count=6, batch=8), cluster(3)
+    free, held = (search(model, machine, budget=0.5, runnable=r) for r in (False, True))
+    assert {len({s.mesh.replicas for s in p.draft.stages}) for p in free.best} > {1}
+    assert {len({s.mesh.replicas for s in p.draft.stages}) for p in held.best} == {1}
+    assert held.best[0].step_time >= free.best[0].step_time * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_more_time_is_never_worse_and_baselines_are_never_better(seed):
     rng = np.random.default_rng(seed)

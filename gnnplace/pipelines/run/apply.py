@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.costs.memory import PARAMETER
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.pipelines.chains import batch_of, fingerprint, layers_of, with_batch
+from gnnplace.pipelines.chains import batch_of, fingerprint, inputs_of, layers_of, with_batch
 from gnnplace.pipelines.cuts import Cuts, cuts_of
 from gnnplace.pipelines.recording import MIXED
 from gnnplace.pipelines.run.cutting import Piece, moved_to, pieces_of
@@ -91,6 +91,7 @@ def apply_plan(
     the dropout of attention is off.
     """
     file, beat = plan.file, told or _nothing
+    inputs = inputs_of(file) if inputs is None else inputs
     _check_words(file, reduction)
     checked, ranks = checked_rows(plan), ranks_of(file)
     known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)

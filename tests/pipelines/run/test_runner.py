@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from gnnplace.errors import InputError, MismatchError
+from gnnplace.pipelines.plans import JointPlan
 from gnnplace.pipelines.run.apply import apply_plan
 from gnnplace.pipelines.run.trial import differences
-from gnnplace.planning.plan import Plan
+from gnnplace.planning.plan import Plan, plan_from_data
 from tests.pipelines.run.toys import eager, plan_for, toy
 
 WORDS = "pp=1,microbatch_size=4"
@@ -154,6 +155,22 @@ def test_what_does_not_fit_is_one_line(plan):
     many = plan_for(toy(), "pp=2,microbatch_size=4", 2)
     with pytest.raises(InputError, match="start the script with torchrun --nproc-per-node 2"):
         applied(many, toy())
+
+
+def test_inputs_may_be_those_that_the_plan_was_made_with(plan):
+    workload = toy()
+    loss, gradients, _ = eager(plan, workload)
+    runner = read_again(plan).apply(workload.model, loss=workload.loss)
+    assert torch.equal(runner.step(workload.inputs), loss)
+    assert_same(runner.gradients(), gradients, "B")
+    none = Plan(plan.file.model_copy(update={"inputs": []}))
+    with pytest.raises(InputError, match="has no shapes of inputs; give example inputs"):
+        apply_plan(none, toy().model, None, loss=workload.loss)
+
+
+def read_again(plan):
+    """The plan of its file."""
+    return JointPlan(plan_from_data(plan.to_data(), "plan").file)
 
 
 def test_a_precision_that_nobody_knows_is_named(plan):
