@@ -64,6 +64,7 @@ class Fabric:
 
     cluster: Cluster
     _rates: dict[tuple[str, float, Hashable, int], float] = field(default_factory=dict)
+    _seconds: dict[tuple[str, float, Group, int], float] = field(default_factory=dict)
     _groups: dict[tuple[int, ...], Group | None] = field(default_factory=dict)
 
     @cached_property
@@ -104,8 +105,12 @@ class Fabric:
             return 0.0
         group = self.group(members)
         if group is not None:
-            seconds = collective(op, size, group).seconds
-            return max(seconds, alike * share(op, group.servers) * size / _together(group.between))
+            key = (op, size, group, alike)
+            if key not in self._seconds:
+                seconds = collective(op, size, group).seconds
+                most = alike * share(op, group.servers) * size / _together(group.between)
+                self._seconds[key] = max(seconds, most)
+            return self._seconds[key]
         latency, bandwidth = self._slowest(members, alike)
         count = len(members)
         return hops(op, count) * latency + share(op, count) * size / bandwidth
