@@ -28,12 +28,10 @@ from gnnplace.bench.statistics import geometric_interval
 from gnnplace.graph.orders import ORDERS as ALL_ORDERS
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import ORDERS
+from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer, load_policy
-from gnnplace.policy.network.decoder import PRIOR as DECODER_PRIOR
-from gnnplace.policy.network.features import DYNAMIC
-from gnnplace.policy.network.model import PlacementPolicy
-from gnnplace.policy.network.move_net import MoveNet
+from gnnplace.policy.network.model import DECODER_PRIOR, PlacementPolicy, weights_of
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
@@ -63,17 +61,17 @@ STATIC = {  # what candidates have that no partial schedule is needed for
 }
 
 
-def set_skip(part: Any, names: tuple[str, ...], weights: Any) -> None:
-    """Sets the weighted sum of a decoder or refiner."""
+def set_weights(part: Any, names: tuple[str, ...], weights: Any) -> None:
+    """Sets the weights of a decoder or refiner."""
     with torch.no_grad():
-        part.skip.copy_(torch.tensor([float(weights.get(name, 0.0)) for name in names]))
+        part.copy_(weights_of(names, weights))
 
 
 def begin() -> PlacementPolicy:
     """The shipped policy with what the later stages learned taken back to the prior."""
     policy = copy.deepcopy(load_policy())
-    set_skip(policy.decoder, DYNAMIC, DECODER_PRIOR)
-    set_skip(policy.refiner, REFINING, REFINER_PRIOR)
+    set_weights(policy.decoder, DYNAMIC, DECODER_PRIOR)
+    set_weights(policy.refiner, REFINING, REFINER_PRIOR)
     torch.nn.init.zeros_(policy.aims.last.weight)
     return policy
 
@@ -105,7 +103,7 @@ def evolved(policy: PlacementPolicy, seed: int, *, static: bool) -> PlacementPol
     policy, module = copy.deepcopy(policy), Evolution(population=12, step_size=0.6)
     if static:
         kept = {name: REFINER_PRIOR.get(name, 0.0) for name in REFINING if name in STATIC}
-        set_skip(policy.refiner, REFINING, kept)
+        set_weights(policy.refiner, REFINING, kept)
         module.spread.copy_(torch.tensor([0.3 if n in STATIC else 1e12 for n in REFINING]))
     return fitted(module, policy, seed, 60 * GENERATIONS, 60)
 
@@ -136,7 +134,7 @@ def one_aim(space: SearchSpace, policy: PlacementPolicy) -> float:
 def without_schedule(policy: PlacementPolicy) -> PlacementPolicy:
     """A decoder whose features of the partial schedule are silent."""
     policy = copy.deepcopy(policy)
-    set_skip(policy.decoder, DYNAMIC, {k: v for k, v in DECODER_PRIOR.items() if k in STATIC})
+    set_weights(policy.decoder, DYNAMIC, {k: v for k, v in DECODER_PRIOR.items() if k in STATIC})
     return policy
 
 
@@ -153,9 +151,7 @@ def variants(seed: int) -> dict[str, Any]:
     prior = begin()
     aims = chosen(prior, seed)
     whole, static = evolved(aims, seed, static=False), evolved(aims, seed, static=True)
-    blind, unlisted = copy.deepcopy(whole), copy.deepcopy(whole)
-    torch.manual_seed(seed)
-    blind.moves.load_state_dict(MoveNet(64).state_dict())
+    unlisted = copy.deepcopy(whole)
     torch.nn.init.zeros_(unlisted.aims.last.weight)
     result = {
         "whole": lambda s: first_choice(s, whole),
@@ -168,7 +164,6 @@ def variants(seed: int) -> dict[str, Any]:
         ),
         "aims in listed order (no AimChoice)": lambda s: first_choice(s, unlisted),
         "search of 1 s": lambda s: searched(s, whole, seed),
-        "search of 1 s, moves valued blindly (no MoveValues)": lambda s: searched(s, blind, seed),
     }
     for order in dict.fromkeys((*ORDERS, *ALL_ORDERS)):
         result[f"order {order} alone"] = lambda s, o=order: first_choice(s, whole, (o,))

@@ -76,7 +76,7 @@ def main() -> None:
     print("|---|---|" + "---|" * len(SIZES))
     for name in arguments.models.split(","):
         program = api.capture(name)
-        full = profiling.profile(program, cluster, coarsen=False)
+        full = profiling.profile(program, cluster)
         best = place(full, arguments.budget).step_time
         cells = []
         for size in SIZES:

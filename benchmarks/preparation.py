@@ -23,7 +23,8 @@ from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import ORDERS
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.network.features import global_features, message_features, static_features
+from gnnplace.policy.gnn.features import message_features, static_features
+from gnnplace.policy.network.features import global_features
 from gnnplace.problem import Problem
 from gnnplace.simulation import finished_placement, lower_bound
 

@@ -11,9 +11,11 @@ from benchmarks.micro.references import against, problem, upward_rank
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.gnn.features import STATIC, static_features
+from gnnplace.policy.gnn.network import load_gnn
+from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.learned import load_policy
-from gnnplace.policy.network.features import STATIC, static_features
-from tests.policy.network import torch_walk
+from tests.policy.decode import torch_walk
 
 torch.set_num_threads(1)
 
@@ -37,13 +39,14 @@ def test_features_against_one_rank_in_networkx(benchmark, num_ops):
 
 
 @pytest.mark.parametrize("num_ops", [300, 3_000])
-def test_encoder_against_plain_convolutions(benchmark, policy, num_ops):
+@torch.no_grad()
+def test_encoder_against_plain_convolutions(benchmark, num_ops):
     """As many layers as wide of PyG's GCNConv, both ways along the edges: what attention to
     buckets, edge features and the whole graph cost beside it.
     """
-    graph = WalkGraph(SearchSpace(problem(num_ops)))
-    encoder = policy.encoder
-    hidden = policy.embed(graph).shape[1]
+    episodes, network = Episodes(SearchSpace(problem(num_ops)), "upward-rank"), load_gnn()
+    graph, encoder, inputs = episodes.graph, network.encoder, episodes.inputs
+    hidden = network.states([inputs]).shape[1]
     depth = sum(1 for name, _ in encoder.named_modules() if name.endswith(".norm"))
     layers = [GCNConv(hidden, hidden) for _ in range(2 * max(1, depth))]
     source, target, _ = graph.graph.edges
@@ -57,24 +60,20 @@ def test_encoder_against_plain_convolutions(benchmark, policy, num_ops):
             states = torch.relu(forth(states, edges) + back(states, edges.flip(0)))
         return states
 
-    found, expected = against(benchmark, lambda: policy.embed(graph), plain)
+    found, expected = against(benchmark, lambda: network.states([inputs]), plain)
     assert found.shape == expected.shape
-    assert np.isfinite(found).all()
+    assert torch.isfinite(found).all()
 
 
 @torch.no_grad()
 def test_decoder_against_torch(benchmark, policy):
     made = Rollouts(SearchSpace(problem(300)), policy)
     aim = made.aims[0]
-    walk = made.graph.walk(aim.order)
-    context = made.contexts[int(walk is not made.graph.forward)]
-    if not context.shape[1]:  # a linear decoder needs no context; torch multiplies it by zeros
-        context = np.zeros((len(context), len(policy.decoder.bias)), np.float32)
-    arguments = (torch.from_numpy(context), made.order(aim.order), made.goal(aim))
+    arguments = (made.graph.walk(aim.order), made.order(aim.order), made.goal(aim))
     found, expected = against(
         benchmark,
         lambda: made.walk(aim, margin=0.0).unit_device,
-        lambda: torch_walk.decode(policy.decoder, walk, *arguments),
+        lambda: torch_walk.decode(policy.decoder, *arguments),
     )
     assert len(found) == len(expected)
     assert (found >= 0).all()

@@ -46,7 +46,12 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
     )
     add_accept(parser)
     add_number(
-        parser, "--groups", int, COUNT, default=200, help="The number of ops to group the graph to."
+        parser,
+        "--groups",
+        int | None,
+        COUNT,
+        default=None,
+        help="The number of ops to group the graph to; by default every op is placed by itself.",
     )
     if many:
         told = "Numbers of micro-batches to try, separated by commas; 1,4 by default."

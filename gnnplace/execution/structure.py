@@ -39,7 +39,7 @@ class Plan:
         source: The placement, or the data of its file.
         devices: Names of the cluster's devices.
         microbatches: Shares of the batch.
-        groups: Ops of the problem that were aimed at.
+        groups: Ops of the problem that were aimed at; None: all of them.
         dtype: Element type that the model was captured in.
         name: For messages.
         optimizer: That the model was captured with; what updates cost has a say in the groups.
@@ -50,7 +50,7 @@ class Plan:
     source: Placement | dict[str, Any]
     devices: tuple[str, ...]
     microbatches: int
-    groups: int
+    groups: int | None
     dtype: str
     name: str
     optimizer: str | None = None
@@ -92,7 +92,7 @@ def read_plan(
     problem: Problem | None,
     *,
     microbatches: int = 1,
-    groups: int = 200,
+    groups: int | None = None,
     dtype: str = "float32",
 ) -> Plan:
     """A placement and how its model was captured.
@@ -119,12 +119,18 @@ def read_plan(
         data if isinstance(data, dict) else {},
         _listed_devices(data),
         count,
-        int(options.get("groups", groups)),
+        _groups(options, groups),
         str(options.get("dtype", dtype)),
         str(placement),
         str(options["optimizer"]) if "optimizer" in options else None,
         bool(options.get("accept_other_loss", False)),
     )
+
+
+def _groups(options: dict[str, Any], given: int | None) -> int | None:
+    """Groups that a placement file says, or those given where it says nothing."""
+    groups = options.get("groups", given)
+    return None if groups is None else int(groups)
 
 
 def with_optimizer(program: Program, method: Optimizer) -> Program:

@@ -36,7 +36,7 @@ class Workbench(StepObjective):
         microbatches: Shares that the batch is cut into.
         optimizer: ``sgd`` or ``adamw``.
         dtype: ``float32`` or ``bfloat16``.
-        groups: Ops of the problem to aim at.
+        groups: Ops of the problem to aim at; None: all of them.
         store: Where every run goes and known ones are found: a path or URL, ``none``, or None for
             the usual store.
         label: What the store calls the model: runs of another label are not known here.
@@ -57,7 +57,7 @@ class Workbench(StepObjective):
         microbatches: int = 1,
         optimizer: str = "sgd",
         dtype: str = "float32",
-        groups: int = 200,
+        groups: int | None = None,
         store: str | None = None,
         label: str | None = None,
         clock: str | None = None,

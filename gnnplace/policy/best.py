@@ -1,6 +1,6 @@
 """``best``: the default placer. The portfolio's constructions, the learned placer and annealing.
 
-The constructions come first, then the learned placer's first choice. Then its guided search and
+The constructions come first, then the learned placer's first choice. Then its local search and
 annealing go on by turns from the best of all, each in cycles that grow longer, so that more time
 only goes on where less was cut off. It keeps the best by simulated step time and says who found it;
 ``single`` is among the constructions, so nobody gets worse than one device.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FIRST_DECODE = 4e-6  # seconds an op that the learned placer takes for its first answer
 SINGLE_SCHEDULES = ("single", "heft-contention", "heft", "etf", "expert", "m-topo")
-GUIDED_COST = 2  # moves of annealing in the time of a guided one
+LOCAL_COST = 2  # moves of annealing in the time of one of its local search
 
 
 class Best(Placer):
@@ -65,20 +65,20 @@ class Best(Placer):
 
 
 def _by_turns(
-    space: SearchSpace, guided: Anytime, best: Found, rng: np.random.Generator, deadline: float
+    space: SearchSpace, local: Anytime, best: Found, rng: np.random.Generator, deadline: float
 ) -> Found:
-    """Guided search and annealing by turns until the deadline, each from the best of both."""
+    """Local search and annealing by turns until the deadline, each from the best of both."""
     annealer, finders = Annealer(space, best, rng), [best.note]
     while not expired(deadline):
-        guided.offer(annealer.device, annealer.order, annealer.score)
-        while guided.moves * GUIDED_COST <= annealer.moves and not expired(deadline):
-            guided.cycle(deadline)
-        score = float(guided.state.score[1])
+        local.offer(annealer.device, annealer.order, annealer.score)
+        while local.moves * LOCAL_COST <= annealer.moves and not expired(deadline):
+            local.cycle(deadline)
+        score = float(local.state.score[1])
         if score < annealer.score:
-            annealer.offer(Found(guided.state.best_device, guided.state.best_order), score)
+            annealer.offer(Found(local.state.best_device, local.state.best_order), score)
             finders.append("learned search")
         annealer.cycle(deadline)
-        if annealer.score < guided.state.score[1]:
+        if annealer.score < local.state.score[1]:
             finders.append("annealing")
     return Found(annealer.device, annealer.order, "; then ".join([finders[0], *_last(finders[1:])]))
 

@@ -2,8 +2,7 @@
 
 With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), refines the best
 few by passes (``passes``), and the best by simulation stays. A budget goes on with a local search
-whose moves the policy proposes (``anytime``). Complexity: near-linear in the graph for each decode,
-pass and move.
+from there (``anytime``). Complexity: near-linear in the graph for each decode, pass and move.
 
 A large problem with narrow groups is searched on those (``placers.narrow``), from constructions and
 from what a network of its own proposes (``stages``). When the groups have nothing more to give, the
@@ -32,7 +31,7 @@ from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem
 
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
-ENCODING = 3e-5  # seconds an op that it visits that the network takes before the search
+STARTING = 3e-6  # seconds an op that the search takes before its first move
 
 
 @lru_cache(maxsize=2)
@@ -78,9 +77,9 @@ class LearnedPlacer(Placer):
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return first.found
-        guided = first.search(rng)
-        what = guided.search(deadline)
-        state, note = guided.state, f"{first.found.note}, then {what}"
+        local = first.search(rng)
+        what = local.search(deadline)
+        state, note = local.state, f"{first.found.note}, then {what}"
         return Found(state.best_device, state.best_order, note)
 
     def search_groups(
@@ -96,16 +95,16 @@ class LearnedPlacer(Placer):
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return better(space, groups.found, first.found)
-        guided, before = first.search(rng), groups.chunks.ops
+        local, before = first.search(rng), groups.chunks.ops
         while groups.has_time(deadline):
             found = groups.found
-            guided.offer(found.device, found.order, groups.expansion.score)
-            guided.cycle(deadline)
-            wanted = before + ON_GROUPS * guided.ops
+            local.offer(found.device, found.order, groups.expansion.score)
+            local.cycle(deadline)
+            wanted = before + ON_GROUPS * local.ops
             while groups.chunks.ops < wanted and groups.has_time(deadline):
                 groups.lap()
-        note = f"{groups.found.note}; {guided.moves} moves of the whole graph"
-        best = Found(guided.state.best_device, guided.state.best_order, note)
+        note = f"{groups.found.note}; {local.moves} moves of the whole graph"
+        best = Found(local.state.best_device, local.state.best_order, note)
         return better(space, best, groups.found)
 
     def rollouts(self, space: SearchSpace) -> Rollouts:
@@ -147,7 +146,7 @@ class FirstChoice:
 
     def search_has_time(self, deadline: float) -> bool:
         """Whether a search can begin before the deadline; never without one."""
-        return now() + ENCODING * len(self.rollouts.graph.ops) < deadline
+        return now() + STARTING * self.rollouts.space.problem.num_ops < deadline
 
     def search(self, rng: np.random.Generator) -> Anytime:
         """A search that starts from the choice."""

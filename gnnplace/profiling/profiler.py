@@ -31,8 +31,7 @@ def profile(
     program: Program,
     cluster: Cluster,
     *,
-    groups: int = 200,
-    coarsen: bool = True,
+    groups: int | None = None,
     microbatches: int = 1,
     cache: bool = True,
     tables: Tables | None = None,
@@ -44,9 +43,8 @@ def profile(
         program: One step; for micro-batches captured at 1/M of the batch, not cut yet.
         cluster: Devices; times of the kinds of this machine are measured, those of others are
             estimated.
-        groups: Ops of the problem to aim at.
-        coarsen: False: an op of the problem for each op of the program (a buffer's copy stays
-            with the op that makes the value).
+        groups: Ops of the problem to aim at; None: an op of the problem for each op of the program
+            (a buffer's copy stays with the op that makes the value).
         microbatches: M copies of forward and backward in flight.
         cache: Keep measured times on disk and use them.
         tables: Of ops' times on devices that are not here; those that are shipped by default.
@@ -62,7 +60,7 @@ def profile(
     """
     fine = program_graph(program)
     cost = estimate_ops(program, ORIENTATION)
-    group = group_ops(program, groups if coarsen else len(program.ops))
+    group = group_ops(program, groups)
     coarse = group_graph(program, fine, group, cost)
     count = coarse.graph.num_ops
     time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
@@ -103,19 +101,18 @@ def mean_over_copies(
     return np.asarray(total / np.bincount(origin, minlength=len(program.ops)))
 
 
-def group_ops(program: Program, groups: int) -> NDArray[np.int32]:
+def group_ops(program: Program, groups: int | None) -> NDArray[np.int32]:
     """Group of each op; the same for every capture of the model, on every machine.
 
     Args:
         program: What to group.
-        groups: Number to aim at. No fewer than there are ops: only what must not be parted is
-            grouped.
+        groups: Number to aim at; None: only what must not be parted is grouped.
     """
     fine = program_graph(program)
     return coarsening.coarsen(
         fine.graph,
         estimate_ops(program, ORIENTATION),
-        target=groups,
+        target=len(program.ops) if groups is None else groups,
         unit=fine.colocate,
         phase=fine.phase,
         attach=fine.attach,

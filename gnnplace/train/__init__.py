@@ -6,7 +6,6 @@ from gnnplace.train.evolution import Evolution as Evolution
 from gnnplace.train.measured import MeasuredTuning as MeasuredTuning
 from gnnplace.train.measured import Rounds as Rounds
 from gnnplace.train.measured_reinforce import MeasuredReinforce as MeasuredReinforce
-from gnnplace.train.move_values import MoveValues as MoveValues
 from gnnplace.train.one_problem import OneProblem as OneProblem
 from gnnplace.train.reinforce import Reinforce as Reinforce
 from gnnplace.train.stages import StageData as StageData

@@ -1,6 +1,6 @@
 """``Evolution``: a covariance matrix adaptation strategy on the weights from features to scores.
 
-Formulation: x, the weights ``skip`` of the refiner or of the decoder, each in units of its
+Formulation: x, the weights of the refiner or of the decoder, each in units of its
 feature's spread among candidates, is the mean of a normal distribution. A generation draws a
 population from it, places a batch of new problems with each member as ``LearnedPlacer`` would do,
 and takes as fitness the mean log step time over that of the start (refiner) or of the mean itself
@@ -11,7 +11,7 @@ reseeds it, so that a run resumes exactly and every process draws the same membe
 Why: a decision by itself is worth next to nothing or very much, by what others make of it; learning
 from single decisions was tried and moved the step time by little (docs/learned.md). Here what
 is minimised is the step time itself, of few but telling parameters; nothing can diverge that
-the next generation does not see. The network's hidden layers stay as they are.
+the next generation does not see.
 Cost of a generation: (population + 1) * batch placements; every generation has new problems.
 """
 
@@ -24,9 +24,9 @@ import torch
 from cmaes import CMA
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import Parameter
 
 from gnnplace.errors import InputError
-from gnnplace.policy.network.decoder import Decoder
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.train.data import Sample
@@ -68,19 +68,19 @@ class Evolution(PolicyModule):
         check_least(population=(population, 4), step_size=(step_size, 1e-6))
         self.part, self.population = part, population
         self.policy.requires_grad_(False)
-        self.evolved(self.policy).skip.requires_grad_(True)
-        size = len(self.evolved(self.policy).skip)
+        self.evolved(self.policy).requires_grad_(True)
+        size = len(self.evolved(self.policy))
         self.register_buffer("spread", torch.zeros(size, dtype=torch.float64))
         self.step_size = step_size
         self.search: CMA | None = None
 
-    def evolved(self, policy: PlacementPolicy) -> Decoder:
-        """The part of a policy that evolves."""
+    def evolved(self, policy: PlacementPolicy) -> Parameter:
+        """The weights of a policy that evolve. [F]"""
         return policy.refiner if self.part == "refiner" else policy.decoder
 
     def configure_optimizers(self) -> Any:
         """Gradient descent that goes straight to the new mean."""
-        return torch.optim.SGD([self.evolved(self.policy).skip], lr=1.0)
+        return torch.optim.SGD([self.evolved(self.policy)], lr=1.0)
 
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
@@ -88,7 +88,7 @@ class Evolution(PolicyModule):
         """A generation; what is validated is the mean, not an average of means."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         with torch.no_grad():
-            self.evolved(self.average).skip.copy_(self.evolved(self.policy).skip)
+            self.evolved(self.average).copy_(self.evolved(self.policy))
 
     def batch_loss(self, batch: list[Sample]) -> Tensor | None:
         """Half the squared distance from the mean to the next generation's mean.
@@ -101,14 +101,14 @@ class Evolution(PolicyModule):
         samples = [sample for sample in batch if sample.space.problem.num_devices > 1]
         if not self.spread.any():
             self._measure_spread(samples)
-        spread, skip = self.spread.numpy(), self.evolved(self.policy).skip
-        search = self._searching(skip.detach().double().numpy() * spread)
+        spread, weights = self.spread.numpy(), self.evolved(self.policy)
+        search = self._searching(weights.detach().double().numpy() * spread)
         search.reseed_rng(int(np.random.SeedSequence([29, self.global_step]).generate_state(1)[0]))
         members = [search.ask() for _ in range(self.population)]
         fitness = self._fitness(samples, np.stack([search.mean, *members]))
         self.log("train/gain", -100.0 * fitness[0], prog_bar=True, batch_size=len(batch))
         search.tell(list(zip(members, fitness[1:].tolist(), strict=True)))
-        return 0.5 * ((skip - torch.from_numpy(search.mean / spread).float()) ** 2).sum()
+        return 0.5 * ((weights - torch.from_numpy(search.mean / spread).float()) ** 2).sum()
 
     def _searching(self, mean: FloatArray) -> CMA:
         """The search, begun at ``mean``."""
@@ -162,17 +162,16 @@ class Evolution(PolicyModule):
     def _logs(self, sample: Sample, candidates: FloatArray) -> FloatArray:
         """Log score of the placement with each candidate, over the first's or the start's."""
         rollouts, scores = self.rollouts(sample), np.empty(len(candidates))
-        weights = self.evolved(self.policy).weights()
-        skips = (candidates / self.spread.numpy()).astype(np.float32)
+        members = (candidates / self.spread.numpy()).astype(np.float32)
         if self.part == "refiner":
             start, passes = a_decode(rollouts, self.rng(sample)), Passes(rollouts)
             ground = passes.ground
-            for k, skip in enumerate(skips):
-                passes.ground = ground._replace(weights=weights._replace(skip=skip))
+            for k, weights in enumerate(members):
+                passes.ground = ground._replace(weights=weights)
                 scores[k] = passes.refined(start, rounds=1).score
             return np.log(scores / start.score)
-        for k, skip in enumerate(skips):
-            rollouts.weights = weights._replace(skip=skip)
+        for k, weights in enumerate(members):
+            rollouts.weights = weights
             scores[k] = rollouts.greedy()[0].score
         return np.log(scores / scores[0])
 

@@ -56,16 +56,12 @@ class Learner(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Adam with a cosine schedule down to a tenth."""
-        optimizer = torch.optim.Adam(self.parameter_groups())
+        optimizer = torch.optim.Adam(self.policy.parameters(), self.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """What Adam learns, and how fast."""
-        return [{"params": list(self.policy.parameters()), "lr": self.learning_rate}]
 
     def _share(self, step: int) -> float:
         """Share of the highest learning rate at ``step``."""

@@ -188,27 +188,27 @@ class MeasuredTuning(Evolution):
 
     def _logs(self, sample: Sample, candidates: FloatArray) -> FloatArray:
         """Log believed step time of what a policy of each candidate places, over the first's."""
-        skips = (candidates / self.spread.numpy()).astype(np.float32)
+        members = (candidates / self.spread.numpy()).astype(np.float32)
         rollouts = self.rollouts(sample)
         choose = self._refined if self.part == "refiner" else self._decoded
-        placements = [self._placement(rollouts, decoded) for decoded in choose(rollouts, skips)]
+        placements = [self._placement(rollouts, decoded) for decoded in choose(rollouts, members)]
         mean, _ = self.posterior.predict(placements)
         return np.asarray(mean - mean[0])
 
-    def _refined(self, rollouts: Rollouts, skips: NDArray[np.float32]) -> list[Decoded]:
+    def _refined(self, rollouts: Rollouts, members: NDArray[np.float32]) -> list[Decoded]:
         """The best decode after passes with each candidate."""
         ranked, passes = rollouts.greedy(), Passes(rollouts)
-        weights, ground, made = self.policy.refiner.weights(), passes.ground, []
-        for skip in skips:
-            passes.ground = ground._replace(weights=weights._replace(skip=skip))
+        ground, made = passes.ground, []
+        for weights in members:
+            passes.ground = ground._replace(weights=weights)
             made.append(passes.best(ranked))
         return made
 
-    def _decoded(self, rollouts: Rollouts, skips: NDArray[np.float32]) -> list[Decoded]:
+    def _decoded(self, rollouts: Rollouts, members: NDArray[np.float32]) -> list[Decoded]:
         """The best decode of each candidate."""
-        weights, made = self.policy.decoder.weights(), []
-        for skip in skips:
-            rollouts.weights = weights._replace(skip=skip)
+        made = []
+        for weights in members:
+            rollouts.weights = weights
             made.append(rollouts.greedy()[0])
         return made
 

@@ -1,7 +1,7 @@
 """Placements worth measuring: what a policy makes of a problem, and of the problem as it might be.
 
 Of each problem: the policy's first choices under all its aims, the best refined by its passes,
-samples of its decisions, and a search whose moves it proposes from the best of these. A number of
+samples of its decisions, and a search from the best of these. A number of
 moves bounds the search, not a time, so that the same policy and seed propose the same again: what a
 run that was stopped had measured is found in the store.
 """
@@ -18,12 +18,12 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
-from gnnplace.policy.search.guided import Habit, State, search_kernel, start_state
+from gnnplace.policy.search.moves import Habit, State, search_kernel, start_state
 from gnnplace.problem import Problem
 from gnnplace.search.moves import neighbourhood, seed_kernel
 from gnnplace.simulation import Simulator, finished_placement
 
-HABITS = (Habit(8, 0.6, 0.1, 0.1), Habit(8, 0.5, 0.2, 0.1), Habit(8, 0.3, 0.3, 0.0))
+HABITS = (Habit(0.1, 0.1), Habit(0.2, 0.1), Habit(0.3, 0.0))
 """Those of `gnnplace.policy.search.anytime`: cold with new orders, warm, hot in a fixed order."""
 HOTTEST, COLDEST = (0.003, 0.01, 0.03), 1e-4
 """Temperatures at a search's start, by habit, and at its end; of the step time."""
@@ -85,18 +85,16 @@ def _sampled(rollouts: Rollouts, ranked: list[Decoded], rng: np.random.Generator
 def _moved(
     rollouts: Rollouts, start: Decoded, kind: int, rng: np.random.Generator, moves: int
 ) -> State:
-    """Guided moves from a placement while it cools."""
+    """Moves from a placement while it cools."""
     space = rollouts.space
     state = start_state(space, start.unit_device, start.order)
     seed_kernel(int(rng.integers(2**31)))
-    weights, around = rollouts.policy.moves.weights(), neighbourhood(space)
+    around = neighbourhood(space)
     for heat in np.geomspace(HOTTEST[kind], COLDEST, STAGES):
         search_kernel(
             space.compiled,
             space.reversed,
             around,
-            weights,
-            rollouts.unit_contexts,
             HABITS[kind],
             state,
             float(heat * state.score[1]),

@@ -21,7 +21,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.train import MoveValues as MoveValues
+from gnnplace.train import Evolution as Evolution
 from gnnplace.train import ProblemDataModule as ProblemDataModule
 from gnnplace.train import Reinforce as Reinforce
 from gnnplace.train import StageImitation as StageImitation

@@ -56,7 +56,7 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> Seen | None:
     allowed, decided = np.zeros((num_units, num_devices), np.bool_), np.zeros(num_units, np.int32)
     forced = np.full(num_units, -1, np.int32)
     graph = ground.r if back else ground.c
-    policy = (ground.units, ground.weights, ground.context)
+    policy = (ground.units, ground.weights)
     noise = float(rng.choice(NOISES))
     outputs = (forced, features, allowed, decided)
     count = walk_again(graph, *policy, previous, stay, noise, *outputs)[1]

@@ -14,13 +14,12 @@ from gnnplace.problem import Problem
 
 
 def trained_like(seed: int = 0) -> PlacementPolicy:
-    """A small policy whose network matters: random where an untrained one is zero."""
+    """A policy whose weights are not its prior."""
     torch.manual_seed(seed)
-    policy = PlacementPolicy(hidden=16, layers=2, decoder_hidden=16)
+    policy = PlacementPolicy()
     with torch.no_grad():
         for part in (policy.decoder, policy.refiner):
-            part.last.normal_()
-            part.skip.add_(torch.randn_like(part.skip))
+            part.add_(torch.randn_like(part))
     return policy.eval()
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode import kernels
-from gnnplace.policy.naming import NamedRow, digest_of, named_columns, names_of
+from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.network import features
 from gnnplace.policy.refine import refining
-from gnnplace.policy.search import moves
 
 
 @named_columns("row")
@@ -47,15 +46,15 @@ def test_faults_are_reported_at_the_line_of_the_source():
 def test_another_name_and_another_place_are_another_version():
     names = (("a", "b"), ("c",))
     others = [(("b", "a"), ("c",)), (("a",), ("b", "c")), (("a", "b", "d"), ("c",))]
-    assert len({digest_of(*names), *(digest_of(*other) for other in others)}) == 4
+    assert len({version_of(*names), *(version_of(*other) for other in others)}) == 4
 
 
 @pytest.mark.parametrize(
     ("function", "names"),
     [
-        (kernels.observe, features.DYNAMIC),
-        (refining.observe, features.REFINING),
-        (moves.describe, features.MOVE_FEATURES),
+        (kernels.observe, kernels.DYNAMIC),
+        (refining.observe, refining.REFINING),
+        (features._write_global, features.GLOBAL),
     ],
 )
 def test_no_kernel_has_numbers_or_a_name_twice(function, names):

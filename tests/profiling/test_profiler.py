@@ -75,7 +75,7 @@ def test_updates_stay_in_groups_of_their_own() -> None:
 
 def test_without_coarsening_only_what_belongs_together_is_grouped() -> None:
     program = small()
-    problem = profile(program, cluster("a100"), coarsen=False)
+    problem = profile(program, cluster("a100"))
     for members in problem.members:
         loose = [
             name

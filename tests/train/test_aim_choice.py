@@ -7,12 +7,11 @@ from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.train.aim_choice import AimChoice
 from gnnplace.train.data import Sample
-from tests.train.test_algorithms import SIZES
 
 
 def module():
     torch.manual_seed(0)
-    return AimChoice(**SIZES, tried=2)
+    return AimChoice(tried=2)
 
 
 def sample(seed):

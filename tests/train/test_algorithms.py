@@ -77,7 +77,7 @@ def test_training_validation_and_test_problems_are_apart():
 
 def test_validation_is_the_policy_over_the_heuristics():
     torch.manual_seed(0)
-    module = AimChoice(**SIZES)
+    module = AimChoice()
     one = sample()
     rollouts = Rollouts(one.space, module.policy)
     step_time = Passes(rollouts).best(rollouts.greedy()).score

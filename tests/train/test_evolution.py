@@ -9,14 +9,13 @@ from lightning import Trainer
 
 from gnnplace.errors import InputError
 from gnnplace.train import Evolution, ProblemDataModule
-from tests.train.test_algorithms import SIZES
 
 torch.set_num_threads(1)
 
 
 def module_of(**options):
     torch.manual_seed(0)
-    return Evolution(population=6, **options, **SIZES)
+    return Evolution(population=6, **options)
 
 
 def trainer_of(folder, **options):
@@ -44,7 +43,7 @@ def test_only_the_weights_of_its_part_change(tmp_path, part):
     before = copy.deepcopy(module.policy.state_dict())
     trainer_of(tmp_path, max_epochs=1).fit(module, data_of())
     changed = {k for k, v in module.policy.state_dict().items() if not torch.equal(v, before[k])}
-    assert changed == {f"{part}.skip"}
+    assert changed == {part}
     average = module.average.state_dict()
     assert all(torch.equal(v, average[k]) for k, v in module.policy.state_dict().items())
 
@@ -54,7 +53,7 @@ def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
     module = module_of(step_size=0.5)
     size = len(module.spread)
     bottom = np.linspace(-1.0, 1.0, size)
-    start = module.policy.refiner.skip.detach().double().numpy().copy()
+    start = module.policy.refiner.detach().double().numpy().copy()
     module.spread.fill_(1.0)
 
     def fitness(samples, candidates):
@@ -63,7 +62,7 @@ def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_fitness", fitness)
     monkeypatch.setattr(module, "validation_step", lambda *given: None)
     trainer_of(tmp_path, max_epochs=150).fit(module, data_of())
-    found = module.policy.refiner.skip.detach().double().numpy() - start
+    found = module.policy.refiner.detach().double().numpy() - start
     assert np.abs(found - bottom).max() < 0.1
 
 

@@ -26,7 +26,6 @@ from gnnplace.policy.network.model import read_policy
 from gnnplace.simulation import Simulator
 from gnnplace.train.measured import ALIKE, MeasuredTuning, Rounds
 from gnnplace.train.measured_proposals import Effort, key_of, proposals
-from tests.train.test_algorithms import SIZES
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
@@ -76,7 +75,7 @@ def tuned(folder, objective, measurements=6, **options):
     torch.manual_seed(0)
     small = {"population": 4, "samples": 2, "moves": 60, "variants": 1, "step_size": 0.3}
     export = str(folder / "policy")
-    module = MeasuredTuning(objective, measurements, export=export, **small, **options, **SIZES)
+    module = MeasuredTuning(objective, measurements, export=export, **small, **options)
     trainer = Trainer(
         accelerator="cpu",
         devices=1,
@@ -125,8 +124,8 @@ def test_the_policy_is_changed_and_saved_with_placement_and_table(run):
     kept = read_policy(folder / "policy").state_dict()
     assert all(torch.equal(v, kept[k]) for k, v in module.kept.state_dict().items())
     torch.manual_seed(0)
-    before = MeasuredTuning(MadeUp(), **SIZES).policy.refiner.skip
-    assert not torch.equal(module.policy.refiner.skip, before)
+    before = MeasuredTuning(MadeUp()).policy.refiner
+    assert not torch.equal(module.policy.refiner, before)
     data = json.loads((folder / "placement.json").read_text())
     placement = placement_from_data(data, objective.problem)
     assert key_of(placement) == key_of(module.posterior.best().placement)
@@ -165,7 +164,7 @@ def test_several_at_a_time_are_apart(tmp_path):
 
 
 def test_the_same_policy_and_seed_propose_the_same_and_all_can_run():
-    problem, policy = chunky(), MeasuredTuning(MadeUp(), **SIZES).policy
+    problem, policy = chunky(), MeasuredTuning(MadeUp()).policy
     made = [
         proposals(policy, ("upward-rank",), problem, np.random.default_rng(3), Effort(3, 80, 0))
         for _ in range(2)
@@ -178,7 +177,7 @@ def test_the_same_policy_and_seed_propose_the_same_and_all_can_run():
 
 def test_bad_numbers_are_refused():
     with pytest.raises(InputError, match="measurements"):
-        MeasuredTuning(MadeUp(), 0, **SIZES)
+        MeasuredTuning(MadeUp(), 0)
     with pytest.raises(InputError, match="generations"):
         Rounds(0)
     assert 0 < ALIKE < 0.01

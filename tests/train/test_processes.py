@@ -99,9 +99,11 @@ def test_the_progress_bar_shows_the_quality_figure(launched):
     assert records(launched)[0]["bar"]["val/ratio"] == pytest.approx(ratio(launched), abs=1e-3)
 
 
-@pytest.mark.parametrize("model", ["MoveValues", "Reinforce"])
-def test_every_algorithm_keeps_its_processes_together(tmp_path, model):
-    more = [f"--model={model}", "--model.hidden=8", "--model.decoder_hidden=8"]
+@pytest.mark.parametrize(
+    ("model", "sizes"), [("AimChoice", []), ("Reinforce", ["--model.hidden=8"])]
+)
+def test_every_algorithm_keeps_its_processes_together(tmp_path, model, sizes):
+    more = [f"--model={model}", *sizes]
     more += ["--trainer.devices=2", "--trainer.strategy=ddp_fork", "--trainer.max_epochs=1"]
     given = arguments(tmp_path, "fit", *more)
     # In a process of its own: it has to be free of threads, and may hang.

@@ -61,7 +61,7 @@ def compile(
     inputs: Inputs | None = None,
     problem: Problem | None = None,
     microbatches: int = 1,
-    groups: int = 200,
+    groups: int | None = None,
     dtype: str = "float32",
     mode: str = "auto",
     transport: str = "shm",

@@ -83,27 +83,6 @@ class Goal(NamedTuple):
     rule: int
 
 
-class Weights(NamedTuple):
-    """The decoder's parameters; F features, H hidden, 0 without a hidden layer.
-
-    Attributes:
-        skip: from a feature straight to the score. [F]
-        first: the weights from features to the first hidden layer; its bias is part of the context.
-            [F, H]
-        second: from a candidate's first hidden layer to its second. [H, H]
-        pooled: from the mean of the candidates' first hidden layers to the second. [H, H]
-        bias: the bias of the second hidden layer. [H]
-        last: from the second hidden layer to the score. [H]
-    """
-
-    skip: SingleArray
-    first: SingleArray
-    second: SingleArray
-    pooled: SingleArray
-    bias: SingleArray
-    last: SingleArray
-
-
 @inner()
 def start_state(walk: Walk) -> State:
     """The state before the first decision."""

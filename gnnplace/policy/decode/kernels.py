@@ -1,11 +1,10 @@
 """The decoder in numba: features of candidates, scores, decisions.
 
-``observe`` fills the features of every candidate device for one decision, ``decide`` and ``book``
-(``decoder_state``) change the state; the torch decoder calls the same three, so only the scoring
-exists twice.
-``observe`` writes each feature by its name; ``DYNAMIC`` lists the names in that order.
+``observe`` fills the features of every candidate device for one decision, each by its name
+(``DYNAMIC`` lists them in that order). The candidate whose weighted sum of features is greatest is
+taken; ``decide`` and ``book`` (``decoder_state``) change the state.
 
-Complexity of a decode: O(D * (m + inputs + flows + decisions * (F H + H^2))).
+Complexity of a decode: O(D * (m + inputs + flows + decisions * F)).
 """
 
 from __future__ import annotations
@@ -13,18 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.graph.allocation import (
-    empty_single_table,
-    zero_flags,
-    zero_single_table,
-    zero_singles,
-    zero_table,
-)
+from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import (
     Goal,
     State,
-    Weights,
     book,
     candidates,
     decide,
@@ -215,84 +207,73 @@ NUM_DYNAMIC = len(DYNAMIC)
 
 
 @inner(fastmath={"contract", "reassoc"})
-def score(
-    weights: Weights,
-    context: SingleArray,
-    features: SingleArray,
-    allowed: BoolArray,
-    hidden: SingleArray,
-    out: SingleArray,
-) -> None:
-    """Score of each candidate, -inf for others.
+def score(weights: SingleArray, features: SingleArray) -> float:
+    """Weighted sum of a candidate's features. [F], [F]"""
+    total = np.float32(0.0)
+    for f in range(len(weights)):
+        total += features[f] * weights[f]
+    return float(total)
 
-    Matrix products go to BLAS, four times as fast as loops here on eight devices. With H = 0 (see
-    ``Decoder.weights``) scores are weighted sums of features.
+
+@inner(_nrt=False)
+def only(allowed: BoolArray) -> int:
+    """The first candidate, or the first device where there is none."""
+    for d in range(len(allowed)):
+        if allowed[d]:
+            return d
+    return 0
+
+
+@inner()
+def look(
+    walk: Walk,
+    state: State,
+    i: int,
+    goal: Goal,
+    margin: float,
+    decided: bool,
+    allowed: BoolArray,
+    now: SingleArray,
+    features: SingleArray,
+    masks: BoolArray,
+    step: IntArray,
+    count: int,
+) -> int:
+    """The candidates of a decision and what is seen of them; recorded where there are rows for it.
 
     Args:
-        weights: the decoder's parameters.
-        context: what the encoder says of the op. [H]
-        features: the features of each candidate. [D, F]
-        allowed: the candidates, at least one. [D]
-        hidden: scratch. [2 D + 2, H]
-        out: out: scores. [D]
+        walk: the problem.
+        state: the schedule so far.
+        i: the visited op.
+        goal: what to aim at.
+        margin: on the bytes at the peak.
+        decided: whether the device is known already.
+        allowed: out: the candidates. [D]
+        now: out: their features. [D, F]
+        features: as of ``decode``.
+        masks: as of ``decode``.
+        step: as of ``decode``.
+        count: decisions so far.
+
+    Returns:
+        The number of candidates; 1 where nothing has to be decided or recorded.
     """
-    num_devices, num_features = features.shape
-    size, zero = len(weights.bias), np.float32(0.0)
-    if size == 0:
-        for d in range(num_devices):
-            total = zero if allowed[d] else -np.float32(np.inf)
-            if allowed[d]:
-                for f in range(num_features):
-                    total += features[d, f] * weights.skip[f]
-            out[d] = total
-        return
-    count = 0
-    for d in range(num_devices):
-        count += allowed[d]
-    some = 2 * count <= num_devices  # Few enough for a copy of their rows to pay.
-    rows = features
-    if some:
-        rows = empty_single_table(count, num_features)
-        i = 0
-        for d in range(num_devices):
-            if allowed[d]:
-                copy_to(rows[i], features[d])
-                i += 1
-    num_rows = len(rows)
-    first, second = hidden[:num_rows], hidden[num_rows : 2 * num_rows]
-    mean, common = hidden[2 * num_rows], hidden[2 * num_rows + 1]
-    np.dot(rows, weights.first, first)
-    for h in range(size):
-        mean[h] = zero
-    for i in range(num_rows):
-        if some or allowed[i]:
-            for h in range(size):
-                first[i, h] = max(first[i, h] + context[h], zero)
-                mean[h] += first[i, h]
-    for h in range(size):
-        mean[h] /= np.float32(count)
-    np.dot(mean, weights.pooled, common)
-    np.dot(first, weights.second, second)
-    i = 0
-    for d in range(num_devices):
-        if not allowed[d]:
-            out[d] = -np.inf
-            i += 0 if some else 1
-            continue
-        total = zero
-        for h in range(size):
-            total += max(second[i, h] + common[h] + weights.bias[h], zero) * weights.last[h]
-        for f in range(num_features):
-            total += features[d, f] * weights.skip[f]
-        out[d] = total
-        i += 1
+    record, number = len(features) > 0, 1
+    if record or not decided:
+        number = candidates(walk, state, walk.unit[i], goal.limit, margin, allowed)
+    if record or number > 1:
+        observe(walk, state, i, goal, allowed, now)
+    if record:
+        copy_rows(features[count], now)
+        copy_to(masks[count], allowed)
+        step[count] = i
+    return number
 
 
 @kernel
 def decode(
     walk: Walk,
-    weights: Weights,
-    context: SingleArray,
+    weights: SingleArray,
     order: IntArray,
     goal: Goal,
     margin: float,
@@ -306,8 +287,7 @@ def decode(
 
     Args:
         walk: the problem.
-        weights: the decoder's parameters.
-        context: what the encoder says of each visited op. [m, H]
+        weights: the weight of each feature. [F]
         order: visited ops in the order of the walk. [m]
         goal: what to aim at.
         margin: on the bytes at the peak, for the memory mask.
@@ -324,9 +304,7 @@ def decode(
     s = start_state(walk)
     now = zero_single_table(num_devices, NUM_DYNAMIC)
     allowed = zero_flags(num_devices)
-    hidden = zero_single_table(2 * num_devices + 2, len(weights.bias))
-    scores = zero_singles(num_devices)
-    record, noisy = len(features) > 0, len(noise) > 0
+    noisy = len(noise) > 0
     count, m = 0, len(walk.unit)
     by_time = goal.rule != FIXED
     queue = start_queue(walk, order, by_time)
@@ -334,27 +312,18 @@ def decode(
         i = next_op(walk, s, queue, order, goal.rule) if by_time else order[k]
         u = walk.unit[i]
         if s.device[u] < 0:
-            choice, number = forced[u], 1
-            if record or choice < 0:
-                number = candidates(walk, s, u, goal.limit, margin, allowed)
-            if record or number > 1:
-                observe(walk, s, i, goal, allowed, now)
-            if record:
-                copy_rows(features[count], now)
-                copy_to(masks[count], allowed)
-                step[count] = i
+            choice, told = forced[u], (features, masks, step)
+            number = look(walk, s, i, goal, margin, choice >= 0, allowed, now, *told, count)
             if choice < 0:
-                choice = 0
-                while choice < num_devices - 1 and not allowed[choice]:
-                    choice += 1
-                choice = choice if allowed[choice] else 0
+                choice = only(allowed)
                 if number > 1:
-                    score(weights, context[i], now, allowed, hidden, scores)
                     best = -np.inf
                     for d in range(num_devices):
-                        value = scores[d] + noise[u, d] if noisy else scores[d]
-                        if allowed[d] and value > best:
-                            best, choice = value, d
+                        if allowed[d]:
+                            value = score(weights, now[d])
+                            value += noise[u, d] if noisy else np.float32(0.0)
+                            if value > best:
+                                best, choice = value, d
             decide(walk, s, u, choice)
             count += 1
         book(walk, s, i)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,9 +20,10 @@ from gnnplace.placers.interleaved import round_priority
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, RULES, Aim, possible_aims
 from gnnplace.policy.decode.decoder_state import Goal, State
+from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.plans import chunk_plan
 from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
-from gnnplace.policy.network.features import DYNAMIC, global_features
+from gnnplace.policy.network.features import global_features
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.search.clock import now
 from gnnplace.simulation.justification import justify
@@ -89,8 +89,9 @@ class Decisions:
     chosen: IntArray
 
 
-def _array(tensor: Tensor) -> SingleArray:
-    return np.ascontiguousarray(tensor.numpy())
+def weight_array(weights: Tensor) -> SingleArray:
+    """Weights of features as kernels take them. [F]"""
+    return np.ascontiguousarray(weights.detach().numpy(), dtype=np.float32)
 
 
 class Rollouts:
@@ -107,37 +108,10 @@ class Rollouts:
     ) -> None:
         self.space, self.policy, self.orders = space, policy, orders
         self.graph = WalkGraph(space)
-        self.weights = policy.decoder.weights()
+        self.weights = weight_array(policy.decoder)
         self.orders_made: dict[str, IntArray] = {}
         self.plans: dict[tuple[int, int, float, bool], IntArray] = {}
         self.margins = MARGINS if space.memory_matters else (0.0,)
-
-    @cached_property
-    def states(self) -> Tensor:
-        """The encoder's states of visited ops, made where somebody asks. [m, hidden]"""
-        return torch.from_numpy(self.policy.embed(self.graph))
-
-    @cached_property
-    def contexts(self) -> SingleArray:
-        """To the decoder of each visited op, by direction; H = 0 if linear. [2, m, H]"""
-        if self.policy.decoder.linear:
-            return np.zeros((2, len(self.graph.ops), 0), np.float32)
-        with torch.no_grad():
-            return _array(self.policy.decoder.contexts(self.states).transpose(0, 1))
-
-    @cached_property
-    def unit_contexts(self) -> SingleArray:
-        """What the encoder says of each unit to ``MoveNet``. [U, H]"""
-        with torch.no_grad():
-            return _array(self.policy.unit_contexts(self.graph, self.states))
-
-    @cached_property
-    def refining_contexts(self) -> SingleArray:
-        """To the refiner of each unit; H = 0 if it is linear. [U, H]"""
-        if self.policy.refiner.linear:
-            return np.zeros((self.space.problem.num_units, 0), np.float32)
-        with torch.no_grad():
-            return _array(self.policy.refining_contexts(self.graph, self.states))
 
     @cached_property
     def aims(self) -> list[Aim]:
@@ -223,7 +197,6 @@ class Rollouts:
         state, count = kernels.decode(
             walk,
             self.weights,
-            self.contexts[int(walk is not self.graph.forward)],
             self.order(aim.order),
             self.goal(aim, margin),
             margin,

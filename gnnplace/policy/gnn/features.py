@@ -1,4 +1,4 @@
-"""What the GNN sees beside the features of ops and of partial schedules: each device and its links.
+"""What the GNN sees beside the features of partial schedules: ops, messages, devices and links.
 
 Times are in units of the mean op, bytes in units of what all ops keep, so that the network does not
 depend on how fast the machine is.
@@ -9,13 +9,65 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.ranks import levels, levels_from_sinks
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.naming import NamedRow, digest_of, named_columns, names_of
-from gnnplace.policy.network.features import GLOBAL, MEANING, STATIC
+from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
+from gnnplace.policy.network.features import GLOBAL, spread_over
+from gnnplace.problem import BACKWARD, FORWARD, UPDATE
 from gnnplace.simulation.transfer import DELAY, PACE
 
 SingleArray = NDArray[np.float32]
+
+
+def static_features(graph: WalkGraph) -> SingleArray:
+    """Features of each visited op, named by ``STATIC``. [m, len(STATIC)]"""
+    out = np.empty((len(STATIC), graph.graph.num_ops), np.float32)
+    _write_static(graph, out)
+    return np.ascontiguousarray(out.T)
+
+
+@named_columns("out")
+def _write_static(graph: WalkGraph, out: NamedRow) -> None:
+    problem, walk, g = graph.problem, graph.forward, graph.graph
+    source, target, _ = g.edges
+    m, edge = g.num_ops, graph.edge_cost
+    longest = max(float((graph.up + graph.down).max()), 1e-300)
+    ahead = np.empty(m)
+    by_start = np.lexsort((g.position, -graph.up, graph.down))
+    ahead[by_start] = np.cumsum(graph.cost[by_start])
+    depth, height = levels(g), levels_from_sinks(g)
+    memory, unit = float(walk.memory.mean()), walk.unit
+    out["log cost"] = np.log1p(graph.cost / walk.scale)
+    out["log transfer of inputs"] = np.log1p(np.bincount(target, edge, m) / walk.scale)
+    out["log transfer of outputs"] = np.log1p(np.bincount(source, edge, m) / walk.scale)
+    out["level from the sources"] = depth / max(1, int(depth.max()))
+    out["level from the sinks"] = height / max(1, int(height.max()))
+    out["downward rank"] = graph.down / longest
+    out["upward rank"] = graph.up / longest
+    out["slack"] = 1.0 - (graph.up + graph.down) / longest
+    out["work before"] = ahead / max(float(ahead.max()), 1e-300)
+    out["place"] = graph.place[unit]
+    out["log in-degree"] = np.log1p(np.bincount(target, minlength=m))
+    out["log out-degree"] = np.log1p(np.bincount(source, minlength=m))
+    out["work of the unit, of a device's share"] = (
+        walk.unit_work[unit] * problem.num_devices / walk.work
+    )
+    out["log ops of the unit"] = np.log1p(np.bincount(problem.unit_of)[unit])
+    out["state of the unit, of the memory"] = np.minimum(1.0, walk.unit_state[unit] / memory)
+    out["bytes of the unit, of the memory"] = np.minimum(1.0, walk.unit_bytes[unit] / memory)
+    out["spread of times over devices"] = spread_over(
+        problem.kind_times[graph.ops], np.bincount(problem.kind_of).astype(np.float64)
+    )
+    out["share of devices allowed"] = problem.unit_allowed.mean(axis=1)[unit]
+    out["forward"] = problem.phase[graph.ops] == FORWARD
+    out["backward"] = problem.phase[graph.ops] == BACKWARD
+    out["update"] = problem.phase[graph.ops] == UPDATE
+
+
+def message_features(graph: WalkGraph) -> SingleArray:
+    """Log transfer time of each edge in units of the mean op time. [edges, 1]"""
+    return np.log1p(graph.edge_cost / graph.forward.scale).astype(np.float32)[:, None]
 
 
 def device_features(graph: WalkGraph) -> SingleArray:
@@ -45,5 +97,5 @@ def _write_device(graph: WalkGraph, out: NamedRow) -> None:
     out["one"] = 1.0
 
 
-DEVICE = names_of(_write_device)
-FEATURE_VERSION = f"{MEANING}-{digest_of(DYNAMIC, STATIC, GLOBAL, DEVICE)}"
+STATIC, DEVICE = names_of(_write_static), names_of(_write_device)
+FEATURE_VERSION = version_of(DYNAMIC, STATIC, GLOBAL, DEVICE)

@@ -25,14 +25,13 @@ from gnnplace.policy.decode.decoder_state import (
     Goal,
     State,
     book,
-    candidates,
     decide,
     start_state,
 )
-from gnnplace.policy.decode.kernels import NUM_DYNAMIC, observe
+from gnnplace.policy.decode.kernels import NUM_DYNAMIC, look, only
 from gnnplace.policy.decode.ready_queue import FIXED
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.arrays import copy_rows, copy_to
+from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.indices import Index
 
 SingleArray = NDArray[np.float32]
@@ -146,15 +145,6 @@ def choose(network: Network, i: int, room: Scratch, noise: SingleArray) -> int:
 
 
 @inner(_nrt=False)
-def only(allowed: BoolArray) -> int:
-    """The first candidate, or the first device where there is none."""
-    for d in range(len(allowed)):
-        if allowed[d]:
-            return d
-    return 0
-
-
-@inner(_nrt=False)
 def remember(network: Network, room: Scratch, i: int, d: int, share: float) -> None:
     """Adds what the encoder says of visited op ``i`` to the memory of device ``d``."""
     for k in range(network.value.shape[1]):
@@ -177,20 +167,15 @@ def walk_through(
     """One decode; arguments as of ``decode``, of one sample."""
     num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
     state, room = start_state(walk), make_scratch(network)
-    record, share, count = len(features) > 0, num_devices / num_units, 0
+    share, count = num_devices / num_units, 0
     for k in range(len(order)):
         i = Index(order[k])
         u = Index(walk.unit[i])
         if state.device[u] < 0:
-            choice, number = forced[u], 1
-            if record or choice < 0:
-                number = candidates(walk, state, u, goal.limit, margin, room.allowed)
-            if record or number > 1:
-                observe(walk, state, i, goal, room.allowed, room.features)
-            if record:
-                copy_rows(features[count], room.features)
-                copy_to(masks[count], room.allowed)
-                step[count] = i
+            choice, told = forced[u], (features, masks, step)
+            number = look(
+                walk, state, i, goal, margin, choice >= 0, room.allowed, room.features, *told, count
+            )
             if choice < 0:
                 choice = only(room.allowed)
                 if number > 1:

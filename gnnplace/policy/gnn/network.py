@@ -21,16 +21,24 @@ from torch import Tensor, nn
 from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse, read_json
 from gnnplace.graph.orders import ORDERS
+from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.decoder import Decoder
-from gnnplace.policy.gnn.features import DEVICE, FEATURE_VERSION
+from gnnplace.policy.gnn.encoder import NUM_BUCKETS, Encoder
+from gnnplace.policy.gnn.features import (
+    DEVICE,
+    FEATURE_VERSION,
+    STATIC,
+    message_features,
+    static_features,
+)
 from gnnplace.policy.gnn.kernels import Network
-from gnnplace.policy.network.encoder import Encoder
-from gnnplace.policy.network.features import GLOBAL, STATIC
-from gnnplace.policy.network.model import encoded, read_parameters
+from gnnplace.policy.network.features import GLOBAL, global_features
+from gnnplace.policy.network.model import read_parameters
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 Inputs = tuple[Tensor, Tensor, Tensor]
 ORDER = "upward-rank"
+PLACE = STATIC.index("place")
 DECODER = ("first", "held", "second", "pooled", "bias", "last")
 
 
@@ -81,7 +89,15 @@ class GnnPolicy(  # type: ignore[call-arg]
         Args:
             inputs: what ``tensors_of`` gives of each problem.
         """
-        return encoded(self.encoder, inputs)
+        sizes = [len(x) for x, _, _ in inputs]
+        start = np.concatenate(([0], np.cumsum(sizes)))
+        of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        x = torch.cat([x for x, _, _ in inputs])
+        edges = torch.cat([e + int(s) for (_, e, _), s in zip(inputs, start, strict=False)], dim=1)
+        bucket = (x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1)
+        attributes = torch.cat([a for _, _, a in inputs])
+        states: Tensor = self.encoder(x, edges, attributes, bucket + NUM_BUCKETS * of, of)
+        return states
 
     @torch.no_grad()
     def network(self, states: Tensor, devices: Tensor) -> Network:
@@ -94,6 +110,19 @@ class GnnPolicy(  # type: ignore[call-arg]
         decoder = self.decoder
         told = (decoder.context(states), decoder.value(states), decoder.device(devices))
         return Network(*map(_array, told), *(_array(getattr(decoder, name)) for name in DECODER))
+
+
+def tensors_of(graph: WalkGraph) -> Inputs:
+    """Node features, edges and edge features of one problem."""
+    static = static_features(graph)
+    whole = np.broadcast_to(global_features(graph), (len(static), len(GLOBAL)))
+    source, target, _ = graph.graph.edges
+    edges = np.stack([source, target]).astype(np.int64)
+    return (
+        torch.from_numpy(np.concatenate([static, whole], axis=1)),
+        torch.from_numpy(edges),
+        torch.from_numpy(message_features(graph)),
+    )
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:

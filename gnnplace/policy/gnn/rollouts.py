@@ -6,6 +6,8 @@ gets (``SearchSpace.sequence``: list scheduling by each known priority, and turn
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,12 +22,22 @@ from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.features import device_features
 from gnnplace.policy.gnn.kernels import Network
-from gnnplace.policy.gnn.network import GnnPolicy, Inputs
-from gnnplace.policy.network.model import one_thread, tensors_of
+from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
 
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Has torch compute on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from gnnplace.policy.decode.rollouts import Decoded, Rollouts
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts, weight_array
 from gnnplace.policy.refine.refining import one_pass
 from gnnplace.policy.refine.refining_state import (
     Ground,
@@ -54,8 +54,7 @@ class Passes:
             self.space.reversed,
             neighbourhood(self.space),
             refining_units(rollouts.graph),
-            rollouts.policy.refiner.weights(),
-            rollouts.refining_contexts,
+            weight_array(rollouts.policy.refiner),
         )
         self.open = np.full(self.space.problem.num_units, -1, np.int32)
         self.first_op = self.space.unit_ops[1][self.space.unit_ops[0][:-1]]

@@ -9,8 +9,7 @@ HEFT and its successors (PEFT, Arabnejad and Barbosa, 2014) estimate the second 
 costs. A pass backwards is the same on the reversed problem.
 
 A unit leaves its previous device only for a score that is ``stay`` better. Scores are in percent of
-the step time: they begin as a weighted sum (path, load, transfers, memory), to which a network adds
-what it has learned.
+the step time, a weighted sum of features (path, load, transfers, memory) whose weights are learned.
 
 After a pass the new devices get three orders: as they were booked, by list scheduling with the
 previous distances to the end, and the better one justified; the best by simulation counts, and
@@ -23,9 +22,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_singles, zero_table
+from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
-from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.kernels import MOST, log_above, score
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.policy.refine.refining_state import (
@@ -243,8 +241,7 @@ NUM_REFINING = len(REFINING)
 def walk_again(
     compiled: Compiled,
     units: Units,
-    weights: Weights,
-    context: SingleArray,
+    weights: SingleArray,
     previous: Previous,
     stay: float,
     noise: float,
@@ -258,8 +255,7 @@ def walk_again(
     Args:
         compiled: the problem in the pass's direction.
         units: what is looked up of units.
-        weights: the parameters of the scores.
-        context: what the encoder says of each unit. [U, H]
+        weights: the weight of each feature. [F]
         previous: the placement.
         stay: percent that a device must be better than the previous one.
         noise: scale of Gumbel noise on the scores, in percent.
@@ -276,8 +272,6 @@ def walk_again(
     producer = units.reversed_producer if previous.back else units.producer
     now = zero_single_table(num_devices, NUM_REFINING)
     allowed = zero_flags(num_devices)
-    hidden = zero_single_table(2 * num_devices + 2, len(weights.bias))
-    scores = zero_singles(num_devices)
     count = 0
     for op in previous.order:
         u = compiled.unit_of[op]
@@ -291,11 +285,10 @@ def walk_again(
                     copy_to(masks[count], allowed)
                     decided[count] = u
                 count += 1
-                score(weights, context[u], now, allowed, hidden, scores)
-                best = scores[old] + stay
+                best = score(weights, now[old]) + stay if allowed[old] else -np.inf
                 for d in range(num_devices):
                     if allowed[d] and d != old:
-                        value = scores[d]
+                        value = score(weights, now[d])
                         if noise > 0.0:
                             value -= noise * np.log(-np.log(np.random.random() + 1e-12) + 1e-12)
                         if value > best:
@@ -341,7 +334,7 @@ def one_pass(
     nothing = np.empty(0, np.int32)
     c, given = (
         ground.r if previous.back else ground.c,
-        (ground.units, ground.weights, ground.context, previous),
+        (ground.units, ground.weights, previous),
     )
     s = walk_again(c, *given, stay, noise, forced, none, no, nothing)[0]
     if s.counts[2] > 0:

@@ -20,7 +20,6 @@ from gnnplace.graph.allocation import (
     zero_ints,
 )
 from gnnplace.graph.jit import inner, kernel
-from gnnplace.policy.decode.decoder_state import Weights
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.search.moves import Neighbourhood
 from gnnplace.simulation.arrays import ascending
@@ -76,16 +75,14 @@ class Ground(NamedTuple):
         r: the reversed problem.
         h: limits and penalty.
         units: what is looked up of units.
-        weights: the parameters of the scores.
-        context: what the encoder says of each unit. [U, H]
+        weights: the weight of each feature. [F]
     """
 
     c: Compiled
     r: Compiled
     h: Neighbourhood
     units: Units
-    weights: Weights
-    context: SingleArray
+    weights: SingleArray
 
 
 class Placed(NamedTuple):

@@ -1,1 +1,1 @@
-"""Search guided by the policy: moves, their features, and restarts within a budget."""
+"""Search that goes on from what the policy chose: moves, and cycles within a budget."""

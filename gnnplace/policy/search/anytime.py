@@ -1,7 +1,7 @@
-"""Anytime search of the learned placer: decodes, then guided search in cycles from the best.
+"""Anytime search of the learned placer: decodes, then local search in cycles from the best.
 
 A cycle starts from the best placement so far, cools from one temperature to another, and has a
-habit of moving (``guided.Habit``): cold with new orders, warm, or hot in a fixed order as annealing
+habit of moving (``moves.Habit``): cold with new orders, warm, or hot in a fixed order as annealing
 is. Cycles grow longer and longer, whatever the budget is, so that a search which is cut off later
 is never worse. Warm and hot ones are worth it as soon as a cycle has some moves for every unit.
 Each kind gets a cycle; then the kind that found the best placement last goes on, and every third
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.refine.refining_state import Placed
-from gnnplace.policy.search.guided import Habit, back_to_best, search_kernel, start_state
+from gnnplace.policy.search.moves import Habit, back_to_best, search_kernel, start_state
 from gnnplace.search.clock import expired
 from gnnplace.search.moves import Neighbourhood, neighbourhood, seed_kernel
 
@@ -36,29 +36,22 @@ class Kind:
 
     Attributes:
         hottest: temperature at its start, of the step time.
-        proposed: share of proposals among moves of units.
         shifts: share of shifts in the order.
         loose: as in ``Habit``.
         least: moves for each unit that a cycle must have.
     """
 
     hottest: float
-    proposed: float
     shifts: float
     loose: float
     least: float
 
 
 KINDS = (
-    Kind(0.003, 0.6, 0.1, 0.1, 0.0),
-    Kind(0.01, 0.5, 0.2, 0.1, 10.0),
-    Kind(0.03, 0.3, 0.3, 0.0, 60.0),
+    Kind(0.003, 0.1, 0.1, 0.0),
+    Kind(0.01, 0.2, 0.1, 10.0),
+    Kind(0.03, 0.3, 0.0, 60.0),
 )
-
-
-def candidates_for(num_ops: int) -> int:
-    """Random moves that a proposal is chosen from: more where a simulation costs more."""
-    return int(np.clip(num_ops // 100, 4, 32))
 
 
 class Anytime:
@@ -85,9 +78,7 @@ class Anytime:
     ) -> None:
         self.rollouts, self.rng, self.space = rollouts, rng, rollouts.space
         self.passes = passes
-        self.weights = rollouts.policy.moves.weights()
         self.neighbourhood: Neighbourhood = neighbourhood(self.space)
-        self.contexts = rollouts.unit_contexts
         self.state = start_state(self.space, *start)
         self.moves, self.cycles, self.last = 0, 0, KINDS[0]
         n = self.space.problem.num_ops
@@ -148,9 +139,7 @@ class Anytime:
 
     def _run(self, kind: Kind, moves: int, deadline: float) -> None:
         """So many moves while the temperature falls, cut off at the deadline."""
-        habit = Habit(
-            candidates_for(self.space.problem.num_ops), kind.proposed, kind.shifts, kind.loose
-        )
+        habit = Habit(kind.shifts, kind.loose)
         for done in range(0, moves, self.per_call):
             if expired(deadline):
                 break
@@ -160,8 +149,6 @@ class Anytime:
                 self.space.compiled,
                 self.space.reversed,
                 self.neighbourhood,
-                self.weights,
-                self.contexts,
                 habit,
                 self.state,
                 temperature * float(self.state.score[1]),

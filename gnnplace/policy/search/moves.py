@@ -1,170 +1,236 @@
-"""Moves of units to a device, as the policy sees them: features from the schedule as it is.
+"""Moves whose orders follow the devices: local search that starts from a good placement.
 
-A move is a set of units and a target. Everything is relative: to the step time, to a device's
-memory, to the number of devices; so one network serves graphs and clusters of any size.
-Complexity: O(ops of the units and their edges) a move.
+Formulation: the state is a device for every unit and one order of all ops, as in annealing. What
+differs, and why:
+
+* **Orders.** A move is first simulated in the order that is there. If that is not far above the
+  state's step time, list scheduling by the best state's distances to the end
+  (``justification.distances``) makes an order for the new devices, and the better one counts. On
+  problems where that hardly ever helps most moves go without.
+* **Temperatures** start an order of magnitude below annealing's: a good start is worth keeping.
+
+Threshold and acceptance are annealing's (Metropolis), and so are the moves, all drawn at random: a
+network that valued them was no better (docs/learned.md). Complexity: O(moves) simulations.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.graph.jit import inner
-from gnnplace.policy.naming import NamedRow, named_columns, names_of
-from gnnplace.policy.search.schedule import BINS, Schedule
-from gnnplace.search.moves import Neighbourhood
-from gnnplace.simulation.arrays import greatest
+from gnnplace.graph.allocation import empty_ints
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.search.moves import (
+    Neighbourhood,
+    energy,
+    energy_of,
+    move_units,
+    propose,
+    shift,
+    undo_move,
+    window_of,
+)
+from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.indices import Index
-from gnnplace.simulation.transfer import seconds_between
+from gnnplace.simulation.justification import distances
+from gnnplace.simulation.list_scheduling import list_schedule
 
 FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
+WORTH = 50  # new orders that one better one must pay for; else most moves go without
 
-MANY = 100.0  # logarithms are of one plus hundredths of the step time
+
+class Habit(NamedTuple):
+    """How the search moves.
+
+    Attributes:
+        shifts: share of moves that shift an op in the order.
+        loose: a move whose step time in the old order is at most so far above, relatively, gets an
+            order of its own.
+    """
+
+    shifts: float
+    loose: float
+
+
+class State(NamedTuple):
+    """Where the search is; all arrays change in place.
+
+    Attributes:
+        unit_device: device of each unit. [U]
+        device: device of each op. [n]
+        order: order of all ops. [n]
+        priority: for list scheduling. [n]
+        best_device: device of each op in the best state. [n]
+        best_order: its order. [n]
+        score: predicted seconds with penalty, of the state and of the best state. [2]
+        orders: how many were made, and how many of them were better. [2]
+    """
+
+    unit_device: IntArray
+    device: IntArray
+    order: IntArray
+    priority: FloatArray
+    best_device: IntArray
+    best_order: IntArray
+    score: FloatArray
+    orders: NDArray[np.int64]
 
 
 @inner(_nrt=False)
-def signed_log(value: float) -> float:
-    """Sign times log of one plus the magnitude in hundredths."""
-    return np.sign(value) * np.log1p(MANY * abs(value))
+def take_order(state: State, order: IntArray, position: IntArray) -> None:
+    """Makes ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
+    copy_to(state.order, order)
+    for k in range(len(order)):
+        position[order[k]] = k
 
 
-@inner(_nrt=False)
-@named_columns("out")
-def describe(
+def new_best(
+    compiled: Compiled, reversed_compiled: Compiled, neighbourhood: Neighbourhood, state: State
+) -> None:
+    """Keeps the state as the best, and makes its order better by justification if that works."""
+    state.priority[:] = distances(compiled, reversed_compiled, state.device, state.order)
+    order = list_schedule(compiled, state.device, state.priority)
+    tried = energy_of(compiled, neighbourhood, state.device, order, state.score[0])
+    if tried < state.score[0]:
+        state.order[:] = order
+        state.score[0] = tried
+    state.score[1] = state.score[0]
+    state.best_device[:] = state.device
+    state.best_order[:] = state.order
+
+
+def search_kernel(
     compiled: Compiled,
+    reversed_compiled: Compiled,
     neighbourhood: Neighbourhood,
-    schedule: Schedule,
-    device: IntArray,
-    unit_device: IntArray,
-    units: IntArray,
-    target: int,
-    inside: BoolArray,
-    out: NamedRow,
-) -> int:
-    """Features of moving ``units`` to ``target``; how many units really move.
+    habit: Habit,
+    state: State,
+    temperature: float,
+    moves: int,
+) -> None:
+    """``moves`` moves at one temperature; changes ``state`` in place.
 
     Args:
         compiled: the problem.
-        neighbourhood: units and their ops.
-        schedule: the schedule as it is.
-        device: device of each op. [n]
-        unit_device: device of each unit. [U]
-        units: units of the move.
-        target: where to.
-        inside: scratch, all False. [U]
-        out: the features. [len(MOVE_FEATURES)]
+        reversed_compiled: the reversed problem.
+        neighbourhood: what moves look up.
+        habit: how to move.
+        state: where the search is.
+        temperature: in seconds.
+        moves: how many to try.
     """
-    step_time, links = schedule.seconds[0], compiled.links
-    for u in units:
-        inside[u] = neighbourhood.allowed[u, target]
-    count, away, there, critical, most = 0, 0.0, 0.0, 0.0, 0.0
-    load, memory, into = 0.0, 0.0, 0.0
-    change, critical_change, now, edges, near, local = 0.0, 0.0, 0.0, 0, 0, 0
-    idle, taken = 0.0, 0.0
-    for u in units:
-        a = unit_device[u]
-        if a == target or not neighbourhood.allowed[u, target]:
-            continue
-        count += 1
-        most = max(most, schedule.unit_weight[u])
-        load = max(load, schedule.load[a])
-        memory = max(memory, schedule.held[a] / compiled.memory[a])
-        for k in range(neighbourhood.op_offset[u], neighbourhood.op_offset[u + 1]):
-            op = neighbourhood.ops[k]
-            seconds = compiled.times[op, target]
-            away += compiled.times[op, a]
-            there += seconds
-            critical += compiled.times[op, a] * schedule.weight[op]
-            into += compiled.state[op]
-            b = min(
-                BINS - 1, int(0.5 * (schedule.start[op] + schedule.finish[op]) / step_time * BINS)
-            )
-            idle += seconds * (1.0 - schedule.busy[target, b])
-            taken += seconds * schedule.critical[target, b]
-            for i in range(compiled.flow_offset[op], compiled.flow_offset[op + 1]):
-                other = compiled.flow_op[i]
-                v = compiled.unit_of[other]
-                if v == u:
-                    continue
-                e = device[other]
-                goal = target if inside[v] else e
-                before, after = 0.0, 0.0
-                if e != a:
-                    before = seconds_between(links, Index(a), Index(e), compiled.flow_size[i])
-                if goal != target:
-                    after = seconds_between(
-                        links, Index(target), Index(goal), compiled.flow_size[i]
-                    )
-                    into += compiled.flow_size[i]
-                now += before
-                change += after - before
-                critical_change += min(schedule.weight[op], schedule.weight[other]) * (
-                    after - before
-                )
-                edges += 1
-                near += goal == target
-                local += e == a
-            for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
-                tensor = compiled.input_tensor[j]
-                other = neighbourhood.producer[tensor]
-                v = compiled.unit_of[other]
-                if v == u or inside[v]:
-                    continue
-                e = device[other]
-                before, after = 0.0, 0.0
-                if e != a:
-                    before = seconds_between(links, Index(e), Index(a), compiled.size[tensor])
-                if e != target:
-                    after = seconds_between(links, Index(e), Index(target), compiled.size[tensor])
-                now += before
-                change += after - before
-                critical_change += min(schedule.weight[op], schedule.weight[other]) * (
-                    after - before
-                )
-                edges += 1
-                near += e == target
-                local += e == a
-    for u in units:
-        inside[u] = False
-    out["log units"] = np.log(count + 1.0)
-    out["work there now"] = min(2.0, away / step_time)
-    out["work at the target"] = min(2.0, there / step_time)
-    out["greatest load of their devices"] = load / step_time
-    out["load of the target"] = schedule.load[target] / step_time
-    out["load of the target after"] = min(3.0, (schedule.load[target] + there) / step_time)
-    out["load of their devices after"] = (load - away) / step_time
-    out["greatest load of all"] = greatest(schedule.load) / step_time
-    out["share of their work that is critical"] = critical / away if away > 0.0 else 0.0
-    out["most critical"] = most
-    out["change of transfers, signed log"] = signed_log(change / step_time)
-    out["the same on critical edges, signed log"] = signed_log(critical_change / step_time)
-    out["share of the target that is idle when they run"] = idle / there if there > 0.0 else 0.0
-    out["share of the target that is critical when they run"] = (
-        taken / there if there > 0.0 else 0.0
-    )
-    out["share of edges that end at the target"] = near / edges if edges > 0 else 0.0
-    out["share of edges that are local now"] = local / edges if edges > 0 else 0.0
-    out["log slowness of the target"] = np.log(there / away) if there > 0.0 and away > 0.0 else 0.0
-    out["target is empty"] = 1.0 if schedule.load[target] == 0.0 else 0.0
-    out["log critical work"] = np.log1p(MANY * critical / step_time)
-    out["log work"] = np.log1p(MANY * away / step_time)
-    out["load of the target above the step time"] = 10.0 * max(
-        0.0, min(2.0, (schedule.load[target] + there) / step_time) - 1.0
-    )
-    out["log devices"] = np.log(len(schedule.load))
-    out["one over units"] = 1.0 / (1.0 + count)
-    out["log transfers now"] = np.log1p(MANY * now / step_time)
-    out["memory of the target after"] = min(
-        2.0, (schedule.held[target] + into) / max(1.0, compiled.memory[target])
-    )
-    out["memory of their devices"] = min(2.0, memory)
-    return count
+    left = moves
+    while left > 0:
+        left -= search_until_better(compiled, neighbourhood, habit, state, temperature, left)
+        if state.score[0] < state.score[1]:
+            new_best(compiled, reversed_compiled, neighbourhood, state)
 
 
-MOVE_FEATURES = names_of(describe)
-NUM_MOVE_FEATURES = len(MOVE_FEATURES)
+@kernel
+def search_until_better(
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    habit: Habit,
+    state: State,
+    temperature: float,
+    moves: int,
+) -> int:
+    """At most ``moves`` moves, as ``search_kernel``, up to one that is better than the best state.
+
+    Returns:
+        How many moves were tried.
+    """
+    n, num_units = len(state.order), len(state.unit_device)
+    touched = empty_ints(num_units + 16)
+    former = empty_ints(num_units + 16)
+    position = empty_ints(n)
+    take_order(state, state.order, position)
+    for move in range(moves):
+        now = state.score[0]
+        threshold = now - temperature * np.log(1.0 - np.random.random())
+        if np.random.random() < habit.shifts:
+            op = np.random.randint(n)
+            low, high = window_of(compiled, neighbourhood, state.order, position, op)
+            if high <= low:
+                continue
+            origin, goal = position[op], np.random.randint(low, high + 1)
+            shift(state.order, position, origin, goal)
+            tried = energy(compiled, neighbourhood, state.device, state.order, threshold)
+            if tried > threshold:
+                shift(state.order, position, goal, origin)
+                continue
+        else:
+            count, target = propose(neighbourhood, state.unit_device, touched)
+            units, device = touched[:count], state.device
+            if move_units(neighbourhood, state.unit_device, device, units, target, former) == 0:
+                continue
+            limit = max(threshold, now * (1.0 + habit.loose))
+            tried = energy(compiled, neighbourhood, device, state.order, limit)
+            if tried <= limit and is_worth_an_order(habit, state):
+                tried = in_own_order(compiled, neighbourhood, state, position, threshold, tried)
+            if tried > threshold:
+                undo_move(neighbourhood, state.unit_device, device, units, former)
+                continue
+        state.score[0] = tried
+        if tried < state.score[1]:
+            return move + 1
+    return moves
+
+
+@inner(_nrt=False)
+def is_worth_an_order(habit: Habit, state: State) -> bool:
+    """Whether a move is to get an order of its own: always while that pays, else now and then."""
+    if habit.loose <= 0.0:
+        return False
+    pays = WORTH * (state.orders[1] + 1) > state.orders[0]
+    return pays or np.random.random() < 1.0 / WORTH
+
+
+@inner()
+def in_own_order(
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    state: State,
+    position: IntArray,
+    threshold: float,
+    tried: float,
+) -> float:
+    """Score of the state's devices in an order of their own if that is kept, else ``tried``."""
+    order = list_schedule(compiled, state.device, state.priority)
+    again = energy(compiled, neighbourhood, state.device, order, min(threshold, tried))
+    state.orders[0] += 1
+    if again >= tried or again > threshold:
+        return tried
+    state.orders[1] += 1
+    take_order(state, order, position)
+    return again
+
+
+def start_state(space: SearchSpace, unit_device: IntArray, order: IntArray) -> State:
+    """A state and best state from a placement; the priority is that of justification."""
+    device = space.spread(unit_device)
+    score = space.score(device, order)
+    return State(
+        unit_device.astype(np.int32),
+        device,
+        order.copy(),
+        distances(space.compiled, space.reversed, device, order),
+        device.copy(),
+        order.copy(),
+        np.array([score, score]),
+        np.zeros(2, np.int64),
+    )
+
+
+def back_to_best(space: SearchSpace, state: State) -> None:
+    """Makes the best state the state."""
+    state.device[:] = state.best_device
+    state.order[:] = state.best_order
+    state.score[0] = state.score[1]
+    offset, ops = space.unit_ops
+    state.unit_device[:] = state.device[ops[offset[:-1]]]
+    state.priority[:] = distances(space.compiled, space.reversed, state.device, state.order)

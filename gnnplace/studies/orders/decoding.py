@@ -23,8 +23,8 @@ from gnnplace.graph import kernels
 from gnnplace.graph.orders import breadth_first, depth_first_post, depth_first_rank
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network.features import DYNAMIC
 from gnnplace.policy.network.model import PlacementPolicy
 
 FloatArray = NDArray[np.float64]
@@ -83,8 +83,8 @@ class OneOrder:
                 learned.
         """
         rollouts = self.following if order == LEARNED else self.fixed
-        skip, priority = np.split(weights.astype(np.float32), [len(DYNAMIC)])
-        rollouts.weights = rollouts.weights._replace(skip=skip)
+        decoder, priority = np.split(weights.astype(np.float32), [len(DYNAMIC)])
+        rollouts.weights = np.ascontiguousarray(decoder)
         if order == LEARNED:
             self.following.follow(priority)
         return rollouts
@@ -148,5 +148,5 @@ def place_in(order: IntArray) -> FloatArray:
 
 def start_weights(order: str, policy: PlacementPolicy) -> FloatArray:
     """The policy's own weights, and upward rank for a learned order."""
-    skip = policy.decoder.skip.detach().numpy().astype(np.float64)
-    return np.concatenate([skip, np.eye(1, len(PRIORITIES))[0]]) if order == LEARNED else skip
+    own = policy.decoder.detach().numpy().astype(np.float64)
+    return np.concatenate([own, np.eye(1, len(PRIORITIES))[0]]) if order == LEARNED else own

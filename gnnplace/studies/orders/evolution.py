@@ -21,7 +21,7 @@ import numpy as np
 from cmaes import SepCMA
 from numpy.typing import NDArray
 
-from gnnplace.policy.network.features import DYNAMIC
+from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.studies.orders.decoding import OneOrder, aim_of
 
 FloatArray = NDArray[np.float64]

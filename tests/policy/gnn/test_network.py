@@ -47,6 +47,16 @@ def test_shipped_checkpoint_is_small_and_loads():
     assert isinstance(read_gnn(CHECKPOINT), GnnPolicy)
 
 
+def test_a_batch_gives_what_single_graphs_give():
+    policy = random_network()
+    spaces = [SearchSpace(random_problem("nas", seed)) for seed in range(3)]
+    inputs = [Episodes(space, policy.order).inputs for space in spaces]
+    with torch.no_grad():
+        together = policy.states(inputs)
+        alone = torch.cat([policy.states([one]) for one in inputs])
+    torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-4)
+
+
 def test_gradients_reach_the_first_layer_of_the_encoder():
     policy = random_network()
     episodes = Episodes(SearchSpace(random_problem("inception", 1)), policy.order)

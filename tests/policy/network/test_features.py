@@ -8,15 +8,13 @@ from hypothesis import given, settings
 from gnnplace.data.random_families import random_problem as family_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.gnn.features import STATIC, message_features, static_features
 from gnnplace.policy.network.features import (
-    DYNAMIC,
     GLOBAL,
-    STATIC,
     global_features,
-    message_features,
-    static_features,
 )
 from gnnplace.problem import Problem
 from tests.policy.problems import permuted_devices, permuted_ops, trained_like

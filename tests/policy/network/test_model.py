@@ -4,14 +4,11 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.errors import FormatError, MismatchError
-from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
 from tests.policy.problems import trained_like
 
@@ -26,10 +23,9 @@ def test_checkpoint_round_trip(tmp_path):
         "config.json",
         "model.safetensors",
     ]
-    graph = WalkGraph(SearchSpace(random_problem("inception", 1)))
     for again in (read_policy(tmp_path), PlacementPolicy.from_pretrained(tmp_path)):
-        np.testing.assert_array_equal(again.embed(graph)[0], policy.embed(graph)[0])
-        assert torch.equal(again.decoder.last, policy.decoder.last)
+        for name, value in policy.state_dict().items():
+            assert torch.equal(again.state_dict()[name], value)
 
 
 def test_other_features_are_refused(tmp_path):
@@ -42,19 +38,19 @@ def test_other_features_are_refused(tmp_path):
         PlacementPolicy.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"hidden": 8}, MismatchError, "do not fit"),
-        ({"hidden": -1}, FormatError, "config.json: hidden"),
-        ({"colour": 1}, FormatError, "config.json: colour: unknown key"),
-    ],
-)
-def test_broken_configurations_are_refused(tmp_path, change, error, message):
+def test_broken_configurations_are_refused(tmp_path):
     trained_like().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | change))
-    with pytest.raises(error, match=message):
+    (tmp_path / "config.json").write_text(json.dumps(config | {"colour": 1}))
+    with pytest.raises(FormatError, match=r"config\.json: colour: unknown key"):
+        read_policy(tmp_path)
+
+
+def test_parameters_of_other_sizes_are_refused(tmp_path):
+    trained_like().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    save_file({**load_file(path), "decoder": torch.zeros(3)}, path)
+    with pytest.raises(MismatchError, match="do not fit"):
         read_policy(tmp_path)
 
 
@@ -68,17 +64,8 @@ def test_missing_or_broken_parameters_are_refused(tmp_path):
 
 
 def test_shipped_checkpoint_is_small_and_loads():
-    assert (CHECKPOINT / "model.safetensors").stat().st_size < 2e6
+    assert (CHECKPOINT / "model.safetensors").stat().st_size < 2e4
     assert isinstance(read_policy(CHECKPOINT), PlacementPolicy)
-
-
-def test_a_batch_gives_what_single_graphs_give():
-    policy = trained_like()
-    graphs = [WalkGraph(SearchSpace(random_problem("nas", seed))) for seed in range(3)]
-    with torch.no_grad():
-        together = policy.states(graphs)
-    alone = np.concatenate([policy.embed(graph) for graph in graphs])
-    np.testing.assert_allclose(together.numpy(), alone, rtol=1e-3, atol=1e-4)
 
 
 def test_the_policy_does_not_import_lightning():

@@ -10,7 +10,7 @@ from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.refine.passes import Passes
-from gnnplace.policy.search.anytime import KINDS, Anytime, candidates_for
+from gnnplace.policy.search.anytime import KINDS, Anytime
 from gnnplace.search.clock import NO_BUDGET
 from tests.policy.problems import trained_like
 
@@ -60,9 +60,3 @@ def test_what_is_offered_counts_if_it_is_better():
     assert anytime.state.score[1] == pytest.approx(first.score)
     anytime.offer(device, first.order, 0.5 * first.score)
     assert anytime.state.score[1] == 0.5 * first.score
-
-
-def test_proposals_are_chosen_from_more_moves_where_a_simulation_costs_more():
-    counts = [candidates_for(n) for n in (10, 1_000, 100_000)]
-    assert counts == sorted(counts)
-    assert counts[0] < counts[-1]

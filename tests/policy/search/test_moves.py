@@ -7,15 +7,12 @@ from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network.move_net import SAMPLED
-from gnnplace.policy.search.guided import (
+from gnnplace.policy.search.moves import (
     Habit,
     back_to_best,
     search_kernel,
     start_state,
-    try_moves,
 )
-from gnnplace.policy.search.moves import NUM_MOVE_FEATURES
 from gnnplace.search.moves import neighbourhood, seed_kernel
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
@@ -33,18 +30,16 @@ def start_of(seed, microbatches=1):
     rollouts = Rollouts(space, POLICY)
     first = rollouts.greedy()[0]
     seed_kernel(seed % 1000)
-    return space, rollouts, start_state(space, first.unit_device, first.order)
+    return space, start_state(space, first.unit_device, first.order)
 
 
 def searched(seed, habit, moves, heat=0.01):
-    space, rollouts, s = start_of(seed, 1 + seed % 2)
+    space, s = start_of(seed, 1 + seed % 2)
     before = float(s.score[0])
     search_kernel(
         space.compiled,
         space.reversed,
         neighbourhood(space),
-        POLICY.moves.weights(),
-        rollouts.unit_contexts,
         habit,
         s,
         heat * before,
@@ -56,7 +51,7 @@ def searched(seed, habit, moves, heat=0.01):
 @settings(max_examples=25, deadline=None)
 @given(seed=seeds)
 def test_the_state_is_what_it_says_and_never_gets_worse(seed):
-    space, s, before = searched(seed, Habit(4, 0.5, 0.2, 0.1), 60)
+    space, s, before = searched(seed, Habit(0.2, 0.1), 60)
     assert s.score[0] == pytest.approx(space.score(s.device, s.order), rel=1e-9)
     assert s.score[1] == pytest.approx(space.score(s.best_device, s.best_order), rel=1e-9)
     assert s.score[1] <= before
@@ -67,30 +62,13 @@ def test_the_state_is_what_it_says_and_never_gets_worse(seed):
 def test_it_finds_better_placements():
     better = 0
     for seed in range(10):
-        _, s, before = searched(seed, Habit(4, 0.5, 0.2, 0.1), 400)
+        _, s, before = searched(seed, Habit(0.2, 0.1), 400)
         better += s.score[1] < before * 0.999
     assert better >= 4
 
 
-@settings(max_examples=15, deadline=None)
-@given(seed=seeds)
-def test_tried_moves_are_taken_back(seed):
-    space, _, s = start_of(seed)
-    device, order, unit_device = s.device.copy(), s.order.copy(), s.unit_device.copy()
-    features = np.zeros((32, NUM_MOVE_FEATURES), np.float32)
-    units, change = np.full((32, SAMPLED), -1, np.int32), np.full(32, np.nan)
-    count = try_moves(space.compiled, neighbourhood(space), s, features, units, change)
-    np.testing.assert_array_equal(s.device, device)
-    np.testing.assert_array_equal(s.order, order)
-    np.testing.assert_array_equal(s.unit_device, unit_device)
-    assert np.isfinite(change[:count]).all()
-    assert np.isfinite(features[:count]).all()
-    assert (units[:count, 0] >= 0).all()
-    assert np.isnan(change[count:]).all()
-
-
 def test_back_to_best_is_the_best_state():
-    space, s, _ = searched(3, Habit(4, 0.5, 0.2, 0.1), 200, heat=1.0)
+    space, s, _ = searched(3, Habit(0.2, 0.1), 200, heat=1.0)
     back_to_best(space, s)
     assert s.score[0] == s.score[1]
     assert s.score[0] == pytest.approx(space.score(s.device, s.order), rel=1e-9)

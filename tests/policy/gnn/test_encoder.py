@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch_geometric.utils import scatter
 
-from gnnplace.policy.network.encoder import NUM_BUCKETS, Encoder, Layer
+from gnnplace.policy.gnn.encoder import NUM_BUCKETS, Encoder, Layer
 
 
 def batch(sizes=(7, 5), hidden=6, seed=0):

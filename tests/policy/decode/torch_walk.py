@@ -9,10 +9,9 @@ from torch import Tensor
 
 from gnnplace.policy.decode import decoder_state, kernels
 from gnnplace.policy.decode.decoder_state import Goal
+from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.ready_queue import FIXED, next_op, release, start_queue
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.policy.network.decoder import Decoder
-from gnnplace.policy.network.features import DYNAMIC
 
 IntArray = NDArray[np.int32]
 
@@ -23,10 +22,14 @@ def _first_best(scores: Tensor) -> int:
     return int((scores >= best - 1e-5 * (1.0 + abs(best))).int().argmax())
 
 
+def scored(weights: Tensor, features: Tensor, allowed: Tensor) -> Tensor:
+    """Scores of candidates, -inf of others. [..., D]"""
+    return (features @ weights).masked_fill(~allowed, -torch.inf)
+
+
 def decode(
-    decoder: Decoder,
+    weights: Tensor,
     walk: Walk,
-    context: Tensor,
     order: IntArray,
     goal: Goal,
     margin: float = 0.0,
@@ -34,9 +37,8 @@ def decode(
     """Device of each unit, the best-scored candidate each time. [U]
 
     Args:
-        decoder: the scores.
+        weights: the weight of each feature. [F]
         walk: the problem.
-        context: of each visited op in the walk's direction. [m, H]
         order: visited ops. [m]
         goal: what to aim at.
         margin: on the bytes at the peak, for the memory mask.
@@ -53,12 +55,8 @@ def decode(
         if state.device[unit] < 0:
             decoder_state.candidates(walk, state, unit, goal.limit, margin, allowed)
             kernels.observe(walk, state, i, goal, allowed, features)
-            scores = decoder(
-                context[i : i + 1],
-                torch.from_numpy(features[None]),
-                torch.from_numpy(allowed[None]),
-            )
-            decoder_state.decide(walk, state, unit, _first_best(scores[0]))
+            scores = scored(weights, torch.from_numpy(features), torch.from_numpy(allowed))
+            decoder_state.decide(walk, state, unit, _first_best(scores))
         decoder_state.book(walk, state, i)
         if by_time:
             release(queue, i, state.finish[i])
