@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gnnplace.api import simulate as simulate
     from gnnplace.api import study_costs as study_costs
     from gnnplace.api import study_hybrid as study_hybrid
+    from gnnplace.api import study_network_orders as study_network_orders
     from gnnplace.api import study_orders as study_orders
     from gnnplace.api import summarise as summarise
     from gnnplace.api import verify_data as verify_data
@@ -90,6 +91,7 @@ VERBS = (
     "simulate",
     "study_hybrid",
     "study_costs",
+    "study_network_orders",
     "study_orders",
     "summarise",
     "verify_data",
