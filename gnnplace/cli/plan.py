@@ -19,12 +19,14 @@ from gnnplace.cli.options import (
     model_help,
 )
 from gnnplace.cli.progress import say
+from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.module_tables import check_table, plan_rows, write_table
 from gnnplace.report.plan_page import plan_page
 from gnnplace.report.plans import plan_lines
 
 AUTO = "auto"
+TRIES = 3
 SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
 
@@ -80,6 +82,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         "dp=2,tp=2,pp=2,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
     )
     parser.add_argument(
+        "--runnable",
+        action="store_true",
+        help="Search only plans that can be run here: with as many replicas in every stage.",
+    )
+    parser.add_argument(
+        "--try",
+        dest="tries",
+        action="store_true",
+        help="Run the three fastest plans for a few steps on the workers of cpu:N, and take the "
+        "one whose measured step is shortest.",
+    )
+    parser.add_argument(
         "--accept-other-loss",
         action="store_true",
         help="Cut the batch also where the loss of the batch is not the mean of its shares' "
@@ -99,6 +113,9 @@ def run(args: Namespace) -> int:
     check_output(args.table)
     check_table(args.table)
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    if args.tries and args.given is not None:
+        raise InputError("--try: chooses among plans that are searched; leave --given out, or run "
+                         "the plan with gnnplace execute")  # fmt: skip
     plans = api.plan(
         args.what,
         args.cluster,
@@ -110,6 +127,8 @@ def run(args: Namespace) -> int:
         budget=args.budget,
         top=args.top,
         given=args.given,
+        tries=TRIES if args.tries else 0,
+        runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,
         constraints=replace(asked, headroom=None),
         progress=say,

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import permutations
 
 from gnnplace.cluster.cluster import Cluster
@@ -67,13 +68,14 @@ class Machine:
     servers: int = 1
     between: str | None = None
 
-    def cluster(self) -> Cluster:
+    def cluster(self, name: str = "cluster") -> Cluster:
         """All pairs linked."""
         count = self.servers * self.each
         devices = tuple(
             Device(name=f"gpu:{i}", kind=self.kind, memory=MEMORY[self.kind]) for i in range(count)
         )
-        return Cluster(devices, tuple(self._link(i, k) for i, k in permutations(range(count), 2)))
+        links = tuple(self._link(i, k) for i, k in permutations(range(count), 2))
+        return Cluster(devices, links, name)
 
     def _link(self, source: int, target: int) -> Link:
         if source // self.each != target // self.each:
@@ -89,14 +91,15 @@ def _link(
     assert fabric is not None
     figures = FABRICS[fabric]
     # Not validated: of 512 devices there are 262,000, and what stands here is known to be right.
-    return Link.model_construct(
-        source=f"gpu:{source}",
-        target=f"gpu:{target}",
-        latency=figures.latency,
-        bandwidth=bandwidth or figures.bandwidth,
-        channel=channel,
-        fabric=fabric,
-    )
+    own = {"source": f"gpu:{source}", "target": f"gpu:{target}", "channel": channel}
+    return _any_link(fabric, bandwidth or figures.bandwidth).model_copy(update=own)
+
+
+@cache
+def _any_link(fabric: str, bandwidth: float) -> Link:
+    """What links of a fabric have in common."""
+    latency = FABRICS[fabric].latency
+    return Link(source="a", target="b", latency=latency, bandwidth=bandwidth, fabric=fabric)
 
 
 def _cube_mesh() -> Cluster:
@@ -152,6 +155,7 @@ MOST_DEVICES = 1024  # every pair is a link
 NUMBERED = re.compile(r"(.+)-(\d{1,4})x(\d{1,4})")
 
 
+@lru_cache(maxsize=2)
 def with_servers(name: str) -> Cluster | None:
     """A preset with another number of servers, such as ``dgx-h100-16x8``; None if it is none.
 
@@ -169,8 +173,7 @@ def with_servers(name: str) -> Cluster | None:
     if not (servers >= 2 and servers * each <= MOST_DEVICES):
         told = f"two servers at least and {MOST_DEVICES} devices at most can be listed"
         raise InputError(f"cluster preset {name!r}: {told}")
-    cluster = replace(machine, servers=servers).cluster()
-    return Cluster(cluster.devices, cluster.links, name)
+    return replace(machine, servers=servers).cluster(name)
 
 
 MEASURED_PRESETS: Mapping[str, Callable[[], Cluster]] = {

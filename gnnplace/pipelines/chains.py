@@ -23,6 +23,7 @@ from gnnplace.pipelines.proof import EXAMPLES, why_not
 from gnnplace.pipelines.recording import precision_of
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.mesh import Fabric
+from gnnplace.planning.plan import PlanFile
 from gnnplace.splitting.layers.calls import CallGraph, LayerCall, record_calls
 from gnnplace.splitting.layers.graph import split_graph
 from gnnplace.splitting.rules.registry import rules_of
@@ -87,8 +88,30 @@ def chain_of(
         cuts.tied,
         mixes=mixes,
         notices=(*_notices(cluster), *notices),
+        inputs=_inputs(workload.inputs),
         placed=source.placements,
     )
+
+
+def _inputs(inputs: Any) -> tuple[tuple[str | None, tuple[int, ...], str], ...]:
+    """Name, shape and type of every input; nothing where one is no tensor."""
+    named = list(inputs.items()) if isinstance(inputs, dict) else [(None, x) for x in inputs]
+    if not all(isinstance(x, torch.Tensor) for _, x in named):
+        return ()
+    return tuple((n, tuple(x.shape), str(x.dtype).removeprefix("torch.")) for n, x in named)
+
+
+def inputs_of(file: PlanFile) -> Any:
+    """Inputs like those that a plan was made with, all zeros.
+
+    Raises:
+        InputError: its file does not have them.
+    """
+    if not file.inputs:
+        raise InputError("apply: the plan's file has no shapes of inputs; give example inputs")
+    made = [torch.zeros(x.shape, dtype=getattr(torch, x.dtype)) for x in file.inputs]
+    names = [x.name for x in file.inputs]
+    return tuple(made) if None in names else dict(zip(names, made, strict=True))
 
 
 def _mixes(whole: Workload, examples: int, accept: bool) -> tuple[str, tuple[str, ...]]:
@@ -118,7 +141,7 @@ def layers_of(workload: Workload, precision: str, *, as_run: bool = False) -> La
     model = workload.model
     if precision in TYPES:
         retyped(model, TYPES[precision])
-    inputs = pytree.tree_map(lambda x: _as_type(x, precision), workload.inputs)
+    inputs = pytree.tree_map(lambda x: as_type(x, precision), workload.inputs)
     step = StepModule(model, workload.loss or default_loss, inputs)
     with precision_of(precision):
         recorded = record_calls(step, workload.name)
@@ -165,7 +188,8 @@ def retyped(model: nn.Module, dtype: torch.dtype) -> None:
                 module._buffers[name] = buffer.to(dtype)
 
 
-def _as_type(leaf: Any, precision: str) -> Any:
+def as_type(leaf: Any, precision: str) -> Any:
+    """An input in the type of a precision's parameters; as it is where that is not half."""
     if precision in TYPES and isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
         return leaf.to(TYPES[precision])
     return leaf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from gnnplace.costs.gpus import figures
 from gnnplace.costs.memory import with_slack
 from gnnplace.errors import InputError
 from gnnplace.pipelines.chains import chain_of
+from gnnplace.pipelines.handover import handed_over
 from gnnplace.pipelines.run.apply import apply_plan, checked_rows
 from gnnplace.pipelines.run.runner import PlanRunner
+from gnnplace.pipelines.tries import FURTHER, by_trial, check_trials
 from gnnplace.planning.answers import find_baselines, given_plan
 from gnnplace.planning.obeying import find_obeying
 from gnnplace.planning.plan import Plan
@@ -35,7 +37,7 @@ class JointPlan(Plan):
     def apply(
         self,
         model: nn.Module,
-        inputs: Any,
+        inputs: Any = None,
         *,
         loss: Callable[..., torch.Tensor] | None = None,
         device: torch.device | str | None = None,
@@ -51,7 +53,8 @@ class JointPlan(Plan):
         Args:
             model: what was planned, in training mode, in the type of the plan's precision.
             inputs: example inputs of any number of examples: a tensor, a tuple or a mapping, with
-                what the loss reads of them at the end.
+                what the loss reads of them at the end; None: of the shapes that the plan was made
+                with, which its file has.
             loss: as it was planned with: called with the model's output and the last inputs; None:
                 the output's own.
             device: that this process computes on; by default that of the model.
@@ -85,7 +88,7 @@ def read_plan(path: str | Path) -> JointPlan:
 
 
 def _joint(plan: Plan) -> JointPlan:
-    return JointPlan(plan.file, plan.reason, plan.notices)
+    return JointPlan(plan.file, plan.reason, plan.notices, plan.op_placement, plan.trials)
 
 
 def plan_model(
@@ -102,6 +105,8 @@ def plan_model(
     budget: float = 10.0,
     top: int = 1,
     given: str | Plan | None = None,
+    tries: int = 0,
+    runnable: bool = False,
     accept_other_loss: bool = False,
     constraints: Given | None = None,
     progress: Callable[[str], None] | None = None,
@@ -125,6 +130,9 @@ def plan_model(
         budget: seconds of search.
         top: plans at most.
         given: a plan of one's own, in words or read from a file: its times instead of a search.
+        tries: run so many of the fastest plans for a few steps on the devices that are here, and
+            put the one whose measured step is shortest first; 0 runs nothing.
+        runnable: search only plans that can be run: with as many replicas in every stage.
         accept_other_loss: cut the batch also where its loss is another one then.
         constraints: pins and forbids of layers, headroom, devices at most: ``Constraints``, a
             mapping or a YAML file.
@@ -159,8 +167,27 @@ def plan_model(
     )
     if given is not None:
         return [_joint(given_plan(chain, devices, _read(given)))]
-    how: dict[str, Any] = {"top": top, "budget": budget, "progress": progress}
-    found = find_obeying(chain, devices, asked, **how)
+    if tries:
+        check_trials(devices, model)
+    found = find_obeying(
+        chain,
+        devices,
+        asked,
+        top=max(top, FURTHER * tries),
+        budget=budget,
+        runnable=runnable or tries > 0,
+        progress=progress,
+    )
+    if tries and isinstance(model, str):
+        found = by_trial(found, model, tries, progress)
+    found = found[:top]
+    if memory_limit is None and not asked:
+        named = cluster if isinstance(cluster, str) else cluster.name
+        told = None if headroom is None else str(headroom)
+        other = handed_over(
+            found[0], chain, devices, model, inputs, loss, named=named, headroom=told, budget=budget
+        )
+        found[0] = replace(found[0], op_placement=other)
     return [_joint(plan) for plan in found]
 
 

@@ -13,13 +13,16 @@ from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Draft, Priced, meshes_of, realized
 from gnnplace.planning.given import draft_of_plan, draft_of_words, orders_in
 from gnnplace.planning.mesh import Fabric, Mesh
-from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
+from gnnplace.planning.plan import InputEntry, MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.planning.rows import with_messages, words
 from gnnplace.planning.search import Found, search
 from gnnplace.planning.space import micro_batch_sizes
 from gnnplace.planning.stage import Pricer, Stage, StageCost
 
-UNLIKE = "its stages have unlike numbers of replicas: it is predicted, and cannot be run"
+UNLIKE = (
+    "its stages have unlike numbers of replicas: it is predicted, and cannot be run; "
+    "--runnable finds the best that can"
+)
 NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
 
 
@@ -29,6 +32,7 @@ def find_plans(
     *,
     top: int = 1,
     budget: float = 10.0,
+    runnable: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Plan]:
     """The best plans, the fastest first; one that says why not where nothing fits.
@@ -38,9 +42,10 @@ def find_plans(
         cluster: its devices in topology order.
         top: plans at most.
         budget: seconds of search.
+        runnable: only plans that can be run: with the same number of replicas in all stages.
         progress: is told what is done.
     """
-    found = search(chain, cluster, budget=budget, progress=progress)
+    found = search(chain, cluster, budget=budget, runnable=runnable, progress=progress)
     if not found.best:
         return [_nothing(chain, cluster)]
     return [plan_of(chain, cluster, x, found) for x in found.best[:top]]
@@ -83,8 +88,7 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
     low, high = _interval(priced)
     rank, lack = priced.lacking
     reason = None if lack <= 0 else _lacks(priced, cluster, rank, lack)
-    known = found is not None and math.isfinite(found.bound) and found.bound > 0
-    bound = min(found.bound, step) if found is not None and known else None
+    bound, one = (None, None) if found is None else (found.bound, found.bound_of_one)
     file = PlanFile(
         format="gnnplace-plan",
         version=1,
@@ -95,6 +99,7 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         microbatch_size=draft.size // draft.stages[0].mesh.replicas,
         precision=chain.precision,
         optimizer=chain.optimizer,
+        inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,
         stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
         ranks=list(draft.ranks),
@@ -102,7 +107,8 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
-        claim=_claim(bound, step),
+        one_stage_bound=one,
+        claim=_claim(bound, one, step),
         parts=_parts(priced),
         memory=_memory(priced, cluster),
         sent=list(priced.line.sent),
@@ -115,13 +121,16 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
     return Plan(file, reason, tuple(notice for notice in told if notice))
 
 
-def _claim(bound: float | None, step: float) -> str:
-    if bound is None:
+def _claim(bound: float | None, one: float | None, step: float) -> str:
+    if bound is None or one is None:
         return ""
     space = "contiguous stages on slices of the cluster, with the micro-batches that were tried"
     if bound >= step * (1 - 1e-9):
         return f"optimal among {space}, by predicted times"
-    return f"no plan of {space} takes less than the bound, by predicted times"
+    least = f"no plan of {space} takes less than the bound, by predicted times"
+    if one >= step * (1 - 1e-9):
+        return f"{least}, and none with one stage a rank takes less than this plan"
+    return f"{least}, and none with one stage a rank is more than {1 - one / step:.1%} faster"
 
 
 def _entry(

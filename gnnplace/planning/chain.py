@@ -114,6 +114,7 @@ class Chain:
         notices: what is priced otherwise than it runs, each in one line.
         allowed: whether each segment may be on each device of the cluster that is planned for;
             None: all may. [segments, devices]
+        inputs: of the model: name or None, shape and type of each; none where they are nested.
         placed: from a kind of device, shards, examples, first segment and the one after the last
             to the split of parameters and calls, in the words of a plan's file.
     """
@@ -129,6 +130,7 @@ class Chain:
     tied: tuple[Tied, ...] = ()
     mixes: str = ""
     notices: tuple[str, ...] = ()
+    inputs: tuple[tuple[str | None, tuple[int, ...], str], ...] = ()
     placed: Placed | None = None
     allowed: NDArray[np.bool_] | None = None
     _known: dict[tuple[str, int, int], SegmentCosts | None] = field(default_factory=dict)

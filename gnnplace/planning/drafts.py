@@ -10,6 +10,7 @@ The formula is that of 1F1B: sum of stages + (M - 1) largest stage + the largest
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,14 +31,29 @@ Row = Sequence[tuple[int, Shape, int]]
 """First segment, mesh and first device of every stage."""
 
 
-def drafts_of(space: Space) -> list[Timed]:
-    """Drafts for one size of micro-batches."""
+def drafts_of(space: Space, *, runnable: bool = False) -> list[Timed]:
+    """Drafts for one size of micro-batches.
+
+    Args:
+        space: the meshes.
+        runnable: the same number of replicas in all stages.
+    """
     found = list(even_drafts(space))
     count = space.pricer.fabric.cluster.num_devices
-    if 1 < count <= MIXED:
-        best = min((seconds for seconds, _ in found), default=np.inf)
-        found += unlike_drafts(space, best)
+    if not 1 < count <= MIXED:
+        return found
+    best = min((seconds for seconds, _ in found), default=np.inf)
+    if not runnable:
+        return [*found, *unlike_drafts(space, best)]
+    for replicas in dict.fromkeys(r for r, _, _ in space.shapes):
+        own = tuple(shape for shape in space.shapes if shape[0] == replicas)
+        found += unlike_drafts(replace(space, shapes=own, tables={}), best)
     return found
+
+
+def has_like_replicas(draft: Draft) -> bool:
+    """Whether all stages have the same number of replicas, as running needs it."""
+    return len({stage.mesh.replicas for stage in draft.stages}) == 1
 
 
 def even_drafts(space: Space) -> Iterator[Timed]:

@@ -11,8 +11,8 @@ time: where all devices of a server share what joins it to the others, so do the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,8 @@ from gnnplace.cluster.fabrics import FABRICS, is_between
 from gnnplace.costs.collectives import Group, collective, hops, share
 from gnnplace.costs.links import message
 from gnnplace.errors import InputError
+
+OCTAVES, EACH = 14, 4  # sizes of collectives that rates are looked for at, from the largest down
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class Fabric:
     """What the devices of a cluster take to exchange tensors."""
 
     cluster: Cluster
+    _rates: dict[tuple[str, float, Hashable, int], float] = field(default_factory=dict)
+    _seconds: dict[tuple[str, float, Group, int], float] = field(default_factory=dict)
+    _groups: dict[tuple[int, ...], Group | None] = field(default_factory=dict)
 
     @cached_property
     def _links(self) -> dict[tuple[int, int], Link]:
@@ -98,13 +103,34 @@ class Fabric:
         """
         if len(members) < 2 or size <= 0:
             return 0.0
-        group = self._group(members)
+        group = self.group(members)
         if group is not None:
-            seconds = collective(op, size, group).seconds
-            return max(seconds, alike * share(op, group.servers) * size / _together(group.between))
+            key = (op, size, group, alike)
+            if key not in self._seconds:
+                seconds = collective(op, size, group).seconds
+                most = alike * share(op, group.servers) * size / _together(group.between)
+                self._seconds[key] = max(seconds, most)
+            return self._seconds[key]
         latency, bandwidth = self._slowest(members, alike)
         count = len(members)
         return hops(op, count) * latency + share(op, count) * size / bandwidth
+
+    def rate(self, op: str, most: float, members: Sequence[int], alike: int = 1) -> float:
+        """The least seconds a byte of a collective of up to so many bytes; see `collective`."""
+        key = (op, most, self.group(members) or tuple(members), alike)
+        if key not in self._rates:
+            sizes = most * 2.0 ** -(np.arange(OCTAVES * EACH) / EACH)
+            self._rates[key] = min(
+                self.collective(op, float(size), members, alike) / float(size) for size in sizes
+            )
+        return self._rates[key]
+
+    def group(self, members: Sequence[int]) -> Group | None:
+        """Devices by servers; None where no fabric is named."""
+        key = tuple(members)
+        if key not in self._groups:
+            self._groups[key] = self._group(key) if len(key) > 1 else None
+        return self._groups[key]
 
     def _group(self, members: Sequence[int]) -> Group | None:
         """By servers, each with as many members as the fullest; None where no fabric is named."""

@@ -34,6 +34,7 @@ def find_obeying(
     *,
     top: int = 1,
     budget: float = 10.0,
+    runnable: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Plan]:
     """The best plans that obey, the fastest first.
@@ -44,6 +45,7 @@ def find_obeying(
         asked: of layers and devices; headroom is the cluster's already.
         top: plans at most.
         budget: seconds of search.
+        runnable: only plans that can be run: with the same number of replicas in all stages.
         progress: is told what is done, and what each pattern matches.
 
     Raises:
@@ -51,7 +53,9 @@ def find_obeying(
         InfeasibleError: no plan that was tried obeys.
     """
     if not asked.patterns and asked.max_devices is None:
-        return find_plans(chain, cluster, top=top, budget=budget, progress=progress)
+        return find_plans(
+            chain, cluster, top=top, budget=budget, runnable=runnable, progress=progress
+        )
     if asked.together:
         raise InputError("together: a plan's stages are runs of layers; pin the layers instead")
     allowed = allowed_devices(chain, cluster, asked, progress)
@@ -60,7 +64,8 @@ def find_obeying(
     for devices in tried:
         part = _part(cluster, devices)
         own = replace(chain, allowed=allowed[:, list(devices)])
-        plans = find_plans(own, part, top=top, budget=budget / len(tried), progress=progress)
+        share = budget / len(tried)
+        plans = find_plans(own, part, top=top, budget=share, runnable=runnable, progress=progress)
         found += [_told(plan, len(tried)) for plan in plans if plan.feasible]
         if not asked.patterns and not found:
             found += plans  # says what lacks

@@ -1,4 +1,4 @@
-"""Where the chain is cut and which meshes its stages have: three kernels on prefix sums.
+"""Where the chain is cut and which meshes its stages have: two kernels on prefix sums.
 
 A *table* is what segments take on one kind of mesh: prefix sums over segments of seconds of a
 micro-batch, of those that would be recomputed, of bytes that recomputation frees, of bytes kept,
@@ -16,7 +16,6 @@ bytes. (`Pricer.fitted` picks whole segments for the stages that are chosen in t
   other, by a dynamic programme over (stages to come, first segment, devices left), for each of a
   few largest stages. O(S L^2 D O) for O meshes. As Alpa's (Zheng et al., 2022, arXiv 2201.12023,
   section 5.2), with memory by the number of stages that follow.
-* `least_step`: a bound below every plan of contiguous stages: see there.
 """
 
 from __future__ import annotations
@@ -204,71 +203,3 @@ def _longest(
         if seconds + rest[last] < best:
             best, at = seconds + rest[last], last
     return best, at
-
-
-@numba.njit(cache=True)
-def least_step(
-    seconds: Floats, before: Floats, end: Floats, size: Ints, devices: int, microbatches: int,
-    low: float, high: float, precision: float,
-) -> float:  # fmt: skip
-    """A step time that no plan of contiguous stages is below, whatever its order of actions.
-
-    Stage k runs all its M micro-batches, after the first has come through the stages before it and
-    before the last has gone back through them:
-
-        step >= sum of (F + I) of the stages before k + M (F + I + W) of k,
-        step >= M (F + I + W) of k + the end of k.
-
-    The least step for which stages and meshes can hold this: for a step T, h(j, d), the least sum
-    of (F + I) of stages that end before segment j and have d devices, with every stage holding it,
-    is exact, since less is never worse. Bisection on T. Nothing is recomputed, memory is unlimited
-    and messages are free, so the bound holds for every plan.
-
-    Args:
-        seconds: prefix sums of F + I + W of each mesh. [meshes, segments + 1]
-        before: of F + I. [meshes, segments + 1]
-        end: of what comes at the end of the step. [meshes, segments + 1]
-        size: devices of each mesh. [meshes]
-        devices: D.
-        microbatches: M.
-        low: a step that nothing is below.
-        high: one at which the bound need not look further.
-        precision: relative.
-    """
-    if not _holds(seconds, before, end, size, devices, microbatches, high * (1 - precision)):
-        return high * (1 - precision)
-    while high - low > precision * high:
-        middle = 0.5 * (low + high)
-        if _holds(seconds, before, end, size, devices, microbatches, middle):
-            high = middle
-        else:
-            low = middle
-    return low
-
-
-@numba.njit(cache=True)
-def _holds(
-    seconds: Floats, before: Floats, end: Floats, size: Ints, devices: int, microbatches: int,
-    step: float,
-) -> bool:  # fmt: skip
-    meshes, count = seconds.shape[0], seconds.shape[1] - 1
-    least = np.full((count + 1, devices + 1), np.inf)
-    least[0, 0] = 0.0
-    for first in range(count):
-        for used in range(devices):
-            past = least[first, used]
-            if past == np.inf:
-                continue
-            for mesh in range(meshes):
-                after = used + size[mesh]
-                if after > devices:
-                    continue
-                for last in range(first + 1, count + 1):
-                    own = microbatches * (seconds[mesh, last] - seconds[mesh, first])
-                    late = end[mesh, last] - end[mesh, first]
-                    if own + max(past, late) > step:
-                        break
-                    total = past + before[mesh, last] - before[mesh, first]
-                    if total < least[last, after]:
-                        least[last, after] = total
-    return bool(np.isfinite(least[count]).any())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,6 +33,14 @@ class StageEntry(Schema):
     saved: float | None = None
 
 
+class InputEntry(Schema):
+    """An input that the model was recorded with; `name` where inputs are a mapping."""
+
+    name: str | None = None
+    shape: list[int]
+    dtype: str
+
+
 class MemoryEntry(Schema):
     """Bytes of a device."""
 
@@ -46,7 +54,8 @@ class PlanFile(Schema):
     """The keys of a plan's file.
 
     `sent` are predicted seconds of a message from each stage to the next, `ends` those of each rank
-    after its last pass; `frontier` has bytes of the fullest device and seconds of the step of plans
+    after its last pass; no plan is below `lower_bound`, and none with one stage a rank below
+    `one_stage_bound`; `frontier` has bytes of the fullest device and seconds of the step of plans
     that were timed, none worse than another in both.
     """
 
@@ -59,6 +68,7 @@ class PlanFile(Schema):
     microbatch_size: Positive
     precision: str
     optimizer: str
+    inputs: list[InputEntry] = []
     schedule: str = "1f1b"
     stages: Annotated[list[StageEntry], Field(min_length=1)]
     ranks: list[int] = []
@@ -66,12 +76,43 @@ class PlanFile(Schema):
     step_time: float | None = None
     interval: list[float] | None = None
     lower_bound: float | None = None
+    one_stage_bound: float | None = None
     claim: str = ""
     parts: dict[str, float] = {}
     memory: dict[str, MemoryEntry] = {}
     sent: list[float] = []
     ends: list[float] = []
     frontier: list[list[float]] = []
+
+
+@dataclass(frozen=True)
+class OpPlacement:
+    """A placement of single ops that is faster than a plan.
+
+    Attributes:
+        step_time: predicted seconds.
+        command: what makes it; empty where the model has no name.
+    """
+
+    step_time: float
+    command: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A plan that was run for a few steps.
+
+    Attributes:
+        shape: of the plan, in a few words.
+        predicted: seconds of a step.
+        measured: the same, the median; None where it could not be run.
+        fault: why not.
+    """
+
+    shape: str
+    predicted: float
+    measured: float | None
+    fault: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +123,16 @@ class Plan:
         file: what its file says.
         reason: why it cannot be trained so; None where it can.
         notices: what a reader should know, each in one line.
+        op_placement: a placement of single ops that is faster; None where none was found.
+        trials: of the plans that this one was taken from by measured times, in order of predicted
+            ones; none where nothing was run.
     """
 
     file: PlanFile
     reason: str | None = None
     notices: tuple[str, ...] = field(default=())
+    op_placement: OpPlacement | None = None
+    trials: tuple[Trial, ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -104,6 +150,18 @@ class Plan:
         replicas = len(self.file.stages[0].devices)
         return self.file.batch // (self.file.microbatch_size * replicas)
 
+    @property
+    def shape(self) -> str:
+        """Meshes of the stages, micro-batches and schedule, in a few words."""
+        meshes = [f"{len(s.devices)}x{len(s.devices[0])}" for s in self.file.stages]
+        told = f"{len(meshes)} x {meshes[0]}" if len(set(meshes)) == 1 else " + ".join(meshes)
+        zeros = sorted({s.zero for s in self.file.stages if len(s.devices) > 1})
+        again = sum(len(s.recompute) for s in self.file.stages)
+        more = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
+        more += [f"{again} recomputed"] if again else []
+        cut = f"{self.microbatches} of {self.file.microbatch_size}"
+        return ", ".join([told, cut, self.file.schedule, *more])
+
     def to_data(self) -> dict[str, Any]:
         """As JSON has it."""
         return self.file.model_dump(mode="json")
@@ -120,9 +178,12 @@ class Plan:
             "step_time": file.step_time,
             "interval": file.interval,
             "lower_bound": file.lower_bound,
+            "one_stage_bound": file.one_stage_bound,
             "memory": memory,
             "feasible": self.feasible,
             "reason": self.reason,
+            "op_placement": None if self.op_placement is None else asdict(self.op_placement),
+            "trials": [asdict(trial) for trial in self.trials],
             "plan": self.to_data(),
         }
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from gnnplace.cluster import Cluster
 from gnnplace.planning.baselines import BASELINES, baselines_of, fastest
-from gnnplace.planning.bound import least_of
+from gnnplace.planning.bound import bounds_of
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Priced
-from gnnplace.planning.drafts import Timed, drafts_of
+from gnnplace.planning.drafts import Timed, drafts_of, has_like_replicas
 from gnnplace.planning.mesh import Fabric
 from gnnplace.planning.shortlist import shortlisted
-from gnnplace.planning.space import micro_batch_sizes, space_of
+from gnnplace.planning.space import Space, micro_batch_sizes, space_of
 from gnnplace.planning.stage import Pricer
 
 FEW = 4  # drafts of each baseline that are timed
@@ -36,6 +36,7 @@ class Found:
     Attributes:
         best: plans, the fastest first.
         bound: seconds that no plan of contiguous stages with these micro-batches is below.
+        bound_of_one: seconds that none of them with one stage a rank is below.
         tried: drafts that were looked at.
         seconds: of the search.
         baselines: the fastest plan of each that fits.
@@ -43,6 +44,7 @@ class Found:
 
     best: tuple[Priced, ...]
     bound: float
+    bound_of_one: float
     tried: int
     seconds: float
     baselines: Mapping[str, Priced]
@@ -53,6 +55,7 @@ def search(
     cluster: Cluster,
     *,
     budget: float = 10.0,
+    runnable: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Found:
     """The best plans for a model on a cluster.
@@ -61,6 +64,7 @@ def search(
         chain: the model.
         cluster: its devices in topology order.
         budget: seconds; what comes first is done in any case, and more is never worse.
+        runnable: only plans that can be run: with the same number of replicas in all stages.
         progress: is told what is done.
 
     Raises:
@@ -69,18 +73,18 @@ def search(
     started = time.monotonic()
     fabric = Fabric(cluster)
     drafts: list[Timed] = []
-    bound = np.inf
+    spaces: list[Space] = []
     known: dict[str, list[Timed]] = {name: [] for name in BASELINES}
     for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch):
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
         space = space_of(Pricer(chain, fabric, size), chain.batch // size)
-        drafts += drafts_of(space)
+        drafts += drafts_of(space, runnable=runnable)
         for name, own in baselines_of(space).items():
-            known[name] += own
-        least = min((seconds for seconds, _ in drafts), default=np.inf)
-        bound = min(bound, least_of(space, min(bound, least)))
+            known[name] += [x for x in own if not runnable or has_like_replicas(x[1])]
+        spaces.append(space)
     seeds = {name: fastest(own, FEW) for name, own in known.items()}
     best, baselines = shortlisted(chain, fabric, drafts, seeds, started + budget)
+    bounds = bounds_of(spaces, best[0].step_time) if best else (np.inf, np.inf)
     seconds = time.monotonic() - started
-    return Found(tuple(best), float(bound), len(drafts), seconds, baselines)
+    return Found(tuple(best), *bounds, len(drafts), seconds, baselines)

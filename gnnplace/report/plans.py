@@ -15,7 +15,8 @@ def plan_lines(plan: Plan) -> list[str]:
     """What `gnnplace plan` prints of a plan."""
     file = plan.file
     if not plan.feasible:
-        return [f"{file.model} on {file.cluster}: not feasible", f"  {plan.reason}"]
+        lines = [f"{file.model} on {file.cluster}: not feasible", f"  {plan.reason}"]
+        return [*lines, *_handed(plan)]
     low, high = file.interval or [0.0, 0.0]
     lines = [
         f"{file.model} on {file.cluster}: {_time(plan.step_time)} a step, predicted "
@@ -32,7 +33,27 @@ def plan_lines(plan: Plan) -> list[str]:
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
-    return [*lines, *(f"  {notice}" for notice in plan.notices)]
+    notices = [f"  {notice}" for notice in plan.notices]
+    return [*lines, *_tried(plan), *_handed(plan), *notices]
+
+
+def _tried(plan: Plan) -> list[str]:
+    """Plans that were run here before the fastest was taken."""
+    rows = []
+    for trial in plan.trials:
+        measured = trial.fault if trial.measured is None else f"measured {_time(trial.measured)}"
+        rows.append(f"  tried {trial.shape}: predicted {_time(trial.predicted)}, {measured}")
+    return rows
+
+
+def _handed(plan: Plan) -> list[str]:
+    """Where a placement of single ops is faster."""
+    other = plan.op_placement
+    if other is None:
+        return []
+    against = f"against {_time(plan.step_time)}" if plan.feasible else "where no plan fits"
+    run = f"; run `{other.command}`" if other.command else ""
+    return [f"  op placement is faster: {_time(other.step_time)} {against}{run}"]
 
 
 def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
@@ -46,22 +67,10 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
             lines.append(f"  {name:10} does not fit")
             continue
         more = plan.step_time / best.step_time - 1.0
-        lines.append(f"  {name:10} {_time(plan.step_time):>12}  {more:+7.1%}  {shape_of(plan)}")
+        lines.append(f"  {name:10} {_time(plan.step_time):>12}  {more:+7.1%}  {plan.shape}")
     if best.file.lower_bound:
         lines.append(f"  {'bound':10} {_time(best.file.lower_bound):>12}  {best.file.claim}")
     return lines
-
-
-def shape_of(plan: Plan) -> str:
-    """Meshes of the stages, micro-batches and schedule, in a few words."""
-    meshes = [f"{len(s.devices)}x{len(s.devices[0])}" for s in plan.file.stages]
-    told = f"{len(meshes)} x {meshes[0]}" if len(set(meshes)) == 1 else " + ".join(meshes)
-    zeros = sorted({s.zero for s in plan.file.stages if len(s.devices) > 1})
-    again = sum(len(s.recompute) for s in plan.file.stages)
-    more = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
-    more += [f"{again} recomputed"] if again else []
-    words = [told, f"{plan.microbatches} of {plan.file.microbatch_size}", plan.file.schedule, *more]
-    return ", ".join(words)
 
 
 def _stage(number: int, stage: StageEntry) -> str:

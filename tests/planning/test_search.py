@@ -8,36 +8,15 @@ import numpy as np
 import pytest
 
 from gnnplace.planning.answers import find_plans, given_plan, plan_of
-from gnnplace.planning.draft import Draft, realized
+from gnnplace.planning.draft import realized
 from gnnplace.planning.given import draft_of_words
 from gnnplace.planning.improving import improved
-from gnnplace.planning.mesh import Fabric, Mesh
+from gnnplace.planning.mesh import Fabric
 from gnnplace.planning.plan import plan_from_data
 from gnnplace.planning.search import search
 from gnnplace.planning.shortlist import Shortlist
-from gnnplace.planning.stage import Pricer, Stage
-from tests.planning.toys import chain, cluster
-
-
-def all_drafts(model, machine):
-    """Every cut, every row of meshes, every size of micro-batches; nothing recomputed."""
-    count, devices = len(model), machine.num_devices
-    shapes = [(r, t) for r in (1, 2, 3, 4) for t in (1, 2, 4) if r * t <= devices]
-    for size in (d for d in range(1, model.batch + 1) if model.batch % d == 0):
-        for stages in range(1, min(count, devices) + 1):
-            for row in itertools.product(shapes, repeat=stages):
-                if sum(r * t for r, t in row) > devices or any(size % r for r, _ in row):
-                    continue
-                first = [0, *itertools.accumulate(r * t for r, t in row)]
-                for cuts in itertools.combinations(range(1, count), stages - 1):
-                    bounds = [0, *cuts, count]
-                    made = [
-                        Stage(a, b, Mesh(f, r, t), int(r > 1))
-                        for (a, b), f, (r, t) in zip(
-                            itertools.pairwise(bounds), first, row, strict=False
-                        )
-                    ]
-                    yield Draft(size, model.batch // size, "1f1b", tuple(made))
+from gnnplace.planning.stage import Pricer
+from tests.planning.toys import all_drafts, chain, cluster
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -89,6 +68,27 @@ def test_best_of_all_recomputation_and_zero_where_memory_is_tight(seed):
     assert np.isfinite(least)
     assert found.best[0].step_time <= least * 1.02  # half-way between segments is not a set of them
     assert found.bound <= least * (1 + 1e-9)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(4))
+def test_four_devices_against_all_plans_with_all_recomputation_and_zero(seed):
+    """Every cut, mesh, micro-batch, ZeRO and set of recomputed segments under 1F1B."""
+    rng = np.random.default_rng(seed)
+    model, machine = chain(rng, count=4, batch=4), cluster(4, memory=(1e9, 80.0)[seed % 2])
+    fabric = Fabric(machine)
+    found = search(model, machine, budget=3.0)
+    least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
+    assert found.bound_of_one <= least * (1 + 1e-9)
+    assert found.best[0].step_time <= least * 1.02
+
+
+def test_plans_that_run_have_as_many_replicas_in_every_stage():
+    model, machine = chain(np.random.default_rng(0), count=6, batch=8), cluster(3)
+    free, held = (search(model, machine, budget=0.5, runnable=r) for r in (False, True))
+    assert {len({s.mesh.replicas for s in p.draft.stages}) for p in free.best} > {1}
+    assert {len({s.mesh.replicas for s in p.draft.stages}) for p in held.best} == {1}
+    assert held.best[0].step_time >= free.best[0].step_time * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))

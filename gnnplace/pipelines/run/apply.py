@@ -14,14 +14,16 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from gnnplace.costs.memory import PARAMETER
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.pipelines.chains import batch_of, fingerprint, layers_of, with_batch
+from gnnplace.pipelines.chains import batch_of, fingerprint, inputs_of, layers_of, with_batch
 from gnnplace.pipelines.cuts import Cuts, cuts_of
 from gnnplace.pipelines.recording import MIXED
 from gnnplace.pipelines.run.cutting import Piece, moved_to, pieces_of
 from gnnplace.pipelines.run.draws import numbered_draws
 from gnnplace.pipelines.run.executor import Executor
 from gnnplace.pipelines.run.layouts import Layouts, layouts_of
+from gnnplace.pipelines.run.lossscale import scale_for
 from gnnplace.pipelines.run.parameters import Parameters, held_of
 from gnnplace.pipelines.run.passes import StageCode, last_readers, output_of
 from gnnplace.pipelines.run.runner import PlanRunner
@@ -35,8 +37,6 @@ from gnnplace.splitting.run.planning import LayerGraph
 from gnnplace.splitting.run.runner import Stage as PlacedCall
 from gnnplace.splitting.run.runner import stages as placed_calls
 from gnnplace.zoo import Workload
-
-RUNS = ("32-true", "bf16-true", "16-true", "bf16-mixed")
 
 
 def ranks_of(file: PlanFile) -> tuple[int, ...]:
@@ -91,6 +91,7 @@ def apply_plan(
     the dropout of attention is off.
     """
     file, beat = plan.file, told or _nothing
+    inputs = inputs_of(file) if inputs is None else inputs
     _check_words(file, reduction)
     checked, ranks = checked_rows(plan), ranks_of(file)
     known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
@@ -117,16 +118,16 @@ def apply_plan(
         seed,
         _buffers(known, pieces, own, model),
         graph.values[output_of(graph)[0]].dtype,
+        scale_for(file.precision),
     )
 
 
 def _check_words(file: PlanFile, reduction: str) -> None:
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
-    if file.precision not in RUNS:
+    if file.precision not in PARAMETER:
         raise InputError(
-            f"plan: precision {file.precision!r} cannot be run yet, only predicted; plan with one "
-            f"of {', '.join(RUNS)}"
+            f"plan: precision {file.precision!r}: unknown; use one of {', '.join(PARAMETER)}"
         )
 
 
@@ -148,7 +149,8 @@ def _code(
     """What this process runs of each of its stages."""
     layers, model = known.layers, known.workload.model
     layouts = layouts_of(layers, [pieces[k] for k in own], [file.stages[k] for k in own])
-    parameters = _held(seat, model, holders, layouts, max(file.stages[k].zero for k in own))
+    zero, master = max(file.stages[k].zero for k in own), file.precision.endswith("-master")
+    parameters = _held(seat, model, holders, layouts, zero, master)
     placed: tuple[PlacedCall, ...] = ()
     if seat.mesh is not None:
         placed = placed_calls(layers.calls, layers.rules, layouts.split, seat.mesh)
@@ -232,6 +234,7 @@ def _held(
     holders: dict[str, tuple[int, ...]],
     layouts: Layouts,
     zero: int,
+    master: bool,
 ) -> Parameters:
     """This process's parameters, with the first process's numbers; the others leave the model."""
     store = Parameters(seat, zero if seat.replicas > 1 else 0, {})
@@ -247,7 +250,7 @@ def _held(
         parameter.data = data
         home = layouts.homes.get(name, layouts.whole)
         held = held_of(
-            seat, name, parameter, home, name in layouts.summed, holders[name], store.zero
+            seat, name, parameter, home, name in layouts.summed, holders[name], store.zero, master
         )
         store.held[name] = held
         made[id(parameter)] = held.leaf

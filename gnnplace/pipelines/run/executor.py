@@ -55,6 +55,7 @@ class Executor:
         code: of this process's stages.
         scale: what each loss is multiplied by.
         told: is called before every action.
+        factor: that the loss is scaled by for the backward passes, beside `scale`.
     """
 
     seat: Seat
@@ -66,6 +67,7 @@ class Executor:
     inputs: Sequence[Tensors] = ()
     losses: list[torch.Tensor] = field(default_factory=list)
     causes: tuple[int, int, int] = (0, 0, 0)
+    factor: float = 1.0
     _forward: dict[Key, _Arriving] = field(default_factory=dict)
     _backward: dict[Key, _Arriving] = field(default_factory=dict)
     _out: dict[tuple[str, Key], Tensors] = field(default_factory=dict)
@@ -156,7 +158,7 @@ class Executor:
         key = (action.chunk, action.microbatch)
         code, kept = self.code[action.chunk], self._kept.pop((action.chunk, action.microbatch))
         if action.chunk + 1 == len(self.ranks):
-            given: Tensors = (torch.full_like(kept.made[0], self.scale),)
+            given: Tensors = (torch.full_like(kept.made[0], self.scale * self.factor),)
             made = kept.made
         else:
             flags = [code.graph.values[v].gradient for v in code.piece.leaving]

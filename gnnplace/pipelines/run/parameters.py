@@ -41,7 +41,8 @@ class Held:
     Attributes:
         name: in the user's model.
         leaf: this shard's part of it, which passes compute with.
-        part: what the optimizer updates; the leaf itself without ZeRO.
+        part: this replica's; the leaf itself without ZeRO.
+        master: a float32 copy of the part, where the precision keeps one.
         home: layout of the leaf over the shards.
         summed: its gradient is a sum over the shards.
         ranks: that hold it.
@@ -55,6 +56,12 @@ class Held:
     summed: bool
     ranks: tuple[int, ...]
     shape: torch.Size
+    master: nn.Parameter | None = None
+
+    @property
+    def learned(self) -> nn.Parameter:
+        """What the optimizer updates."""
+        return self.part if self.master is None else self.master
 
     @property
     def split(self) -> bool:
@@ -75,6 +82,7 @@ def held_of(
     summed: bool,
     ranks: tuple[int, ...],
     zero: int,
+    master: bool = False,
 ) -> Held:
     """A parameter on this process.
 
@@ -86,6 +94,7 @@ def held_of(
         summed: whether its gradient is a sum over them.
         ranks: that hold it.
         zero: stage of ZeRO.
+        master: keep a float32 copy of what is in half precision.
     """
     leaf = parameter
     if seat.mesh is not None:
@@ -94,7 +103,9 @@ def held_of(
     part = leaf
     if zero and seat.replicas > 1 and parameter.requires_grad:
         part = nn.Parameter(in_parts(leaf.detach(), seat.replicas)[seat.replica].clone())
-    return Held(name, leaf, part, home, summed, ranks, leaf.shape)
+    half = master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
+    copy = nn.Parameter(part.detach().float()) if half else None
+    return Held(name, leaf, part, home, summed, ranks, leaf.shape, copy)
 
 
 def in_parts(tensor: torch.Tensor, count: int) -> torch.Tensor:
@@ -152,7 +163,9 @@ class Parameters:
     def begin(self) -> None:
         """Before a step: no gradients; leaves have what the optimizer made of the parts."""
         for held in self.held.values():
-            held.leaf.grad = held.part.grad = None
+            held.leaf.grad = held.part.grad = held.learned.grad = None
+            if held.master is not None:
+                held.part.data.copy_(held.master)
         self.gather([h for h in self.held.values() if self.zero < 3 or h.tied])
 
     @torch.no_grad()
@@ -201,6 +214,25 @@ class Parameters:
         if self.seat.across is not None:
             add_up([_gradient(h) for h in found if not h.split], self.seat.across)
             self._scatter([held for held in found if held.split], summed=True)
+        for held in self.held.values():
+            if held.master is not None and held.part.grad is not None:
+                held.master.grad = held.part.grad.float()
+                held.part.grad = None
+
+    @torch.no_grad()
+    def unscaled(self, factor: float) -> bool:
+        """Divides gradients by a factor; where one anywhere is not finite, drops all of them."""
+        grads = [h.learned.grad for h in self.held.values() if h.learned.grad is not None]
+        found = torch.zeros((), device=self.seat.device)
+        for gradient in grads:
+            gradient.mul_(1.0 / factor)
+            found += (~gradient.isfinite()).any()
+        if self.seat.seats.count > 1:
+            dist.all_reduce(found)
+        if found > 0:
+            for held in self.held.values():
+                held.learned.grad = None
+        return not found > 0
 
     def _sum_over_shards(self, some: Sequence[Held]) -> None:
         mesh = self.seat.mesh
@@ -244,12 +276,12 @@ class Parameters:
         seat = self.seat
         total = torch.zeros((), dtype=torch.float64, device=seat.device)
         for held in self.held.values():
-            if held.part.grad is None or seat.rank != held.ranks[0]:
+            if held.learned.grad is None or seat.rank != held.ranks[0]:
                 continue
             again = not held.split and seat.replica > 0
             again = again or (held.home[0] == REPLICATED and seat.shard > 0)
             if not again:
-                total += held.part.grad.detach().double().square().sum()
+                total += held.learned.grad.detach().double().square().sum()
         return total
 
     @torch.no_grad()

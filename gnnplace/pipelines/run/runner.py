@@ -17,7 +17,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
+from gnnplace.pipelines.chains import as_type
 from gnnplace.pipelines.run.executor import Executor
+from gnnplace.pipelines.run.lossscale import LossScale
 from gnnplace.pipelines.run.parameters import Held, Parameters
 from gnnplace.planning.plan import PlanFile
 
@@ -36,6 +38,8 @@ class PlanRunner:
         seed: of random numbers, the same in all processes.
         buffers: names of those that this process keeps up to date.
         loss_type: of the loss.
+        scale: of the loss, where the precision needs one; a step whose gradients are not finite
+            leaves none, so that the optimizer does nothing.
     """
 
     file: PlanFile
@@ -47,6 +51,7 @@ class PlanRunner:
     seed: int
     buffers: tuple[str, ...]
     loss_type: torch.dtype
+    scale: LossScale | None = None
     steps: int = 0
 
     @property
@@ -72,7 +77,7 @@ class PlanRunner:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """What this process's optimizer updates: its parts of its stages' parameters."""
         for name, held in self.parameters_here.held.items():
-            yield name, held.part
+            yield name, held.learned
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The same without names."""
@@ -116,9 +121,12 @@ class PlanRunner:
         gpus = [seat.device] if seat.device.type == "cuda" else []
         self.parameters_here.begin()
         causes = (self.seed, self.steps, self.replica * count)
+        self.executor.factor = 1.0 if self.scale is None else self.scale.factor
         with torch.random.fork_rng(devices=gpus, enabled=draws):
             loss = self.executor.run(shares, causes) * self.executor.scale
         self.parameters_here.finish()
+        if self.scale is not None:
+            self.scale.update(self.parameters_here.unscaled(self.scale.factor))
         self.steps += 1
         if seat.shard > 0:
             loss = torch.zeros_like(loss)
@@ -139,7 +147,8 @@ class PlanRunner:
     def _cut(self, batch: Any) -> list[tuple[torch.Tensor, ...]]:
         """Tensors of every micro-batch."""
         leaves = pytree.tree_leaves(self._ordered(batch))
-        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        precision = self.file.precision
+        tensors = [as_type(x, precision) for x in leaves if isinstance(x, torch.Tensor)]
         if len(tensors) != len(self.batched):
             raise InputError(
                 f"step: the batch has {len(tensors)} tensors; the plan was applied to "
@@ -179,9 +188,9 @@ class PlanRunner:
         """Whole gradients of this process's stages by name; all of its rank must ask."""
         store = self.parameters_here
         return {
-            name: store.whole(held, held.part.grad)
+            name: store.whole(held, held.learned.grad)
             for name, held in store.held.items()
-            if held.part.grad is not None
+            if held.learned.grad is not None
         }
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -191,7 +200,7 @@ class PlanRunner:
         (`torch.distributed.checkpoint`) is one of the model, to be loaded under any other plan.
         """
         store = self.parameters_here
-        found = {name: store.whole(h, h.part.detach()) for name, h in store.held.items()}
+        found = {name: store.whole(h, h.learned.detach()) for name, h in store.held.items()}
         buffers = dict(self.model.named_buffers())
         return found | {name: buffers[name].detach().clone() for name in self.buffers}
 
@@ -204,7 +213,9 @@ class PlanRunner:
         """
         store = self.parameters_here
         for name, held in store.held.items():
-            held.part.data.copy_(store.own(held, _entry(state, name)).view(held.part.shape))
+            own = store.own(held, _entry(state, name)).view(held.part.shape)
+            held.part.data.copy_(own)
+            held.learned.data.copy_(own)
         for name, buffer in self.model.named_buffers():
             if name in state:
                 buffer.copy_(state[name])
@@ -219,7 +230,7 @@ class PlanRunner:
         store = self.parameters_here
         found: dict[str, torch.Tensor] = {}
         for name, held in store.held.items():
-            for key, value in optimizer.state.get(held.part, {}).items():
+            for key, value in optimizer.state.get(held.learned, {}).items():
                 like = isinstance(value, torch.Tensor) and value.shape == held.part.shape
                 made = store.whole(held, value) if like else torch.as_tensor(value).clone()
                 found[f"{name}.{key}"] = made
@@ -234,7 +245,7 @@ class PlanRunner:
             _first_state(optimizer)
         store = self.parameters_here
         for name, held in store.held.items():
-            entries = optimizer.state.get(held.part, {})
+            entries = optimizer.state.get(held.learned, {})
             for key, value in entries.items():
                 given = _entry(state, f"{name}.{key}")
                 like = isinstance(value, torch.Tensor) and value.shape == held.part.shape

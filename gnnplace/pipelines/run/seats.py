@@ -74,7 +74,7 @@ def seats_of(file: PlanFile, ranks: Sequence[int]) -> Seats:
         told = " and ".join(map(str, sorted(counts)))
         raise MismatchError(
             f"plan: stages[..].devices: stages of {told} replicas; plans whose stages have unlike "
-            "numbers of replicas cannot be run, only predicted"
+            "numbers of replicas cannot be run, only predicted; plan again with --runnable"
         )
     devices = [name for mesh in rows for row in mesh for name in row]
     twice = [name for name in devices if devices.count(name) > 1]

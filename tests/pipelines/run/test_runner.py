@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from gnnplace.errors import InputError, MismatchError
+from gnnplace.pipelines.plans import JointPlan
 from gnnplace.pipelines.run.apply import apply_plan
 from gnnplace.pipelines.run.trial import differences
-from gnnplace.planning.plan import Plan
+from gnnplace.planning.plan import Plan, plan_from_data
 from tests.pipelines.run.toys import eager, plan_for, toy
 
 WORDS = "pp=1,microbatch_size=4"
@@ -156,8 +157,67 @@ def test_what_does_not_fit_is_one_line(plan):
         applied(many, toy())
 
 
-def test_a_precision_that_cannot_be_run_says_so(plan):
-    odd = Plan(plan.file.model_copy(update={"precision": "bf16-master"}))
+def test_inputs_may_be_those_that_the_plan_was_made_with(plan):
     workload = toy()
-    with pytest.raises(InputError, match="'bf16-master' cannot be run yet"):
+    loss, gradients, _ = eager(plan, workload)
+    runner = read_again(plan).apply(workload.model, loss=workload.loss)
+    assert torch.equal(runner.step(workload.inputs), loss)
+    assert_same(runner.gradients(), gradients, "B")
+    none = Plan(plan.file.model_copy(update={"inputs": []}))
+    with pytest.raises(InputError, match="has no shapes of inputs; give example inputs"):
+        apply_plan(none, toy().model, None, loss=workload.loss)
+
+
+def read_again(plan):
+    """The plan of its file."""
+    return JointPlan(plan_from_data(plan.to_data(), "plan").file)
+
+
+def test_a_precision_that_nobody_knows_is_named(plan):
+    odd = Plan(plan.file.model_copy(update={"precision": "8-mixed"}))
+    workload = toy()
+    with pytest.raises(InputError, match="'8-mixed': unknown"):
         apply_plan(odd, workload.model, workload.inputs, loss=workload.loss)
+
+
+def test_master_copies_are_trained_and_half_parameters_follow():
+    plan, workload = plan_for(toy(), WORDS, 1, precision="bf16-master"), toy()
+    runner = applied(plan, workload)
+    masters = dict(runner.named_parameters())
+    assert {p.dtype for p in masters.values()} == {torch.float32}
+    optimizer = torch.optim.SGD(runner.parameters(), lr=1e-4)
+    before = {name: p.detach().clone() for name, p in masters.items()}
+    runner.step(workload.inputs)
+    grads = {name: p.grad.clone() for name, p in masters.items()}
+    optimizer.step()
+    for name, held in runner.parameters_here.held.items():
+        expected = before[name] - 1e-4 * grads[name]
+        assert torch.equal(masters[name].detach(), expected)  # too little for bfloat16 to tell
+        assert held.leaf.dtype == torch.bfloat16
+    runner.step(workload.inputs)
+    for name, held in runner.parameters_here.held.items():
+        assert torch.equal(held.leaf.detach(), masters[name].detach().bfloat16())
+    state = runner.state_dict()
+    assert all(torch.equal(state[name], p) for name, p in masters.items())
+    runner.load_state_dict(
+        {name: 2 * t if t.is_floating_point() else t for name, t in state.items()}
+    )
+    assert all(torch.equal(2 * state[name], p.detach()) for name, p in masters.items())
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "16-master"])
+def test_half_gradients_are_scaled_and_steps_that_overflow_are_dropped(precision):
+    plan, workload = plan_for(toy(), WORDS, 1, precision=precision), toy()
+    runner = applied(plan, workload)
+    runner.scale.factor = 2.0**6
+    loss = runner.step(workload.inputs)
+    assert {p.grad.dtype for p in runner.parameters()} == {torch.float32}
+    plain = applied(plan, toy())
+    plain.scale = None
+    assert torch.equal(plain.step(workload.inputs), loss)
+    different = differences(runner.gradients(), plain.gradients(), 5e-2)
+    assert all(d.passed for d in different)
+    factor = runner.scale.factor
+    runner.step(tuple(1e30 * x for x in workload.inputs))
+    assert all(p.grad is None for p in runner.parameters())
+    assert runner.scale.factor == factor / 2

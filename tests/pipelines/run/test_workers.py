@@ -58,6 +58,13 @@ def test_one_stage_after_the_other_is_bitwise_one_device_but_for_tied_weights():
     assert {d.name for d in found.verification.different} <= {"gradient of first.weight"}
 
 
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-master"])
+def test_mixed_precision_over_replicas_trains_as_one_device(precision):
+    plan = plan_for(toy(), "dp=2,microbatch_size=4,zero=1", 2, precision=precision)
+    found = run_plan(plan, toy, train=5, steps=0)
+    assert found.passed
+
+
 def dies():
     """A workload whose worker for the first device is killed while the others wait for it."""
     workload = toy()
