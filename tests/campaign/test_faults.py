@@ -44,7 +44,7 @@ model: {init_args: {hidden: 8, decoder_hidden: 8}}
 data: {init_args: {ops: [12, 24], held_out_ops: [12, 24], problems: 6, validation_problems: 2,
   batch_size: 2}}
 """
-BOUND = 40.0  # seconds after which a job is said to hang
+BOUND = 90.0  # seconds after which a job is said to hang
 Counted = Callable[[str, int], None]
 Answer = dict[str, Any]
 

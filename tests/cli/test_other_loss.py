@@ -51,8 +51,9 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_contrastive_loss_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["place", "odd_losses:contrastive", *PLACE, "--microbatches", "4"]) == 2
-    error = capsys.readouterr().err.strip()
-    assert "\n" not in error
+    said, error = capsys.readouterr().err.strip().split("\n")
+    assert said.strip() == "capturing the step of odd_losses:contrastive"
+    assert error.startswith("gnnplace: ")
     assert "op 'matmul'" in error
     assert "odd_losses.py:19 cannot be cut: it pairs examples of the batch" in error
     assert not Path("p.json").exists()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.cli.main import run
+from gnnplace.studies.costs import provenance
 from gnnplace.studies.costs import study as costs
 from gnnplace.studies.costs.study import CostStudy
 from gnnplace.studies.orders import study as orders
@@ -48,6 +49,8 @@ def test_costs_are_studied_and_written(tmp_path, capsys, monkeypatch):
     for name in ("points_left_out", "gpus_left_out", "ops_left_out"):
         monkeypatch.setattr(costs, name, lambda tables: iter(()))
     monkeypatch.setattr(costs, "_pipelines", lambda: made.pipelines)
+    monkeypatch.setattr(provenance, "names", lambda: ("mlp",))
+    monkeypatch.setattr(provenance, "HUGGING_FACE", ("gpt2",))
     assert run(["study", "costs", "--report", "-o", str(tmp_path)]) == 0
     assert "written to" in capsys.readouterr().out
     assert (tmp_path / "costs.md").read_text().startswith("# Predicted times")
