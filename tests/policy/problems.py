@@ -11,6 +11,7 @@ from gnnplace.cluster import Cluster
 from gnnplace.graph import ComputationGraph
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.problem import Problem
+from tests.random_problems import random_problem
 
 
 def trained_like(seed: int = 0) -> PlacementPolicy:
@@ -21,6 +22,13 @@ def trained_like(seed: int = 0) -> PlacementPolicy:
         for part in (policy.decoder, policy.refiner):
             part.add_(torch.randn_like(part))
     return policy.eval()
+
+
+def constrained_problem(seed: int) -> Problem:
+    """A small problem of any size with pins, forbids, kinds and memory."""
+    rng = np.random.default_rng(seed)
+    shape = int(rng.integers(1, 30)), int(rng.integers(1, 5))
+    return random_problem(rng, *shape, constrained=True, microbatches=int(rng.integers(1, 3)))
 
 
 def permuted_devices(problem: Problem, permutation: np.ndarray) -> Problem:

@@ -11,28 +11,17 @@ from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
 from tests.policy.decode import torch_walk
-from tests.policy.problems import trained_like
-from tests.random_problems import random_problem, seeds
+from tests.policy.problems import constrained_problem, trained_like
+from tests.random_problems import seeds
 
 torch.set_num_threads(1)
 POLICY = trained_like()
 
 
-def problem_of(seed):
-    rng = np.random.default_rng(seed)
-    return random_problem(
-        rng,
-        int(rng.integers(1, 30)),
-        int(rng.integers(1, 5)),
-        constrained=True,
-        microbatches=int(rng.integers(1, 3)),
-    )
-
-
 @settings(max_examples=25, deadline=None)
 @given(seed=seeds)
 def test_torch_and_numba_score_and_decide_alike(seed):
-    problem = problem_of(seed)
+    problem = constrained_problem(seed)
     if not problem.unit_allowed.any(axis=1).all():
         return
     rollouts = Rollouts(SearchSpace(problem), POLICY)

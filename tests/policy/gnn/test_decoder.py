@@ -9,6 +9,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.network import GnnPolicy
 from gnnplace.policy.gnn.rollouts import Episodes
+from tests.policy.problems import constrained_problem
 from tests.random_problems import random_problem, seeds
 
 torch.set_num_threads(1)
@@ -29,17 +30,6 @@ def random_network(seed: int = 0) -> GnnPolicy:
 POLICY = random_network()
 
 
-def problem_of(seed):
-    rng = np.random.default_rng(seed)
-    return random_problem(
-        rng,
-        int(rng.integers(1, 30)),
-        int(rng.integers(1, 5)),
-        constrained=True,
-        microbatches=int(rng.integers(1, 3)),
-    )
-
-
 def torch_scores(episodes, seen):
     """Scores of all decisions by torch. [B, S, D]"""
     with torch.no_grad():
@@ -56,7 +46,7 @@ def torch_scores(episodes, seen):
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds)
 def test_torch_scores_every_decision_of_a_decode_as_numba_decided_it(seed):
-    problem = problem_of(seed)
+    problem = constrained_problem(seed)
     if not problem.unit_allowed.any(axis=1).all():
         return
     episodes = Episodes(SearchSpace(problem), ORDERS[seed % len(ORDERS)])
