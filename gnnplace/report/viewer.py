@@ -1,0 +1,117 @@
+"""``viewer``: steps as a timeline to search, zoom and click in, with all that it needs inside.
+
+The data stand in the page as one JSON object. Columns of numbers are the bytes of little-endian
+arrays in base64: about 60 bytes an op beside its name. Ops, modules and reasons that several steps
+share are there once. ``assets`` has the script; nothing is fetched from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gnnplace.problem import Problem
+from gnnplace.report.html import Html, asset
+from gnnplace.report.layout import layout
+from gnnplace.report.reasons import place_reasons, waits
+from gnnplace.report.timeline import Naming, Timeline
+
+SCRIPTS = ("words", "data", "view", "timeline", "memory", "search", "details", "graph", "pointer")
+NO_MODULE = "(no module)"
+
+
+def viewer(timelines: Sequence[Timeline], *, beside: bool = False) -> Html:
+    """A section with a timeline; one a page.
+
+    Args:
+        timelines: steps to show, the first one first; at least one.
+        beside: whether the second is shown beside the first to begin with.
+    """
+    held = json.dumps(viewer_data(timelines, beside=beside), separators=(",", ":"), allow_nan=False)
+    script = "\n".join(asset(f"{name}.js") for name in (*SCRIPTS, "main"))
+    # "<" could end the element that holds the data, or begin a comment in it.
+    held = held.replace("<", "\\u003c")
+    return Html(
+        f'{asset("viewer.html")}<script type="application/json" id="data">{held}</script>\n'
+        f'<script>\n"use strict";\n{script}</script>'
+    )
+
+
+def viewer_data(timelines: Sequence[Timeline], *, beside: bool = False) -> dict[str, Any]:
+    """What the script reads, as plain data; seconds and bytes."""
+    graphs: dict[int, tuple[int, Timeline]] = {}
+    for step in timelines:
+        graphs.setdefault(id(step.problem), (len(graphs), step))
+    return {
+        "graphs": [_graph(step.problem, step.named) for _, step in graphs.values()],
+        "steps": [_step(step, graphs[id(step.problem)][0]) for step in timelines],
+        "beside": beside,
+    }
+
+
+def packed(values: ArrayLike, kind: str) -> str:
+    """Numbers as the bytes of a little-endian array of a kind such as ``f8``, in base64."""
+    return b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode("ascii")
+
+
+def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
+    modules: dict[str, int] = {}
+    module = [modules.setdefault(name or NO_MODULE, len(modules)) for name in named.module]
+    reasons, reason = place_reasons(problem)
+    graph, drawn = problem.graph, layout(problem)
+    made = np.bincount(graph.producer, graph.size, problem.num_ops)
+    found = {
+        "names": list(graph.names),
+        "modules": list(modules),
+        "module": packed(module, "i4"),
+        "covers": {k: list(named.covers[m]) for m, k in modules.items() if m in named.covers},
+        "kinds": list(named.kinds),
+        "kind": packed(named.kind, "u1"),
+        "reasons": reasons,
+        "reason": packed(reason, "i4"),
+        "state": packed(problem.state, "f8"),
+        "made": packed(made, "f8"),
+        "device_kinds": list(problem.cluster.kinds),
+        "seconds": packed(problem.kind_times.T, "f4"),
+        "limits": problem.cluster.memory.tolist(),
+    }
+    if drawn is not None:
+        numbers = {name: packed(getattr(drawn, name), "f4") for name in ("x", "y", "size")}
+        found["layout"] = numbers | {"edges": packed(drawn.edges, "i4"), "tallest": drawn.tallest}
+    return found
+
+
+def _step(step: Timeline, graph: int) -> dict[str, Any]:
+    held, moves = waits(step), step.moves
+    return {
+        "label": step.label,
+        "graph": graph,
+        "step_time": step.step_time if np.isfinite(step.step_time) else None,
+        "fault": "; ".join(step.faults),
+        "devices": list(step.devices),
+        "op": packed(step.op, "i4"),
+        "device": packed(step.device, "u2"),
+        "start": packed(step.start, "f8"),
+        "finish": packed(step.finish, "f8"),
+        "critical": packed(held.critical, "u1"),
+        "cause": {
+            "kind": packed(held.kind, "u1"),
+            "op": packed(held.op, "i4"),
+            "transfer": packed(held.transfer, "i4"),
+            "end": packed(held.end, "f8"),
+        },
+        "transfers": {
+            "op": packed(moves.op, "i4"),
+            "source": packed(moves.source, "u2"),
+            "target": packed(moves.target, "u2"),
+            "start": packed(moves.start, "f8"),
+            "finish": packed(moves.finish, "f8"),
+            "bytes": packed(moves.bytes, "f8"),
+        },
+        "memory": [[packed(times, "f8"), packed(held, "f8")] for times, held in step.memory],
+    }
