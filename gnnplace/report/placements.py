@@ -20,12 +20,13 @@ from gnnplace.files import write_text
 from gnnplace.problem import Problem
 from gnnplace.report import html
 from gnnplace.report.html import Html
-from gnnplace.report.rows import Row, legend
+from gnnplace.report.rows import Row
 from gnnplace.report.timeline import Timeline
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.report.units import bytes_text
+from gnnplace.report.units import page_seconds as seconds_text
 from gnnplace.report.viewer import viewer
 
-MOST_MOVES = 40
+MOST_MOVES = 16
 HEADS = ("placer", "predicted", "peak memory", "above the bound", "time to place", "remarks")
 DEVICES = ("device", "busy", "computing", "waits for another device", "waits for a transfer",
            "messages", "nothing left to do", "peak memory", "limit")  # fmt: skip
@@ -64,10 +65,10 @@ def placements_page(
     parts = [html.cards(_cards(placed) if rows else _figures(timelines))]
     if rows:
         parts += [html.heading("Placers side by side"), *_comparison(rows)]
-    if beside and len(timelines) > 1:
-        parts += _moves(timelines[0], timelines[1])
     if timelines:
         parts += [viewer(timelines, beside=beside)]
+    if beside and len(timelines) > 1:
+        parts += _moves(timelines[0], timelines[1])
     for step in timelines:
         parts += _devices(step)
     parts.append(html.footer(f"gnnplace {version('gnnplace')}"))
@@ -128,11 +129,11 @@ def _comparison(rows: Sequence[Row]) -> list[Html]:
     ]
     told = (
         f"A bar is the {f'{mode} step time where it was run, else the ' if mode else ''}predicted "
-        "step time. The line across it is the lower bound: no placement can be faster."
+        "step time. The line across it is the lower bound: no placement can be faster. Predicted "
+        "times are simulated from those of ops and links."
     )
     lines = [_cells(row, mode) for row in ordered]
-    said = html.hint(f"{told} {legend(ordered)}.")
-    return [html.table(heads, lines, bars=bars, words=True), said]
+    return [html.table(heads, lines, bars=bars, words=True), html.hint(told)]
 
 
 def _cells(row: Row, mode: str | None) -> list[str]:
@@ -201,6 +202,7 @@ def _moved(found: Difference, before: Timeline, after: Timeline) -> str:
     times = f"{seconds_text(first.step_time)} to {seconds_text(then.step_time)}{change}"
     sent = [f"{side.transfers:,} ({bytes_text(side.bytes)})" for side in (first, then)]
     return (
-        f"From {before.label} to {after.label} {moved:,} ops moved and {found.same:,} stayed. The "
-        f"step goes from {times}; transfers go from {sent[0]} to {sent[1]}."
+        f"Between {before.name} and {after.name}, {moved:,} ops change their device and "
+        f"{found.same:,} do not. The step goes from {times}, and transfers from {sent[0]} to "
+        f"{sent[1]}."
     )

@@ -26,14 +26,12 @@ class Waits:
         kind: DEVICE, ARRIVAL of a tensor, a COPY that its own device makes, NOTHING or UNKNOWN. [m]
         op: the op that it waits for, -1 for none. [m]
         transfer: the transfer that it waits for, -1 for none. [m]
-        end: seconds at which it is let go. [m]
         critical: whether it is on the critical path. [m]
     """
 
     kind: NDArray[np.uint8]
     op: NDArray[np.int32]
     transfer: NDArray[np.int32]
-    end: NDArray[np.float64]
     critical: NDArray[np.bool_]
 
 
@@ -44,7 +42,6 @@ def waits(step: Timeline) -> Waits:
         np.full(count, UNKNOWN, dtype=np.uint8),
         np.full(count, -1, dtype=np.int32),
         np.full(count, -1, dtype=np.int32),
-        np.zeros(count),
         np.zeros(count, dtype=bool),
     )
     if step.simulation is None or not count:
@@ -63,7 +60,7 @@ def _note(found: Waits, op: int, cause: Cause | None) -> None:
         return
     sent = COPY if cause.copies else ARRIVAL
     found.kind[op] = DEVICE if cause.transfer < 0 else sent
-    found.op[op], found.transfer[op], found.end[op] = cause.op, cause.transfer, cause.end
+    found.op[op], found.transfer[op] = cause.op, cause.transfer
 
 
 def place_reasons(problem: Problem) -> tuple[list[str], NDArray[np.int32]]:

@@ -93,7 +93,8 @@ class Timeline:
     """One step, m ops of it.
 
     Attributes:
-        label: ``predicted``, ``measured`` or ``emulated``, and whose placement it is.
+        clock: ``predicted``, ``measured`` or ``emulated``.
+        name: whose placement it is.
         step_time: seconds; inf where it cannot run.
         problem: what was placed.
         named: what its ops are called.
@@ -107,7 +108,8 @@ class Timeline:
         faults: why it cannot be.
     """
 
-    label: str
+    clock: str
+    name: str
     step_time: float
     problem: Problem
     named: Naming
@@ -119,6 +121,11 @@ class Timeline:
     memory: tuple[Curve, ...] = ()
     simulation: Simulation | None = None
     faults: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Clock and name."""
+        return f"{self.clock}, {self.name}"
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
@@ -148,7 +155,7 @@ class Timeline:
         return replace(self, named=named)
 
 
-def from_simulation(problem: Problem, simulation: Simulation, label: str) -> Timeline:
+def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Timeline:
     """The timeline of a predicted step; empty if the placement cannot run."""
     ran = bool(np.isfinite(simulation.step_time))
     op = np.arange(problem.num_ops if ran else 0, dtype=np.int32)
@@ -157,7 +164,8 @@ def from_simulation(problem: Problem, simulation: Simulation, label: str) -> Tim
     tensor = t.tensor[kept]
     ends = t.source[kept], t.target[kept], t.start[kept], t.arrival[kept]
     return Timeline(
-        f"predicted, {label}",
+        "predicted",
+        name,
         float(simulation.step_time),
         problem,
         naming(problem),
@@ -172,7 +180,7 @@ def from_simulation(problem: Problem, simulation: Simulation, label: str) -> Tim
     )
 
 
-def from_execution(problem: Problem, execution: Execution, label: str) -> Timeline:
+def from_execution(problem: Problem, execution: Execution, name: str) -> Timeline:
     """The timeline of the run's most typical step."""
     index, lane, step = problem.graph.index, problem.cluster.device_index, execution.timeline
     ops, moved = step.ops, step.transfers
@@ -185,7 +193,8 @@ def from_execution(problem: Problem, execution: Execution, label: str) -> Timeli
         np.array([t.bytes for t in moved], dtype=np.float64),
     )
     return Timeline(
-        f"{execution.mode}, {label}",
+        execution.mode,
+        name,
         execution.step_time,
         problem,
         naming(problem),

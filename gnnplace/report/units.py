@@ -19,6 +19,11 @@ def seconds_text(value: float | None) -> str:
     return f"{value / scale:.3g} {unit}"
 
 
+def page_seconds(value: float | None) -> str:
+    """The same for a page, whose script writes ``µs``."""
+    return seconds_text(value).replace(" us", " µs")
+
+
 def bytes_text(value: float) -> str:
     """Bytes with a unit that suits, e.g. ``1.5 MB``."""
     scale, unit = next(((s, u) for s, u in BYTES if abs(value) >= NEARLY * s), BYTES[-1])

@@ -1,7 +1,7 @@
 """``viewer``: steps as a timeline to search, zoom and click in, with all that it needs inside.
 
 The data stand in the page as one JSON object. Columns of numbers are the bytes of little-endian
-arrays in base64: about 60 bytes an op beside its name. Ops, modules and reasons that several steps
+arrays in base64. Ops, modules and reasons that several steps
 share are there once. ``assets`` has the script; nothing is fetched from anywhere.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gnnplace.problem import Problem
 from gnnplace.report.html import Html, asset
@@ -21,7 +21,8 @@ from gnnplace.report.layout import layout
 from gnnplace.report.reasons import place_reasons, waits
 from gnnplace.report.timeline import Naming, Timeline
 
-SCRIPTS = ("words", "data", "view", "timeline", "memory", "search", "details", "graph", "pointer")
+SCRIPTS = ("words", "data", "view", "raster", "timeline", "memory", "search", "details", "graph",
+           "pointer", "main")  # fmt: skip
 NO_MODULE = "(no module)"
 
 
@@ -33,7 +34,7 @@ def viewer(timelines: Sequence[Timeline], *, beside: bool = False) -> Html:
         beside: whether the second is shown beside the first to begin with.
     """
     held = json.dumps(viewer_data(timelines, beside=beside), separators=(",", ":"), allow_nan=False)
-    script = "\n".join(asset(f"{name}.js") for name in (*SCRIPTS, "main"))
+    script = "\n".join(asset(f"{name}.js") for name in SCRIPTS)
     # "<" could end the element that holds the data, or begin a comment in it.
     held = held.replace("<", "\\u003c")
     return Html(
@@ -74,8 +75,8 @@ def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
         "kind": packed(named.kind, "u1"),
         "reasons": reasons,
         "reason": packed(reason, "i4"),
-        "state": packed(problem.state, "f8"),
-        "made": packed(made, "f8"),
+        "state": packed(problem.state, "f4"),
+        "made": packed(made, "f4"),
         "device_kinds": list(problem.cluster.kinds),
         "seconds": packed(problem.kind_times.T, "f4"),
         "limits": problem.cluster.memory.tolist(),
@@ -86,32 +87,52 @@ def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
     return found
 
 
+class Ticks:
+    """Seconds of one step as whole numbers of 4 bytes, from its first instant to its last.
+
+    A tick is what they are exact to: below a nanosecond in steps of up to four seconds.
+    """
+
+    def __init__(self, step: Timeline) -> None:
+        held = [np.zeros(1), step.start, step.finish, step.moves.start, step.moves.finish]
+        held += [times for times, _ in step.memory]
+        self.origin = float(min(times.min() for times in held if len(times)))
+        last = float(max(times.max() for times in held if len(times)))
+        self.size = max(last - self.origin, 1e-30) / (2**32 - 1)
+
+    def __call__(self, seconds: NDArray[np.float64]) -> str:
+        """Seconds, packed."""
+        return packed(np.rint((seconds - self.origin) / self.size), "u4")
+
+
 def _step(step: Timeline, graph: int) -> dict[str, Any]:
-    held, moves = waits(step), step.moves
+    held, moves, ticks = waits(step), step.moves, Ticks(step)
     return {
         "label": step.label,
+        "name": step.name,
         "graph": graph,
         "step_time": step.step_time if np.isfinite(step.step_time) else None,
         "fault": "; ".join(step.faults),
         "devices": list(step.devices),
         "op": packed(step.op, "i4"),
         "device": packed(step.device, "u2"),
-        "start": packed(step.start, "f8"),
-        "finish": packed(step.finish, "f8"),
+        "origin": ticks.origin,
+        "tick": ticks.size,
+        "start": ticks(step.start),
+        "finish": ticks(step.finish),
         "critical": packed(held.critical, "u1"),
         "cause": {
             "kind": packed(held.kind, "u1"),
             "op": packed(held.op, "i4"),
             "transfer": packed(held.transfer, "i4"),
-            "end": packed(held.end, "f8"),
         },
         "transfers": {
             "op": packed(moves.op, "i4"),
             "source": packed(moves.source, "u2"),
             "target": packed(moves.target, "u2"),
-            "start": packed(moves.start, "f8"),
-            "finish": packed(moves.finish, "f8"),
-            "bytes": packed(moves.bytes, "f8"),
+            "start": ticks(moves.start),
+            "finish": ticks(moves.finish),
+            "bytes": packed(moves.bytes, "f4"),
         },
-        "memory": [[packed(times, "f8"), packed(held, "f8")] for times, held in step.memory],
+        "memory": [[ticks(times), packed(held, "f4")] for times, held in step.memory],
     }

@@ -1,4 +1,4 @@
-"""A headless Chromium that is told what to do over a pipe, in the words of its DevTools protocol."""
+"""A headless Chromium that is told what to do over a pipe, in words of its DevTools protocol."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ class Graph {
     this.module = decode(data.module, Int32Array);
     this.kind = decode(data.kind, Uint8Array);
     this.reason = decode(data.reason, Int32Array);
-    this.state = decode(data.state, Float64Array);
-    this.made = decode(data.made, Float64Array);
+    this.state = decode(data.state, Float32Array);
+    this.made = decode(data.made, Float32Array);
     this.seconds = decode(data.seconds, Float32Array); // by device kind, then by op
     this.found = new Uint8Array(this.names.length); // what the search matches
     if (data.layout) this.layout = decodeLayout(data.layout);
@@ -31,15 +31,17 @@ class Step {
     this.graph = graphs[data.graph];
     this.op = decode(data.op, Int32Array);
     this.device = decode(data.device, Uint16Array);
-    this.start = decode(data.start, Float64Array);
-    this.finish = decode(data.finish, Float64Array);
+    const instants = text => Float64Array.from(decode(text, Uint32Array), ticks => data.origin + ticks * data.tick);
+    this.start = instants(data.start);
+    this.finish = instants(data.finish);
     this.critical = decode(data.critical, Uint8Array);
     this.cause = { kind: decode(data.cause.kind, Uint8Array), op: decode(data.cause.op, Int32Array),
-      transfer: decode(data.cause.transfer, Int32Array), end: decode(data.cause.end, Float64Array) };
+      transfer: decode(data.cause.transfer, Int32Array) };
     const t = data.transfers;
     this.transfers = { op: decode(t.op, Int32Array), source: decode(t.source, Uint16Array), target: decode(t.target, Uint16Array),
-      start: decode(t.start, Float64Array), finish: decode(t.finish, Float64Array), bytes: decode(t.bytes, Float64Array) };
-    this.memory = data.memory.map(([times, held]) => [decode(times, Float64Array), decode(held, Float64Array)]);
+      start: instants(t.start), finish: instants(t.finish), bytes: decode(t.bytes, Float32Array) };
+    this.memory = data.memory.map(([times, held]) => [instants(times), decode(held, Float32Array)]);
+    this.peaks = this.memory.map(([, held]) => held.reduce((most, value) => Math.max(most, value), 0));
     this.index();
   }
   // Spans of each device by their start, each span's place there, and the span of each op.
@@ -82,5 +84,5 @@ class Step {
 function readData() {
   const data = JSON.parse(byId("data").textContent);
   const graphs = data.graphs.map(graph => new Graph(graph));
-  return { graphs, steps: data.steps.map(step => new Step(step, graphs)) };
+  return { graphs, steps: data.steps.map(step => new Step(step, graphs)), beside: data.beside };
 }

@@ -55,7 +55,8 @@ function bringIntoView(step, span) {
 function paintDetails() {
   const box = byId("details");
   if (!view.chosen) {
-    box.replaceChildren(element("h3", "One op"), element("p", "Click an op, or press N on the timeline: here stand its times, its bytes, why it is where it is, and what it waits for.", "hint"));
+    const said = "Click an op, or press N on the timeline: here stand its times, its bytes, why it is where it is, and what it waits for.";
+    box.replaceChildren(element("h3", "One op", "screen"), element("p", said, "hint screen"));
     return;
   }
   const { step, op } = view.chosen, graph = step.graph, list = element("dl");

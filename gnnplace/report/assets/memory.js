@@ -5,69 +5,47 @@ function paintMemory() {
   const box = byId("memorybox"), steps = view.steps.filter(step => step.memory.length);
   box.hidden = !steps.length;
   if (!steps.length) return;
-  const devices = steps[0].devices, most = Math.max(...steps.flatMap(step => step.memory.map(peak)), 1);
+  const devices = steps[0].devices, most = Math.max(...steps.flatMap(step => step.peaks), 1);
   const [pen, width] = fitted(byId("memory"), devices.length * (CURVE + BETWEEN) + 4);
   devices.forEach((name, device) => drawDevice(pen, width, { steps, device, most, y: 2 + device * (CURVE + BETWEEN) }));
 }
 
-const peak = ([, held]) => held.reduce((most, value) => Math.max(most, value), 0);
-
 function drawDevice(pen, width, { steps, device, most, y }) {
-  const limit = steps[0].graph.limits[device], top = 1.12 * most, level = value => y + CURVE * (1 - Math.min(value / top, 1));
-  pen.fillStyle = view.colours.back;
-  pen.fillRect(LEFT, y, width - LEFT - RIGHT, CURVE);
-  pen.save();
-  pen.beginPath();
-  pen.rect(LEFT, y - 1, width - LEFT - RIGHT, CURVE + 2);
-  pen.clip();
-  steps.forEach((step, number) => drawCurve(pen, width, { curve: step.memory[device], level, floor: y + CURVE, number, step }));
-  if (limit <= top) drawLimit(pen, width, level(limit));
-  pen.restore();
+  const limit = steps[0].graph.limits[device], top = 1.12 * most, place = lying(width), height = Math.round(CURVE * place.dense);
+  const found = strip(place.width, height, pixel(view.colours.back)), level = value => Math.round((height - 1) * (1 - Math.min(value / top, 1)));
+  steps.forEach((step, number) => drawCurve(found, { step, number, level, curve: step.memory[device], line: Math.round(1.5 * place.dense) }));
+  if (limit <= top) drawLimit(found, level(limit), place.dense);
+  pen.putImageData(found.image, place.left, Math.round(y * place.dense));
   pen.fillStyle = view.colours.text;
   pen.fillText(short(steps[0].devices[device], 13), 2, y + 14);
   pen.fillStyle = view.colours.soft;
-  pen.fillText(short(bytes(peak(steps[0].memory[device])), 13), 2, y + 29);
+  pen.fillText(short(bytes(steps[0].peaks[device]), 13), 2, y + 29);
 }
 
-// A step's curve: the highest of each pixel column, filled for the first step, dashed for the second.
-function drawCurve(pen, width, { curve: [times, held], level, floor, number, step }) {
-  const scale = scaleOf(width), first = Math.max(0, lastBefore(times, view.start));
-  const x = instant => LEFT + (Math.min(instant, step.step_time) - view.start) * scale;
-  pen.beginPath();
-  pen.moveTo(x(times[first]), level(held[first]));
-  let column = -1e9, high = 0, value = held[first];
-  for (let k = first; k < times.length && times[k] <= view.end; k++) {
-    const at = x(times[k]);
-    if (at - column < 0.7) { if (held[k] > high) { high = held[k]; pen.lineTo(at, level(high)); } value = held[k]; continue; }
-    pen.lineTo(at, level(value));
-    pen.lineTo(at, level(held[k]));
-    column = at;
-    high = value = held[k];
+// A step's curve, from the least to the most of each pixel column: filled below for the first step,
+// dashed for the second.
+function drawCurve(found, { step, number, level, curve: [times, held], line }) {
+  const own = kindColour(number ? 7 : 0), colour = pixel(own), pale = pixel(own, view.colours.back, 0.18);
+  const size = (view.end - view.start) / found.width;
+  let k = Math.max(0, lastBefore(times, view.start)), before = held[k];
+  for (let x = 0; x < found.width; x++) {
+    const begin = view.start + x * size;
+    if (begin > step.step_time || begin + size < 0) continue;
+    let low = before, high = before;
+    for (; k < times.length && times[k] < begin + size; k++) {
+      before = held[k];
+      low = Math.min(low, before);
+      high = Math.max(high, before);
+    }
+    const from = level(high), to = Math.min(found.height, Math.max(level(low), from) + line);
+    if (!number) fillColumn(found, x, from, found.height, pale);
+    if (!number || x % (6 * line) < 4 * line) fillColumn(found, x, from, to, colour);
   }
-  pen.lineTo(x(step.step_time), level(value));
-  pen.lineWidth = 1.5;
-  pen.strokeStyle = kindColour(number ? 7 : 0);
-  pen.setLineDash(number ? [4, 3] : []);
-  pen.stroke();
-  pen.setLineDash([]);
-  if (number) return;
-  pen.lineTo(x(step.step_time), floor);
-  pen.lineTo(x(times[first]), floor);
-  pen.globalAlpha = 0.18;
-  pen.fillStyle = kindColour(0);
-  pen.fill();
-  pen.globalAlpha = 1;
 }
 
-function drawLimit(pen, width, y) {
-  pen.strokeStyle = view.colours.found;
-  pen.lineWidth = 1.5;
-  pen.setLineDash([7, 4]);
-  pen.beginPath();
-  pen.moveTo(LEFT, y);
-  pen.lineTo(width, y);
-  pen.stroke();
-  pen.setLineDash([]);
+function drawLimit(found, y, dense) {
+  const colour = pixel(view.colours.found), dash = Math.round(7 * dense);
+  for (let x = 0; x < found.width; x++) if (x % (2 * dash) < dash) fillColumn(found, x, y, Math.min(found.height, y + Math.ceil(1.5 * dense)), colour);
 }
 
 function lastBefore(times, instant) {
@@ -82,9 +60,9 @@ function lastBefore(times, instant) {
 function memoryTold() {
   const steps = view.steps.filter(step => step.memory.length);
   const lines = steps.length ? steps[0].devices.map((name, device) => {
-    const limit = steps[0].graph.limits[device], most = steps.map(step => bytes(peak(step.memory[device]))).join(", then ");
+    const limit = steps[0].graph.limits[device], most = steps.map(step => bytes(step.peaks[device])).join(", then ");
     return limit < 1e29 ? `${name}: ${most} of ${bytes(limit)} at the peak` : `${name}: ${most} at the peak`;
   }) : [];
-  byId("memorytold").textContent = lines.length ? `${lines.join("; ")}. A dashed line across is the device's limit, where it is in sight.` : "";
+  byId("memorytold").textContent = lines.length ? `${lines.join("; ")}. A dashed line across is the device's limit, where it is in sight.${steps.length > 1 ? ` The dashed curve is ${steps[1].label}.` : ""}` : "";
 }
 painters.push(["memory", paintMemory]);

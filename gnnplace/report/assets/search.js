@@ -64,7 +64,7 @@ function groupsOf(graph, ops) {
 function paintList() {
   const graph = view.steps[0].graph, ops = listedOps(graph), groups = [...groupsOf(graph, ops)];
   const steps = view.steps.filter(step => step.graph === graph), heads = ["module", "ops"];
-  for (const [k, step] of steps.entries()) heads.push("device", "seconds of ops", ...(steps.length > 1 ? [] : ["first start", "last end"]));
+  for (const step of steps) heads.push(...(steps.length > 1 ? [`${step.name}: device`, "seconds of ops"] : ["device", "seconds of ops", "first start", "last end"]));
   const sums = new Map(groups.map(([name, own]) => [name, steps.map(step => summed(step, own))]));
   groups.sort((a, b) => sums.get(b[0])[0].total - sums.get(a[0])[0].total);
   const rows = groups.slice(0, 2 * MOST_GROUPS).map(([name, own]) => [button(name, () => setQuery(name)), own.length.toLocaleString("en"),

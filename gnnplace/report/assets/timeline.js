@@ -1,8 +1,9 @@
 // The lanes of one or two steps on one time axis: ops as bars, tensors on their way as arrows.
-// Ops narrower than a pixel share their columns: a column is as high as the device is busy there.
-const MOST_ARROWS = 1500, TOP = 22, HEADING = 22, WIDE = 1.5, LETTER = 6.6;
+// Ops narrower than a pixel share its column: a column is as high as the device is busy there.
+const MOST_ARROWS = 600, TOP = 22, HEADING = 22, WIDE = 1.5, LETTER = 6.6, PALE = 0.22, MARK = 3;
 const lanes = []; // what was drawn: step, device, y, height
 let arrows = []; // what was drawn: step, transfer, ends in pixels
+let cover = new Float32Array(0); // share of each pixel column by kind, first what stands out
 
 function layLanes() {
   lanes.length = 0;
@@ -19,12 +20,12 @@ function layLanes() {
 function paintTimeline() {
   const canvas = byId("timeline"), height = layLanes(), [pen, width] = fitted(canvas, height);
   drawAxis(pen, width, height);
-  view.steps.forEach((step, number) => drawHeading(pen, step, number));
+  view.steps.forEach(step => drawHeading(pen, step));
+  for (const lane of lanes) drawLane(pen, lane, width);
   pen.save();
   pen.beginPath();
   pen.rect(LEFT, 0, width - LEFT - RIGHT, height);
   pen.clip();
-  for (const lane of lanes) drawLane(pen, lane, width);
   const left = drawArrows(pen, width);
   if (view.chosen) drawChosen(pen, width);
   pen.restore();
@@ -55,7 +56,7 @@ function axisText(value, stride) {
   return value === 0 ? "0" : `${(value / size).toFixed(digits)} ${unit}`;
 }
 
-function drawHeading(pen, step, number) {
+function drawHeading(pen, step) {
   const first = lanes.find(lane => lane.step === step), time = step.step_time === null ? "cannot run" : seconds(step.step_time);
   pen.fillStyle = view.colours.text;
   pen.font = "600 12.5px system-ui, sans-serif";
@@ -71,67 +72,65 @@ function drawName(pen, lane) {
 const dimmed = (step, span) => (view.query !== "" && !step.graph.found[step.op[span]]) || (view.path && !step.critical[span]);
 
 function drawLane(pen, lane, width) {
-  const { step, device, y, height } = lane, spans = step.lanes[device], scale = scaleOf(width), kinds = step.graph.kinds.length;
-  const bars = Array.from({ length: 2 * kinds }, () => []), columns = new Float32Array(2 * kinds * (width + 1));
-  const searching = view.query !== "", found = step.graph.found, kindOf = step.graph.kind, marks = [];
-  pen.fillStyle = view.colours.back;
-  pen.fillRect(LEFT, y, width, height);
-  for (let i = step.firstAfter(spans, view.start); i < spans.length; i++) {
-    const span = spans[i], begin = step.start[span];
-    if (begin > view.end) break;
-    const op = step.op[span], shown = (!searching || found[op] === 1) && (!view.path || step.critical[span] === 1);
-    const x0 = Math.max(LEFT + (begin - view.start) * scale, LEFT - 4), x1 = Math.min(LEFT + (step.finish[span] - view.start) * scale, width + 4);
-    const kind = shown ? kindOf[op] : kindOf[op] + kinds;
-    if (x1 - x0 >= WIDE) bars[kind].push(x0, x1 - x0, span);
-    else columns[kind * (width + 1) + Math.min(width, x0 | 0)] += x1 - x0;
-    if (shown && (searching || view.path)) marks.push(x0, Math.max(1, x1 - x0));
-  }
-  drawColumns(pen, lane, columns, width, kinds);
-  bars.forEach((list, kind) => drawBars(pen, lane, list, kind, kinds));
-  drawMarks(pen, lane, marks);
+  const kinds = lane.step.graph.kinds.length, place = lying(width), height = Math.round((lane.height + MARK) * place.dense);
+  const found = strip(place.width, height, pixel(view.colours.card)), size = 2 * kinds * place.width;
+  if (cover.length < size) cover = new Float32Array(size);
+  cover.fill(0, 0, size);
+  const { labels, marks } = coverColumns(lane, place, kinds);
+  paintColumns(found, Math.round(lane.height * place.dense), kinds);
+  paintMarks(found, marks, Math.round(2 * place.dense));
+  pen.putImageData(found.image, place.left, Math.round(lane.y * place.dense));
+  if (lane.height >= 13) drawLabels(pen, lane, labels);
 }
 
-function drawColumns(pen, lane, columns, width, kinds) {
-  const used = new Float32Array(width + 1);
-  for (let kind = 0; kind < 2 * kinds; kind++) {
-    pen.globalAlpha = kind < kinds ? 1 : 0.22;
-    pen.fillStyle = kind < kinds ? kindColour(kind) : view.colours.soft;
-    const from = kind * (width + 1);
-    for (let x = 0; x <= width; x++) {
-      const share = Math.min(columns[from + x], 1 - used[x]);
+// Sums up by pixel column what the ops in view take; returns those wide enough for their names, and
+// the columns of what stands out.
+function coverColumns({ step, device }, place, kinds) {
+  const spans = step.lanes[device], { width, dense } = place, scale = width / (view.end - view.start), labels = [], marks = [];
+  const all = view.query === "" && !view.path;
+  for (let i = step.firstAfter(spans, view.start); i < spans.length && step.start[spans[i]] <= view.end; i++) {
+    const span = spans[i], shown = all || !dimmed(step, span), row = (step.graph.kind[step.op[span]] + (shown ? 0 : kinds)) * width;
+    const x0 = Math.max(0, (step.start[span] - view.start) * scale), x1 = Math.min(width, (step.finish[span] - view.start) * scale);
+    const first = Math.min(width - 1, Math.round(x0)), last = Math.max(first + 1, Math.min(width, Math.round(x1)));
+    if (x1 - x0 < WIDE) cover[row + Math.min(width - 1, x0 | 0)] += x1 - x0;
+    else for (let x = first, end = last - (x1 - x0 > 4 * dense ? 1 : 0); x < end; x++) cover[row + x] = 1;
+    if (shown && x1 - x0 > 30 * dense) labels.push(span);
+    if (shown && !all && !(marks[marks.length - 1] >= last)) marks.push(first, last);
+  }
+  return { labels, marks };
+}
+
+function paintColumns(found, height, kinds) {
+  const { width } = found, empty = pixel(view.colours.back);
+  const colours = Array.from({ length: 2 * kinds }, (_, k) => (k < kinds ? pixel(kindColour(k)) : pixel(view.colours.soft, view.colours.back, PALE)));
+  for (let x = 0; x < width; x++) {
+    let bottom = height;
+    for (let kind = 0; kind < 2 * kinds && bottom > 0; kind++) {
+      const share = cover[kind * width + x];
       if (share <= 0) continue;
-      pen.fillRect(x, lane.y + lane.height * (1 - used[x] - share), 1, Math.max(lane.height * share, 0.6));
-      used[x] += share;
+      const top = Math.max(0, bottom - Math.max(1, Math.round(share * height)));
+      fillColumn(found, x, top, bottom, colours[kind]);
+      bottom = top;
     }
-  }
-  pen.globalAlpha = 1;
-}
-
-function drawBars(pen, lane, list, kind, kinds) {
-  const { step, y, height } = lane, shown = kind < kinds;
-  pen.globalAlpha = shown ? 1 : 0.22;
-  pen.fillStyle = shown ? kindColour(kind) : view.colours.soft;
-  for (let i = 0; i < list.length; i += 3) {
-    const room = list[i + 1] > 4 ? 1 : list[i + 1] > 2.5 ? 0.5 : 0;
-    pen.fillRect(list[i], y, list[i + 1] - room, height);
-  }
-  pen.globalAlpha = 1;
-  if (!shown || height < 13) return;
-  pen.fillStyle = kind % 8 === 1 || kind % 8 === 4 ? view.colours["label-dark"] : view.colours.label;
-  for (let i = 0; i < list.length; i += 3) {
-    const begin = Math.max(list[i], LEFT), letters = Math.floor((list[i] + list[i + 1] - begin - 8) / LETTER);
-    if (letters >= 3) pen.fillText(short(step.graph.names[step.op[list[i + 2]]], letters), begin + 4, y + height / 2 + 4);
+    fillColumn(found, x, 0, bottom, empty);
   }
 }
 
-// A strip under what is searched for, which is seen however narrow the ops are.
-function drawMarks(pen, lane, marks) {
-  pen.fillStyle = view.colours.found;
-  let end = -1;
-  for (let i = 0; i < marks.length; i += 2) {
-    if (marks[i] + marks[i + 1] <= end) continue;
-    pen.fillRect(marks[i], lane.y + lane.height, marks[i + 1], 2.5);
-    end = marks[i] + marks[i + 1];
+// A line under what stands out, which is seen however narrow the ops are.
+function paintMarks(found, marks, thick) {
+  const colour = pixel(view.colours.found), top = found.height - thick;
+  for (let k = 0; k < marks.length; k += 2)
+    for (let x = marks[k]; x < marks[k + 1]; x++) fillColumn(found, x, top, found.height, colour);
+}
+
+function drawLabels(pen, { step, y, height }, spans) {
+  const width = byId("timeline").clientWidth, scale = scaleOf(width);
+  for (const span of spans) {
+    const kind = step.graph.kind[step.op[span]], begin = Math.max(LEFT, LEFT + (step.start[span] - view.start) * scale);
+    const end = Math.min(width - RIGHT, LEFT + (step.finish[span] - view.start) * scale), letters = Math.floor((end - begin - 8) / LETTER);
+    if (letters < 3) continue;
+    pen.fillStyle = kind % 8 === 1 || kind % 8 === 4 ? view.colours["label-dark"] : view.colours.label;
+    pen.fillText(short(step.graph.names[step.op[span]], letters), begin + 4, y + height / 2 + 4);
   }
 }
 
@@ -139,46 +138,48 @@ function drawMarks(pen, lane, marks) {
 function drawArrows(pen, width) {
   arrows = [];
   if (!view.arrows) return 0;
-  for (const step of view.steps) {
-    const t = step.transfers;
-    for (let k = 0; k < t.op.length; k++) {
-      if (t.finish[k] < view.start || t.start[k] > view.end) continue;
-      arrows.push({ step, transfer: k });
-    }
-  }
-  const count = arrows.length;
-  if (count > MOST_ARROWS) { arrows = []; return count; }
-  const scale = scaleOf(width), laneOf = new Map(lanes.map(lane => [`${view.steps.indexOf(lane.step)} ${lane.device}`, lane]));
-  for (const arrow of arrows) placeArrow(arrow, scale, laneOf);
-  for (const arrow of arrows) drawArrow(pen, arrow);
-  pen.globalAlpha = 1;
+  const moves = view.steps.map(movesInView), count = moves.reduce((sum, own) => sum + own.length, 0);
+  if (count > MOST_ARROWS) return count;
+  const scale = scaleOf(width);
+  view.steps.forEach((step, number) => {
+    const own = lanes.filter(lane => lane.step === step);
+    for (const transfer of moves[number]) arrows.push(placedArrow(step, transfer, own, scale));
+  });
+  const pale = arrows.filter(({ step, from }) => from >= 0 && dimmed(step, from)), strong = arrows.filter(arrow => !pale.includes(arrow));
+  strokeArrows(pen, pale, 0.15);
+  strokeArrows(pen, strong, arrows.length > 200 ? 0.5 : 0.8);
   return 0;
 }
 
-function placeArrow(arrow, scale, laneOf) {
-  const t = arrow.step.transfers, k = arrow.transfer, number = view.steps.indexOf(arrow.step);
-  const from = laneOf.get(`${number} ${t.source[k]}`), to = laneOf.get(`${number} ${t.target[k]}`), down = to.y > from.y;
-  arrow.x0 = LEFT + (t.start[k] - view.start) * scale;
-  arrow.x1 = LEFT + (t.finish[k] - view.start) * scale;
-  arrow.y0 = down ? from.y + from.height : from.y;
-  arrow.y1 = down ? to.y : to.y + to.height;
+function movesInView({ transfers: t }) {
+  const found = [];
+  for (let k = 0; k < t.op.length; k++) if (t.finish[k] >= view.start && t.start[k] <= view.end) found.push(k);
+  return found;
 }
 
-function drawArrow(pen, arrow) {
-  const { step, transfer, x0, x1, y0, y1 } = arrow, from = step.spanOf[step.transfers.op[transfer]];
-  const head = y1 > y0 ? -5 : 5, dim = (view.query !== "" || view.path) && from >= 0 && dimmed(step, from);
-  pen.globalAlpha = dim ? 0.12 : arrows.length > 400 ? 0.4 : 0.75;
+function placedArrow(step, transfer, own, scale) {
+  const t = step.transfers, from = own[t.source[transfer]], to = own[t.target[transfer]], down = to.y > from.y;
+  return { step, transfer, from: step.spanOf[t.op[transfer]],
+    x0: LEFT + (t.start[transfer] - view.start) * scale, y0: down ? from.y + from.height : from.y,
+    x1: LEFT + (t.finish[transfer] - view.start) * scale, y1: down ? to.y : to.y + to.height };
+}
+
+function strokeArrows(pen, some, strength) {
+  pen.globalAlpha = strength;
   pen.strokeStyle = pen.fillStyle = view.colours.text;
   pen.lineWidth = 1;
   pen.beginPath();
-  pen.moveTo(x0, y0);
-  pen.lineTo(x1, y1);
+  for (const { x0, y0, x1, y1 } of some) { pen.moveTo(x0, y0); pen.lineTo(x1, y1); }
   pen.stroke();
   pen.beginPath();
-  pen.moveTo(x1, y1);
-  pen.lineTo(x1 - 2.6, y1 + head);
-  pen.lineTo(x1 + 2.6, y1 + head);
+  for (const { x1, y0, y1 } of some) {
+    const back = y1 > y0 ? -5 : 5;
+    pen.moveTo(x1, y1);
+    pen.lineTo(x1 - 2.6, y1 + back);
+    pen.lineTo(x1 + 2.6, y1 + back);
+  }
   pen.fill();
+  pen.globalAlpha = 1;
 }
 
 function drawChosen(pen, width) {
@@ -194,8 +195,12 @@ function drawChosen(pen, width) {
   }
 }
 
+const HINT = "Drag to move; Ctrl and the wheel zoom, and the wheel alone does once the timeline was clicked; a double click shows the whole step. " +
+  "Keys: arrows move, + and − zoom, 0 shows all, N and P go to the next and the previous op of a device, W to what it waited for. " +
+  "Where ops are narrower than a pixel, the height is the share of time that the device is busy.";
+
 function sayHint(left) {
-  const told = left ? `${many(left, "transfer")} are in view; they are drawn from ${MOST_ARROWS.toLocaleString("en")} down, so zoom in. ` : "";
-  byId("hint").textContent = `${told}Drag to move; Ctrl and the wheel zoom, and the wheel alone does once the timeline was clicked; a double click shows the whole step. Keys: arrows move, + and − zoom, 0 shows all, N and P go to the next and the previous op of a device, W to what it waited for. Where ops are narrower than a pixel, the height is the share of time that the device is busy.`;
+  const told = left ? `${many(left, "transfer")} are in view; they are drawn from ${MOST_ARROWS} down, so zoom in. ` : "", box = byId("hint");
+  if (box.textContent !== told + HINT) box.textContent = told + HINT;
 }
 painters.push(["timeline", paintTimeline]);
