@@ -34,7 +34,7 @@ class Browser:
     def __init__(self, program: str, profile: Path, timeout: float = 60.0) -> None:
         told, heard = os.pipe(), os.pipe()
         self.process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{told[0]} 4>&{heard[1]}', "sh", program, *FLAGS,
+            ["bash", "-c", f'exec "$@" 3<&{told[0]} 4>&{heard[1]}', "bash", program, *FLAGS,
              f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(told[0], heard[1]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
