@@ -12,25 +12,47 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnplace.errors import MismatchError
+from gnnplace.errors import GnnplaceError, MismatchError
 from gnnplace.explanation.causes import Causes
 from gnnplace.explanation.difference import Difference, difference
 from gnnplace.explanation.idle import device_times
 from gnnplace.files import write_text
+from gnnplace.placers import Result
 from gnnplace.problem import Problem
 from gnnplace.report import html
 from gnnplace.report.html import Html
-from gnnplace.report.rows import Row
-from gnnplace.report.timeline import Timeline
+from gnnplace.report.rows import Row, make_row, with_best_bound
+from gnnplace.report.timeline import Timeline, from_simulation
 from gnnplace.report.units import bytes_text
 from gnnplace.report.units import page_seconds as seconds_text
 from gnnplace.report.viewer import viewer
 
 MOST_MOVES = 16
+MOST_STEPS = 6  # timelines of one page
 HEADS = ("placer", "predicted", "peak memory", "above the bound", "time to place", "remarks")
 DEVICES = ("device", "busy", "computing", "waits for another device", "waits for a transfer",
            "messages", "nothing left to do", "peak memory", "limit")  # fmt: skip
 MOVES = ("module", "from", "to", "ops", "seconds of work")
+
+
+def write_page(
+    path: str | Path, problem: Problem, results: Sequence[Result | tuple[str, GnnplaceError]]
+) -> None:
+    """Writes one page about what placers found, the fastest one first.
+
+    Args:
+        path: where to; written at once or not at all.
+        problem: what was placed.
+        results: results of placers; one that could not stands with its name and its error.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    found = [result for result in results if isinstance(result, Result)]
+    found.sort(key=lambda result: result.step_time)
+    timelines = [from_simulation(problem, one.simulation, one.placer) for one in found[:MOST_STEPS]]
+    rows = with_best_bound([make_row(result) for result in results])
+    write_placements(path, problem, timelines, rows)
 
 
 def write_placements(
@@ -63,7 +85,7 @@ def placements_page(
     """The page's text; arguments as for ``write_placements``."""
     placed = [row for row in rows if row.predicted is not None]
     parts = [html.cards(_cards(placed) if rows else _figures(timelines))]
-    if rows:
+    if len(rows) > 1:
         parts += [html.heading("Placers side by side"), *_comparison(rows)]
     if timelines:
         parts += [viewer(timelines, beside=beside)]
