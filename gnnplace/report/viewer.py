@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gnnplace.problem import Problem
-from gnnplace.report.html import Html, asset
+from gnnplace.report.html import Html, asset, heading
 from gnnplace.report.layout import layout
 from gnnplace.report.reasons import place_reasons, waits
 from gnnplace.report.timeline import Naming, Timeline
@@ -26,33 +26,52 @@ SCRIPTS = ("words", "data", "view", "raster", "timeline", "memory", "search", "d
 NO_MODULE = "(no module)"
 
 
-def viewer(timelines: Sequence[Timeline], *, beside: bool = False) -> Html:
+def viewer(
+    timelines: Sequence[Timeline], *, beside: bool = False, title: str = "Timeline of one step"
+) -> Html:
     """A section with a timeline; one a page.
 
     Args:
         timelines: steps to show, the first one first; at least one.
         beside: whether the second is shown beside the first to begin with.
+        title: the section's heading.
     """
     held = json.dumps(viewer_data(timelines, beside=beside), separators=(",", ":"), allow_nan=False)
     script = "\n".join(asset(f"{name}.js") for name in SCRIPTS)
     # "<" could end the element that holds the data, or begin a comment in it.
     held = held.replace("<", "\\u003c")
     return Html(
-        f'{asset("viewer.html")}<script type="application/json" id="data">{held}</script>\n'
+        f"{heading(title)}{asset('viewer.html')}"
+        f'<script type="application/json" id="data">{held}</script>\n'
         f'<script>\n"use strict";\n{script}</script>'
     )
 
 
 def viewer_data(timelines: Sequence[Timeline], *, beside: bool = False) -> dict[str, Any]:
     """What the script reads, as plain data; seconds and bytes."""
-    graphs: dict[int, tuple[int, Timeline]] = {}
+    first: list[Timeline] = []  # of the steps of each graph
+    graph = []
     for step in timelines:
-        graphs.setdefault(id(step.problem), (len(graphs), step))
+        known = next((k for k, other in enumerate(first) if _alike(step, other)), len(first))
+        first += [step] if known == len(first) else []
+        graph.append(known)
     return {
-        "graphs": [_graph(step.problem, step.named) for _, step in graphs.values()],
-        "steps": [_step(step, graphs[id(step.problem)][0]) for step in timelines],
+        "graphs": [_graph(step.problem, step.named) for step in first],
+        "steps": [_step(step, k) for step, k in zip(timelines, graph, strict=True)],
         "beside": beside,
     }
+
+
+def _alike(one: Timeline, other: Timeline) -> bool:
+    """Whether two steps are of one graph, read once or twice."""
+    a, b = one.problem, other.problem
+    return a is b or (
+        a.graph.names == b.graph.names
+        and a.cluster.devices == b.cluster.devices
+        and list(one.named.module) == list(other.named.module)
+        and np.array_equal(a.kind_times, b.kind_times)
+        and np.array_equal(a.pin, b.pin)
+    )
 
 
 def packed(values: ArrayLike, kind: str) -> str:

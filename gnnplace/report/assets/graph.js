@@ -2,7 +2,7 @@
 const GRAPH_EDGE = 14;
 
 function paintGraph() {
-  const step = view.steps[0], graph = step.graph, drawn = graph.layout && step.op.length;
+  const step = view.steps[0], graph = step.graph, drawn = graph.layout && step.op.length && step.devices.length > 1;
   byId("graphbox").hidden = !drawn;
   if (!drawn) return;
   const layout = graph.layout, height = Math.max(220, Math.min(520, 60 + 16 * layout.tallest)), [pen, width] = fitted(byId("graph"), height);
