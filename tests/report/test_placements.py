@@ -77,3 +77,30 @@ def test_the_command_compares_two_files(placed, tmp_path, capsys):
     )
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["place", "p.json", "--placer", "heft", "-o", "out.json"],
+        ["compare", "p.json", "--placers", "heft,single", "--budget", "0"],
+        ["simulate", "p.json", "a.json"],
+        ["diff", "p.json", "a.json", "b.json"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_every_command_writes_it(placed, tmp_path, monkeypatch, arguments):
+    """``--html page.html``; a folder that is not there is said before the work."""
+    problem, result, single = placed
+    monkeypatch.chdir(tmp_path)
+    write_problem("p.json", problem)
+    for name, found in (("a", single), ("b", result)):
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps(placement_to_data(found.placement, problem))
+        )
+    assert run([*arguments, "--html", "page.html"]) == 0
+    data = held((tmp_path / "page.html").read_text())
+    assert len(data["graphs"]) == 1
+    assert len(data["steps"]) == (2 if arguments[0] in ("compare", "diff") else 1)
+    assert data["beside"] == (arguments[0] == "diff")
+    assert run([*arguments, "--html", "nowhere/page.html"]) == 2
