@@ -7,21 +7,23 @@ predicted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.planning.orders import Action, Pipeline
-from gnnplace.planning.plan import MemoryEntry, Plan, StageEntry
+from gnnplace.planning.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
+from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.planning.timing import Timing, timed
 from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
 from gnnplace.report.plans import plan_lines
-from gnnplace.report.timeline import Naming, Timeline, from_simulation
+from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.viewer import viewer
 
 PASSES = "FIWB"
 NAMES = {"F": "forward", "I": "gradients of activations", "W": "gradients of weights",
          "B": "gradients", "end": "exchange and update"}  # fmt: skip
 MOST = 50_000  # passes that are drawn
+WHY = "The plan has its stage on this rank."
 
 
 def plan_page(plan: Plan) -> str:
@@ -92,7 +94,28 @@ def plan_timeline(plan: Plan) -> Timeline | None:
     if timing is None:
         return None
     step = from_simulation(timing.problem, timing.simulation, plan.shape)
-    return step.called(_naming(timing, plan.file.stages))
+    memory = tuple(_curve(plan.file, timing, rank) for rank in range(timing.line.ranks))
+    return replace(step, memory=memory, named=_naming(timing, plan.file.stages))
+
+
+def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
+    """Bytes of each device of a rank: what stays, and what micro-batches keep from F to B or W."""
+    own = next(k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank)
+    held = file.memory.get(file.stages[own].devices[0][0])
+    changes = [(0.0, held.state + held.working + held.slack if held is not None else 0.0)]
+    for action, (_, _, start, end) in zip(timing.orders[rank], _spans(timing, rank), strict=False):
+        size = file.stages[action.chunk].saved or 0.0
+        if action.kind == FORWARD:
+            changes.append((start, size))
+        elif action.kind in (FULL, WEIGHT):
+            changes.append((end, -size))
+    times, sizes = zip(*sorted(changes, key=lambda change: change[0]), strict=True)
+    return np.array(times), np.cumsum(sizes)
+
+
+def _spans(timing: Timing, rank: int) -> list[tuple[str, int, float, float]]:
+    """Passes of a rank in the order they run."""
+    return sorted((span for span in timing.spans if span[1] == rank), key=lambda span: span[2:])
 
 
 def _naming(timing: Timing, stages: Sequence[StageEntry]) -> Naming:
@@ -100,7 +123,8 @@ def _naming(timing: Timing, stages: Sequence[StageEntry]) -> Naming:
     known = [word for word in NAMES if any(_kind(name) == word for name in names)]
     kind = np.array([known.index(_kind(name)) for name in names], dtype=np.int8)
     covers = {f"stage {k}": [*stage.modules, *stage.members] for k, stage in enumerate(stages)}
-    return Naming(tuple(NAMES[word] for word in known), kind, [_module(n) for n in names], covers)
+    kinds, modules = tuple(NAMES[word] for word in known), [_module(name) for name in names]
+    return Naming(kinds, kind, modules, covers, sized=False, why=WHY)
 
 
 def _kind(name: str) -> str:

@@ -14,7 +14,6 @@ from gnnplace.problem import Problem
 from gnnplace.report.timeline import Timeline
 
 UNKNOWN, NOTHING, DEVICE, ARRIVAL, COPY = 255, 0, 1, 2, 3
-FREE = "The placer chose it: nothing else was asked for."
 MOST_NAMED = 4
 
 
@@ -63,13 +62,17 @@ def _note(found: Waits, op: int, cause: Cause | None) -> None:
     found.op[op], found.transfer[op] = cause.op, cause.transfer
 
 
-def place_reasons(problem: Problem) -> tuple[list[str], NDArray[np.int32]]:
-    """Sentences that differ, and which of them holds for each op. [num_ops]"""
+def place_reasons(problem: Problem, free: str) -> tuple[list[str], NDArray[np.int32]]:
+    """Sentences that differ, and which of them holds for each op. [num_ops]
+
+    Args:
+        problem: what was placed.
+        free: what is said of an op that may be anywhere.
+    """
     shared = Counter(problem.colocate)
     told: dict[str, int] = {}
-    index = [
-        told.setdefault(_reason(problem, op, shared), len(told)) for op in range(problem.num_ops)
-    ]
+    texts = (_reason(problem, op, shared) or free for op in range(problem.num_ops))
+    index = [told.setdefault(text, len(told)) for text in texts]
     return list(told), np.array(index, dtype=np.int32)
 
 
@@ -84,7 +87,7 @@ def _reason(problem: Problem, op: int, shared: Counter[str | None]) -> str:
         parts.append(
             f"It shares a device with {shared[group] - 1} other ops, all of class {group}."
         )
-    return " ".join(parts) or FREE
+    return " ".join(parts)
 
 
 def _names(problem: Problem, op: int) -> str:

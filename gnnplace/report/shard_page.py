@@ -35,6 +35,7 @@ TURN = ("resharding", "compute", "reduction", "gradient")  # of a layer, one aft
 HEADS = ("strategy", "step", *DOES.values(), "memory of a device")
 LAYERS = ("layer", "step", *DOES.values(), "how it is split")
 KIND = "device"
+WHY = "Every device does its share of it."
 
 
 def split_page(problem: ShardingProblem, setting: Setting | None, result: ShardingResult) -> str:
@@ -140,7 +141,9 @@ def split_timeline(setting: Setting, configuration: Sequence[int]) -> Timeline:
     order = np.arange(len(names), dtype=np.int32)
     found = simulator.run(np.zeros(len(names), dtype=np.int32), order)
     step = replace(from_simulation(problem, found, "this strategy"), memory=())
-    return step.called(Naming(tuple(DOES.values()), np.array(kinds, dtype=np.int8), modules))
+    does = tuple(DOES.values())
+    named = Naming(does, np.array(kinds, dtype=np.int8), modules, sized=False, why=WHY)
+    return step.called(named)
 
 
 def _chain(setting: Setting, names: Sequence[str], seconds: Sequence[float]) -> Problem:

@@ -54,12 +54,16 @@ class Naming:
         kind: an index into them. [num_ops]
         module: the module of each op, empty where it has none. [num_ops]
         covers: further names that a module stands for, such as the modules of a stage.
+        sized: whether the sizes of the problem's tensors are bytes.
+        why: why an op is where it is, if neither a pin nor a class or the like says so.
     """
 
     kinds: tuple[str, ...]
     kind: NDArray[np.int8]
     module: Sequence[str]
     covers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sized: bool = True
+    why: str = "The placer chose it: nothing else was asked for."
 
 
 def naming(problem: Problem) -> Naming:

@@ -82,9 +82,9 @@ def packed(values: ArrayLike, kind: str) -> str:
 def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
     modules: dict[str, int] = {}
     module = [modules.setdefault(name or NO_MODULE, len(modules)) for name in named.module]
-    reasons, reason = place_reasons(problem)
+    reasons, reason = place_reasons(problem, named.why)
     graph, drawn = problem.graph, layout(problem)
-    made = np.bincount(graph.producer, graph.size, problem.num_ops)
+    made = np.bincount(graph.producer, graph.size * named.sized, problem.num_ops)
     found = {
         "names": list(graph.names),
         "modules": list(modules),
@@ -151,7 +151,7 @@ def _step(step: Timeline, graph: int) -> dict[str, Any]:
             "target": packed(moves.target, "u2"),
             "start": ticks(moves.start),
             "finish": ticks(moves.finish),
-            "bytes": packed(moves.bytes, "f4"),
+            "bytes": packed(moves.bytes if step.named.sized else moves.bytes * np.nan, "f4"),
         },
         "memory": [[ticks(times), packed(held, "f4")] for times, held in step.memory],
     }

@@ -23,6 +23,11 @@ def test_a_page_has_every_pass_and_every_device(schedule):
     assert step["devices"] == ["rank 0", "rank 1"]
     kinds = [graph["kinds"][k] for k in unpacked(graph["kind"], "u1")]
     assert kinds == [_named(name) for name in graph["names"]]
+    for rank, (_, sizes) in enumerate(step["memory"]):
+        planned = plan.file.memory[plan.file.stages[rank].devices[0][0]].model_dump().values()
+        assert unpacked(sizes, "f4").max() <= sum(planned) * (1 + 1e-6)
+        if schedule == "1f1b":  # with several stages a rank, not all of them are full at once
+            assert unpacked(sizes, "f4").max() == pytest.approx(sum(planned), rel=1e-6)
     assert text.count('class="share"') == len(plan.file.memory)
     assert "gpu:1" in text
 

@@ -11,7 +11,7 @@ from gnnplace.explanation.critical_path import COMPUTING, critical_path
 from gnnplace.placers import contract
 from gnnplace.policy.roster import make_placer as placer
 from gnnplace.report import from_simulation
-from gnnplace.report.reasons import ARRIVAL, DEVICE, FREE, NOTHING, UNKNOWN, place_reasons, waits
+from gnnplace.report.reasons import ARRIVAL, DEVICE, NOTHING, UNKNOWN, place_reasons, waits
 
 
 def test_waits_are_the_causes():
@@ -34,7 +34,7 @@ def test_waits_are_the_causes():
 def test_reasons_name_pins_kinds_forbids_and_classes():
     """Each op has a sentence; sentences are there once."""
     problem = contract.barred()
-    texts, index = place_reasons(problem)
+    texts, index = place_reasons(problem, "free")
     assert len(set(texts)) == len(texts)
     told = [texts[k] for k in index]
     for op, text in enumerate(told):
@@ -47,6 +47,6 @@ def test_reasons_name_pins_kinds_forbids_and_classes():
     plain = replace(
         contract.training_chain(), pin=pin, forbid=None, colocate=(None,) * problem.num_ops
     )
-    texts, index = place_reasons(plain)
+    texts, index = place_reasons(plain, "free")
     assert texts[index[0]] == f"It is pinned to {problem.cluster.devices[1].name}."
-    assert texts[index[1]] == FREE
+    assert texts[index[1]] == "free"

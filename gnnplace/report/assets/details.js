@@ -14,9 +14,12 @@ function briefly(step, span) {
     `${seconds(spent)} from ${seconds(step.start[span])} on\n${waitTold(step, span)}`;
 }
 
+// Bytes in words where they are known.
+const sized = (value, before = "", after = "") => (value >= 0 ? `${before}${bytes(value)}${after}` : "");
+
 function transferTold(step, k) {
   const t = step.transfers;
-  return `The result of ${step.graph.names[t.op[k]]}, ${bytes(t.bytes[k])}\ngoes from ${step.devices[t.source[k]]} to ${step.devices[t.target[k]]}\n` +
+  return `The result of ${step.graph.names[t.op[k]]}${sized(t.bytes[k], ", ")}\ngoes from ${step.devices[t.source[k]]} to ${step.devices[t.target[k]]}\n` +
     `from ${seconds(t.start[k])} to ${seconds(t.finish[k])}.`;
 }
 
@@ -28,7 +31,7 @@ function waitTold(step, span) {
   const name = step.graph.names[before], free = freeSince(step, span), idle = start - free;
   if (kind === 1) return `It starts when its device is done with ${name}.`;
   const t = step.transfers, k = step.cause.transfer[span];
-  const way = `the result of ${name} (${bytes(t.bytes[k])}, from ${step.devices[t.source[k]]} to ${step.devices[t.target[k]]}, ${seconds(t.start[k])} to ${seconds(t.finish[k])})`;
+  const way = `the result of ${name} (${sized(t.bytes[k], "", ", ")}from ${step.devices[t.source[k]]} to ${step.devices[t.target[k]]}, ${seconds(t.start[k])} to ${seconds(t.finish[k])})`;
   if (kind === 3) return `Its device first copies ${way}.`;
   return `Its device waits ${seconds(Math.max(idle, 0))} for ${way}.`;
 }

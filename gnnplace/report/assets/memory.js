@@ -63,6 +63,7 @@ function memoryTold() {
     const limit = steps[0].graph.limits[device], most = steps.map(step => bytes(step.peaks[device])).join(", then ");
     return limit < 1e29 ? `${name}: ${most} of ${bytes(limit)} at the peak` : `${name}: ${most} at the peak`;
   }) : [];
-  byId("memorytold").textContent = lines.length ? `${lines.join("; ")}. A dashed line across is the device's limit, where it is in sight.${steps.length > 1 ? ` The dashed curve is ${steps[1].label}.` : ""}` : "";
+  const whose = steps.length < view.steps.length && lines.length ? `This is ${steps[0].label}. ` : "";
+  byId("memorytold").textContent = lines.length ? `${whose}${lines.join("; ")}. A dashed line across is the device's limit, where it is in sight.${steps.length > 1 ? ` The dashed curve is ${steps[1].label}.` : ""}` : "";
 }
 painters.push(["memory", paintMemory]);

@@ -64,7 +64,7 @@ function groupsOf(graph, ops) {
 function paintList() {
   const graph = view.steps[0].graph, ops = listedOps(graph), groups = [...groupsOf(graph, ops)];
   const steps = view.steps.filter(step => step.graph === graph), heads = ["module", "ops"];
-  for (const step of steps) heads.push(...(steps.length > 1 ? [`${step.name}: device`, "seconds of ops"] : ["device", "seconds of ops", "first start", "last end"]));
+  for (const step of steps) heads.push(...(steps.length > 1 ? [`${naming(step)}: device`, "seconds of ops"] : ["device", "seconds of ops", "first start", "last end"]));
   const sums = new Map(groups.map(([name, own]) => [name, steps.map(step => summed(step, own))]));
   groups.sort((a, b) => sums.get(b[0])[0].total - sums.get(a[0])[0].total);
   const rows = groups.slice(0, 2 * MOST_GROUPS).map(([name, own]) => [button(name, () => setQuery(name)), own.length.toLocaleString("en"),
@@ -73,6 +73,11 @@ function paintList() {
   if (groups.length > 2 * MOST_GROUPS) parts.push(element("p", `${groups.length - 2 * MOST_GROUPS} more modules are not listed.`, "hint"));
   if (view.query && ops.length) parts.push(...opList(view.steps[0], ops));
   byId("found").replaceChildren(...parts);
+}
+
+// A step's name, with its clock where two have one name.
+function naming(step) {
+  return view.steps.filter(other => other.name === step.name).length > 1 ? step.label : step.name;
 }
 
 function summed(step, ops) {

@@ -8,7 +8,6 @@ function withUnit(value, steps) {
 }
 const seconds = value => (value === 0 ? "0 s" : withUnit(value, SECONDS));
 const bytes = value => (value === 0 ? "0 B" : withUnit(value, BYTES));
-const percent = share => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 const many = (count, one) => `${count.toLocaleString("en")} ${one}${count === 1 ? "" : "s"}`;
 const byId = id => document.getElementById(id);
 
