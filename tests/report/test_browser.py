@@ -172,6 +172,8 @@ def test_large_steps_do_not_stutter(browser: Browser, num_ops: int, tmp_path: Pa
     """The script draws two steps in less than two frames of 60 Hz, also on a busy machine."""
     browser.open(page(tmp_path, num_ops))
     settled(browser)
+    [timing] = browser.run("performance.getEntriesByType('navigation').map(one => one.toJSON())")
+    print(f"{num_ops} ops twice: loaded after {timing['loadEventEnd']:.0f} ms")
     for name, act in ACTS.items():
         cost, frame = browser.run(f"{FRAMES}({act})")
         print(
