@@ -11,7 +11,7 @@ function tip(event, text) {
 function briefly(step, span) {
   const op = step.op[span], graph = step.graph, spent = step.finish[span] - step.start[span];
   return `${graph.names[op]}\n${graph.moduleOf(op)}, ${graph.kinds[graph.kind[op]]}\n${step.devices[step.device[span]]}, ` +
-    `${seconds(spent)} from ${seconds(step.start[span])} on\n${waitTold(step, span)}`;
+    `${seconds(spent)} from ${seconds(step.start[span])} on\n${bytesTold(graph, op)}${waitTold(step, span)}`;
 }
 
 // Bytes in words where they are known.
@@ -21,6 +21,11 @@ function transferTold(step, k) {
   const t = step.transfers;
   return `The result of ${step.graph.names[t.op[k]]}${sized(t.bytes[k], ", ")}\ngoes from ${step.devices[t.source[k]]} to ${step.devices[t.target[k]]}\n` +
     `from ${seconds(t.start[k])} to ${seconds(t.finish[k])}.`;
+}
+
+function bytesTold(graph, op) {
+  const parts = [graph.state[op] ? `${bytes(graph.state[op])} of state` : "", graph.made[op] ? `${bytes(graph.made[op])} of result` : ""].filter(Boolean);
+  return parts.length ? `${parts.join(", ")}\n` : "";
 }
 
 // Why an op does not start sooner: its device computes, copies, or an input is not there yet.
