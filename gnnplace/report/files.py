@@ -13,6 +13,7 @@ from gnnplace.report.placements import write_placements
 from gnnplace.report.rows import Row
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
+from gnnplace.report.units import faults_text
 from gnnplace.simulation import Simulation, simulate
 
 
@@ -63,5 +64,5 @@ def _row(placement: Placement, simulation: Simulation, name: str) -> Row:
         lower_bound=bound,
         gap=gap,
         seconds=placement.seconds,
-        error="; ".join(simulation.faults),
+        error=faults_text(simulation.faults),
     )

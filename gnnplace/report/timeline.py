@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.problem import PHASES, Problem
+from gnnplace.report.units import faults_text
 from gnnplace.simulation import Simulation
 
 if TYPE_CHECKING:
@@ -130,6 +131,11 @@ class Timeline:
     def label(self) -> str:
         """Clock and name."""
         return f"{self.clock}, {self.name}"
+
+    @property
+    def fault(self) -> str:
+        """The first faults in one line; empty where it can be."""
+        return faults_text(self.faults)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:

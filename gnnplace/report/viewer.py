@@ -131,7 +131,7 @@ def _step(step: Timeline, graph: int) -> dict[str, Any]:
         "name": step.name,
         "graph": graph,
         "step_time": step.step_time if np.isfinite(step.step_time) else None,
-        "fault": "; ".join(step.faults),
+        "fault": step.fault,
         "devices": list(step.devices),
         "op": packed(step.op, "i4"),
         "device": packed(step.device, "u2"),
