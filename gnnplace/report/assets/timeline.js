@@ -1,6 +1,7 @@
 // The lanes of one or two steps on one time axis: ops as bars, tensors on their way as arrows.
-// Ops narrower than a pixel share its column: a column is as high as the device is busy there.
-const MOST_ARROWS = 600, TOP = 22, HEADING = 22, WIDE = 1.5, LETTER = 6.6, PALE = 0.22, MARK = 3;
+// Narrow ops share columns of pixels, which are as high as the device is busy there. Wide ones fill
+// theirs, up to a gap before what follows.
+const MOST_ARROWS = 600, TOP = 22, HEADING = 22, WIDE = 5, LETTER = 6.6, PALE = 0.22, MARK = 3;
 const lanes = []; // what was drawn: step, device, y, height
 let arrows = []; // what was drawn: step, transfer, ends in pixels
 let cover = new Float32Array(0); // share of each pixel column by kind, first what stands out
@@ -92,12 +93,17 @@ function coverColumns({ step, device }, place, kinds) {
     const span = spans[i], shown = all || !dimmed(step, span), row = (step.graph.kind[step.op[span]] + (shown ? 0 : kinds)) * width;
     const x0 = Math.max(0, (step.start[span] - view.start) * scale), x1 = Math.min(width, (step.finish[span] - view.start) * scale);
     const first = Math.min(width - 1, Math.round(x0)), last = Math.max(first + 1, Math.min(width, Math.round(x1)));
-    if (x1 - x0 < WIDE) cover[row + Math.min(width - 1, x0 | 0)] += x1 - x0;
-    else for (let x = first, end = last - (x1 - x0 > 4 * dense ? 1 : 0); x < end; x++) cover[row + x] = 1;
+    if (x1 - x0 < WIDE * dense) coverShares(row, x0, x1, width);
+    else cover.fill(1, row + first, row + last - 1);
     if (shown && x1 - x0 > 30 * dense) labels.push(span);
     if (shown && !all && !(marks[marks.length - 1] >= last)) marks.push(first, last);
   }
   return { labels, marks };
+}
+
+// What a narrow op takes of each column that it is in.
+function coverShares(row, x0, x1, width) {
+  for (let x = Math.floor(x0); x < x1 && x < width; x++) cover[row + x] += Math.min(x1, x + 1) - Math.max(x0, x);
 }
 
 function paintColumns(found, height, kinds) {
@@ -197,7 +203,7 @@ function drawChosen(pen, width) {
 
 const HINT = "Drag to move; Ctrl and the wheel zoom, and the wheel alone does once the timeline was clicked; a double click shows the whole step. " +
   "Keys: arrows move, + and − zoom, 0 shows all, N and P go to the next and the previous op of a device, W to what it waited for. " +
-  "Where ops are narrower than a pixel, the height is the share of time that the device is busy.";
+  "Where ops are narrow, the height is the share of time that the device is busy.";
 
 function sayHint(left) {
   const told = left ? `${many(left, "transfer")} are in view; they are drawn from ${MOST_ARROWS} down, so zoom in. ` : "", box = byId("hint");
