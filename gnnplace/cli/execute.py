@@ -23,7 +23,7 @@ from gnnplace.cli.options import (
 )
 from gnnplace.cli.placed import cluster_of, placed_options
 from gnnplace.cli.progress import say
-from gnnplace.errors import ExecutionError, InputError
+from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json
 from gnnplace.report.placements import write_placements
 from gnnplace.report.timeline import from_execution, from_simulation
@@ -79,8 +79,7 @@ def run(args: Namespace) -> int:
     if args.dry_run is not None:
         return _dry_run(args)
     if is_plan(args.placement):
-        if args.html is not None:
-            raise InputError("--html: shows a placement's run; plan --html shows a joint plan")
+        check_output(args.html)
         return run_plan(args)
     hosts = _hosts()
     if hosts is not None:

@@ -26,17 +26,23 @@ MOST = 50_000  # passes that are drawn
 WHY = "The plan has its stage on this rank."
 
 
-def plan_page(plan: Plan) -> str:
-    """The text of the page."""
+def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
+    """The text of the page.
+
+    Args:
+        plan: with its times, as they were predicted.
+        told: lines about a run of it.
+    """
     file = plan.file
     parts = [paragraph(plan.reason)] if plan.reason else []
+    parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
     parts += [heading("Stages"), _stages(plan), *_timeline(plan)]
     parts += [heading("Where the busiest rank's time goes"), table(["part", "ms"], _parts(plan))]
     parts += [heading("Memory of each device"), *_memory(file.memory)]
     parts += [heading("Time against memory")]
     parts += [paragraph("Plans that were timed, none worse than another in both."), _frontier(plan)]
     parts += [paragraph(notice) for notice in plan.notices]
-    parts.append(footer("All times on this page are predicted."))
+    parts.append(footer(f"All {'other ' if told else ''}times on this page are predicted."))
     facts = plan_lines(plan)[0].strip()
     return page(f"{file.model} on {file.cluster}", parts, facts=facts)
 

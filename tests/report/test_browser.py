@@ -169,7 +169,7 @@ def test_dark_light_and_paper(browser: Browser, small: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("num_ops", [10_000, 50_000])
 def test_large_steps_do_not_stutter(browser: Browser, num_ops: int, tmp_path: Path) -> None:
-    """The script draws two steps in less than two frames of 60 Hz, also on a busy machine."""
+    """The script draws two steps in less than three frames of 60 Hz, also on a busy machine."""
     browser.open(page(tmp_path, num_ops))
     settled(browser)
     [timing] = browser.run("performance.getEntriesByType('navigation').map(one => one.toJSON())")
@@ -179,4 +179,4 @@ def test_large_steps_do_not_stutter(browser: Browser, num_ops: int, tmp_path: Pa
         print(
             f"{num_ops} ops twice, {name}: {cost:.1f} ms to draw, {frame:.1f} ms a frame, medians"
         )
-        assert cost < 33.0, name
+        assert cost < 50.0, name

@@ -41,37 +41,51 @@ function search(text) {
   redraw("timeline", "graph", "list");
 }
 
-// Ops that are listed, in the order of the graph.
-function listedOps(graph) {
-  const ops = [];
-  for (let op = 0; op < graph.names.length; op++) if (!view.query || graph.found[op]) ops.push(op);
-  return ops;
+// Names of groups, cut to as many parts as leave few enough, and the group of each module in use.
+function groupsOf(graph) {
+  const used = new Uint8Array(graph.modules.length), all = !view.query;
+  for (let op = 0; op < graph.names.length; op++) if (all || graph.found[op]) used[graph.module[op]] = 1;
+  const parts = new Map([...used.keys()].filter(k => used[k]).map(k => [k, graph.modules[k].split(".")]));
+  const cut = depth => [...parts].map(([k, names]) => [k, names.slice(0, depth).join(".")]);
+  let depth = 1;
+  while (depth < 12 && new Set(cut(depth + 1).map(([, name]) => name)).size <= MOST_GROUPS) depth++;
+  const names = [...new Set(cut(depth).map(([, name]) => name))], place = new Map(names.map((name, k) => [name, k]));
+  const group = new Int32Array(graph.modules.length).fill(-1);
+  for (const [k, name] of cut(depth)) group[k] = place.get(name);
+  return { names, group };
 }
 
-function groupsOf(graph, ops) {
-  const used = [...new Set(ops.map(op => graph.module[op]))], parts = new Map(used.map(k => [k, graph.modules[k].split(".")]));
-  let depth = 1;
-  for (; depth < 12; depth++) if (new Set(used.map(k => parts.get(k).slice(0, depth + 1).join("."))).size > MOST_GROUPS) break;
-  const groups = new Map();
-  for (const op of ops) {
-    const name = parts.get(graph.module[op]).slice(0, depth).join(".");
-    if (!groups.has(name)) groups.set(name, []);
-    groups.get(name).push(op);
+// Of each group: its ops, their seconds, first start, last end and devices, in one pass.
+function sumsOf(step, { names, group }) {
+  const { graph } = step, all = !view.query, wide = step.devices.length;
+  const sums = names.map(() => ({ ops: 0, total: 0, begin: Infinity, end: 0 })), on = new Uint8Array(names.length * wide);
+  for (let op = 0; op < graph.names.length; op++) {
+    if (!all && !graph.found[op]) continue;
+    const own = group[graph.module[op]], sum = sums[own], span = step.spanOf[op];
+    sum.ops += 1;
+    if (span < 0) continue;
+    sum.total += step.finish[span] - step.start[span];
+    sum.begin = Math.min(sum.begin, step.start[span]);
+    sum.end = Math.max(sum.end, step.finish[span]);
+    on[own * wide + step.device[span]] = 1;
   }
-  return groups;
+  sums.forEach((sum, k) => { sum.where = placesTold(step.devices.filter((_, device) => on[k * wide + device])); });
+  return sums;
 }
+
+const placesTold = names => (names.length > 3 ? `${names.length} devices` : names.join(", ") || "none");
 
 function paintList() {
-  const graph = view.steps[0].graph, ops = listedOps(graph), groups = [...groupsOf(graph, ops)];
-  const steps = view.steps.filter(step => step.graph === graph), heads = ["module", "ops"];
-  for (const step of steps) heads.push(...(steps.length > 1 ? [`${naming(step)}: device`, "seconds of ops"] : ["device", "seconds of ops", "first start", "last end"]));
-  const sums = new Map(groups.map(([name, own]) => [name, steps.map(step => summed(step, own))]));
-  groups.sort((a, b) => sums.get(b[0])[0].total - sums.get(a[0])[0].total);
-  const rows = groups.slice(0, 2 * MOST_GROUPS).map(([name, own]) => [button(name, () => setQuery(name)), own.length.toLocaleString("en"),
-    ...sums.get(name).flatMap(sum => [sum.where, seconds(sum.total), ...(steps.length > 1 ? [] : [seconds(sum.begin), seconds(sum.end)])])]);
+  const graph = view.steps[0].graph, steps = view.steps.filter(step => step.graph === graph), beside = steps.length > 1;
+  const groups = groupsOf(graph), sums = steps.map(step => sumsOf(step, groups)), heads = ["module", "ops"];
+  for (const step of steps) heads.push(...(beside ? [`${naming(step)}: device`, "seconds of ops"] : ["device", "seconds of ops", "first start", "last end"]));
+  const order = [...groups.names.keys()].sort((a, b) => sums[0][b].total - sums[0][a].total);
+  const cells = sum => [sum.where, seconds(sum.total), ...(beside ? [] : [seconds(Math.min(sum.begin, sum.end)), seconds(sum.end)])];
+  const rows = order.slice(0, 2 * MOST_GROUPS).map(k => [button(groups.names[k], () => setQuery(groups.names[k])), sums[0][k].ops.toLocaleString("en"),
+    ...sums.flatMap(own => cells(own[k]))]);
   const parts = [element("h3", view.query ? `What matches ${view.query}` : "All ops by module"), table(heads, rows)];
-  if (groups.length > 2 * MOST_GROUPS) parts.push(element("p", `${groups.length - 2 * MOST_GROUPS} more modules are not listed.`, "hint"));
-  if (view.query && ops.length) parts.push(...opList(view.steps[0], ops));
+  if (order.length > 2 * MOST_GROUPS) parts.push(element("p", `${order.length - 2 * MOST_GROUPS} more modules are not listed.`, "hint"));
+  if (view.query && rows.length) parts.push(...opList(view.steps[0]));
   byId("found").replaceChildren(...parts);
 }
 
@@ -80,25 +94,10 @@ function naming(step) {
   return view.steps.filter(other => other.name === step.name).length > 1 ? step.label : step.name;
 }
 
-function summed(step, ops) {
-  const devices = new Map();
-  let total = 0, begin = Infinity, end = 0;
-  for (const op of ops) {
-    const span = step.spanOf[op];
-    if (span < 0) continue;
-    const spent = step.finish[span] - step.start[span], device = step.device[span];
-    total += spent;
-    begin = Math.min(begin, step.start[span]);
-    end = Math.max(end, step.finish[span]);
-    devices.set(device, (devices.get(device) || 0) + 1);
-  }
-  const names = [...devices.keys()].sort((a, b) => a - b).map(device => step.devices[device]);
-  const where = names.length > 3 ? `${names.length} devices` : names.join(", ") || "none";
-  return { total, begin: begin === Infinity ? 0 : begin, end, where };
-}
-
-function opList(step, ops) {
-  const spans = ops.map(op => step.spanOf[op]).filter(span => span >= 0).sort((a, b) => step.start[a] - step.start[b]);
+function opList(step) {
+  const spans = [];
+  for (let op = 0; op < step.spanOf.length; op++) if (step.graph.found[op] && step.spanOf[op] >= 0) spans.push(step.spanOf[op]);
+  spans.sort((a, b) => step.start[a] - step.start[b]);
   const rows = spans.slice(0, MOST_LISTED).map(span => [button(step.graph.names[step.op[span]], () => choose(step, step.op[span], true)),
     step.devices[step.device[span]], seconds(step.start[span]), seconds(step.finish[span] - step.start[span])]);
   const parts = [element("h3", "Ops by their start"), table(["op", "device", "start", "duration"], rows)];
