@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gnnplace.api import compare_intervals as compare_intervals
     from gnnplace.api import constrained as constrained
     from gnnplace.api import convert as convert
+    from gnnplace.api import device_map as device_map
     from gnnplace.api import difference as difference
     from gnnplace.api import environment as environment
     from gnnplace.api import execute as execute
@@ -77,6 +78,7 @@ VERBS = (
     "compare_intervals",
     "constrained",
     "convert",
+    "device_map",
     "difference",
     "environment",
     "execute",

@@ -10,6 +10,7 @@ from gnnplace import api
 from gnnplace.cli.console import console, names_in, print_json, print_lines
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
+    add_by_module,
     add_capture_options,
     add_constraints,
     add_fresh,
@@ -61,6 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_capture_options(parser)
     add_headroom(parser)
     add_constraints(parser)
+    add_by_module(parser)
     add_fresh(parser)
 
 
@@ -77,7 +79,7 @@ def run(args: Namespace) -> int:
     if args.objective not in (api.TIME, api.THROUGHPUT):
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
     problem = read_problem_of(args, capture_options(args, constraints=asked.patterns))
-    problem = api.with_headroom(problem, asked.headroom)
+    problem = api.limited(problem, asked)
     api.warm(names or None, progress=say, num_ops=problem.num_ops)
     title = f"{problem.name} on {problem.num_devices} devices"
     if args.objective == api.THROUGHPUT:

@@ -13,6 +13,7 @@ from gnnplace import api
 from gnnplace.cli.console import check_output, console, correction, say_idle
 from gnnplace.cli.options import (
     AUTO,
+    add_by_module,
     add_calibration,
     add_capture_options,
     add_constraints,
@@ -49,6 +50,7 @@ from gnnplace.report.tables import memory_lines
 
 if TYPE_CHECKING:
     from gnnplace.sizes import Size
+    from gnnplace.tracing.program import Program
 
 ADVISING = 1.0  # seconds, at most, for what else is worth trying
 LONG, MANY_OPS = 10.0, 20_000  # seconds of search, and ops, of which a line tells
@@ -63,6 +65,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_objective(parser)
     add_output(parser, "The file to write, such as placement.json.")
     parser.add_argument(
+        "--device-map",
+        default=None,
+        help="Write the modules' devices too, as map.json, for accelerate's dispatch_model and "
+        "from_pretrained; --by-module searches for such an answer.",
+    )
+    parser.add_argument(
         "--problem",
         default=None,
         help="Write the problem that was placed too, as problem.json: what simulate, report and "
@@ -74,6 +82,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_calibration(parser)
     add_headroom(parser)
     add_constraints(parser)
+    add_by_module(parser)
     add_table(parser)
 
 
@@ -83,6 +92,7 @@ def run(args: Namespace) -> int:
     check_output(args.table)
     check_table(args.table)
     check_output(args.problem)
+    _check_map(args)
     api.check_budget(args.budget)
     asked = constraints_of(args)
     given = placer_options(args)
@@ -90,7 +100,7 @@ def run(args: Namespace) -> int:
     calibrated = correction(args.calibration)
 
     def correct(found: Problem) -> Problem:
-        return api.with_headroom(calibrated(found), asked.headroom)
+        return api.limited(calibrated(found), asked)
 
     place = partial(
         api.place,
@@ -102,7 +112,9 @@ def run(args: Namespace) -> int:
         **given,
     )
     captured = capture_options(args, constraints=asked.patterns)
-    options, problem, result = _placed(args, captured, place, correct)
+    program = _program(args, captured)
+    options, problem, result = _placed(args, captured, place, correct, program)
+    mapped = None if program is None else api.device_map(program, problem, result.placement)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
     if api.is_problem_file(args.what):
         data |= own_fingerprint(args, options)
@@ -113,6 +125,8 @@ def run(args: Namespace) -> int:
     write_json(args.output, data | captured_as(args, options))
     if args.table is not None:
         write_table(args.table, *placement_rows(problem, result.placement))
+    if mapped is not None:
+        write_json(args.device_map, mapped)
     out = console(args.output)
     out.print(f"{result}; written to {args.output}", soft_wrap=True)
     for line in _lines(args, problem, result, asked):
@@ -135,6 +149,30 @@ def _lines(
         yield following
 
 
+def _check_map(args: Namespace) -> None:
+    """Refuses what no device map can be made of, before the work.
+
+    Raises:
+        InputError: a problem's file, or micro-batches; or no such folder.
+    """
+    if args.device_map is None:
+        return
+    check_output(args.device_map)
+    if api.is_problem_file(args.what):
+        raise InputError("--device-map: names modules; give the model, not its problem file")
+    if args.microbatches != 1:
+        raise InputError(
+            "--device-map: accelerate runs the batch as a whole; leave --microbatches out"
+        )
+
+
+def _program(args: Namespace, options: api.CaptureOptions) -> Program | None:
+    """The captured model, where a device map is made of it."""
+    if args.device_map is None:
+        return None
+    return api.capture_for(args.what, args.cluster or AUTO, options, say)
+
+
 Place = Callable[[Problem], Result]
 
 
@@ -143,12 +181,13 @@ def _placed(
     options: api.CaptureOptions,
     place: Place,
     correct: Callable[[Problem], Problem],
+    program: Program | None = None,
 ) -> tuple[api.CaptureOptions, Problem, Result]:
     if args.microbatches == AUTO:
         chosen = _chosen_size(args, options, place, correct)
         assert chosen.result is not None
         return chosen.options, chosen.problem, chosen.result
-    problem = correct(read_problem_of(args, options))
+    problem = correct(read_problem_of(args, options, program))
     with _meanwhile(args, options, problem.num_ops):
         api.warm([args.placer], args.objective, say, problem.num_ops)
     _say_search(args, problem)
@@ -202,8 +241,18 @@ def captured_as(args: Namespace, options: api.CaptureOptions) -> dict[str, Any]:
     return {OPTIONS_KEY: known} if known else {}
 
 
-def read_problem_of(args: Namespace, options: api.CaptureOptions) -> Problem:
-    """The problem of a file, or of a model; torch is needed for a model alone."""
+def read_problem_of(
+    args: Namespace, options: api.CaptureOptions, program: Program | None = None
+) -> Problem:
+    """The problem of a file, or of a model; torch is needed for a model alone.
+
+    Args:
+        args: with what was named, and the cluster.
+        options: how the model is captured.
+        program: the model, if it has been captured already.
+    """
+    if program is not None:
+        return api.profile(program, args.cluster or AUTO, options=options, progress=say)
     if api.is_problem_file(args.what):
         problem = api.read_on_cluster(args.what, args.cluster, options.microbatches)
         say_idle(problem)
