@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gnnplace.api import build_data as build_data
     from gnnplace.api import calibrate as calibrate
     from gnnplace.api import capture as capture
+    from gnnplace.api import check_device_map as check_device_map
     from gnnplace.api import check_fidelity as check_fidelity
     from gnnplace.api import choose_microbatches as choose_microbatches
     from gnnplace.api import compare as compare
@@ -72,6 +73,7 @@ VERBS = (
     "build_data",
     "calibrate",
     "capture",
+    "check_device_map",
     "check_fidelity",
     "choose_microbatches",
     "compare",

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from gnnplace.data.build import build_data as build_data
     from gnnplace.data.datasets import verify as verify_data
     from gnnplace.devicemap.mapping import device_map as device_map
+    from gnnplace.devicemap.walking import check_device_map as check_device_map
     from gnnplace.execution.running import Executed as Executed
     from gnnplace.execution.running import dry_run_placement as dry_run
     from gnnplace.execution.running import eager_times as eager_times
@@ -116,6 +117,7 @@ LATE = {
     "calibrate": ("gnnplace.fidelity.fitting", "calibrate"),
     "capture": ("gnnplace.tracing.models", "capture_model"),
     "capture_for": ("gnnplace.profiling.problems", "capture_for"),
+    "check_device_map": ("gnnplace.devicemap.walking", "check_device_map"),
     "check_fidelity": ("gnnplace.studies.fidelity", "check_fidelity"),
     "choose_microbatches": ("gnnplace.sizes", "choose_microbatches"),
     "compare_plans": ("gnnplace.pipelines.plans", "compare_plans"),
@@ -171,6 +173,7 @@ __all__ = [
     "capture",
     "capture_for",
     "check_budget",
+    "check_device_map",
     "check_fidelity",
     "check_headroom",
     "choose_microbatches",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -11,6 +12,12 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console, correction, say_idle
+from gnnplace.cli.device_maps import (
+    add_device_map,
+    captured_program,
+    check_device_map,
+    device_map_of,
+)
 from gnnplace.cli.options import (
     AUTO,
     add_by_module,
@@ -33,7 +40,7 @@ from gnnplace.cli.options import (
 )
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
-from gnnplace.files import in_place, read_json, write_json
+from gnnplace.files import in_place, read_json, write_json, write_text
 from gnnplace.placement import (
     CLUSTER_KEY,
     CONSTRAINTS_KEY,
@@ -64,12 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_placer_options(parser)
     add_objective(parser)
     add_output(parser, "The file to write, such as placement.json.")
-    parser.add_argument(
-        "--device-map",
-        default=None,
-        help="Write the modules' devices too, as map.json, for accelerate's dispatch_model and "
-        "from_pretrained; --by-module searches for such an answer.",
-    )
+    add_device_map(parser)
     parser.add_argument(
         "--problem",
         default=None,
@@ -92,7 +94,7 @@ def run(args: Namespace) -> int:
     check_output(args.table)
     check_table(args.table)
     check_output(args.problem)
-    _check_map(args)
+    check_device_map(args)
     api.check_budget(args.budget)
     asked = constraints_of(args)
     given = placer_options(args)
@@ -112,9 +114,9 @@ def run(args: Namespace) -> int:
         **given,
     )
     captured = capture_options(args, constraints=asked.patterns)
-    program = _program(args, captured)
+    program = captured_program(args, captured)
     options, problem, result = _placed(args, captured, place, correct, program)
-    mapped = None if program is None else api.device_map(program, problem, result.placement)
+    mapped = device_map_of(args, program, problem, result.placement)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
     if api.is_problem_file(args.what):
         data |= own_fingerprint(args, options)
@@ -126,7 +128,7 @@ def run(args: Namespace) -> int:
     if args.table is not None:
         write_table(args.table, *placement_rows(problem, result.placement))
     if mapped is not None:
-        write_json(args.device_map, mapped)
+        write_text(args.device_map, json.dumps(mapped, indent=1) + "\n")
     out = console(args.output)
     out.print(f"{result}; written to {args.output}", soft_wrap=True)
     for line in _lines(args, problem, result, asked):
@@ -147,30 +149,6 @@ def _lines(
     yield from memory_lines(problem, result.simulation)
     if args.objective == api.TIME:
         yield following
-
-
-def _check_map(args: Namespace) -> None:
-    """Refuses what no device map can be made of, before the work.
-
-    Raises:
-        InputError: a problem's file, or micro-batches; or no such folder.
-    """
-    if args.device_map is None:
-        return
-    check_output(args.device_map)
-    if api.is_problem_file(args.what):
-        raise InputError("--device-map: names modules; give the model, not its problem file")
-    if args.microbatches != 1:
-        raise InputError(
-            "--device-map: accelerate runs the batch as a whole; leave --microbatches out"
-        )
-
-
-def _program(args: Namespace, options: api.CaptureOptions) -> Program | None:
-    """The captured model, where a device map is made of it."""
-    if args.device_map is None:
-        return None
-    return api.capture_for(args.what, args.cluster or AUTO, options, say)
 
 
 Place = Callable[[Problem], Result]

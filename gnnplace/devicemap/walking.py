@@ -24,18 +24,19 @@ from gnnplace.tracing.arguments import arguments
 from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.claimed import Claims, MixedDevices, claimed
 from gnnplace.tracing.claimed_python import unguarded
+from gnnplace.tracing.models import workload_of
 from gnnplace.tracing.program import value_info
 from gnnplace.tracing.step import Inputs, StepModule
-from gnnplace.zoo.workload import Loss
+from gnnplace.zoo.workload import Loss, Workload
 
 HOST = "cpu"
 LABELS = ("labels",)  # what models of Hugging Face take for training alone
 
 
 def check_device_map(
-    model: nn.Module,
-    inputs: Inputs,
+    model: str | nn.Module,
     device_map: Mapping[str, Name],
+    inputs: Inputs | None = None,
     *,
     loss: Loss | None = None,
     forward_only: bool = True,
@@ -43,9 +44,9 @@ def check_device_map(
     """Runs a model's forward pass as accelerate would dispatch it, on claimed devices.
 
     Args:
-        model: left as it is; it may have been made without memory.
-        inputs: example inputs, as for ``capture``; no number of them is read.
+        model: as ``capture`` takes it; a module is left as it is.
         device_map: modules and devices.
+        inputs: example inputs of a module, as for ``capture``; no number of them is read.
         loss: whose targets are among the inputs.
         forward_only: leave ``labels`` out, if the model runs without.
 
@@ -56,8 +57,10 @@ def check_device_map(
         InputError: an op would mix devices; names the module whose code it is. Or the map leaves a
             parameter without a device.
     """
+    workload = workload_of(model, inputs, loss, fake=True)
+    model = workload.model
     homes, main = _homes(model, device_map), _main(device_map)
-    args, kwargs = _given(model, inputs, loss)
+    args, kwargs = _given(workload)
     without = {name: value for name, value in kwargs.items() if name not in LABELS}
     calls = [without, kwargs] if forward_only and len(without) < len(kwargs) else [kwargs]
     why: str | None = ""
@@ -123,11 +126,10 @@ def _held(model: nn.Module, homes: Mapping[str, torch.device]) -> dict[str, torc
     return {name: made[id(tensor)] for name, tensor in _tensors(model)}
 
 
-def _given(
-    model: nn.Module, inputs: Inputs, loss: Loss | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _given(workload: Workload) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the model is called with, without the targets of the loss."""
-    step = StepModule(model, loss, inputs, forward_only=True)
+    model, loss = workload.model, workload.loss
+    step = StepModule(model, loss, workload.inputs, forward_only=True)
     given = arguments(model, loss, step.args, step.kwargs)
     return tuple(given.args), dict(given.kwargs)
 
