@@ -7,8 +7,6 @@ placement that was searched by module is so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +18,7 @@ from gnnplace.problem import Problem
 from gnnplace.tracing.program import Program
 
 WHOLE = ""  # the whole model
+NOWHERE = "\0"  # the unit of ops that may be anywhere; no module is called so
 BY_MODULE = "search by module (--by-module)"
 
 
@@ -45,7 +44,7 @@ def device_map(program: Program, problem: Problem, placement: Placement) -> dict
             "device map: accelerate runs the batch as a whole; place without --microbatches"
         )
     units, device = find_units(program), _devices(program, problem, placement)
-    by_unit = dict(_by_unit(program, units, device, problem))
+    by_unit = _by_unit(program, units, device, problem)
     by_class = _checked_ties(units, by_unit, problem)
     found = {name: by_class.get(units.classes[name]) for name in units.names}
     placed = [index for index in found.values() if index is not None]
@@ -74,34 +73,37 @@ def _devices(program: Program, problem: Problem, placement: Placement) -> NDArra
 
 def _by_unit(
     program: Program, units: Units, device: NDArray[np.int32], problem: Problem
-) -> Iterator[tuple[str, int]]:
-    """The device of each unit that ops run in or follow."""
-    label = np.array([unit if unit is not None else "\0" for unit in units.of_op], dtype=object)
-    inside = np.array(units.inside)
+) -> dict[str, int]:
+    """The device of each unit that ops run in.
+
+    Raises:
+        InputError: a unit's ops are on several devices, or one that follows it is elsewhere.
+    """
+    label = np.array([unit if unit is not None else NOWHERE for unit in units.of_op], dtype=object)
+    inside, found = np.array(units.inside), dict[str, int]()
     for name in units.names:
-        mine = np.flatnonzero(label == name)
-        own = mine[inside[mine]]
+        own = np.flatnonzero((label == name) & inside)
         if len(np.unique(device[own])) > 1:
             raise InputError(_split(program, problem, name, own, device))
-        if len(own) == 0:
-            continue
-        yield name, int(device[own[0]])
-        follows = mine[(device[mine] != device[own[0]]) & ~inside[mine]]
+        if len(own):
+            found[name] = int(device[own[0]])
+    for name, index in found.items():
+        follows = np.flatnonzero((label == name) & ~inside & (device != index))
         if len(follows):
             raise InputError(_astray(program, problem, name, int(follows[0]), device))
+    return found
 
 
 def _split(
     program: Program, problem: Problem, name: str, ops: NDArray[np.intp], device: NDArray[np.int32]
 ) -> str:
-    names = [problem.cluster.devices[d].name for d in np.unique(device[ops]).tolist()]
-    named = {
+    first = {
         problem.cluster.devices[d].name: program.ops[int(ops[device[ops] == d][0])].name
         for d in np.unique(device[ops]).tolist()
     }
-    shown = ", ".join(f"{op} on {where}" for where, op in named.items())
+    shown = ", ".join(f"{op} on {where}" for where, op in first.items())
     return (
-        f"device map: the ops of module {name or program.name!r} are on {' and '.join(names)} "
+        f"device map: the ops of module {name or program.name!r} are on {' and '.join(first)} "
         f"({shown}); {BY_MODULE}, or pin the module"
     )
 
