@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from gnnplace.data.build import build_data as build_data
     from gnnplace.data.datasets import verify as verify_data
     from gnnplace.devicemap.mapping import device_map as device_map
+    from gnnplace.devicemap.rival import accelerate_result as accelerate_result
     from gnnplace.devicemap.walking import check_device_map as check_device_map
     from gnnplace.execution.running import Executed as Executed
     from gnnplace.execution.running import dry_run_placement as dry_run
@@ -111,6 +112,7 @@ ENVIRONMENT = (
 )
 # Verb: module and name there. Imported when first used.
 LATE = {
+    "accelerate_result": ("gnnplace.devicemap.rival", "accelerate_result"),
     "advise": ("gnnplace.explanation.advice", "advise"),
     "Executed": ("gnnplace.execution.running", "Executed"),
     "build_data": ("gnnplace.data.build", "build_data"),
@@ -165,6 +167,7 @@ __all__ = [
     "Executed",
     "Failure",
     "Result",
+    "accelerate_result",
     "advise",
     "as_constraints",
     "build_data",

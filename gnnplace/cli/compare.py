@@ -32,6 +32,7 @@ from gnnplace.report.plans import baseline_lines
 from gnnplace.report.rows import make_row, summary_lines, with_best_bound
 from gnnplace.report.tables import comparison_table
 
+ACCELERATE = "accelerate"  # Hugging Face's package, as a name among those of placers
 SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside a lower bound."
 
 
@@ -42,7 +43,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--placers",
         default="",
-        help=f"The placers, separated by commas; all by default: {', '.join(api.placer_names())}.",
+        help=f"The placers, separated by commas; all by default: {', '.join(api.placer_names())}; "
+        "of a model also accelerate, the device map that Hugging Face's package balances.",
     )
     parser.add_argument(
         "--plans",
@@ -73,7 +75,7 @@ def run(args: Namespace) -> int:
         return _compare_plans(args)
     asked = constraints_of(args)
     few = api.Constraints(max_devices=asked.max_devices)
-    names = names_in(args.placers)
+    names, rival = _names(args, asked)
     for name in names:
         api.make_placer(name)  # a wrong name shows before the work
     if args.objective not in (api.TIME, api.THROUGHPUT):
@@ -90,7 +92,8 @@ def run(args: Namespace) -> int:
         "constraints": few,
         "progress": say,
     }
-    results = api.compare(problem, names or None, **how)
+    results = api.compare(problem, names or None, **how) if names or not args.placers else []
+    results += [api.accelerate_result(args.what, problem)] if rival else []
     rows = with_best_bound([make_row(result) for result in results])
     if args.json:
         print_json({"problem": problem.name, "rows": [row.data() for row in rows]})
@@ -100,6 +103,26 @@ def run(args: Namespace) -> int:
     for line in summary_lines(rows, may_split=asked.max_devices != 1):
         out.print(line, soft_wrap=True)
     return 0
+
+
+def _names(args: Namespace, asked: api.Constraints) -> tuple[list[str], bool]:
+    """The placers that are named, and whether accelerate's map stands beside them.
+
+    Raises:
+        InputError: it is asked for where there is none: of a problem's file, of intervals, or
+            under constraints, which it obeys none of.
+    """
+    names = names_in(args.placers)
+    free = not asked.patterns and asked.max_devices is None and args.objective == api.TIME
+    can = free and not api.is_problem_file(args.what)
+    if ACCELERATE not in names:
+        return names, can and not names
+    if not can:
+        raise InputError(
+            f"placers: {ACCELERATE} maps a model's modules for one step and obeys no constraints "
+            "but memory; give the model, without pins"
+        )
+    return [name for name in names if name != ACCELERATE], True
 
 
 def _compare_intervals(
