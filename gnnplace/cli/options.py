@@ -247,6 +247,13 @@ def add_table(parser: ArgumentParser) -> None:
     )
 
 
+def add_trace(parser: ArgumentParser) -> None:
+    """Where the step is written as a trace."""
+    parser.add_argument(
+        "--trace", default=None, help="A trace.json of the step to write; it opens in Perfetto."
+    )
+
+
 def add_fresh(parser: ArgumentParser) -> None:
     """Whether what is profiled is taken from the cache."""
     parser.add_argument(

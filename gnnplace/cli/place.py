@@ -31,6 +31,7 @@ from gnnplace.cli.options import (
     add_placer_options,
     add_search_options,
     add_table,
+    add_trace,
     capture_options,
     cluster_help,
     constraints_of,
@@ -54,6 +55,8 @@ from gnnplace.report.intervals import interval_keys
 from gnnplace.report.module_tables import check_table, placement_rows, write_table
 from gnnplace.report.placed import advice_lines
 from gnnplace.report.tables import memory_lines
+from gnnplace.report.timeline import from_simulation
+from gnnplace.report.trace import write_trace
 
 if TYPE_CHECKING:
     from gnnplace.sizes import Size
@@ -86,6 +89,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_constraints(parser)
     add_by_module(parser)
     add_table(parser)
+    add_trace(parser)
 
 
 def run(args: Namespace) -> int:
@@ -94,6 +98,7 @@ def run(args: Namespace) -> int:
     check_output(args.table)
     check_table(args.table)
     check_output(args.problem)
+    check_output(args.trace)
     check_device_map(args)
     api.check_budget(args.budget)
     asked = constraints_of(args)
@@ -125,8 +130,7 @@ def run(args: Namespace) -> int:
     if args.problem is not None:
         write_json(args.problem, problem_to_data(problem) | captured_as(args, options))
     write_json(args.output, data | captured_as(args, options))
-    if args.table is not None:
-        write_table(args.table, *placement_rows(problem, result.placement))
+    _write_views(args, problem, result)
     if mapped is not None:
         write_text(args.device_map, json.dumps(mapped, indent=1) + "\n")
     out = console(args.output)
@@ -134,6 +138,14 @@ def run(args: Namespace) -> int:
     for line in _lines(args, problem, result, asked):
         out.print(line, soft_wrap=True)
     return 0
+
+
+def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
+    """The answer as a table and as a trace, where they are asked for."""
+    if args.table is not None:
+        write_table(args.table, *placement_rows(problem, result.placement))
+    if args.trace is not None:
+        write_trace(args.trace, [from_simulation(problem, result.simulation, result.placer)])
 
 
 def _lines(

@@ -6,10 +6,12 @@ import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, print_json, say_idle
-from gnnplace.cli.options import add_json
+from gnnplace.cli.console import check_output, console, print_json, say_idle
+from gnnplace.cli.options import add_json, add_trace
 from gnnplace.problem import read_problem
 from gnnplace.report.tables import simulation_table
+from gnnplace.report.timeline import from_simulation
+from gnnplace.report.trace import write_trace
 from gnnplace.report.units import seconds_text
 
 SUMMARY = "Predicts step time and memory of a placement; infeasible is an answer."
@@ -19,14 +21,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("problem", help="The problem file.")
     parser.add_argument("placement", help="The placement file.")
+    add_trace(parser)
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
     """Predicts a placement's step."""
+    check_output(args.trace)
     placement, problem = api.read_placement_for(args.placement, read_problem(args.problem))
     say_idle(problem)
     simulation = api.simulate(problem, placement)
+    if args.trace is not None:
+        named = placement.placer or "placement"
+        write_trace(args.trace, [from_simulation(problem, simulation, named)])
     finite = np.isfinite(simulation.step_time)
     if args.json:
         names = [device.name for device in problem.cluster.devices]
