@@ -17,7 +17,8 @@ names whole. An op of a module around several units that reads what several of t
 
 What else is between units runs where its first operand is. Of the model's inputs, those with
 fractions count as arguments too; whole numbers (indices, masks), and tensors made from nothing,
-are taken to be wherever they are needed. ``walking`` runs the model's own code to check the answer.
+are taken to be wherever they are needed, and counted where the first unit is. ``walking`` runs the
+model's own code to check the answer.
 
 Complexity: O(ops x depth of the modules).
 """
@@ -45,12 +46,14 @@ class Units:
         names: qualified names of the units, in the order of capture; "" is the whole model.
         of_op: unit on whose device each op of the program runs; None where that is any. [num_ops]
         inside: whether the op is the unit's own code, not that of a module around. [num_ops]
+        free: whether the op is the model's own and may be anywhere. [num_ops]
         ties: pairs of units that must share a device, and why.
     """
 
     names: tuple[str, ...]
     of_op: tuple[str | None, ...]
     inside: tuple[bool, ...]
+    free: tuple[bool, ...]
     ties: tuple[tuple[str, str, str], ...]
 
     @cached_property
@@ -66,8 +69,10 @@ class Units:
 
     @cached_property
     def labels(self) -> tuple[str | None, ...]:
-        """The class of each op; None of one that may be anywhere. [num_ops]"""
-        return tuple(None if unit is None else self.classes[unit] for unit in self.of_op)
+        """The class of each op, the first one's if it is free; None of the loss's. [num_ops]"""
+        first = next((unit for unit in self.of_op if unit is not None), None)
+        units = (first if free else unit for unit, free in zip(self.of_op, self.free, strict=True))
+        return tuple(None if unit is None else self.classes[unit] for unit in units)
 
 
 def find_units(program: Program, no_split: Iterable[str] = ()) -> Units:
@@ -211,7 +216,11 @@ class _Walk:
         ]
         found = tuple(dict.fromkeys(name for name in names if name is not None))
         of_op = [None if home == INPUTS else home for home in self._of_op]
-        return Units(found, tuple(of_op), tuple(inside), tuple(self._ties))
+        free = [
+            unit is None and op.phase == FORWARD and self._mine(op)
+            for unit, op in zip(of_op, self.program.ops, strict=True)
+        ]
+        return Units(found, tuple(of_op), tuple(inside), tuple(free), tuple(self._ties))
 
 
 def _is_known(home: str | None) -> bool:
