@@ -248,9 +248,15 @@ def add_table(parser: ArgumentParser) -> None:
 
 
 def add_trace(parser: ArgumentParser) -> None:
-    """Where the step is written as a trace."""
+    """Where the step is written, for Perfetto and for simulators that read Chakra."""
     parser.add_argument(
         "--trace", default=None, help="A trace.json of the step to write; it opens in Perfetto."
+    )
+    parser.add_argument(
+        "--chakra",
+        default=None,
+        metavar="FOLDER",
+        help="A folder for the step as Chakra execution traces in JSON, one a device.",
     )
 
 

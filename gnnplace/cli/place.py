@@ -51,6 +51,7 @@ from gnnplace.placement import (
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem, problem_to_data
+from gnnplace.report.chakra import write_chakra
 from gnnplace.report.intervals import interval_keys
 from gnnplace.report.module_tables import check_table, placement_rows, write_table
 from gnnplace.report.placed import advice_lines
@@ -146,6 +147,8 @@ def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
         write_table(args.table, *placement_rows(problem, result.placement))
     if args.trace is not None:
         write_trace(args.trace, [from_simulation(problem, result.simulation, result.placer)])
+    if args.chakra is not None:
+        write_chakra(args.chakra, problem, result.simulation)
 
 
 def _lines(

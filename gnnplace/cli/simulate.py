@@ -9,6 +9,7 @@ from gnnplace import api
 from gnnplace.cli.console import check_output, console, print_json, say_idle
 from gnnplace.cli.options import add_json, add_trace
 from gnnplace.problem import read_problem
+from gnnplace.report.chakra import write_chakra
 from gnnplace.report.tables import simulation_table
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
@@ -34,6 +35,8 @@ def run(args: Namespace) -> int:
     if args.trace is not None:
         named = placement.placer or "placement"
         write_trace(args.trace, [from_simulation(problem, simulation, named)])
+    if args.chakra is not None:
+        write_chakra(args.chakra, problem, simulation)
     finite = np.isfinite(simulation.step_time)
     if args.json:
         names = [device.name for device in problem.cluster.devices]

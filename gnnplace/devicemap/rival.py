@@ -134,14 +134,11 @@ def on_devices(problem: Problem, by_module: Mapping[str, int]) -> NDArray[np.int
     """
     graph = problem.graph
     chosen = [_device_of(module or "", by_module) for module in problem.module]
-    before: list[list[int]] = [[] for _ in range(problem.num_ops)]
-    for tensor, producer in enumerate(graph.producer.tolist()):
-        for op in graph.consumer[slice(*graph.consumer_offset[tensor : tensor + 2])].tolist():
-            before[op].append(producer)
     votes: list[Counter[int]] = [Counter() for _ in range(problem.num_units)]
     for op in graph.topological_order.tolist():
         if chosen[op] is None:
-            chosen[op] = next((chosen[p] for p in before[op] if chosen[p] is not None), None)
+            before = (chosen[p] for p in graph.predecessors(op).tolist())
+            chosen[op] = next((device for device in before if device is not None), None)
         if (device := chosen[op]) is not None:
             votes[problem.unit_of[op]][device] += 1
     most = [vote.most_common(1)[0][0] if vote else 0 for vote in votes]

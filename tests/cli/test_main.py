@@ -149,7 +149,9 @@ def test_convert_compare_report(tmp_path, capsys):
     for given in (["place", problem, "-o", placed[0], "--budget", "0"], ["simulate", problem]):
         trace.unlink()
         more = placed[:1] if given[0] == "simulate" else ["--placer", "heft"]
-        assert run([*given, *more, "--trace", str(trace)]) == 0
+        chakra = ["--chakra", str(tmp_path / f"{given[0]}-traces")]
+        assert run([*given, *more, *chakra, "--trace", str(trace)]) == 0
+        assert (tmp_path / f"{given[0]}-traces" / "rank.1.json").is_file()
         assert json.loads(trace.read_text())["traceEvents"]
 
 
