@@ -57,7 +57,12 @@ def check_device_map(
         InputError: an op would mix devices; names the module whose code it is. Or the map leaves a
             parameter without a device.
     """
-    workload = workload_of(model, inputs, loss, fake=True)
+    try:
+        workload = workload_of(model, inputs, loss, fake=True)
+    except InputError as error:
+        if isinstance(model, str):
+            return str(error)  # it may be made once in a process
+        raise
     model = workload.model
     homes, main = _homes(model, device_map), _main(device_map)
     args, kwargs = _given(workload)

@@ -43,6 +43,7 @@ def test_five_tasks(tmp_path, capsys):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.campaign
 def test_accelerate(tmp_path, capsys):
     """The map has the modules that the page shows; what is refused is refused so."""
     assert run_page("howto/accelerate.md", tmp_path, capsys)

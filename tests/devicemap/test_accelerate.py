@@ -16,8 +16,9 @@ from gnnplace.errors import InputError
 from gnnplace.tracing import capture
 from gnnplace.tracing.claimed import Claims
 from gnnplace.tracing.claimed_python import unguarded
-from tests.devicemap.small import IDS, build, captured, placed
+from tests.devicemap.small import build, captured, placed
 
+IDS = build()[1]
 SPREAD = {"words": 1, "places": 1, "blocks.0": 0, "blocks.1": 2, "blocks.2": 1, "head": 3}
 SPLIT = {"words": 0, "places": 0, "blocks.0.norm": 0, "blocks.0.up": 1, "blocks.0.down": 1}
 REST = {"blocks.1": 1, "blocks.2": 1, "head": 1, "unread": 1}
