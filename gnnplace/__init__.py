@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from gnnplace.api import build_data as build_data
     from gnnplace.api import calibrate as calibrate
     from gnnplace.api import capture as capture
+    from gnnplace.api import check_device_map as check_device_map
     from gnnplace.api import check_fidelity as check_fidelity
     from gnnplace.api import choose_microbatches as choose_microbatches
     from gnnplace.api import compare as compare
     from gnnplace.api import compare_intervals as compare_intervals
     from gnnplace.api import constrained as constrained
     from gnnplace.api import convert as convert
+    from gnnplace.api import device_map as device_map
     from gnnplace.api import difference as difference
     from gnnplace.api import environment as environment
     from gnnplace.api import execute as execute
@@ -72,12 +74,14 @@ VERBS = (
     "build_data",
     "calibrate",
     "capture",
+    "check_device_map",
     "check_fidelity",
     "choose_microbatches",
     "compare",
     "compare_intervals",
     "constrained",
     "convert",
+    "device_map",
     "difference",
     "environment",
     "execute",

@@ -17,6 +17,7 @@ from gnnplace.cluster.machine import machine, versions
 from gnnplace.constraints import Constraints as Constraints
 from gnnplace.constraints import as_constraints as as_constraints
 from gnnplace.constraints import constrained as constrained
+from gnnplace.constraints import limited as limited
 from gnnplace.constraints import read_constraints as read_constraints
 from gnnplace.constraints.constraints import Given
 from gnnplace.constraints.headroom import check_headroom as check_headroom
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
     from gnnplace.bench import summarise as summarise
     from gnnplace.data.build import build_data as build_data
     from gnnplace.data.datasets import verify as verify_data
+    from gnnplace.devicemap.mapping import device_map as device_map
+    from gnnplace.devicemap.rival import accelerate_result as accelerate_result
+    from gnnplace.devicemap.walking import check_device_map as check_device_map
     from gnnplace.execution.running import Executed as Executed
     from gnnplace.execution.running import dry_run_placement as dry_run
     from gnnplace.execution.running import eager_times as eager_times
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
     from gnnplace.pipelines.plans import plan_model as plan
     from gnnplace.pipelines.run.workers import run_plan as run_plan
     from gnnplace.profiling.cache import measured_anew as measured_anew
+    from gnnplace.profiling.problems import capture_for as capture_for
     from gnnplace.profiling.problems import estimated_problem as estimated_problem
     from gnnplace.profiling.problems import profile_model as profile
     from gnnplace.profiling.problems import read_or_profile as read_or_profile
@@ -108,14 +113,18 @@ ENVIRONMENT = (
 )
 # Verb: module and name there. Imported when first used.
 LATE = {
+    "accelerate_result": ("gnnplace.devicemap.rival", "accelerate_result"),
     "advise": ("gnnplace.explanation.advice", "advise"),
     "Executed": ("gnnplace.execution.running", "Executed"),
     "build_data": ("gnnplace.data.build", "build_data"),
     "calibrate": ("gnnplace.fidelity.fitting", "calibrate"),
     "capture": ("gnnplace.tracing.models", "capture_model"),
+    "capture_for": ("gnnplace.profiling.problems", "capture_for"),
+    "check_device_map": ("gnnplace.devicemap.walking", "check_device_map"),
     "check_fidelity": ("gnnplace.studies.fidelity", "check_fidelity"),
     "choose_microbatches": ("gnnplace.sizes", "choose_microbatches"),
     "compare_plans": ("gnnplace.pipelines.plans", "compare_plans"),
+    "device_map": ("gnnplace.devicemap.mapping", "device_map"),
     "dry_run": ("gnnplace.execution.running", "dry_run_placement"),
     "eager_times": ("gnnplace.execution.running", "eager_times"),
     "estimated_problem": ("gnnplace.profiling.problems", "estimated_problem"),
@@ -160,13 +169,16 @@ __all__ = [
     "Executed",
     "Failure",
     "Result",
+    "accelerate_result",
     "advise",
     "as_constraints",
     "build_data",
     "caches",
     "calibrate",
     "capture",
+    "capture_for",
     "check_budget",
+    "check_device_map",
     "check_fidelity",
     "check_headroom",
     "choose_microbatches",
@@ -175,6 +187,7 @@ __all__ = [
     "compare_plans",
     "constrained",
     "convert",
+    "device_map",
     "difference",
     "dry_run",
     "eager_times",
@@ -186,6 +199,7 @@ __all__ = [
     "explain",
     "is_problem_file",
     "is_warm",
+    "limited",
     "make_placer",
     "measured_anew",
     "on_cluster",

@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from gnnplace.constraints import as_constraints, constrained
-from gnnplace.constraints.headroom import with_headroom
+from gnnplace.constraints import as_constraints, constrained, limited
 from gnnplace.data.captured import CapturedStore, captured_problem, shipped_store
 from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.data.random_clusters import CLUSTERS
@@ -160,7 +159,7 @@ class ProblemEntry(Schema):
             raise InputError(f"network {self.network!r}: only suites of kind shard have networks")
         asked = as_constraints(self.constraints)
         if self.model is not None:
-            return with_headroom(self._profiled(self.model), asked.headroom)
+            return limited(self._profiled(self.model), asked)
         return constrained(self._unconstrained(folder), asked)
 
     def _unconstrained(self, folder: Path) -> Problem:

@@ -10,6 +10,7 @@ from gnnplace import api
 from gnnplace.cli.console import check_output, console, names_in, print_json, print_lines
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
+    add_by_module,
     add_capture_options,
     add_constraints,
     add_fresh,
@@ -32,6 +33,7 @@ from gnnplace.report.plans import baseline_lines
 from gnnplace.report.rows import make_row, summary_lines, with_best_bound
 from gnnplace.report.tables import comparison_table
 
+ACCELERATE = "accelerate"  # Hugging Face's package, as a name among those of placers
 SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside a lower bound."
 
 
@@ -42,7 +44,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--placers",
         default="",
-        help=f"The placers, separated by commas; all by default: {', '.join(api.placer_names())}.",
+        help=f"The placers, separated by commas; all by default: {', '.join(api.placer_names())}; "
+        "of a model also accelerate, the device map that Hugging Face's package balances.",
     )
     parser.add_argument(
         "--plans",
@@ -63,6 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_capture_options(parser)
     add_headroom(parser)
     add_constraints(parser)
+    add_by_module(parser)
     add_fresh(parser)
 
 
@@ -74,13 +78,13 @@ def run(args: Namespace) -> int:
         return _compare_plans(args)
     asked = constraints_of(args)
     few = api.Constraints(max_devices=asked.max_devices)
-    names = names_in(args.placers)
+    names, rival = _names(args, asked)
     for name in names:
         api.make_placer(name)  # a wrong name shows before the work
     if args.objective not in (api.TIME, api.THROUGHPUT):
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
     problem = read_problem_of(args, capture_options(args, constraints=asked.patterns))
-    problem = api.with_headroom(problem, asked.headroom)
+    problem = api.limited(problem, asked)
     api.warm(names or None, progress=say, num_ops=problem.num_ops)
     title = f"{problem.name} on {problem.num_devices} devices"
     if args.objective == api.THROUGHPUT:
@@ -91,7 +95,8 @@ def run(args: Namespace) -> int:
         "constraints": few,
         "progress": say,
     }
-    results = api.compare(problem, names or None, **how)
+    results = api.compare(problem, names or None, **how) if names or not args.placers else []
+    results += [api.accelerate_result(args.what, problem)] if rival else []
     rows = with_best_bound([make_row(result) for result in results])
     if args.html is not None:
         api.write_page(args.html, problem, results)
@@ -110,6 +115,26 @@ def _check_html(args: Namespace) -> None:
     check_output(args.html)
     if args.html is not None and (args.plans or args.objective != api.TIME):
         raise InputError("--html: shows placements of one step; plan --html shows a joint plan")
+
+
+def _names(args: Namespace, asked: api.Constraints) -> tuple[list[str], bool]:
+    """The placers that are named, and whether accelerate's map stands beside them.
+
+    Raises:
+        InputError: it is asked for where there is none: of a problem's file, of intervals, or
+            under constraints, which it obeys none of.
+    """
+    names = names_in(args.placers)
+    free = not asked.patterns and asked.max_devices is None and args.objective == api.TIME
+    can = free and not api.is_problem_file(args.what)
+    if ACCELERATE not in names:
+        return names, can and not names
+    if not can:
+        raise InputError(
+            f"placers: {ACCELERATE} maps a model's modules for one step and obeys no constraints "
+            "but memory; give the model, without pins"
+        )
+    return [name for name in names if name != ACCELERATE], True
 
 
 def _compare_intervals(

@@ -108,8 +108,29 @@ def add_constraints(parser: ArgumentParser, *, limits: bool = True) -> None:
         "--constraints",
         type=str | None,
         default=None,
-        help="A YAML file with pin, forbid, together, headroom and max_devices.",
+        help="A YAML file with pin, forbid, together, headroom, max_devices, by_module, no_split, "
+        "max_memory.",
     )
+
+
+def add_by_module(parser: ArgumentParser) -> None:
+    """Declares what is asked of modules as wholes, and of memory, in accelerate's words."""
+    parser.add_argument(
+        "--by-module",
+        action="store_true",
+        help="Place modules, not ops: every op is where accelerate's hooks would run it.",
+    )
+    for name, metavar, told in (
+        ("no-split", "CLASS", "A class whose modules are on one device each, as GPT2Block."),
+        ("max-memory", "DEVICE=BYTES", "What a device has at most, as gpu:0=10GiB or 0=10GiB."),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            action="append",
+            default=None,
+            metavar=metavar,
+            help=f"{told} Repeatable.",
+        )
 
 
 def constraints_of(args: Namespace, **changed: Any) -> Constraints:
@@ -122,6 +143,9 @@ def constraints_of(args: Namespace, **changed: Any) -> Constraints:
         together=args.together or (),
         headroom=headroom,
         max_devices=getattr(args, "max_devices", None),
+        by_module=getattr(args, "by_module", False),
+        no_split=getattr(args, "no_split", None) or (),
+        max_memory=getattr(args, "max_memory", None) or (),
     )
 
 
@@ -227,6 +251,19 @@ def add_html(parser: ArgumentParser, what: str) -> None:
     """Where a page about the answer is written; ``check_output`` before the work."""
     parser.add_argument(
         "--html", default=None, metavar="FILE", help=f"A page to write, as page.html: {what}."
+    )
+
+
+def add_trace(parser: ArgumentParser) -> None:
+    """Where the step is written, for Perfetto and for simulators that read Chakra."""
+    parser.add_argument(
+        "--trace", default=None, help="A trace.json of the step to write; it opens in Perfetto."
+    )
+    parser.add_argument(
+        "--chakra",
+        default=None,
+        metavar="FOLDER",
+        help="A folder for the step as Chakra execution traces in JSON, one a device.",
     )
 
 

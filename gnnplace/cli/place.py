@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -11,8 +12,15 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console, correction, say_idle
+from gnnplace.cli.device_maps import (
+    add_device_map,
+    captured_program,
+    check_device_map,
+    device_map_of,
+)
 from gnnplace.cli.options import (
     AUTO,
+    add_by_module,
     add_calibration,
     add_capture_options,
     add_constraints,
@@ -24,6 +32,7 @@ from gnnplace.cli.options import (
     add_placer_options,
     add_search_options,
     add_table,
+    add_trace,
     capture_options,
     cluster_help,
     constraints_of,
@@ -33,7 +42,7 @@ from gnnplace.cli.options import (
 )
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
-from gnnplace.files import in_place, read_json, write_json
+from gnnplace.files import in_place, read_json, write_json, write_text
 from gnnplace.placement import (
     CLUSTER_KEY,
     CONSTRAINTS_KEY,
@@ -43,13 +52,17 @@ from gnnplace.placement import (
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem, problem_to_data
+from gnnplace.report.chakra import write_chakra
 from gnnplace.report.intervals import interval_keys
 from gnnplace.report.module_tables import check_table, placement_rows, write_table
 from gnnplace.report.placed import advice_lines
 from gnnplace.report.tables import memory_lines
+from gnnplace.report.timeline import from_simulation
+from gnnplace.report.trace import write_trace
 
 if TYPE_CHECKING:
     from gnnplace.sizes import Size
+    from gnnplace.tracing.program import Program
 
 ADVISING = 1.0  # seconds, at most, for what else is worth trying
 LONG, MANY_OPS = 10.0, 20_000  # seconds of search, and ops, of which a line tells
@@ -63,6 +76,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_placer_options(parser)
     add_objective(parser)
     add_output(parser, "The file to write, such as placement.json.")
+    add_device_map(parser)
     parser.add_argument(
         "--problem",
         default=None,
@@ -75,8 +89,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_calibration(parser)
     add_headroom(parser)
     add_constraints(parser)
+    add_by_module(parser)
     add_table(parser)
     add_html(parser, "timeline, memory, why each op is where it is and what it waits for")
+    add_trace(parser)
 
 
 def run(args: Namespace) -> int:
@@ -86,6 +102,8 @@ def run(args: Namespace) -> int:
     check_output(args.html)
     check_table(args.table)
     check_output(args.problem)
+    check_output(args.trace)
+    check_device_map(args)
     api.check_budget(args.budget)
     asked = constraints_of(args)
     given = placer_options(args)
@@ -93,7 +111,7 @@ def run(args: Namespace) -> int:
     calibrated = correction(args.calibration)
 
     def correct(found: Problem) -> Problem:
-        return api.with_headroom(calibrated(found), asked.headroom)
+        return api.limited(calibrated(found), asked)
 
     place = partial(
         api.place,
@@ -105,7 +123,9 @@ def run(args: Namespace) -> int:
         **given,
     )
     captured = capture_options(args, constraints=asked.patterns)
-    options, problem, result = _placed(args, captured, place, correct)
+    program = captured_program(args, captured)
+    options, problem, result = _placed(args, captured, place, correct, program)
+    mapped = device_map_of(args, program, problem, result.placement)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
     if api.is_problem_file(args.what):
         data |= own_fingerprint(args, options)
@@ -114,15 +134,26 @@ def run(args: Namespace) -> int:
     if args.problem is not None:
         write_json(args.problem, problem_to_data(problem) | captured_as(args, options))
     write_json(args.output, data | captured_as(args, options))
-    if args.table is not None:
-        write_table(args.table, *placement_rows(problem, result.placement))
+    _write_views(args, problem, result)
     if args.html is not None:
         api.write_page(args.html, problem, [result])
+    if mapped is not None:
+        write_text(args.device_map, json.dumps(mapped, indent=1) + "\n")
     out = console(args.output)
     out.print(f"{result}; written to {args.output}", soft_wrap=True)
     for line in _lines(args, problem, result, asked):
         out.print(line, soft_wrap=True)
     return 0
+
+
+def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
+    """The answer as a table and as a trace, where they are asked for."""
+    if args.table is not None:
+        write_table(args.table, *placement_rows(problem, result.placement))
+    if args.trace is not None:
+        write_trace(args.trace, [from_simulation(problem, result.simulation, result.placer)])
+    if args.chakra is not None:
+        write_chakra(args.chakra, problem, result.simulation)
 
 
 def _lines(
@@ -148,12 +179,13 @@ def _placed(
     options: api.CaptureOptions,
     place: Place,
     correct: Callable[[Problem], Problem],
+    program: Program | None = None,
 ) -> tuple[api.CaptureOptions, Problem, Result]:
     if args.microbatches == AUTO:
         chosen = _chosen_size(args, options, place, correct)
         assert chosen.result is not None
         return chosen.options, chosen.problem, chosen.result
-    problem = correct(read_problem_of(args, options))
+    problem = correct(read_problem_of(args, options, program))
     with _meanwhile(args, options, problem.num_ops):
         api.warm([args.placer], args.objective, say, problem.num_ops)
     _say_search(args, problem)
@@ -207,8 +239,18 @@ def captured_as(args: Namespace, options: api.CaptureOptions) -> dict[str, Any]:
     return {OPTIONS_KEY: known} if known else {}
 
 
-def read_problem_of(args: Namespace, options: api.CaptureOptions) -> Problem:
-    """The problem of a file, or of a model; torch is needed for a model alone."""
+def read_problem_of(
+    args: Namespace, options: api.CaptureOptions, program: Program | None = None
+) -> Problem:
+    """The problem of a file, or of a model; torch is needed for a model alone.
+
+    Args:
+        args: with what was named, and the cluster.
+        options: how the model is captured.
+        program: the model, if it has been captured already.
+    """
+    if program is not None:
+        return api.profile(program, args.cluster or AUTO, options=options, progress=say)
     if api.is_problem_file(args.what):
         problem = api.read_on_cluster(args.what, args.cluster, options.microbatches)
         say_idle(problem)

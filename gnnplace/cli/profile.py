@@ -8,6 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 from gnnplace import api
 from gnnplace.cli.console import check_output, console, correction
 from gnnplace.cli.options import (
+    add_by_module,
     add_calibration,
     add_capture_options,
     add_constraints,
@@ -45,6 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_fresh(parser)
     add_calibration(parser)
     add_constraints(parser, limits=False)
+    add_by_module(parser)
 
 
 def run(args: Namespace) -> int:
@@ -63,7 +65,7 @@ def run(args: Namespace) -> int:
         table=args.table,
         progress=say,
     )
-    problem = api.with_headroom(correct(profiled), asked.headroom)
+    problem = api.limited(correct(profiled), asked)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     share = float(problem.estimated.mean())
     origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"

@@ -9,12 +9,15 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console, print_json, say_idle
-from gnnplace.cli.options import add_html, add_json
-from gnnplace.problem import read_problem
+from gnnplace.cli.options import add_html, add_json, add_trace
+from gnnplace.problem import Problem, read_problem
+from gnnplace.report.chakra import write_chakra
 from gnnplace.report.placements import write_placements
 from gnnplace.report.tables import simulation_table
 from gnnplace.report.timeline import from_simulation
+from gnnplace.report.trace import write_trace
 from gnnplace.report.units import seconds_text
+from gnnplace.simulation import Simulation
 
 SUMMARY = "Predicts step time and memory of a placement; infeasible is an answer."
 
@@ -23,6 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("problem", help="The problem file.")
     parser.add_argument("placement", help="The placement file.")
+    add_trace(parser)
     add_json(parser)
     add_html(parser, "timeline, memory, where each device's seconds go")
 
@@ -30,12 +34,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Predicts a placement's step."""
     check_output(args.html)
+    check_output(args.trace)
     placement, problem = api.read_placement_for(args.placement, read_problem(args.problem))
     say_idle(problem)
     simulation = api.simulate(problem, placement)
-    if args.html is not None:
-        name = placement.placer or Path(args.placement).stem
-        write_placements(args.html, problem, [from_simulation(problem, simulation, name)])
+    _write_views(args, problem, simulation, placement.placer or Path(args.placement).stem)
     finite = np.isfinite(simulation.step_time)
     if args.json:
         names = [device.name for device in problem.cluster.devices]
@@ -53,3 +56,13 @@ def run(args: Namespace) -> int:
     for fault in simulation.faults:
         out.print(f"infeasible: {fault}", soft_wrap=True)
     return 0
+
+
+def _write_views(args: Namespace, problem: Problem, simulation: Simulation, name: str) -> None:
+    """The step as files of other programs."""
+    if args.html is not None:
+        write_placements(args.html, problem, [from_simulation(problem, simulation, name)])
+    if args.trace is not None:
+        write_trace(args.trace, [from_simulation(problem, simulation, name)])
+    if args.chakra is not None:
+        write_chakra(args.chakra, problem, simulation)

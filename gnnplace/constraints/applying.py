@@ -1,8 +1,9 @@
 """Constraints on what is placed: pins, forbids and colocation classes, and borders of groups.
 
 A pin to one device is a problem's ``pin``, any other pin and every forbid its ``forbid``; ops that
-stay together are one colocation class, with all classes that meet in it. Headroom is the devices'
-``reserve``. How many devices are used at most is no property of a problem: see ``subclusters``.
+stay together are one colocation class, with all classes that meet in it; by module, what is in or
+follows one unit of the model is such a set. Headroom is the devices' ``reserve``. How many devices
+are used at most is no property of a problem: see ``subclusters``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from gnnplace.cluster import Cluster
 from gnnplace.constraints.constraints import Constraints, Rule
 from gnnplace.constraints.headroom import with_headroom
 from gnnplace.constraints.matching import Matched, Names, devices_matched
-from gnnplace.errors import InfeasibleError
+from gnnplace.constraints.max_memory import with_max_memory
+from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.problem import Problem
 
 BoolArray = NDArray[np.bool_]
@@ -103,6 +105,7 @@ def resolve(
     modules: Sequence[str | None],
     ops: Sequence[str],
     progress: Progress | None = None,
+    units: Sequence[str | None] | None = None,
 ) -> Resolved:
     """What constraints match.
 
@@ -111,11 +114,15 @@ def resolve(
         modules: module of each op, or None. [n]
         ops: name of each op. [n]
         progress: called with a line for each pattern: how many modules and ops it matches.
+        units: by module, what each op shares its device with; None where that is nothing. [n]
 
     Raises:
-        InputError: a pattern matches nothing; shows names that are like it.
+        InputError: a pattern matches nothing; shows names that are like it. Or the answer is to be
+            by module, and nobody knows the model.
     """
     names = Names(modules, ops)
+    if units is None and (constraints.by_module or constraints.no_split):
+        raise InputError("by-module, no-split: a problem's file has no modules; give the model")
     resolved = Resolved(
         tuple((names.matched(rule.pattern, f"pin {rule}"), rule) for rule in constraints.pin),
         tuple((names.matched(rule.pattern, f"forbid {rule}"), rule) for rule in constraints.forbid),
@@ -124,7 +131,14 @@ def resolve(
     for matched in resolved.matched if progress is not None else ():
         assert progress is not None
         progress(str(matched))
-    return resolved
+    return replace(resolved, together=(*resolved.together, *_units(units or ())))
+
+
+def _units(units: Sequence[str | None]) -> list[Matched]:
+    """The ops of each unit."""
+    given = np.array([name if name is not None else "\0" for name in units], dtype=object)
+    names = dict.fromkeys(name for name in units if name is not None)
+    return [Matched(name or "model", given == name, 1) for name in names]
 
 
 def _any_of(names: Names, patterns: Sequence[str]) -> Matched:
@@ -148,11 +162,23 @@ def constrained(
         InputError: a pattern or device matches nothing.
         InfeasibleError: constraints leave an op, or ops that share a device, no device.
     """
-    if constraints.pin or constraints.forbid or constraints.together:
+    known = (problem.captured or {}).get("constraints") or {}
+    if known.get("by_module") or known.get("no_split"):
+        constraints = replace(constraints, by_module=False, no_split=())  # its classes say so
+    if constraints.patterns:
         resolved = resolve(constraints, problem.module, problem.graph.names, progress)
         together = replace(problem, colocate=resolved.classes(problem.colocate))
         problem = on_devices(together, resolved)
-    return with_headroom(problem, constraints.headroom)
+    return limited(problem, constraints)
+
+
+def limited(problem: Problem, constraints: Constraints) -> Problem:
+    """The problem with what is asked of its devices' memory: most of all, and headroom in it.
+
+    Raises:
+        InputError: no such device, or more headroom than a device has.
+    """
+    return with_headroom(with_max_memory(problem, constraints.max_memory), constraints.headroom)
 
 
 def on_devices(problem: Problem, resolved: Resolved) -> Problem:

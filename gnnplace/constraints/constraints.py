@@ -1,13 +1,16 @@
 """``Constraints``: what a user asks of an answer; from words, a mapping or a YAML file.
 
 A pattern is a shell's (``*``, ``?``, ``[…]``) over dotted module names, case and all; ``matching``
-says what it matches. Devices are names or patterns over them. A file has the same five keys::
+says what it matches. Devices are names or patterns over them. A file has the same keys::
 
     pin: {"encoder.*": "gpu:0", "head": ["gpu:0", "gpu:1"]}   # on one of these
     forbid: {"embed": "gpu:1"}                                # on none of these
     together: [["embed", "head"]]                             # on one device
     headroom: 10%
     max_devices: 2
+    by_module: true                     # modules are whole: what a device map can say
+    no_split: [GPT2Block]               # and so is every module of these classes
+    max_memory: {0: 10GiB, "gpu:1": 20GB}
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from pydantic import Field
 
 from gnnplace.constraints.headroom import check_headroom
 from gnnplace.errors import InputError
-from gnnplace.files import Schema, parse, read_yaml
+from gnnplace.files import Schema, parse, read_size, read_yaml
 
 EVERY = "*"  # device pattern
 
@@ -47,6 +50,9 @@ class Constraints:
         together: patterns whose modules share one device.
         headroom: what stays free on every device, as ``with_headroom`` takes it; None: nothing.
         max_devices: devices that are used at most; None: all may be.
+        by_module: every op is where its module is, as a device map of accelerate has it.
+        no_split: names of classes whose modules are on one device each.
+        max_memory: bytes that a device has at most, by its name or its number.
     """
 
     pin: tuple[Rule, ...] = ()
@@ -54,6 +60,9 @@ class Constraints:
     together: tuple[tuple[str, ...], ...] = ()
     headroom: str | None = None
     max_devices: int | None = None
+    by_module: bool = False
+    no_split: tuple[str, ...] = ()
+    max_memory: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         check_headroom(self.headroom)
@@ -66,18 +75,22 @@ class Constraints:
     @property
     def patterns(self) -> Constraints:
         """What is asked of modules."""
-        return replace(self, headroom=None, max_devices=None)
+        return replace(self, headroom=None, max_devices=None, max_memory=())
 
     @property
     def limits(self) -> Constraints:
         """What is asked of devices alone."""
-        return Constraints(headroom=self.headroom, max_devices=self.max_devices)
+        return Constraints(
+            headroom=self.headroom, max_devices=self.max_devices, max_memory=self.max_memory
+        )
 
     @property
     def borders(self) -> Constraints:
         """The same borders between modules, without a word about devices."""
         rules = tuple(Rule(rule.pattern, (EVERY,)) for rule in (*self.pin, *self.forbid))
-        return Constraints(pin=rules, together=self.together)
+        return Constraints(
+            pin=rules, together=self.together, by_module=self.by_module, no_split=self.no_split
+        )
 
     def to_data(self) -> dict[str, Any]:
         """The data of a constraints file, without what is not asked."""
@@ -88,8 +101,14 @@ class Constraints:
                 known += [device for device in rule.devices if device not in known]
         if self.together:
             data["together"] = [list(patterns) for patterns in self.together]
-        limits = {"headroom": self.headroom, "max_devices": self.max_devices}
-        return data | {key: value for key, value in limits.items() if value is not None}
+        rest: dict[str, Any] = {
+            "headroom": self.headroom,
+            "max_devices": self.max_devices,
+            "by_module": self.by_module or None,
+            "no_split": list(self.no_split) or None,
+            "max_memory": dict(self.max_memory) or None,
+        }
+        return data | {key: value for key, value in rest.items() if value is not None}
 
 
 Names: TypeAlias = str | list[str]
@@ -104,6 +123,9 @@ class ConstraintsFile(Schema):
     together: list[Names] = Field(default_factory=list)
     headroom: str | int | float | None = None
     max_devices: Annotated[int, Field(ge=1)] | None = None
+    by_module: bool = False
+    no_split: Names = Field(default_factory=list)
+    max_memory: dict[int | str, int | float | str] = Field(default_factory=dict)
 
 
 def as_constraints(given: Given | None) -> Constraints:
@@ -140,7 +162,22 @@ def _from_data(data: Any, source: str) -> Constraints:
         together=tuple(_names(patterns) for patterns in file.together),
         headroom=headroom,
         max_devices=file.max_devices,
+        by_module=file.by_module,
+        no_split=_names(file.no_split),
+        max_memory=_sizes(file.max_memory, f"{source}: max_memory"),
     )
+
+
+def _sizes(given: Mapping[Any, int | float | str], what: str) -> tuple[tuple[str, float], ...]:
+    """Bytes by device, from numbers or words such as "10GiB"."""
+    found: dict[str, float] = {}
+    for device, size in given.items():
+        try:
+            found[str(device)] = float(read_size(str(size)))
+        except ValueError:
+            told = "give bytes, as 10GiB or 2e9"
+            raise InputError(f"{what}: {device}={size}: {told}") from None
+    return tuple(found.items())
 
 
 def _names(given: Names) -> tuple[str, ...]:
@@ -156,6 +193,9 @@ def from_words(
     together: Iterable[str] = (),
     headroom: str | None = None,
     max_devices: int | None = None,
+    by_module: bool = False,
+    no_split: Iterable[str] = (),
+    max_memory: Iterable[str] = (),
 ) -> Constraints:
     """Constraints from a command line's words, added to those of a file; words win over numbers.
 
@@ -166,17 +206,24 @@ def from_words(
         together: such as "embed,head".
         headroom: instead of that given.
         max_devices: instead of that given.
+        by_module: ops are where their modules are.
+        no_split: names of classes.
+        max_memory: such as "gpu:0=10GiB" or "0=10GiB".
 
     Raises:
-        InputError: a word that is no "PATTERN=DEVICE".
+        InputError: a word that is no "PATTERN=DEVICE" or "DEVICE=BYTES".
     """
     known = as_constraints(given)
+    room = dict(word.rpartition("=")[::2] for word in max_memory)
     return Constraints(
         pin=(*known.pin, *(_rule("pin", word) for word in pin)),
         forbid=(*known.forbid, *(_rule("forbid", word) for word in forbid)),
         together=(*known.together, *(_names(word) for word in together)),
         headroom=known.headroom if headroom is None else headroom,
         max_devices=known.max_devices if max_devices is None else max_devices,
+        by_module=known.by_module or by_module,
+        no_split=(*known.no_split, *no_split),
+        max_memory=tuple({**dict(known.max_memory), **dict(_sizes(room, "max-memory"))}.items()),
     )
 
 

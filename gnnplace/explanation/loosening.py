@@ -125,7 +125,7 @@ def _parts(problem: Problem, asked: Constraints, number: int) -> bool:
 
 def _without_rules(problem: Problem, asked: Constraints) -> Problem:
     """The problem without pins and forbids, if it has those that the constraints ask for."""
-    rules = replace(asked.patterns, together=())
+    rules = Constraints(pin=asked.pin, forbid=asked.forbid)
     if not rules:
         return problem
     resolved = resolve(rules, problem.module, problem.graph.names)

@@ -152,6 +152,8 @@ def plan_model(
     asked = as_constraints(constraints)
     if given is not None and asked:
         raise InputError("--given: a plan of one's own is priced as it is; leave constraints out")
+    if asked.max_memory:
+        raise InputError("max-memory: a plan's devices are alike; give memory_limit")
     devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
     if progress is not None:
         progress("planning: capturing the model")

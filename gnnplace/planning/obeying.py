@@ -58,6 +58,8 @@ def find_obeying(
         )
     if asked.together:
         raise InputError("together: a plan's stages are runs of layers; pin the layers instead")
+    if asked.by_module or asked.no_split:
+        raise InputError("by-module, no-split: a plan cuts calls, not modules; leave them out")
     allowed = allowed_devices(chain, cluster, asked, progress)
     tried = list(_clusters(cluster, allowed, asked.max_devices))
     found: list[Plan] = []

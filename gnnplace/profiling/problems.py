@@ -57,10 +57,7 @@ def profile_model(
     tables = with_table(table)
     _check_kinds(tables, cluster, table)
     if isinstance(model, str):
-        (progress or str)(f"capturing the step of {model}")
-        # Where nothing can be measured nothing needs to be allocated, however large the model.
-        model = capture_model(model, options=options, fake=not any_local(cluster))
-        say_batch(model, progress)
+        model = capture_for(model, cluster, options, progress)
     problem = profile(
         model,
         cluster,
@@ -71,6 +68,31 @@ def profile_model(
         progress=progress,
     )
     return replace(problem, captured=asdict(options))
+
+
+def capture_for(
+    model: str,
+    cluster: str | Cluster,
+    options: CaptureOptions,
+    progress: Progress | None = None,
+) -> Program:
+    """A model's step, captured to be profiled on a cluster.
+
+    Args:
+        model: As ``capture_model`` takes it.
+        cluster: Where nothing can be measured nothing is allocated, however large the model.
+        options: As for ``capture_model``.
+        progress: Called with a line before.
+
+    Raises:
+        InputError: there is no such model or cluster.
+        CaptureError: the model cannot be captured.
+    """
+    (progress or str)(f"capturing the step of {model}")
+    fake = not any_local(resolve_cluster(cluster))
+    program = capture_model(model, options=options, fake=fake)
+    say_batch(program, progress)
+    return program
 
 
 def _check_kinds(tables: Tables, cluster: Cluster, table: str | Path | None) -> None:

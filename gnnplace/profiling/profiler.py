@@ -13,6 +13,7 @@ from gnnplace.cluster import Cluster
 from gnnplace.constraints.applying import Resolved, on_devices, resolve
 from gnnplace.constraints.constraints import Constraints
 from gnnplace.costs.tables import Tables
+from gnnplace.devicemap.units import find_units, whole_modules
 from gnnplace.graph import coarsening
 from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import PHASES, Problem, build_problem
@@ -65,7 +66,7 @@ def profile(
         ExecutionError: an op failed while it was measured.
     """
     fine = program_graph(program)
-    asked = resolve(constraints or Constraints(), fine.module, fine.graph.names, progress)
+    asked = _resolved(program, fine, constraints or Constraints(), progress)
     asked.devices(cluster)  # a wrong name shows before anything is measured
     fine = replace(fine, colocate=asked.classes(fine.colocate))
     cost = estimate_ops(program, ORIENTATION)
@@ -123,9 +124,24 @@ def group_ops(
         constraints: Of modules; borders of groups.
     """
     fine = program_graph(program)
-    asked = resolve(constraints or Constraints(), fine.module, fine.graph.names)
+    asked = _resolved(program, fine, constraints or Constraints())
     fine = replace(fine, colocate=asked.classes(fine.colocate))
     return _grouped(fine, estimate_ops(program, ORIENTATION), asked, groups)
+
+
+def _resolved(
+    program: Program,
+    fine: ProgramGraph,
+    constraints: Constraints,
+    progress: Progress | None = None,
+) -> Resolved:
+    """What constraints match of a program; modules stay whole where they ask for that."""
+    units = None
+    if constraints.by_module:
+        units = find_units(program, constraints.no_split).labels
+    elif constraints.no_split:
+        units = whole_modules(program, constraints.no_split)
+    return resolve(constraints, fine.module, fine.graph.names, progress, units)
 
 
 def _grouped(

@@ -41,6 +41,8 @@ def limited_split(
             f"{what}: a split layer is on all devices; pin, forbid and together are for place and "
             "plan"
         )
+    if asked.max_memory:
+        raise InputError("max_memory: a split layer is on all devices; give --memory-limit")
     if asked.max_devices is not None:
         count = options.devices
         if count is None:

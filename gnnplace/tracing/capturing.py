@@ -76,7 +76,21 @@ def capture(
     said = notices(step, traced, program.ops)
     give(said)
     batch = CutBatch(1, (), whole=step) if cutter is None else cutter.batch
-    return replace(finished(program, batch), notices=said)
+    classes = model.named_modules(remove_duplicate=False)
+    return replace(
+        finished(program, batch),
+        notices=said,
+        modules={path: type(module).__name__ for path, module in classes},
+        state=_held(model),
+    )
+
+
+def _held(model: nn.Module) -> dict[str, str]:
+    """Parameters and buffers, those too that no checkpoint keeps, and the first names of each."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    buffers = model.named_buffers(remove_duplicate=False)
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(t), name) for name, t in chain(parameters, buffers)}
 
 
 def _cutter(whole: UncutBatch, share: StepModule, dtype: str, name: str) -> Cutter:

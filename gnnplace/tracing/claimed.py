@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,6 +32,8 @@ NUMBERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.defau
 """Ops that read a number out of a tensor."""
 OBSERVED = "prim"
 """Namespace of ops that ask what a tensor is, such as its device."""
+MixedDevices = FakeTensorDeviceMismatchError
+"""What an op raises whose inputs claim to be on several devices."""
 
 
 class DeviceFault(RuntimeError):

@@ -7,7 +7,7 @@ op by op, written as a straight line and replayed with the same numbers anywhere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -61,6 +61,7 @@ class ProgramOp:
         module: Qualified name of the module whose code it is, such as "features.0".
         after: Ops that come before it although no value flows (those that read what it changes).
         view: Its result shares memory with an input: it costs nothing and stays on that device.
+        beside: It is the code of no module: the loss's, or a sum of gradients.
     """
 
     name: str
@@ -72,6 +73,7 @@ class ProgramOp:
     module: str | None
     after: tuple[str, ...] = ()
     view: bool = False
+    beside: bool = False
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -122,6 +124,10 @@ class Program:
         microbatches: Copies of forward and backward in flight; 1 as captured.
         batch: How the batch is cut of which a share was captured; None of a whole batch.
         notices: What the step does otherwise than the model, each in one line.
+        modules: Class of each of the model's modules by its qualified name, all names of a shared
+            one; "" is the model itself. Empty where nobody said.
+        state: Its parameters and buffers by their qualified names, all names of tied ones; each
+            with the first name of the same tensor.
     """
 
     name: str
@@ -136,6 +142,8 @@ class Program:
     microbatches: int = 1
     batch: CutBatch | None = None
     notices: tuple[str, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    state: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def producer(self) -> dict[str, int]:

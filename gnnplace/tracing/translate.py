@@ -92,6 +92,7 @@ class Translator:
             phase=phase_of(node),
             module=module_of(node),
             view=is_view(target),
+            beside=not stack_of(node),
         )
 
     def _argument(self, value: Any) -> Any:
@@ -175,8 +176,13 @@ def phase_of(node: fx.Node) -> str:
 
 def module_of(node: fx.Node) -> str | None:
     """Qualified name in the model of the module whose forward made the node."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    stack = stack_of(node)
     if not stack:
         return None
     path = str(list(stack.values())[-1][0])
     return path.removeprefix("model").lstrip(".") or None
+
+
+def stack_of(node: fx.Node) -> Mapping[str, Any]:
+    """The modules that were being called when the node was made, the innermost last."""
+    return node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}

@@ -146,7 +146,13 @@ def test_convert_compare_report(tmp_path, capsys):
     page, trace = tmp_path / "r.html", tmp_path / "t.json"
     assert run(["report", problem, *placed, "-o", str(page), "--trace", str(trace)]) == 0
     assert "net on 2 devices" in page.read_text()
-    assert json.loads(trace.read_text())["traceEvents"]
+    for given in (["place", problem, "-o", placed[0], "--budget", "0"], ["simulate", problem]):
+        trace.unlink()
+        more = placed[:1] if given[0] == "simulate" else ["--placer", "heft"]
+        chakra = ["--chakra", str(tmp_path / f"{given[0]}-traces")]
+        assert run([*given, *more, *chakra, "--trace", str(trace)]) == 0
+        assert (tmp_path / f"{given[0]}-traces" / "rank.1.json").is_file()
+        assert json.loads(trace.read_text())["traceEvents"]
 
 
 def test_a_budget_of_zero_means_one_decode_of_the_policy(problem_path, tmp_path):

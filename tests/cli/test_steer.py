@@ -1,20 +1,15 @@
-"""Constraints and questions as a user types them; the how-to pages' own code runs as it stands."""
+"""Constraints and questions as a user types them."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.placers import contract
 from gnnplace.problem import read_problem, write_problem
-
-PAGES = Path(__file__).parents[2] / "docs" / "howto"
 
 
 @pytest.fixture
@@ -110,27 +105,3 @@ def test_a_profiled_problem_keeps_what_was_asked(tmp_path, capsys):
         mine = (module or "").startswith("blocks.0")
         assert (problem.pin[op] == 1) == mine
         assert problem.forbid[op, 0] == (module or "").startswith("head")
-
-
-def blocks(page, language):
-    return re.findall(rf"```{language}\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize("page", ["pins.md", "why.md"])
-def test_the_pages_run_as_they_stand(page, tmp_path, monkeypatch, capsys):
-    """Every command and every Python block; what a page shows as refused is refused so."""
-    monkeypatch.chdir(tmp_path)
-    for text in blocks(page, "yaml"):
-        (tmp_path / "my.yaml").write_text(text)
-    for block in blocks(page, "console"):
-        lines = block.splitlines()
-        for line in (line for line in lines if line.startswith("$ gnnplace ")):
-            code = run(shlex.split(line.removeprefix("$ gnnplace ")))
-            captured = capsys.readouterr()
-            refused = [shown for shown in lines if shown.startswith("gnnplace: ")]
-            assert (code != 0) == bool(refused), captured.err
-            assert all(shown in captured.err for shown in refused)
-            said = [shown for shown in lines if shown.startswith("  ")]
-            assert all(shown in captured.err for shown in said)
-    for source in blocks(page, "python"):
-        exec(compile(source, page, "exec"), {})

@@ -15,6 +15,7 @@ def test_words_and_files_say_the_same(tmp_path):
     path.write_text(
         "pin: {'encoder.*': 'gpu:0', head: [gpu:0, gpu:1]}\nforbid: {embed: gpu:1}\n"
         "together: [[embed, head]]\nheadroom: 10%\nmax_devices: 2\n"
+        "by_module: true\nno_split: [Block]\nmax_memory: {0: 10GiB, 'gpu:1': 2000000000}\n"
     )
     words = from_words(
         pin=["encoder.*=gpu:0", "head=gpu:0,gpu:1"],
@@ -22,7 +23,11 @@ def test_words_and_files_say_the_same(tmp_path):
         together=["embed,head"],
         headroom="10%",
         max_devices=2,
+        by_module=True,
+        no_split=["Block"],
+        max_memory=["0=10GiB", "gpu:1=2e9"],
     )
+    assert words.max_memory == (("0", 10 * 2**30), ("gpu:1", 2e9))
     assert read_constraints(path) == words == as_constraints(words.to_data())
     assert words.pin[1] == Rule("head", ("gpu:0", "gpu:1"))
     assert not Constraints()

@@ -10,6 +10,7 @@ from gnnplace.execution.structure import read_plan
 from gnnplace.files import write_json
 from gnnplace.placement import OPTIONS_KEY, placement_to_data
 from gnnplace.tracing.models import capture_model
+from tests.devicemap.small import captured, placed
 
 ASKED = {
     "pin": {"blocks.0": "gpu:1"},
@@ -40,3 +41,15 @@ def test_options_are_read_as_they_are_written():
     options = gnnplace.CaptureOptions(groups=60, constraints=ASKED)
     assert gnnplace.CaptureOptions(**options.to_data()) == options
     assert "constraints" not in gnnplace.CaptureOptions().to_data()
+
+
+def test_modules_are_whole_again_when_the_placement_is_run(tmp_path):
+    """A placement by module has the same units, whoever captures the model again."""
+    options = gnnplace.CaptureOptions(constraints={"by_module": True})
+    program, problem = captured(forward_only=False, cluster="nvlink-a100-2")
+    data = placement_to_data(placed(problem, {"blocks.1": 1}), problem)
+    write_json(tmp_path / "placement.json", data | {OPTIONS_KEY: options.to_data()})
+    again, same = read_plan(tmp_path / "placement.json", None).placed(program, None, anywhere=True)
+    assert again.fingerprint == problem.fingerprint
+    assert again.unit_of.tolist() == problem.unit_of.tolist()
+    assert same.device.max() == 1

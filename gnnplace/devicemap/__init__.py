@@ -1,0 +1,1 @@
+"""Device maps: module names and their devices, as Hugging Face accelerate takes them."""

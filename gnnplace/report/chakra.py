@@ -1,0 +1,148 @@
+"""A predicted step as Chakra execution traces: one file a device, for simulators of networks.
+
+Chakra's schema (MLCommons, ``schema/protobuf/et_def.proto``) has a graph for each rank: ops that
+compute, sends and receives, and what each waits for. This writes it in the JSON form that
+protobuf's own ``json_format`` reads, a message a line: ``GlobalMetadata`` first, then ``Node`` by
+``Node``. An op waits for what it reads (``data_deps``) and for the op before it on its device
+(``ctrl_deps``).
+
+The schema counts whole microseconds; the attribute ``seconds`` has the rest. It has no memory, no
+channels that links share, and no device kinds: these are not written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gnnplace.errors import InputError
+from gnnplace.files import write_text
+from gnnplace.problem import PHASES, Problem
+from gnnplace.simulation import Simulation
+
+VERSION = "0.0.4"  # of Chakra's schema
+MICRO = 1e6
+Message = dict[str, Any]
+
+
+def write_chakra(folder: str | Path, problem: Problem, simulation: Simulation) -> list[Path]:
+    """Writes ``rank.D.json`` for every device D, in the order of the cluster.
+
+    Args:
+        folder: is made if it is not there.
+        problem: what was placed.
+        simulation: its predicted step.
+
+    Raises:
+        InputError: the placement cannot run, or the folder cannot be made.
+    """
+    if not simulation.feasible:
+        raise InputError(f"chakra: the placement cannot run: {simulation.faults[0]}")
+    where = Path(folder)
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"chakra: folder {str(where)!r} cannot be made: {error}") from None
+    paths = [where / f"rank.{d}.json" for d in range(problem.num_devices)]
+    for device, path in enumerate(paths):
+        lines = map(json.dumps, trace(problem, simulation, device))
+        write_text(path, "".join(f"{line}\n" for line in lines))
+    return paths
+
+
+def trace(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:
+    """The messages of one device's trace."""
+    name = problem.cluster.devices[device].name
+    attributes = [_attribute("model", "string", problem.name), _attribute("rank", "int32", device)]
+    yield {"version": VERSION, "attr": [*attributes, _attribute("device", "string", name)]}
+    yield from _transfers(problem, simulation, device)
+    yield from _ops(problem, simulation, device)
+
+
+def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:
+    received = _received(problem, simulation, device)
+    inputs: dict[int, list[int]] = {}
+    for tensor, producer in enumerate(problem.graph.producer.tolist()):
+        for op in problem.graph.consumers(tensor).tolist():
+            known = received.get(tensor, producer)
+            if simulation.device[op] == device and known not in inputs.setdefault(op, []):
+                inputs[op].append(known)
+    mine = (simulation.device == device).nonzero()[0]
+    before: list[int] = []
+    for op in sorted(mine.tolist(), key=lambda op: (simulation.start[op], simulation.finish[op])):
+        seconds = float(simulation.finish[op] - simulation.start[op])
+        attributes = [
+            _attribute("is_cpu_op", "bool", problem.cluster.devices[device].kind == "cpu"),
+            _attribute("seconds", "double", seconds),
+            _attribute("module", "string", problem.module[op] or ""),
+            _attribute("phase", "string", PHASES[problem.phase[op]]),
+        ]
+        start = float(simulation.start[op])
+        named = problem.graph.names[op]
+        yield _node(op, named, "COMP_NODE", start, seconds, attributes, inputs.get(op, []), before)
+        before = [op]
+
+
+def _received(problem: Problem, simulation: Simulation, device: int) -> dict[int, int]:
+    """The number of the node that receives each tensor here."""
+    moved = simulation.transfers
+    first = problem.num_ops + len(moved.tensor)  # behind all ops and sends
+    arrives = (moved.target == device).nonzero()[0].tolist()
+    return {int(moved.tensor[k]): first + k for k in arrives}
+
+
+def _transfers(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:
+    moved, graph = simulation.transfers, problem.graph
+    for k, tensor in enumerate(moved.tensor.tolist()):
+        ends = (int(moved.source[k]), int(moved.target[k]))
+        if device not in ends:
+            continue
+        attributes = [
+            _attribute("is_cpu_op", "bool", False),
+            _attribute("comm_src", "int32", ends[0]),
+            _attribute("comm_dst", "int32", ends[1]),
+            _attribute("comm_size", "int64", str(int(graph.size[tensor]))),
+            _attribute("comm_tag", "int32", tensor),
+        ]
+        sends = device == ends[0]
+        producer = int(graph.producer[tensor])
+        number = problem.num_ops + k + (0 if sends else len(moved.tensor))
+        yield _node(
+            number,
+            f"{'send' if sends else 'receive'} {graph.names[producer]}",
+            "COMM_SEND_NODE" if sends else "COMM_RECV_NODE",
+            float(moved.start[k]),
+            float(moved.arrival[k] - moved.start[k]),
+            attributes,
+            [producer] if sends else [],
+            [],
+        )
+
+
+def _node(
+    number: int,
+    name: str,
+    kind: str,
+    start: float,
+    seconds: float,
+    attributes: list[Message],
+    data: list[int],
+    control: list[int],
+) -> Message:
+    """One node; numbers of 64 bits are text in this form, as protobuf has them."""
+    return {
+        "id": str(number),
+        "name": name,
+        "type": kind,
+        "ctrl_deps": [str(each) for each in control],
+        "data_deps": [str(each) for each in data],
+        "start_time_micros": str(round(start * MICRO)),
+        "duration_micros": str(round(seconds * MICRO)),
+        "attr": attributes,
+    }
+
+
+def _attribute(name: str, kind: str, value: Any) -> Message:
+    return {"name": name, f"{kind}_val": value}
