@@ -81,7 +81,7 @@ class OptimizerState:
         self,
         optimizer: torch.optim.Optimizer,
         method: Optimizer,
-        parameters: Mapping[str, nn.Parameter],
+        parameters: Mapping[str, torch.Tensor],
         states: States,
     ) -> None:
         self._optimizer, self._method = optimizer, method
