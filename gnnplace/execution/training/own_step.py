@@ -78,7 +78,9 @@ class OwnStep(Optimizer):
     def update_of(self, name: str) -> Callable[..., None]:
         """The optimizer's step for one parameter."""
         made = self.optimizer.state.get(self.parameters[name], {})
-        return ParameterStep(self.optimizer, self.group[name], self.layouts[name], cloned(made))
+        number = self.group[name]
+        layout, options = self.layouts[name], self.options[number]
+        return ParameterStep(self.optimizer, number, layout, options, cloned(made))
 
 
 class ParameterStep:
@@ -88,14 +90,20 @@ class ParameterStep:
         optimizer: The optimizer; a twin of it does the step.
         group: The number of the parameter's group.
         layout: Of its state.
+        options: Of its group.
         made: State that the optimizer makes when it is made.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, group: int, layout: Layout, made: Mapping[str, Any]
+        self,
+        optimizer: torch.optim.Optimizer,
+        group: int,
+        layout: Layout,
+        options: GroupOptions,
+        made: Mapping[str, Any],
     ) -> None:
         self._optimizer, self._group, self._layout, self._made = optimizer, group, layout, made
-        self._constants = GroupOptions(optimizer.param_groups[group])
+        self._options = options
         self._twin: torch.optim.Optimizer | None = None
 
     def __call__(self, parameter: torch.Tensor, gradients: list[torch.Tensor], *rest: Any) -> None:
@@ -106,10 +114,10 @@ class ParameterStep:
             gradients: One, or one for each micro-batch.
             *rest: Whether there is a state already, its tensors, the constants of the group.
         """
-        count = len(rest) - len(self._constants.values)
+        count = len(rest) - len(self._options.values)
         started, *tensors = rest[:count]
         twin = self._twin_of(parameter)
-        self._constants.write(twin.param_groups[0], rest[count:])
+        self._options.write(twin.param_groups[0], rest[count:])
         first = not started.item()
         made = {k: on(v, parameter.device) for k, v in cloned(self._made).items()}
         twin.state[parameter] = made if first else self._layout.state(tensors)

@@ -76,9 +76,9 @@ def test_losses_parameters_and_state_are_pytorch_s_to_the_last_bit(name, problem
     reference = MAKERS[name](theirs.parameters())
     expected = plainly(theirs, reference, given)
     optimizer = MAKERS[name](mine.parameters())
-    schedule, losses = optim.lr_scheduler.StepLR(optimizer, 2, 0.5), []
-    options = {"loss": LOSS, "problem": problem[0], "timeout": 30.0}
+    losses, options = [], {"loss": LOSS, "problem": problem[0], "timeout": 30.0}
     with gnnplace.compile(mine, problem[1], optimizer, **options) as step:
+        schedule = optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
         for batch in given:
             losses.append(float(step(batch)))
             schedule.step()
