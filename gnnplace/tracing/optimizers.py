@@ -17,7 +17,7 @@ class Optimizer:
     """How parameters change after a step.
 
     Attributes:
-        name: "sgd" or "adamw", or the class of an optimizer that runs its own step.
+        name: "sgd", "adam" or "adamw", or the class of an optimizer that runs its own step.
         update: Function of `operations`, called as `update(parameter, gradients, *state,
             *constants)`.
         state: Names of the state tensors of a parameter; "step" is a scalar, the others have
@@ -75,6 +75,18 @@ def adamw(
     state = ("step", "mean", "square")
     constants = (lr, (betas[0], betas[1]), eps, weight_decay)
     return Optimizer("adamw", operations.adamw_update, state, constants)
+
+
+def adam(
+    lr: float = 1e-3,
+    betas: Sequence[float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> Optimizer:
+    """Adam with the defaults of `torch.optim.Adam`."""
+    state = ("step", "mean", "square")
+    constants = (lr, (betas[0], betas[1]), eps, weight_decay)
+    return Optimizer("adam", operations.adam_update, state, constants)
 
 
 def optimizer(name: str | Optimizer) -> Optimizer:

@@ -113,7 +113,8 @@ class OptimizerState:
 
     def _found(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         if not isinstance(self._method, OwnStep):
-            return {STATE[label]: tensor for label, tensor in tensors.items()}
+            begun = "step" not in tensors or bool(tensors["step"].item())
+            return {STATE[label]: t for label, t in tensors.items()} if begun else {}
         rest = [tensor for label, tensor in tensors.items() if label != STARTED]
         begun = bool(tensors[STARTED].item())
         return self._method.layouts[name].state(rest) if begun else {}

@@ -105,6 +105,7 @@ class ParameterStep:
         self._optimizer, self._group, self._layout, self._made = optimizer, group, layout, made
         self._options = options
         self._twin: torch.optim.Optimizer | None = None
+        self._written: tuple[float, ...] = ()
 
     def __call__(self, parameter: torch.Tensor, gradients: list[torch.Tensor], *rest: Any) -> None:
         """Updates the parameter and its state.
@@ -117,15 +118,20 @@ class ParameterStep:
         count = len(rest) - len(self._options.values)
         started, *tensors = rest[:count]
         twin = self._twin_of(parameter)
-        self._options.write(twin.param_groups[0], rest[count:])
-        first = not started.item()
-        made = {k: on(v, parameter.device) for k, v in cloned(self._made).items()}
-        twin.state[parameter] = made if first else self._layout.state(tensors)
+        if rest[count:] != self._written:
+            self._options.write(twin.param_groups[0], rest[count:])
+            self._written = rest[count:]
+        begun = bool(started.item())
+        twin.state[parameter] = self._layout.state(tensors) if begun else self._first(parameter)
         parameter.grad = mean_gradient(gradients)
         type(twin).step(twin)  # type: ignore[call-arg]
         parameter.grad = None
         self._layout.keep(twin.state.pop(parameter), tensors)
         started.fill_(1)
+
+    def _first(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """The state that a parameter has before its first step."""
+        return {key: on(leaf, parameter.device) for key, leaf in cloned(self._made).items()}
 
     def _twin_of(self, parameter: torch.Tensor) -> torch.optim.Optimizer:
         if self._twin is None:

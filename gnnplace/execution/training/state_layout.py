@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -70,6 +71,8 @@ class Layout:
 
     def state(self, tensors: list[torch.Tensor]) -> dict[str, Any]:
         """A state whose tensors are these; numbers are read from theirs."""
+        if self._plain:
+            return dict(zip(self.names, tensors, strict=True))
         rest = iter(tensors)
         leaves = [
             self.fixed[i] if i in self.fixed else self._leaf(i, next(rest)) for i in self._all
@@ -83,7 +86,10 @@ class Layout:
         Raises:
             ValueError: it has other entries.
         """
-        leaves, spec = pytree.tree_flatten(_sorted(state))
+        if self._plain and state.keys() == set(self.names):
+            leaves, spec = [state[name] for name in self.names], self.spec
+        else:
+            leaves, spec = pytree.tree_flatten(_sorted(state))
         if spec != self.spec:
             raise ValueError(f"its entries are {', '.join(state) or 'none'}")
         kept = [leaf for i, leaf in enumerate(leaves) if i not in self.fixed]
@@ -92,6 +98,12 @@ class Layout:
                 tensor.fill_(leaf)
             elif leaf is not tensor:
                 tensor.copy_(leaf)
+
+    @cached_property
+    def _plain(self) -> bool:
+        """A dict of tensors and no more, as most optimizers have it: it needs no walk."""
+        flat = list(self.spec.context or ()) == list(self.names)
+        return flat and all(issubclass(kind, torch.Tensor) for kind in self.kinds)
 
     @property
     def _all(self) -> range:

@@ -13,9 +13,11 @@ from gnnplace.execution.training.own_step import OwnStep, own_step
 from gnnplace.tracing import optimizers
 from gnnplace.tracing.optimizers import Optimizer
 
+ADAM = ("amsgrad", "maximize", "differentiable", "foreach", "fused", "capturable")
 ODD = {
     torch.optim.SGD: ("nesterov", "maximize", "dampening", "differentiable", "foreach", "fused"),
-    torch.optim.AdamW: ("amsgrad", "maximize", "differentiable", "foreach", "fused", "capturable"),
+    torch.optim.Adam: (*ADAM, "decoupled_weight_decay"),
+    torch.optim.AdamW: ADAM,
 }
 """Options that change how an update computes; with one of these, the optimizer's own step runs."""
 STATE = {
@@ -30,8 +32,8 @@ STATE = {
 def captured_method(optimizer: torch.optim.Optimizer, model: nn.Module) -> Optimizer:
     """The captured optimizer that computes what a torch one computes.
 
-    SGD and AdamW with their plain options have updates of their own, which `place` knows the costs
-    of; all others run their own step.
+    SGD, Adam and AdamW with their plain options have updates whose costs are known; all others run
+    their own step.
 
     Raises:
         UnsupportedError: it cannot be placed; says what is in the way.
@@ -46,8 +48,9 @@ def captured_method(optimizer: torch.optim.Optimizer, model: nn.Module) -> Optim
     if not _is_plain(optimizer):
         parameters = dict(model.named_parameters(remove_duplicate=False))
         return own_step(optimizer, parameters, group)
-    if kind is torch.optim.AdamW:
-        return optimizers.adamw(*group_constants(optimizer.param_groups[0]))
+    if kind is not torch.optim.SGD:
+        made = optimizers.adamw if kind is torch.optim.AdamW else optimizers.adam
+        return made(*group_constants(optimizer.param_groups[0]))
     first = optimizer.param_groups[0]
     return optimizers.sgd(float(first["lr"]), first["momentum"], first["weight_decay"])
 
@@ -78,7 +81,7 @@ def group_constants(group: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def method_groups(method: Optimizer) -> list[dict[str, Any]]:
     """One parameter group with a captured optimizer's constants, named as torch names them."""
-    if method.name == "adamw":
+    if method.name in ("adam", "adamw"):
         return [dict(zip(("lr", "betas", "eps", "weight_decay"), method.constants, strict=True))]
     lr, *momentum, weight_decay = method.constants
     return [{"lr": lr, "momentum": sum(momentum), "weight_decay": weight_decay}]

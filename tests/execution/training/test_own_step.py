@@ -15,6 +15,13 @@ from gnnplace.execution.training.torch_optimizers import captured_method
 from tests.execution.training import optimizers
 from tests.execution.training.test_training_step import LOSS, batches, net, placed
 
+
+def two_groups(parameters):
+    """With other numbers and another form of state."""
+    fast = {"params": parameters[:2], "lr": 0.05, "momentum": 0.5}
+    return optim.RMSprop([fast, {"params": parameters[2:], "centered": True}], lr=0.01)
+
+
 MAKERS = {
     "SGD, Nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     "Adam": lambda p: optim.Adam(p, lr=0.01, weight_decay=0.01),
@@ -29,6 +36,7 @@ MAKERS = {
     "Rprop": lambda p: optim.Rprop(p),
     "ASGD": lambda p: optim.ASGD(p),
     "Adadelta": lambda p: optim.Adadelta(p),
+    "RMSprop, two groups": lambda p: two_groups(list(p)),
     "Lion": lambda p: optimizers.Lion(p, lr=0.01),
 }
 
@@ -124,11 +132,11 @@ def test_a_state_that_cannot_lie_in_tensors_is_refused(make, why):
 
 def test_an_option_that_is_no_number_may_not_change():
     model = net()
-    optimizer = optim.Adam(model.parameters(), betas=(0.5, 0.9))
+    optimizer = optim.NAdam(model.parameters(), betas=(0.5, 0.9))
     method = captured_method(optimizer, model)
     group = optimizer.param_groups[0]
     group["betas"] = [0.6, 0.9]
-    assert sorted(method.constants_now(group, 0)) == sorted((0.6, 0.9, 1e-3, 1e-8, 0.0))
-    group["amsgrad"] = True
+    assert sorted(method.constants_now(group, 0)) == sorted((0.6, 0.9, 2e-3, 1e-8, 0.0, 4e-3))
+    group["maximize"] = True
     with pytest.raises(UnsupportedError, match="False became True"):
         method.constants_now(group, 0)
