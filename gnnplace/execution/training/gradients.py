@@ -24,7 +24,7 @@ LEFT_OUT = -1
 """What an update takes: nothing, the parameter stays; else the number of a set."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Store:
     """Where the gradient of one parameter lies.
 

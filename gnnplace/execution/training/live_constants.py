@@ -61,7 +61,7 @@ class LiveConstants:
         return tuple(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LiveUpdate:
     """An update op that looks up its constants, and whether it is due, when it runs."""
 
