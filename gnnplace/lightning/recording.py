@@ -23,8 +23,8 @@ from gnnplace.errors import ChangedWarning, InputError, UnsupportedError
 Notes = list[tuple[str, Any, dict[str, Any]]]
 """What is logged: names, values, options of `log`."""
 LOST = (
-    "training_step logs {0!r}, which the workers do not compute: they give the loss alone; "
-    "log it in validation_step"
+    "training_step {0}, which the workers do not compute: they give the loss alone; do that in "
+    "validation_step"
 )
 
 
@@ -34,7 +34,7 @@ class Logged:
 
     Attributes:
         loss: Options of `log` by the names under which the loss is logged.
-        lost: Names of all else, which the workers do not compute.
+        lost: What else it does with numbers, which the workers do not compute.
     """
 
     loss: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -46,7 +46,13 @@ class Logged:
             if value is loss:
                 self.loss[name] = options
             else:
-                self.lost[name] = None
+                self.lost[f"logs {name!r}"] = None
+
+    def returned(self, found: Any) -> None:
+        """Adds what was returned beside the loss."""
+        for name in found if isinstance(found, Mapping) else ():
+            if name != "loss":
+                self.lost[f"returns {name!r}"] = None
 
     def warn(self) -> None:
         """Says what is not logged."""
@@ -72,6 +78,7 @@ class RecordedStep(nn.Module):
         self._kind = type(batch)
         self._numbered = "batch_idx" in inspect.signature(module.training_step).parameters
         self._note = lambda notes, loss: logged.note(notes, loss)
+        self._returned = lambda found: logged.returned(found)
 
     def inputs(self, batch: Any) -> Any:
         """A batch as inputs of this module.
@@ -106,6 +113,7 @@ class RecordedStep(nn.Module):
                 "PlacedStrategy: training_step returns no loss; return it, or a dict with 'loss'"
             )
         self._note(notes, loss)
+        self._returned(found)
         return {"loss": loss}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 
 from gnnplace.cluster import Cluster
 from gnnplace.constraints.constraints import Given, as_constraints
@@ -87,7 +88,8 @@ class PlacedStrategy(SingleDeviceStrategy):
         """
         super().setup(trainer)
         self._trainer = trainer
-        _refuse(self.lightning_module, self.precision_plugin.precision)
+        if trainer.state.fn == TrainerFn.FITTING:
+            _refuse(self.lightning_module, self.precision_plugin.precision)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Captures and places the step with the first batch."""

@@ -139,13 +139,15 @@ class LogsMore(Net):
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
         self.log("accuracy", (loss < 1).float())
-        return {"loss": loss}
+        return {"loss": loss, "sum": loss + 1}
 
 
 def test_what_workers_do_not_compute_is_not_logged_and_told(tmp_path):
     run = trainer(tmp_path, placed(), max_steps=2, max_epochs=1)
-    with pytest.warns(ChangedWarning, match="logs 'accuracy', which the workers do not compute"):
+    with pytest.warns(ChangedWarning, match="which the workers do not compute") as told:
         run.fit(made(LogsMore), data())
+    lost = [str(w.message).split(",")[0] for w in told if w.category is ChangedWarning]
+    assert lost == ["training_step logs 'accuracy'", "training_step returns 'sum'"]
     head = (tmp_path / "metrics.csv").read_text().splitlines()[0]
     assert "train_loss" in head
     assert "accuracy" not in head

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any, Protocol
+from weakref import WeakMethod
 
 import torch
 from torch import nn
@@ -43,8 +44,12 @@ class Redirection:
 
     def __init__(self, optimizer: torch.optim.Optimizer, update: Callable[[], None]) -> None:
         self._optimizer, self._own = optimizer, vars(optimizer).get("step")
+        known = WeakMethod(update)  # who drops the step without closing it ends its workers
 
         def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
+            update = known()
+            if update is None:
+                return type(optimizer).step(optimizer, closure)
             loss = None
             if closure is not None:
                 with torch.enable_grad():
@@ -86,13 +91,22 @@ class OptimizerState:
     ) -> None:
         self._optimizer, self._method = optimizer, method
         self._parameters, self._states = parameters, states
+        self._live = False
 
     def show(self) -> None:
         """Makes `optimizer.state` what it is now; its tensors are the shared ones."""
+        self._live = True
         for name, tensors in self._states.items():
             found = self._found(name, tensors)
             if found:
                 self._optimizer.state[self._parameters[name]] = found
+            only_tensors = all(isinstance(leaf, torch.Tensor) for leaf in found.values())
+            self._live &= bool(found) and only_tensors
+
+    def keep_up(self) -> None:
+        """After an update: shows what is not a shared tensor in `optimizer.state` already."""
+        if not self._live:
+            self.show()
 
     def read(self) -> None:
         """Takes over what was loaded into the optimizer.
@@ -190,6 +204,12 @@ class Attachment:
             )
         return self._trained
 
+    def stepped(self) -> None:
+        """After an update."""
+        self.stale = True
+        if self._state is not None:
+            self._state.keep_up()
+
     def refresh(self) -> None:
         """Brings the model of the loop up to date."""
         if self.stale:
@@ -204,6 +224,19 @@ class Attachment:
             shared.copy_(own.detach())
         self._placed.take()
 
+    def show(self) -> None:
+        """Brings model and optimizer up to date."""
+        self.refresh()
+        if self._state is not None:
+            self._state.show()
+
+    def read(self) -> None:
+        """Lets the workers go on from what was loaded into the optimizer."""
+        self.refresh()
+        if self._state is not None:
+            self._state.read()
+        self.take()
+
     def close(self) -> None:
         """Takes hooks away; model and optimizer have what they had last. May be called again."""
         for hook in self._hooks:
@@ -216,24 +249,25 @@ class Attachment:
 
     def _hooked(self, optimizer: torch.optim.Optimizer | None) -> list[Removable]:
         """Hooks that refresh what is about to be read, and take over what was loaded."""
-        model, state = self._model, self._state
+        model = self._model
         made: list[Removable] = [
-            model.register_forward_pre_hook(lambda *args: self.refresh()),
-            model.register_state_dict_pre_hook(lambda *args: self.refresh()),
-            model.register_load_state_dict_post_hook(lambda *args: self.take()),
+            model.register_forward_pre_hook(weakly(self.refresh)),
+            model.register_state_dict_pre_hook(weakly(self.refresh)),
+            model.register_load_state_dict_post_hook(weakly(self.take)),
         ]
-        if optimizer is None or state is None:
-            return made
-
-        def show(*args: Any) -> None:
-            self.refresh()
-            state.show()
-
-        def read(*args: Any) -> None:
-            self.refresh()
-            state.read()
-            self.take()
-
-        made.append(optimizer.register_state_dict_pre_hook(show))
-        made.append(optimizer.register_load_state_dict_post_hook(read))
+        if optimizer is not None:
+            made.append(optimizer.register_state_dict_pre_hook(weakly(self.show)))
+            made.append(optimizer.register_load_state_dict_post_hook(weakly(self.read)))
         return made
+
+
+def weakly(method: Callable[[], None]) -> Callable[..., None]:
+    """A hook that calls a method as long as its object is there; it does not keep it."""
+    known = WeakMethod(method)
+
+    def hook(*args: Any) -> None:
+        found = known()
+        if found is not None:
+            found()
+
+    return hook

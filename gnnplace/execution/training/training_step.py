@@ -315,7 +315,7 @@ class TrainingStep:
 
     def _stepped(self) -> None:
         assert self._attachment is not None
-        self._attachment.stale = True
+        self._attachment.stepped()
         if self._redirection is not None:
             self._redirection.stepped()
 

@@ -189,6 +189,22 @@ def test_closed_it_is_a_plain_model_that_trains_on(problem):
     assert all(int(state["step"]) == 4 for state in optimizer.state.values())
 
 
+def test_dropped_without_closing_it_ends_its_workers_and_leaves_plain_ones(problem):
+    given, model = batches(2), net()
+    optimizer = adam(model)
+    step = compiled(model, problem, optimizer)
+    step(given[0])
+    del step
+    gc.collect()
+    assert psutil.Process().children(recursive=True) == []
+    assert float(optimizer.state[model.left.weight]["step"]) == 1
+    before = model.left.weight.detach().clone()
+    assert next(clip_norm(model, optimizer, Eager(model), given[1:])) > 0
+    list(clip_norm(model, optimizer, Eager(model), given[1:]))
+    assert not torch.equal(model.left.weight, before)
+    assert model.state_dict().keys() == net().state_dict().keys()
+
+
 def test_gradients_alone_for_an_optimizer_that_is_not_placed(problem):
     given, mine, theirs = batches(3), net(), net()
     found = []
