@@ -27,7 +27,7 @@ from gnnplace.lightning import PlacedStrategy
 LOSS = nn.functional.cross_entropy
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def nothing_left():
     torch.set_num_threads(1)
     yield

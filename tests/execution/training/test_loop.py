@@ -23,7 +23,7 @@ from tests.execution.training.test_own_step import same
 from tests.execution.training.test_training_step import LOSS, batches, net, placed
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def nothing_left():
     torch.set_num_threads(1)
     yield
