@@ -15,8 +15,8 @@ from gnnplace.placement import (
     write_placement,
 )
 from gnnplace.problem import problem_from_data
+from tests.problem.test_problem_file import TOY, changed
 from tests.random_problems import random_order, random_problem, seeds
-from tests.test_problem import TOY, changed
 
 PROBLEM = problem_from_data(TOY)
 GOOD = {

@@ -103,6 +103,7 @@ def test_place_auto_writes_a_placement_that_says_its_size(path, tmp_path, capsys
     assert json.loads(capsys.readouterr().out)["step_time"] == data["predicted_step_time"]
 
 
+@pytest.mark.campaign
 def test_demo_auto_shows_sizes_and_measures_the_whole_batch_beside(tmp_path, capsys):
     arguments = ["demo", "--model", "mlp?batch=4&width=64", "--microbatches", "auto"]
     arguments += ["--budget", "0.05", "--steps", "2", "--mode", "emulated"]

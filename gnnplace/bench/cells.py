@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gnnplace.bench.kinds import Loaded, described, load, outcome
+from gnnplace.bench.kinds import Loaded, load
 from gnnplace.bench.rows import now, provenance
 from gnnplace.bench.suite import Cell, ProblemEntry, SuiteFile
 from gnnplace.errors import GnnplaceError
@@ -98,12 +98,12 @@ def run_task(task: Task, begun: Begun | None = None) -> Row:
         problem = _loaded(task.kind, text, task.folder, changed)
         if isinstance(problem, GnnplaceError):
             raise problem
-        row |= described(entry, problem)
+        row |= problem.described(entry)
         if begun is not None:
             begun(row)
         begin = time.perf_counter()
         with time_limit(task.timeout):
-            row |= outcome(task.cell, problem, task.mode, task.keep)
+            row |= problem.outcome(task.cell, task.mode, task.keep)
     except Exception as caught:  # whatever a placer of somebody else's raises is its row
         row |= {"seconds": time.perf_counter() - begin, "error": _told(caught)}
     return row | provenance()

@@ -79,7 +79,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--given",
         default=None,
         help="A plan of your own to predict instead: a file, or words such as "
-        "dp=2,tp=2,pp=2,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
+        "dp=2,tp=2,pp=2,layers=12+12,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
     )
     parser.add_argument(
         "--runnable",

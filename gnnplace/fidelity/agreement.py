@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from gnnplace.errors import InputError
 
@@ -59,11 +58,17 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
     error = (p - m) / m
     return Agreement(
         pairs=len(p),
-        spearman=float("nan") if flat else float(spearmanr(p, m).statistic),
+        spearman=float("nan") if flat else _rank_correlation(p, m),
         mape=float(np.abs(error).mean()),
         bias=float(error.mean()),
         regret=float(m[int(p.argmin())] / m.min() - 1.0),
     )
+
+
+def _rank_correlation(predicted: np.ndarray, measured: np.ndarray) -> float:
+    from scipy.stats import spearmanr  # takes a second to import
+
+    return float(spearmanr(predicted, measured).statistic)
 
 
 def shortest(rounds: Sequence[Sequence[float]]) -> list[float]:

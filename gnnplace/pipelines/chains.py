@@ -24,8 +24,9 @@ from gnnplace.pipelines.recording import precision_of
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.mesh import Fabric
 from gnnplace.planning.plan import PlanFile
-from gnnplace.splitting.layers.calls import CallGraph, LayerCall, record_calls
+from gnnplace.splitting.layers.calls import CallGraph, LayerCall
 from gnnplace.splitting.layers.graph import split_graph
+from gnnplace.splitting.layers.recording import record_calls
 from gnnplace.splitting.rules.registry import rules_of
 from gnnplace.splitting.run.planning import LayerGraph
 from gnnplace.tracing.models import workload_of

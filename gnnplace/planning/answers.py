@@ -259,8 +259,8 @@ def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
     Args:
         chain: the model.
         cluster: its devices in topology order.
-        given: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", or
-            a plan that was read.
+        given: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
+            "layers=12+12" or "layers=equal" where the stages are known; or a plan that was read.
 
     Raises:
         InputError: naming the word that is wrong, or what does not fit the model or the cluster.

@@ -12,6 +12,7 @@ from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.planning import partition
 from gnnplace.planning.chain import Chain
 from gnnplace.planning.draft import Draft
+from gnnplace.planning.layers import layer_bounds
 from gnnplace.planning.mesh import Fabric, Mesh
 from gnnplace.planning.orders import SEARCHED, Action, Orders, chunk_ranks
 from gnnplace.planning.plan import Plan
@@ -19,7 +20,11 @@ from gnnplace.planning.stage import Pricer, Stage
 
 NUMBERS = {"dp": 1, "tp": 1, "pp": 1, "microbatch_size": 1, "zero": 0}
 PASS = re.compile(r"(\d+)([FIW])(\d+)")
-WORDS = {"recompute": ("none", "full"), "schedule": ()}
+WORDS: dict[str, tuple[str, ...]] = {
+    "recompute": ("none", "full"),
+    "schedule": (),
+    "layers": (),
+}
 
 
 def parsed(words: str) -> dict[str, str]:
@@ -49,7 +54,7 @@ def parsed(words: str) -> dict[str, str]:
 
 
 def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
-    """Replicas (dp), shards (tp) and stages (pp), cut where the largest stage is least.
+    """Replicas (dp), shards (tp) and stages (pp): of layers that are named, else as even as can be.
 
     Raises:
         InputError: what does not fit the model or the cluster.
@@ -76,7 +81,10 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     if len(order) > len(chain):
         raise InputError(f"--given: {len(order)} stages, but the model has {len(chain)} segments")
     meshes = [Mesh(p * replicas * shards, replicas, shards) for p in order]
-    bounds = even_bounds(Pricer(chain, Fabric(cluster), size), meshes[0], len(order))
+    if "layers" in given:
+        bounds = layer_bounds(chain, given["layers"], len(order))
+    else:
+        bounds = even_bounds(Pricer(chain, Fabric(cluster), size), meshes[0], len(order))
     full = given.get("recompute") == "full"
     stages = [
         Stage(a, b, mesh, number["zero"], frozenset(range(a, b)) if full else frozenset())

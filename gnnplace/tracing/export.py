@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from dataclasses import replace
 from typing import Any
@@ -21,11 +21,9 @@ from unittest.mock import patch
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd import descriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.export.graph_signature import InputKind, OutputKind
 
 from gnnplace.errors import CaptureError, OtherLossError
 from gnnplace.tracing.attributes import Attributes
@@ -37,6 +35,7 @@ from gnnplace.tracing.paths import module_paths
 from gnnplace.tracing.recompute import checkpoints
 from gnnplace.tracing.recurrent import recurrent_layers
 from gnnplace.tracing.refused import check_memory, check_model
+from gnnplace.tracing.slots import copies, inference, input_slot, joint_outputs, signature
 from gnnplace.tracing.step import StepModule
 from gnnplace.tracing.traced import Slot, Traced
 from gnnplace.tracing.watch import watched
@@ -131,7 +130,7 @@ def _trace(
         exported = torch.export.export(step, inputs, strict=False)
         if cutter is not None:
             cutter(exported, _export)
-        return _inference(exported.run_decompositions(_composite_decompositions()))
+        return inference(exported.run_decompositions(_composite_decompositions()))
     check_model(step)
     mode = _fake_mode(step, inputs)
     whole = Whole(step)
@@ -185,11 +184,11 @@ def _rewritten(
     def known(slot: Slot) -> Slot:
         return replace(slot, name=whole.first_name(slot.name))
 
-    slots = {node.name: known(_input_slot(node.meta["desc"], own)) for node in placeholders}
+    slots = {node.name: known(input_slot(node.meta["desc"], own)) for node in placeholders}
     held: list[tuple[str, torch.Tensor]] = [*module.named_parameters(remove_duplicate=False)]
     held += module.named_buffers(remove_duplicate=False)
     tensors = {whole.first_name(name): tensor for name, tensor in held}
-    outputs = [(known(slot), node) for slot, node in _joint_outputs(graph, own, ()).items()]
+    outputs = [(known(slot), node) for slot, node in joint_outputs(graph, own, ()).items()]
     ordered = sorted(outputs, key=lambda pair: whole.last_position(_gradient(pair[0])))
     return Traced(graph, slots, tuple(ordered), tensors)
 
@@ -236,10 +235,10 @@ def _joint_once(
         graph = joint.graph_module.graph
     own = dict(whole.step.named_buffers(remove_duplicate=False))
     placeholders = graph.find_nodes(op="placeholder")
-    slots = {node.name: _input_slot(node.meta["desc"], own) for node in placeholders}
+    slots = {node.name: input_slot(node.meta["desc"], own) for node in placeholders}
     tensors: dict[str, torch.Tensor] = dict(whole.named_parameters())
     tensors.update(whole.named_buffers())
-    outputs = _joint_outputs(graph, own, whole.rebound) | _copies(graph, slots)
+    outputs = joint_outputs(graph, own, whole.rebound) | copies(graph, slots)
     # Gradients by the last name of their parameter: the order of updates in every saved file.
     ordered = sorted(outputs.items(), key=lambda pair: whole.last_position(_gradient(pair[0])))
     return Traced(graph, slots, tuple(ordered), tensors), bool(again)
@@ -301,83 +300,9 @@ def _check_state(
         raise CaptureError(_lasting(names))
 
 
-def signature(traced: Traced) -> list[Any]:
-    """What a traced graph computes: equal for equal steps, whatever the names of its nodes."""
-    order: dict[fx.Node, Any] = {}
-    lines: list[Any] = []
-    for node in traced.graph.nodes:
-        if node.op == "placeholder":
-            slot = traced.inputs[node.name]
-            order[node] = (slot.kind, slot.name)
-        elif node.op == "call_function":
-            if node.target is torch.ops.aten._assert_tensor_metadata.default:
-                continue  # the exported forward pass has them, and they compute nothing
-            order[node] = len(lines)
-            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: order[n])
-            lines.append((str(node.target), repr(args), repr(kwargs)))
-        else:
-            order[node] = (node.op, str(node.target))
-    return lines
-
-
 def _gradient(slot: Slot) -> str:
     """The parameter whose gradient an output is."""
     return slot.name if slot.kind == "gradient" else ""
-
-
-def _joint_outputs(
-    graph: fx.Graph, own: Mapping[str, torch.Tensor], rebound: tuple[str, ...]
-) -> dict[Slot, fx.Node]:
-    """By slot: of a buffer that is changed in place and bound anew the latter, which comes last."""
-    output = graph.output_node()
-    pairs = zip(output.meta["desc"], output.args[0], strict=True)  # type: ignore[arg-type]
-    return {_output_slot(d, own, rebound): n for d, n in pairs if isinstance(n, fx.Node)}
-
-
-def _copies(graph: fx.Graph, slots: Mapping[str, Slot]) -> dict[Slot, fx.Node]:
-    """What the graph itself writes into buffers, in the backward pass too: the last of each."""
-    found: dict[Slot, fx.Node] = {}
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-        target, value = node.args[:2]
-        found[_changed(slots[target.name])] = value
-        graph.erase_node(node)
-    return found
-
-
-def _changed(slot: Slot) -> Slot:
-    """The output for an input that is changed in place.
-
-    Raises:
-        CaptureError: it is one that must not change.
-    """
-    if slot.kind == "buffer":
-        return slot
-    if slot.kind == "input":
-        return Slot("ignored", slot.name)  # the next step gets inputs of its own
-    name = slot.name.removeprefix("model.")
-    raise CaptureError(f"the model changes {name} in place; only its buffers may change")
-
-
-def _input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
-    if isinstance(desc, descriptors.ParamAOTInput):
-        return Slot("parameter", desc.target)
-    if isinstance(desc, descriptors.BufferAOTInput):
-        return Slot("buffer" if desc.target in buffers else "constant", desc.target)
-    if isinstance(desc, descriptors.PlainAOTInput):
-        return Slot("input", str(desc.idx))
-    if isinstance(desc, descriptors.TangentAOTInput):
-        return Slot("tangent", "")
-    raise CaptureError(f"the traced graph has an input of a kind that is not supported: {desc}")
-
-
-def _output_slot(desc: Any, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]) -> Slot:
-    if isinstance(desc, descriptors.GradAOTOutput):
-        return Slot("gradient", getattr(desc.grad_of, "target", ""))
-    if isinstance(desc, descriptors.InputMutationAOTOutput):
-        return _changed(_input_slot(desc.mutated_input, buffers))
-    if isinstance(desc, descriptors.PlainAOTOutput) and desc.idx > 0:
-        return Slot("buffer", rebound[desc.idx - 1])
-    return Slot("loss", "")
 
 
 def _composite_decompositions() -> dict[Any, Any]:
@@ -388,30 +313,3 @@ def _composite_decompositions() -> dict[Any, Any]:
         for op, function in torch.export.default_decompositions().items()
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
     }
-
-
-_INPUTS = {
-    InputKind.PARAMETER: "parameter",
-    InputKind.BUFFER: "buffer",
-    InputKind.CONSTANT_TENSOR: "constant",
-    InputKind.USER_INPUT: "input",
-}
-
-
-def _inference(exported: torch.export.ExportedProgram) -> Traced:
-    slots: dict[str, Slot] = {}
-    position = 0
-    for spec in exported.graph_signature.input_specs:
-        name = spec.target or ""
-        if spec.kind == InputKind.USER_INPUT:
-            name, position = str(position), position + 1
-        slots[spec.arg.name] = Slot(_INPUTS[spec.kind], name)
-    nodes = {node.name: node for node in exported.graph.nodes}
-    outputs = []
-    for out in exported.graph_signature.output_specs:
-        if out.arg is not None and getattr(out.arg, "name", None) in nodes:
-            changed = out.kind == OutputKind.BUFFER_MUTATION
-            slot = Slot("buffer", out.target or "") if changed else Slot("output", "")
-            outputs.append((slot, nodes[out.arg.name]))
-    tensors = {**exported.state_dict, **exported.constants}
-    return Traced(exported.graph, slots, tuple(outputs), tensors)

@@ -33,6 +33,13 @@ seeds: [0, 1]
 """
 
 
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory) -> tuple[Path, list[dict], str]:
+    """The folder, rows and summary of a suite that was executed."""
+    folder = tmp_path_factory.mktemp("executed")
+    return folder, *rows_of(folder, EXECUTE)
+
+
 def rows_of(folder: Path, text: str) -> tuple[list[dict], str]:
     (folder / "suite.yaml").write_text(text)
     out = Console(file=io.StringIO(), width=160)
@@ -56,8 +63,8 @@ def test_splits_run_as_cells_and_elimination_is_the_best(tmp_path):
         assert {row["digest"] for row in mine.values()} == {exact["digest"]}
 
 
-def test_executed_cells_tell_what_was_predicted_and_which_clock_ran(tmp_path):
-    rows, summary = rows_of(tmp_path, EXECUTE)
+def test_executed_cells_tell_what_was_predicted_and_which_clock_ran(executed):
+    _, rows, summary = executed
     assert len(rows) == 4
     assert [row["error"] for row in rows] == [""] * 4
     for row in rows:
@@ -69,10 +76,10 @@ def test_executed_cells_tell_what_was_predicted_and_which_clock_ran(tmp_path):
     assert all(was_run(problem) for problem in merged({}, rows))
 
 
-def test_runs_are_not_recorded_as_best_known(tmp_path):
-    rows_of(tmp_path, EXECUTE)
-    best = tmp_path / "best.json"
-    rows = str(tmp_path / "r" / "run.jsonl")
+def test_runs_are_not_recorded_as_best_known(executed):
+    folder, *_ = executed
+    best = folder / "best.json"
+    rows = str(folder / "r" / "run.jsonl")
     assert run(["bench", "summary", rows, "--best-known", str(best), "--record"]) == 0
     assert "run" not in best.read_text().partition("problems")[2]
 

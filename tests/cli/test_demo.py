@@ -9,9 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from gnnplace.cli.main import run
 from gnnplace.runtime.workers import available_cores
 
 pytestmark = pytest.mark.timeout(280)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """The same in this process, which has imported everything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def gnnplace_here(*arguments: str) -> subprocess.CompletedProcess:
+        code = run(list(arguments))
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, said.out, said.err)
+
+    return gnnplace_here
 
 
 def gnnplace(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
@@ -44,7 +59,7 @@ def test_demo_runs_verifies_and_reports(tmp_path):
 
 
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two workers need two cores")
-def test_a_users_own_model_profiled_placed_and_executed_with_micro_batches(tmp_path):
+def test_a_users_own_model_profiled_placed_and_executed_with_micro_batches(tmp_path, here):
     (tmp_path / "mine.py").write_text(
         "import torch\n"
         "from torch import nn\n"
@@ -57,25 +72,21 @@ def test_a_users_own_model_profiled_placed_and_executed_with_micro_batches(tmp_p
     place = ["place", "mine:build", "--cluster", "cpu:2", "--microbatches", "2"]
     placed = gnnplace(*place, "--placer", "contiguous", "-o", "p.json", folder=tmp_path)
     assert placed.returncode == 0, placed.stderr
-    run = gnnplace(
-        "execute", "mine:build", "p.json", "--steps", "3", "--trace", "t.json", "--json",
-        folder=tmp_path,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    answer = json.loads(run.stdout)
+    execute = ["execute", "mine:build", "p.json"]
+    ran = here(*execute, "--steps", "3", "--trace", "t.json", "--json")
+    assert ran.returncode == 0, ran.stderr
+    answer = json.loads(ran.stdout)
     assert answer["verified"] is True
     assert answer["mode"] == "measured"
     assert answer["step_time"] > 0
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    emulated = gnnplace(
-        "execute", "mine:build", "p.json", "--mode", "emulated", "--steps", "2", folder=tmp_path
-    )
+    emulated = here(*execute, "--mode", "emulated", "--steps", "2")
     assert emulated.returncode == 0, emulated.stderr
     assert "emulated step time" in emulated.stdout
 
 
-def test_capture_says_what_it_found(tmp_path):
-    done = gnnplace("capture", "mlp", "-o", "graph.json", folder=tmp_path)
+def test_capture_says_what_it_found(tmp_path, here):
+    done = here("capture", "mlp", "-o", "graph.json")
     assert done.returncode == 0, done.stderr
     assert "ops captured" in done.stdout
     graph = json.loads((tmp_path / "graph.json").read_text())
@@ -88,7 +99,7 @@ def test_capture_says_what_it_found(tmp_path):
         "def build():\n"
         "    return Net(), (torch.randn(3),)\n"
     )
-    failed = gnnplace("capture", "broken:build", "-o", "g.json", folder=tmp_path)
+    failed = here("capture", "broken:build", "-o", "g.json")
     assert failed.returncode == 2
     assert "broken.py" in failed.stderr
     assert "Traceback" not in failed.stderr

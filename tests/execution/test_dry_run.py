@@ -321,7 +321,11 @@ def test_the_whole_zoo(model: str, microbatches: int, optimizer: str, dtype: str
 
 @pytest.mark.parametrize(
     ("model", "dtype"),
-    [(HUGGING_FACE[0], "bfloat16"), *((model, "float32") for model in HUGGING_FACE[1:])],
+    [
+        (HUGGING_FACE[0], "bfloat16"),
+        (HUGGING_FACE[1], "float32"),
+        *(pytest.param(m, "float32", marks=pytest.mark.campaign) for m in HUGGING_FACE[2:]),
+    ],
 )
 def test_hugging_face(model: str, dtype: str) -> None:
     check(model, options_of(1, "adamw", dtype), ("round-robin",))

@@ -13,10 +13,19 @@ from gnnplace import api
 CONSTANT = 3e6
 
 
-@pytest.mark.parametrize("microbatches", [1, 4])
+MODELS = (("mlp?width=256", "adamw"), ("small_resnet?batch=8", "sgd"), ("unet?batch=4", "adamw"))
+ALWAYS = (("mlp?width=256", 4), ("unet?batch=4", 1))
+
+
 @pytest.mark.parametrize(
-    ("model", "optimizer"),
-    [("mlp?width=256", "adamw"), ("small_resnet?batch=8", "sgd"), ("unet?batch=4", "adamw")],
+    ("model", "optimizer", "microbatches"),
+    [
+        pytest.param(
+            model, optimizer, m, marks=() if (model, m) in ALWAYS else pytest.mark.campaign
+        )
+        for model, optimizer in MODELS
+        for m in (1, 4)
+    ],
 )
 def test_memory_is_what_was_predicted(model, optimizer, microbatches):
     options = api.CaptureOptions(microbatches=microbatches, optimizer=optimizer)

@@ -80,6 +80,7 @@ def test_a_store_that_fails_in_mid_run_does_not_end_it(store, monkeypatch):
     assert store.runs()[0].outcome.status == "open"  # not all of it is there
 
 
+@pytest.mark.campaign
 def test_a_killed_command_leaves_what_it_measured(tmp_path):
     """The command, its process killed with -9 while it runs many steps."""
     store, placement = tmp_path / "store.db", tmp_path / "p.json"

@@ -48,7 +48,12 @@ def workload(name: str, microbatches: int) -> Program:
 
 @pytest.mark.parametrize(
     ("name", "microbatches"),
-    [("mlp", 1), ("two_tower", 2), ("small_resnet", 1), ("small_resnet", 4), ("gpt2", 2)],
+    [
+        *(("two_tower", 2), ("small_resnet", 4)),
+        pytest.param("mlp", 1, marks=pytest.mark.campaign),
+        pytest.param("small_resnet", 1, marks=pytest.mark.campaign),
+        pytest.param("gpt2", 2, marks=pytest.mark.campaign),
+    ],
 )
 def test_a_captured_model_equals_one_process(name, microbatches):
     program = workload(name, microbatches)

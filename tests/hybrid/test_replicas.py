@@ -29,7 +29,10 @@ def shares(model: str, count: int) -> Sequence[tuple[torch.Tensor, ...]]:
     return tuple(tuple(x for x in share) for share in shares_of(load(model), count))
 
 
-@pytest.mark.parametrize(("model", "cut"), [("mlp?batch=8", 1), ("small_resnet?batch=8", 2)])
+@pytest.mark.parametrize(
+    ("model", "cut"),
+    [("mlp?batch=8", 2), pytest.param("small_resnet?batch=8", 2, marks=pytest.mark.campaign)],
+)
 def test_two_groups_of_two_devices_train_like_one_device(model: str, cut: int) -> None:
     """Four processes; gradients and both groups' parameters are bitwise those of accumulation."""
     cluster = api.resolve_cluster("cpu:4")

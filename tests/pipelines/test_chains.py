@@ -42,7 +42,15 @@ def test_parameters_are_those_of_the_model_and_shards_divide_them(chain):
     assert total / 2 <= halves.parameters.sum() < total
 
 
-@pytest.mark.parametrize("spec", [GPT2, "vit?batch=8", "resnet50?batch=8"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GPT2,
+        "vit?batch=8",
+        "small_resnet?batch=8",
+        pytest.param("resnet50?batch=8", marks=pytest.mark.campaign),
+    ],
+)
 def test_kernels_are_those_of_the_captured_step(spec, monkeypatch):
     monkeypatch.setattr(Parts, "_floor", lambda parts, kind: NOTHING)
     costs = chain_of(spec, CLUSTER).costs(["a100"], 1, 8)

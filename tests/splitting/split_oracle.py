@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.splitting.layers.calls import OutputModule, fill, record_calls
+from gnnplace.splitting.layers.calls import fill
+from gnnplace.splitting.layers.recording import OutputModule, record_calls
 from gnnplace.splitting.rules.registry import rules_of
 
 PARTS = 2

@@ -17,8 +17,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.splitting.layers.calls import CallGraph, OutputModule, record_calls
+from gnnplace.splitting.layers.calls import CallGraph
 from gnnplace.splitting.layers.mesh import flattened
+from gnnplace.splitting.layers.recording import OutputModule, record_calls
 from gnnplace.splitting.rules.registry import rules_of
 from gnnplace.splitting.rules.rule import Rule
 from gnnplace.splitting.run.move import placements

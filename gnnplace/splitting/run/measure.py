@@ -11,14 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from gnnplace.splitting.layers.calls import (
-    BUFFER,
-    CONSTANT,
-    INPUT,
-    PARAMETER,
-    PREFIX,
-    CallGraph,
-)
+from gnnplace.splitting.layers.calls import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph
+from gnnplace.splitting.layers.recording import PREFIX
 from gnnplace.splitting.rules.rule import Rule
 from gnnplace.splitting.run.move import redistributed
 from gnnplace.splitting.run.runner import Stage

@@ -14,8 +14,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.errors import InputError
-from gnnplace.splitting.layers.calls import CallGraph, OutputModule, record_calls
+from gnnplace.splitting.layers.calls import CallGraph
 from gnnplace.splitting.layers.graph import split_graph
+from gnnplace.splitting.layers.recording import OutputModule, record_calls
 from gnnplace.splitting.rules.registry import rules_of
 from gnnplace.splitting.rules.rule import Rule
 from gnnplace.splitting.run.apply import check_layers, device_mesh

@@ -54,16 +54,16 @@ class Host:
     Attributes:
         forward: seconds of the host.
         backward: the same.
-        more: seconds of a pass beside its kernels where it is split over shards.
+        waiting: seconds of a pass for every doubling of its shards, who wait for one another.
         outside: seconds of a micro-batch outside of the layers.
-        factor: of the kernels.
+        head: seconds a FLOP of the head's products, beside their kernels, where it is not split.
     """
 
     forward: float = FLOOR[0]
     backward: float = FLOOR[1]
-    more: float = 0.0
+    waiting: float = 0.0
     outside: float = 0.0
-    factor: float = 1.0
+    head: float = 0.0
 
 
 HOST = Host()
@@ -77,12 +77,14 @@ class Megatron:
         source: the capture, which keeps what it was asked for.
         layers: which segments are of layers. [segments]
         each: segments of a layer.
+        head: FLOP of the head's products an example, all three passes.
         host: what a layer takes beside its kernels.
     """
 
     source: Chain
     layers: Floats
     each: float
+    head: float
     host: Host = HOST
 
     def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
@@ -94,13 +96,13 @@ class Megatron:
         inside = self.layers > 0
         split = {n: np.where(inside, getattr(found, n), getattr(alone, n) / shards) for n in names}
         host, each = self.host, self.each
-        more = host.more / each if shards > 1 else 0.0
-        split = {n: v * host.factor if n in names[:3] else v for n, v in split.items()}
-        forward = np.maximum(split["forward"] + more, host.forward / each)
+        waiting = host.waiting * np.log2(shards) / each
+        forward = np.maximum(split["forward"], host.forward / each) + waiting
         both = split["backward"] + split["weights"]
-        late = np.maximum(both + more, host.backward / each) - split["weights"]
+        late = np.maximum(both, host.backward / each) + waiting - split["weights"]
         split["forward"] = np.where(inside, forward, split["forward"])
-        split["forward"][-1] += host.outside
+        whole_head = host.head * self.head * examples if shards == 1 else 0.0
+        split["forward"][-1] += host.outside + whole_head
         split["backward"] = np.where(inside, late, split["backward"])
         return replace(found, **split)
 
@@ -117,7 +119,8 @@ def gpt(
     )
     chain = chain_of(name, cluster, batch=batch, precision="16-master", optimizer="adam")
     inside = np.array([any(".h." in m for m in s.modules) for s in chain.segments], dtype=float)
-    source = Megatron(chain, inside, float(inside.sum()) / layers, host)
+    head = 6.0 * VOCABULARY * hidden * length
+    source = Megatron(chain, inside, float(inside.sum()) / layers, head, host)
     return replace(chain, source=source, _known={})
 
 
@@ -145,7 +148,8 @@ def runs(most: int = 512) -> list[Run]:
         cluster = superpod(int(devices))
         chain = gpt(cluster, int(h), int(heads), int(layers), LENGTH, int(batch))
         replicas = int(devices) // shards // stages
-        words = f"dp={replicas},tp={shards},pp={stages},recompute=full,microbatch_size="
+        split = f"dp={replicas},tp={shards},pp={stages},layers=equal"
+        words = f"{split},recompute=full,microbatch_size="
         sizes = [m for m in MICRO_BATCHES if batch % (m * replicas) == 0]
         plans = [given_plan(chain, cluster, f"{words}{m}") for m in sizes]
         fits = [p for p in plans if p.feasible] or plans

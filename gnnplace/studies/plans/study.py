@@ -90,9 +90,10 @@ def page(study: PlanStudy) -> str:
     host = study.host
     fitted = (
         f"Fitted: a layer takes the host {1e3 * host.forward:.2f} ms forward and "
-        f"{1e3 * host.backward:.2f} ms backward, {1e3 * host.more:.2f} ms more a pass where it is "
-        f"split, a micro-batch {1e3 * host.outside:.2f} ms outside of the layers; kernels take "
-        f"{host.factor:.2f} of what tables say.\n"
+        f"{1e3 * host.backward:.2f} ms backward, {1e3 * host.waiting:.2f} ms more a pass for every "
+        f"doubling of its shards; a micro-batch {1e3 * host.outside:.2f} ms outside of the layers, "
+        f"and the head's products, where they are not split, {1e15 * host.head:.2f} s more a "
+        "PFLOP.\n"
     )
     parts = ["# Published runs as given plans\n", "Made by `gnnplace study plans -o FOLDER`.\n"]
     parts += [_table(heads, cells), fitted]

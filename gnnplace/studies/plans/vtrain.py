@@ -30,6 +30,7 @@ from gnnplace.cluster import Cluster
 from gnnplace.cluster.presets import preset
 from gnnplace.planning.answers import given_plan
 from gnnplace.planning.chain import Chain
+from gnnplace.planning.layers import EQUAL, layer_bounds
 from gnnplace.studies.plans.megatron import HOST, Host, Megatron, gpt
 from gnnplace.studies.plans.runs import Run
 
@@ -59,7 +60,8 @@ class Row:
     @property
     def words(self) -> str:
         """As a given plan."""
-        return f"dp={self.replicas},tp={self.shards},pp={self.stages},microbatch_size={self.size}"
+        split = f"dp={self.replicas},tp={self.shards},pp={self.stages},layers=equal"
+        return f"{split},microbatch_size={self.size}"
 
 
 @cache
@@ -112,7 +114,7 @@ def unfitted() -> list[Run]:
 def fitted() -> tuple[Host, list[Run]]:
     """Constants fitted on the rows of one hidden size, and those of the other predicted by them."""
     known = [row for row in rows() if row.hidden == FITTED]
-    start = np.array([1.0, 1.0, 0.5, 2.0, 1.0])
+    start = np.array([1.0, 1.0, 0.2, 1.0, 5.0])
     options = {"maxiter": 250, "xatol": 1e-2, "fatol": 1e-5}
     found: Any = minimize(
         lambda x: _missed(_host(x), known), start, method="Nelder-Mead", options=options
@@ -122,10 +124,10 @@ def fitted() -> tuple[Host, list[Run]]:
 
 
 def _host(x: np.ndarray) -> Host:
-    """Floors as factors of those from elsewhere, milliseconds, and the factor of kernels."""
-    forward, backward, more, outside, factor = (float(value) for value in np.abs(x))
+    """Two factors of floors from elsewhere, two of milliseconds, one of seconds a PFLOP."""
+    forward, backward, waiting, outside, head = (float(value) for value in np.abs(x))
     floors = HOST.forward * forward, HOST.backward * backward
-    return Host(*floors, 1e-3 * more, 1e-3 * outside, factor)
+    return Host(*floors, 1e-3 * waiting, 1e-3 * outside, 1e-15 * head)
 
 
 def _missed(host: Host, known: Sequence[Row]) -> float:
@@ -137,7 +139,7 @@ def _missed(host: Host, known: Sequence[Row]) -> float:
         if key not in costs:
             costs[key] = _sums(row, host)
         seconds, update = costs[key]
-        cuts = np.linspace(0, len(seconds), row.stages + 1).round().astype(int)
+        cuts = layer_bounds(captured(row.hidden, row.layers), EQUAL, row.stages)
         stages = np.add.reduceat(seconds, cuts[:-1])
         count = row.batch / row.size / row.replicas
         total = stages.sum() + (count - 1) * stages.max()

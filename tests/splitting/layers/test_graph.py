@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.splitting.layers.calls import record_calls
 from gnnplace.splitting.layers.graph import split_graph
+from gnnplace.splitting.layers.recording import record_calls
 from gnnplace.splitting.rules.registry import rules_of
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.step import StepModule

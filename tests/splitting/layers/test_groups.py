@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.splitting.layers.calls import OutputModule, record_calls
 from gnnplace.splitting.layers.graph import split_graph
+from gnnplace.splitting.layers.recording import OutputModule, record_calls
 from gnnplace.splitting.rules.registry import rules_of
 from gnnplace.splitting.tables.layout import REPLICATED, Place, mesh_configurations, read_layout
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.splitting.layers.calls import OutputModule, record_calls
+from gnnplace.splitting.layers.recording import OutputModule, record_calls
 from gnnplace.splitting.rules.registry import rules_of
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.step import StepModule

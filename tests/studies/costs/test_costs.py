@@ -55,6 +55,7 @@ def test_the_networks_run(name: str) -> None:
     assert loss(model(images), classes).isfinite()
 
 
+@pytest.mark.campaign
 def test_a_published_model_is_captured_with_its_shapes() -> None:
     program = captured("bert_large", 2, 512)
     rows = describe(program).rows

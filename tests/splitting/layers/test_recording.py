@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import CaptureError
-from gnnplace.splitting.layers.calls import OutputModule, Ref, function_name, record_calls
+from gnnplace.splitting.layers.calls import Ref, function_name
+from gnnplace.splitting.layers.recording import OutputModule, record_calls
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.step import StepModule
 

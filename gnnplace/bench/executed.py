@@ -1,0 +1,80 @@
+"""Cells that execute: a placement runs on workers, checked against one process, several times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from gnnplace.bench.best_known import RUN_SUFFIX
+from gnnplace.bench.placed import PlacedProblem
+from gnnplace.bench.suite import Cell, ProblemEntry
+from gnnplace.errors import ExecutionError
+from gnnplace.execution import Execution
+from gnnplace.execution.running import execute_placement
+from gnnplace.placers import Result
+from gnnplace.profiling.problems import profile_model
+from gnnplace.tracing import Program
+from gnnplace.tracing.models import capture_model
+
+Data = dict[str, Any]
+STEPS, RUNS = 7, 3  # of an execution: steps of a run, runs
+
+
+@dataclass(frozen=True)
+class Executable(PlacedProblem):
+    """A captured model and its problem."""
+
+    program: Program
+
+    def described(self, entry: ProblemEntry) -> Data:
+        """The part of a row that tells of the problem."""
+        told = f"{self.problem.fingerprint[:12]}{RUN_SUFFIX}"
+        return super().described(entry) | {"digest": told, "clock": "measured"}
+
+    def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
+        """What the placer found and its runs took; see ``kinds.Loaded``."""
+        result, found = self.searched(cell, keep)
+        return found | _executed(self, result, mode)
+
+
+def load_executable(entry: ProblemEntry) -> Executable:
+    """A model, captured.
+
+    Raises:
+        GnnplaceError: it cannot be.
+    """
+    options = entry.capture_options()
+    program = capture_model(str(entry.model), options=options)
+    problem = profile_model(program, entry.cluster or "auto", options=options)
+    return Executable(problem, program)
+
+
+def _executed(loaded: Executable, result: Result, mode: str) -> Data:
+    """What runs add; seconds stay those of the search, the bound is of predictions alone.
+
+    The step time is that of the shortest step of several runs, each with workers of its own: other
+    processes make steps longer and never shorter.
+    """
+    runs = [_run(loaded, result, mode) for _ in range(RUNS)]
+    return {
+        "step_time": min(run.fastest for run in runs),
+        "typical": median(run.step_time for run in runs),
+        "lower_bound": None,
+        "predicted": result.step_time,
+        "clock": runs[0].mode,
+    }
+
+
+def _run(loaded: Executable, result: Result, mode: str) -> Execution:
+    """One run, checked.
+
+    Raises:
+        ExecutionError: it failed, or computed something else than one process.
+    """
+    run = execute_placement(
+        loaded.program, loaded.problem, result.placement, steps=STEPS, mode=mode
+    )
+    if not run.passed:
+        raise ExecutionError(f"the run computed something else: {run.summary()}")
+    return run.execution

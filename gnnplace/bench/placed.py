@@ -1,0 +1,77 @@
+"""Cells that place: a placer searches, and its step time is what is predicted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnplace.bench.rows import digest
+from gnnplace.bench.suite import Cell, ProblemEntry
+from gnnplace.placement import write_placement
+from gnnplace.placers import Result
+from gnnplace.policy.placing import place
+from gnnplace.problem import Problem, write_problem
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PlacedProblem:
+    """A problem in memory."""
+
+    problem: Problem
+
+    def described(self, entry: ProblemEntry) -> Data:
+        """The part of a row that tells of the problem."""
+        return {
+            "num_ops": self.problem.num_ops,
+            "num_devices": self.problem.num_devices,
+            "microbatches": self.problem.microbatches,
+            "seen": entry.seen,
+            "digest": digest(self.problem),
+            "estimated": float(np.mean(self.problem.estimated)),
+            "clock": "predicted",
+            **entry.labels,
+        }
+
+    def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
+        """What the placer found; see ``kinds.Loaded``."""
+        return self.searched(cell, keep)[1]
+
+    def searched(self, cell: Cell, keep: str) -> tuple[Result, Data]:
+        """A placer's result, and what a row says of it."""
+        begin = time.perf_counter()
+        result = place(anew(self.problem), placer=cell.placer, budget=cell.budget, seed=cell.seed)
+        found = _placed(result) | {"seconds": time.perf_counter() - begin}
+        return result, found | (_kept(Path(keep), cell, self.problem, result) if keep else {})
+
+
+def anew(problem: Problem) -> Problem:
+    """The same problem without what earlier placers have derived from it and left there."""
+    return replace(problem, graph=replace(problem.graph), cluster=replace(problem.cluster))
+
+
+def _placed(result: Result) -> Data:
+    return {
+        "step_time": result.step_time,
+        "lower_bound": result.lower_bound,
+        "feasible": True,
+        "peak_memory": result.peak_memory.tolist(),
+        "note": result.note,
+    }
+
+
+def _kept(folder: Path, cell: Cell, problem: Problem, result: Result) -> Data:
+    """Writes what ``gnnplace simulate`` takes: the problem once, and the placement."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = digest(problem)
+    path = folder / f"{told}.json"
+    if not path.exists():
+        write_problem(path, problem)
+    name = f"{told}-{cell.placer}-{cell.budget:g}-{cell.seed}.json"
+    write_placement(folder / name, result.placement, problem)
+    return {"kept": name}

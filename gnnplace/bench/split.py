@@ -1,0 +1,94 @@
+"""Cells that split a network's layers: seconds of the sharding cost model."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnnplace.bench.suite import Cell, ProblemEntry
+from gnnplace.sharding import ShardingProblem, best_strategy
+from gnnplace.sharding.configurations import Space
+from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.markov_chain import random_search
+from gnnplace.sharding.networks.registry import build_network
+from gnnplace.sharding.rivals import expert, greedy
+from gnnplace.sharding.strategy import Setting
+
+Data = dict[str, Any]
+PROPOSALS = 1_000_000  # of a random search for a split without a budget: less than a second
+
+
+@dataclass(frozen=True)
+class Split:
+    """A network's sharding tables, and what they were made for."""
+
+    setting: Setting
+    tables: ShardingProblem
+
+    def described(self, entry: ProblemEntry) -> Data:
+        """The part of a row that tells of the problem."""
+        return _described_split(self) | {"seen": entry.seen, "clock": "modelled"}
+
+    def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
+        """What the method found; see ``kinds.Loaded``."""
+        begin = time.perf_counter()
+        return _sharded(cell, self) | {"seconds": time.perf_counter() - begin}
+
+
+def load_split(entry: ProblemEntry) -> Split:
+    """A network and its tables.
+
+    Raises:
+        GnnplaceError: there is no such network.
+    """
+    setting = Setting(build_network(str(entry.network)), entry.ways, Machine(), Space())
+    tables = sharding_problem(setting.network, entry.ways, setting.machine, space=Space())
+    return Split(setting, tables)
+
+
+def _described_split(loaded: Split) -> Data:
+    hashed = hashlib.sha256()
+    for array in (*loaded.tables.cost, *(np.asarray(edge.cost) for edge in loaded.tables.edges)):
+        hashed.update(np.ascontiguousarray(array).tobytes())
+    return {
+        "num_ops": len(loaded.tables.names),
+        "num_devices": loaded.setting.devices,
+        "microbatches": 1,
+        "digest": f"{hashed.hexdigest()[:12]}-split",
+        "family": loaded.setting.network.name,
+        "cluster": f"{loaded.setting.devices} devices",
+    }
+
+
+def _sharded(cell: Cell, loaded: Split) -> Data:
+    if cell.placer == EXACT_SHARDER:
+        found = best_strategy(loaded.tables, bounded=True)
+        bound = found.cost if found.exact else found.bound
+        configuration: tuple[int, ...] = found.configuration
+    else:
+        bound, configuration = None, SHARDERS[cell.placer](loaded, cell)
+    parts = loaded.setting.parts(configuration)
+    told = {"step_time": parts.total, "lower_bound": bound, "feasible": True}
+    return told | {"peak_memory": [parts.memory]}
+
+
+def _random(loaded: Split, cell: Cell) -> tuple[int, ...]:
+    start = loaded.setting.data_parallel()
+    limit = {"seconds": cell.budget} if cell.budget > 0 else {}
+    most = PROPOSALS if cell.budget <= 0 else 10**9
+    return random_search(loaded.tables, start, seed=cell.seed, proposals=most, **limit)
+
+
+Sharder = Callable[[Split, Cell], tuple[int, ...]]
+EXACT_SHARDER = "elimination"
+SHARDERS: dict[str, Sharder] = {
+    "data-parallel": lambda loaded, cell: loaded.setting.data_parallel(),
+    "expert": lambda loaded, cell: expert(loaded.setting, loaded.tables),
+    "greedy": lambda loaded, cell: greedy(loaded.tables),
+    "random-chain": _random,
+}

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from gnnplace.problem import problem_from_data
+from tests.problem.test_problem_file import TOY, changed
+
+
+def test_the_fingerprint_covers_structure_and_not_times():
+    same = problem_from_data(changed(["ops", 0, "time", "h200"], 5.0))
+    assert same.fingerprint == problem_from_data(TOY).fingerprint
+    for other in (
+        changed(["tensors", 0, "bytes"], 4097),
+        changed(["ops", 0, "colocate"], "w1"),
+        changed(["ops", 0, "name"], "conv2"),
+    ):
+        other["tensors"][0]["producer"] = other["ops"][0]["name"]
+        assert problem_from_data(other).fingerprint != same.fingerprint
+
+
+def test_devices_that_no_op_has_a_time_for_are_said():
+    assert not problem_from_data(TOY).idle
+    odd = problem_from_data(changed(["devices", 1, "kind"], "b200"))
+    assert odd.idle == (
+        "no op has a time for kind 'b200', so nothing can run on gpu:1; there are times for 'h200'"
+    )
