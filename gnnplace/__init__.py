@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from gnnplace.api import summarise as summarise
     from gnnplace.api import verify_data as verify_data
     from gnnplace.api import walk_road as walk_road
+    from gnnplace.api import write_page as write_page
     from gnnplace.api import write_report as write_report
     from gnnplace.execution import TrainingStep as TrainingStep
     from gnnplace.execution import compile as compile
@@ -106,6 +107,7 @@ VERBS = (
     "summarise",
     "verify_data",
     "walk_road",
+    "write_page",
     "write_report",
 )
 HOMES = {

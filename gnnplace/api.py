@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from gnnplace.profiling.problems import profile_model as profile
     from gnnplace.profiling.problems import read_or_profile as read_or_profile
     from gnnplace.report.files import write_report as write_report
+    from gnnplace.report.placements import write_page as write_page
     from gnnplace.sizes import choose_microbatches as choose_microbatches
     from gnnplace.splitting.answers import plan_shard as plan_shard
     from gnnplace.splitting.answers import shard_counts as shard_counts
@@ -144,6 +145,7 @@ LATE = {
     "summarise": ("gnnplace.bench", "summarise"),
     "verify_data": ("gnnplace.data.datasets", "verify"),
     "walk_road": ("gnnplace.studies.road", "walk_road"),
+    "write_page": ("gnnplace.report.placements", "write_page"),
     "write_report": ("gnnplace.report.files", "write_report"),
 }
 
@@ -221,6 +223,7 @@ __all__ = [
     "walk_road",
     "warm",
     "with_headroom",
+    "write_page",
     "write_report",
 ]
 

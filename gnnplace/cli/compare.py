@@ -7,13 +7,14 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, names_in, print_json, print_lines
+from gnnplace.cli.console import check_output, console, names_in, print_json, print_lines
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
     add_capture_options,
     add_constraints,
     add_fresh,
     add_headroom,
+    add_html,
     add_json,
     add_objective,
     add_search_options,
@@ -57,6 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_objective(parser)
     add_json(parser)
+    add_html(parser, "the table, and timelines of the fastest placements")
     add_search_options(parser)
     add_capture_options(parser)
     add_headroom(parser)
@@ -67,6 +69,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compares placers."""
     api.check_budget(args.budget)
+    _check_html(args)
     if args.plans:
         return _compare_plans(args)
     asked = constraints_of(args)
@@ -90,6 +93,8 @@ def run(args: Namespace) -> int:
     }
     results = api.compare(problem, names or None, **how)
     rows = with_best_bound([make_row(result) for result in results])
+    if args.html is not None:
+        api.write_page(args.html, problem, results)
     if args.json:
         print_json({"problem": problem.name, "rows": [row.data() for row in rows]})
         return 0
@@ -98,6 +103,13 @@ def run(args: Namespace) -> int:
     for line in summary_lines(rows, may_split=asked.max_devices != 1):
         out.print(line, soft_wrap=True)
     return 0
+
+
+def _check_html(args: Namespace) -> None:
+    """Refuses a page of what has no timeline of one step, before the work."""
+    check_output(args.html)
+    if args.html is not None and (args.plans or args.objective != api.TIME):
+        raise InputError("--html: shows placements of one step; plan --html shows a joint plan")
 
 
 def _compare_intervals(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, print_json
-from gnnplace.cli.options import add_json
+from gnnplace.cli.console import check_output, console, print_json
+from gnnplace.cli.options import add_html, add_json
 from gnnplace.cli.placed import add_placed, read_placed
+from gnnplace.placement import Placement
+from gnnplace.problem import Problem
 from gnnplace.report.explanation import difference_data, difference_parts
+from gnnplace.report.placements import write_placements
+from gnnplace.report.timeline import from_simulation
 
 SUMMARY = "Compares two placements of one model: what moved, and what that changes."
 
@@ -17,14 +23,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     add_placed(parser, "before", "after")
     add_json(parser)
+    add_html(parser, "both timelines on one time axis, and what moved")
 
 
 def run(args: Namespace) -> int:
     """Compares two placements."""
+    check_output(args.html)
     first, before, asked = read_placed(args, args.before)
     second, after, other = read_placed(args, args.after)
     first, second = api.constrained(first, asked), api.constrained(second, other)
     found = api.difference(first, before, after, second)
+    if args.html is not None:
+        _write_page(args, first, before, second, after)
     if args.json:
         print_json(difference_data(found))
         return 0
@@ -32,3 +42,17 @@ def run(args: Namespace) -> int:
     for part in difference_parts(found):
         out.print(part, soft_wrap=isinstance(part, str))
     return 0
+
+
+def _write_page(
+    args: Namespace, first: Problem, before: Placement, second: Problem, after: Placement
+) -> None:
+    """Both steps beside each other."""
+    timelines = [
+        from_simulation(problem, api.simulate(problem, placement), Path(path).stem)
+        for problem, placement, path in (
+            (first, before, args.before),
+            (second, after, args.after),
+        )
+    ]
+    write_placements(args.html, first, timelines, beside=True)

@@ -16,6 +16,7 @@ from gnnplace.cli.numbers import STEPS, add_number
 from gnnplace.cli.options import (
     add_capture_options,
     add_fresh,
+    add_html,
     add_json,
     add_run_options,
     model_help,
@@ -24,6 +25,7 @@ from gnnplace.cli.placed import cluster_of, placed_options
 from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json
+from gnnplace.report.placements import write_placements
 from gnnplace.report.timeline import from_execution, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text, eager_line, seconds_text
@@ -49,6 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--trace", default=None, help="A trace.json to write; it opens in Perfetto."
     )
+    add_html(parser, "the predicted step and the one that was run, beside each other")
     parser.add_argument(
         "--no-eager", action="store_true", help="Do not time eager PyTorch beside the run."
     )
@@ -76,6 +79,7 @@ def run(args: Namespace) -> int:
     if args.dry_run is not None:
         return _dry_run(args)
     if is_plan(args.placement):
+        check_output(args.html)
         return run_plan(args)
     hosts = _hosts()
     if hosts is not None:
@@ -83,6 +87,7 @@ def run(args: Namespace) -> int:
         if not hosts.first:
             return _help(args, hosts)
     check_output(args.trace)
+    check_output(args.html)
     data, store = read_json(args.placement), open_store(args.store)
     options = placed_options(args, data)
     say(f"capturing the step of {args.model}")
@@ -107,12 +112,15 @@ def run(args: Namespace) -> int:
     )
     say_kept(done.fault)
     predicted = api.simulate(problem, placement)
+    name = placement.placer or "placement"
+    timelines = [
+        from_execution(problem, done.execution, name),
+        from_simulation(problem, predicted, name),
+    ]
     if args.trace:
-        timelines = [
-            from_simulation(problem, predicted, placement.placer or "placement"),
-            from_execution(problem, done.execution, placement.placer or "placement"),
-        ]
         write_trace(args.trace, timelines)
+    if args.html is not None:
+        write_placements(args.html, problem, timelines, beside=True)
     eager = {} if _without_eager(args, options) else api.eager_times(args.model, options, say)
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))

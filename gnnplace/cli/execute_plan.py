@@ -11,8 +11,9 @@ from gnnplace import api
 from gnnplace.cli.console import print_json, print_lines
 from gnnplace.cli.progress import say
 from gnnplace.errors import GnnplaceError
-from gnnplace.files import read_json
+from gnnplace.files import read_json, write_text
 from gnnplace.pipelines.plans import read_plan
+from gnnplace.report.plan_page import plan_page
 from gnnplace.report.plans import run_lines
 
 FORMAT = "gnnplace-plan"
@@ -37,6 +38,8 @@ def run_plan(args: Namespace) -> int:
     found = api.run_plan(plan, args.model, train=args.train, steps=args.steps, timeout=args.timeout)
     if found is None:
         return 0
+    if args.html is not None:
+        write_text(args.html, plan_page(found.plan, run_lines(found)))
     if args.json:
         print_json(found.answer())
     else:

@@ -12,6 +12,7 @@ from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_num
 from gnnplace.cli.options import (
     add_capture_options,
     add_fresh,
+    add_html,
     add_json,
     add_links,
     add_output,
@@ -23,6 +24,7 @@ from gnnplace.cli.options import (
 )
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
+from gnnplace.files import write_text
 
 if TYPE_CHECKING:
     from gnnplace.hybrid.place import Search
@@ -73,6 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_json(parser)
     add_output(parser, "A plot of time against devices, .svg or .html.", required=False)
+    add_html(parser, "the recommendation, the plot and every split")
     add_search_options(parser)
     add_capture_options(parser, many=True)
     add_fresh(parser)
@@ -131,16 +134,20 @@ def _training_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Prints every split of N devices, the cross-over and the recommendation."""
+    if args.execute and args.html is not None:
+        raise InputError("--html: shows the splits of a study; --execute runs one of them")
     return _execute(args) if args.execute else _study(args)
 
 
 def _study(args: Namespace) -> int:
     from gnnplace.hybrid.study import HybridOptions
     from gnnplace.report.hybrid import hybrid_table, study_data, study_lines
+    from gnnplace.report.hybrid_page import hybrid_page
     from gnnplace.report.hybrid_plot import hybrid_plot
     from gnnplace.report.pictures import check_drawable, write_picture
 
     check_output(args.output)
+    check_output(args.html)
     if args.output is not None:
         check_drawable(args.output)
     options = HybridOptions(
@@ -163,6 +170,8 @@ def _study(args: Namespace) -> int:
         title = f"{args.what} on up to {study.devices} devices: time to converge"
         note = f"step {study.origin['step']}; epochs {study.origin['epochs']}"
         write_picture(args.output, hybrid_plot(study.rows, title=title, note=note))
+    if args.html is not None:
+        write_text(args.html, hybrid_page(study))
     if args.json:
         print_json(study_data(study))
         return 0

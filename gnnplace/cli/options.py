@@ -223,6 +223,13 @@ def add_table(parser: ArgumentParser) -> None:
     )
 
 
+def add_html(parser: ArgumentParser, what: str) -> None:
+    """Where a page about the answer is written; ``check_output`` before the work."""
+    parser.add_argument(
+        "--html", default=None, metavar="FILE", help=f"A page to write, as page.html: {what}."
+    )
+
+
 def add_fresh(parser: ArgumentParser) -> None:
     """Whether what is profiled is taken from the cache."""
     parser.add_argument(

@@ -18,6 +18,7 @@ from gnnplace.cli.options import (
     add_constraints,
     add_fresh,
     add_headroom,
+    add_html,
     add_objective,
     add_output,
     add_placer_options,
@@ -75,12 +76,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_headroom(parser)
     add_constraints(parser)
     add_table(parser)
+    add_html(parser, "timeline, memory, why each op is where it is and what it waits for")
 
 
 def run(args: Namespace) -> int:
     """Places a problem or a model and writes the placement."""
     check_output(args.output)
     check_output(args.table)
+    check_output(args.html)
     check_table(args.table)
     check_output(args.problem)
     api.check_budget(args.budget)
@@ -113,6 +116,8 @@ def run(args: Namespace) -> int:
     write_json(args.output, data | captured_as(args, options))
     if args.table is not None:
         write_table(args.table, *placement_rows(problem, result.placement))
+    if args.html is not None:
+        api.write_page(args.html, problem, [result])
     out = console(args.output)
     out.print(f"{result}; written to {args.output}", soft_wrap=True)
     for line in _lines(args, problem, result, asked):

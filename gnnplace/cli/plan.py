@@ -11,6 +11,7 @@ from gnnplace.cli.console import check_output, print_json, print_lines
 from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number, size
 from gnnplace.cli.options import (
     add_constraints,
+    add_html,
     add_json,
     add_output,
     add_table,
@@ -101,7 +102,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_constraints(parser)
     add_table(parser)
-    parser.add_argument("--html", default=None, help="A page about the fastest plan to write.")
+    add_html(parser, "stages, timeline, memory of the fastest plan")
     add_json(parser)
     add_output(parser, "The file that the fastest plan is written to.", required=False)
 

@@ -10,6 +10,7 @@ from gnnplace.cli.numbers import NOT_NEGATIVE, SECONDS, STEPS, add_number
 from gnnplace.cli.options import (
     add_constraints,
     add_headroom,
+    add_html,
     add_json,
     add_output,
     add_split_options,
@@ -19,7 +20,9 @@ from gnnplace.cli.options import (
 )
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
+from gnnplace.files import write_text
 from gnnplace.report.pictures import check_drawable
+from gnnplace.report.shard_page import frontier_page, split_page
 from gnnplace.report.sharding import (
     draw_frontier,
     frontier_lines,
@@ -72,6 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "A picture of the --pareto frontier (.svg, .html), or the --executable plan.",
         required=False,
     )
+    add_html(parser, "strategies side by side and what each layer takes, or the --pareto frontier")
     add_headroom(parser)
     add_constraints(parser)
     _old_arguments(parser)
@@ -117,12 +121,17 @@ def _check(args: Namespace) -> None:
         raise InputError("--epsilon: only --pareto has an error to allow")
     if args.output is not None and not (args.pareto or args.executable):
         raise InputError("--output: only the frontier of --pareto is drawn")
+    check_output(args.html)
+    if args.html is not None and (args.executable or args.profile):
+        raise InputError("--html: shows the best split, or the frontier of --pareto")
     if args.pareto and args.profile:
         raise InputError("--pareto, --profile: one of them at a time")
 
 
 def _best(tables: Tables, args: Namespace) -> int:
     result = shard_network(tables, memory_limit=args.memory_limit)
+    if args.html is not None:
+        write_text(args.html, split_page(tables.problem, tables.setting, result))
     if args.json:
         print_json(split_data(tables.problem, result, tables.setting))
     else:
@@ -133,11 +142,15 @@ def _best(tables: Tables, args: Namespace) -> int:
 def _frontier(tables: Tables, args: Namespace) -> int:
     if args.output is not None:
         check_drawable(args.output)
-        if not tables.problem.has_memory:
-            raise InputError("--output: a problem without memory tables has no frontier to draw")
+    if (args.output or args.html) is not None and not tables.problem.has_memory:
+        raise InputError(
+            "--output, --html: a problem without memory tables has no frontier to draw"
+        )
     answer = shard_frontier(tables, epsilon=args.epsilon, memory_limit=args.memory_limit)
+    network = tables.setting is not None
+    if args.html is not None:
+        write_text(args.html, frontier_page(tables.problem, answer, network=network))
     if args.output is not None:
-        network = tables.setting is not None
         draw_frontier(tables.problem, answer, args.output, network=network)
     if args.json:
         print_json([split_data(tables.problem, point) for point in answer.points])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
-from gnnplace.cli.console import console, print_json, say_idle
-from gnnplace.cli.options import add_json
+from gnnplace.cli.console import check_output, console, print_json, say_idle
+from gnnplace.cli.options import add_html, add_json
 from gnnplace.problem import read_problem
+from gnnplace.report.placements import write_placements
 from gnnplace.report.tables import simulation_table
+from gnnplace.report.timeline import from_simulation
 from gnnplace.report.units import seconds_text
 
 SUMMARY = "Predicts step time and memory of a placement; infeasible is an answer."
@@ -20,13 +24,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("problem", help="The problem file.")
     parser.add_argument("placement", help="The placement file.")
     add_json(parser)
+    add_html(parser, "timeline, memory, where each device's seconds go")
 
 
 def run(args: Namespace) -> int:
     """Predicts a placement's step."""
+    check_output(args.html)
     placement, problem = api.read_placement_for(args.placement, read_problem(args.problem))
     say_idle(problem)
     simulation = api.simulate(problem, placement)
+    if args.html is not None:
+        name = placement.placer or Path(args.placement).stem
+        write_placements(args.html, problem, [from_simulation(problem, simulation, name)])
     finite = np.isfinite(simulation.step_time)
     if args.json:
         names = [device.name for device in problem.cluster.devices]

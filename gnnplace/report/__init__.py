@@ -1,6 +1,7 @@
 """The report room: tables, traces for Perfetto, a self-contained page."""
 
-from gnnplace.report.page import write_page as write_page
+from gnnplace.report.placements import write_page as write_page
+from gnnplace.report.placements import write_placements as write_placements
 from gnnplace.report.rows import Row as Row
 from gnnplace.report.rows import make_row as make_row
 from gnnplace.report.rows import with_best_bound as with_best_bound

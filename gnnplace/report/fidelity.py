@@ -25,6 +25,10 @@ from gnnplace.measurements.samples import Sample
 from gnnplace.problem import problem_to_data
 from gnnplace.report import html, seconds_text
 from gnnplace.report.pictures import BLUE, GREY, Axis, Series, chart, svg
+from gnnplace.report.timeline import Timeline, from_simulation
+from gnnplace.report.units import page_seconds
+from gnnplace.report.viewer import viewer
+from gnnplace.simulation import simulate
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
@@ -177,9 +181,31 @@ def _page(study: Study) -> str:
         html.figure(svg(agreement_plot(study.rows, study.title))),
         html.heading("Placements"),
         html.table(HEAD, [_cells(row) for row in study.rows]),
+        *_viewer(study),
         *_residuals(study),
     ]
     return html.page(f"Fidelity: {study.title}", parts)
+
+
+def _viewer(study: Study) -> list[html.Html]:
+    """Predicted steps of the placement that ran the fastest, and of the one most off."""
+    predicted = {row.name: row.predicted for row in study.rows if row.predicted}
+    known = [sample for sample in study.samples if sample.name in predicted]
+    if not known:
+        return []
+
+    def off(sample: Sample) -> float:
+        return abs(float(np.log(predicted[sample.name] / sample.measured)))
+
+    fastest, most_off = min(known, key=lambda sample: sample.measured), max(known, key=off)
+    steps = [_step(fastest, "the fastest"), _step(most_off, "the most off")]
+    return [viewer(steps, title="Two placements as they were predicted")]
+
+
+def _step(sample: Sample, what: str) -> Timeline:
+    found = simulate(sample.problem, sample.placement)
+    told = f"{what}, {sample.name}, measured {page_seconds(sample.measured)}"
+    return from_simulation(sample.problem, found, told)
 
 
 def _residuals(study: Study) -> list[html.Html]:

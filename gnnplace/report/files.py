@@ -9,10 +9,11 @@ import numpy as np
 
 from gnnplace.placement import Placement, read_placement_for
 from gnnplace.problem import read_problem
-from gnnplace.report.page import write_page
+from gnnplace.report.placements import write_placements
 from gnnplace.report.rows import Row
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
+from gnnplace.report.units import faults_text
 from gnnplace.simulation import Simulation, simulate
 
 
@@ -23,7 +24,7 @@ def write_report(
     *,
     trace: str | Path | None = None,
 ) -> None:
-    """Writes one self-contained page: timelines, memory, graph and table.
+    """Writes one self-contained page: timelines, memory, graph and tables; two are compared.
 
     Args:
         problem: a problem file.
@@ -44,7 +45,7 @@ def write_report(
         from_simulation(shown, s, name) for s, name in zip(simulations, names, strict=True)
     ]
     rows = [_row(p, s, n) for (p, _), s, n in zip(read, simulations, names, strict=True)]
-    write_page(output, shown, rows, timelines, read[0][0].device)
+    write_placements(output, shown, timelines, rows, beside=len(timelines) == 2)
     if trace is not None:
         write_trace(trace, timelines)
 
@@ -63,5 +64,5 @@ def _row(placement: Placement, simulation: Simulation, name: str) -> Row:
         lower_bound=bound,
         gap=gap,
         seconds=placement.seconds,
-        error="; ".join(simulation.faults),
+        error=faults_text(simulation.faults),
     )

@@ -1,59 +1,73 @@
-"""One shell for pages: headings, paragraphs, tables and pictures in one file, without scripts.
+"""The one shell of all pages: headings, paragraphs, cards, tables and pictures in one file.
 
 Every function escapes the text that it gets and returns ``Html``, so that a type checker tells what
-is text from what is markup. A page is well-formed XML too. It is dark where the reader's system is,
-and prints in black on white.
+is text from what is markup. A page is light or dark as the reader's system is, until its switch
+says otherwise, and prints in black on white. Its policy forbids it to fetch anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from typing import NewType
 
 Html = NewType("Html", str)
 
-STYLE = """
-:root { color-scheme: light dark; --back: #fff; --text: #1c1e21; --soft: #5c636b; --line: #ddd; }
-@media (prefers-color-scheme: dark) {
-  :root { --back: #15171a; --text: #e8e9eb; --soft: #9aa0a8; --line: #33383f; }
-}
-@media print {
-  :root { --back: #fff; --text: #000; --soft: #333; --line: #bbb; }
-  figure, tr { break-inside: avoid; }
-  h1, h2, h3 { break-after: avoid; }
-}
-body { background: var(--back); color: var(--text); font: 15px/1.5 system-ui, sans-serif;
-  margin: 2em auto; max-width: 78em; padding: 0 1em; }
-table { border-collapse: collapse; display: block; overflow-x: auto; margin: .4em 0 1.4em; }
-th, td { padding: .2em .7em; border-bottom: 1px solid var(--line); text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-th { border-bottom: 2px solid var(--soft); }
-td { white-space: nowrap; font-variant-numeric: tabular-nums; }
-figure { margin: 1em 0; }
-svg { max-width: 100%; height: auto; }
-figcaption, footer { color: var(--soft); }
-footer { margin-top: 2em; }
-""".strip()
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def page(title: str, parts: Sequence[Html]) -> str:
+def asset(name: str) -> str:
+    """The text of a file of the page: its style, its markup or a part of its script."""
+    return (files("gnnplace.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def page(title: str, parts: Sequence[Html], *, facts: str = "") -> str:
     """The text of a whole page.
 
     Args:
         title: its heading.
         parts: what stands below it, in this order.
+        facts: one line below the heading.
     """
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"/>',
             '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
-            f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
-            f"<h1>{escape(title)}</h1>",
+            f"<title>{escape(title)}</title><style>{asset('page.css')}</style></head><body><main>",
+            f'<h1>{escape(title)}</h1><button type="button" id="theme">Dark</button>',
+            *([f'<p class="facts">{escape(facts)}</p>'] if facts else []),
+            f"<script>{asset('theme.js')}</script>",
             *parts,
-            "</body></html>\n",
+            "</main></body></html>\n",
         ]
     )
+
+
+def cards(entries: Sequence[tuple[str, str]]) -> Html:
+    """The figures that matter most, each with what it is."""
+    shown = (
+        f'<div class="card"><b>{escape(figure)}</b><span>{escape(what)}</span></div>'
+        for figure, what in entries
+    )
+    return Html(f'<div class="cards">{"".join(shown)}</div>')
+
+
+def hint(text: str) -> Html:
+    """A remark on what stands above it."""
+    return Html(f'<p class="hint">{escape(text)}</p>')
+
+
+def share(part: float, mark: float | None = None) -> Html:
+    """A bar that is full at a part of 1.
+
+    Args:
+        part: how much of it is filled, 0..1.
+        mark: where a line stands across it, 0..1.
+    """
+    line = "" if mark is None else f'<em style="left:{100 * mark:.1f}%"></em>'
+    return Html(f'<span class="share"><i style="width:{100 * part:.1f}%"></i>{line}</span>')
 
 
 def heading(text: str, level: int = 2, anchor: str = "") -> Html:
@@ -73,14 +87,34 @@ def links(anchors: Sequence[str]) -> Html:
     return Html(f"<p>{' · '.join(texts)}</p>")
 
 
-def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Html:
-    """A table; the first column is a name, the others are figures."""
-    body = "\n".join(_line("td", line) for line in lines)
-    return Html(f"<table><thead>{_line('th', headings)}</thead>\n<tbody>{body}</tbody></table>")
+def table(
+    headings: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    *,
+    bars: Sequence[Html] = (),
+    words: bool = False,
+) -> Html:
+    """A table; the first column is a name, the others are figures.
+
+    Args:
+        headings: of the columns, but that of bars.
+        lines: the cells of each line.
+        bars: one for each line, beside its name; none where there are none.
+        words: whether the last column holds sentences.
+    """
+    drawn = [f"<td>{bar}</td>" for bar in bars] or [""] * len(lines)
+    body = "\n".join(_line("td", line, bar, words) for line, bar in zip(lines, drawn, strict=True))
+    head = _line("th", headings, "<th></th>" if bars else "", words)
+    return Html(
+        f'<div class="wide"><table><thead>{head}</thead>\n<tbody>{body}</tbody></table></div>'
+    )
 
 
-def _line(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+def _line(tag: str, cells: Sequence[str], bar: str, words: bool) -> str:
+    *shown, last = (f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+    if words and shown:
+        last = last.replace(f"<{tag}>", f'<{tag} class="words">', 1)
+    return f"<tr>{''.join(shown[:1])}{bar}{''.join(shown[1:])}{last}</tr>"
 
 
 def figure(svg: str, caption: str = "") -> Html:

@@ -7,36 +7,44 @@ predicted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from dataclasses import replace
 
-from gnnplace.planning.orders import Action, Pipeline
-from gnnplace.planning.plan import MemoryEntry, Plan
+import numpy as np
+
+from gnnplace.planning.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
+from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.planning.timing import Timing, timed
-from gnnplace.report.html import Html, figure, footer, heading, page, paragraph, table
+from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
 from gnnplace.report.plans import plan_lines
+from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
+from gnnplace.report.viewer import viewer
 
 PASSES = "FIWB"
-COLOURS = {"F": "#4477aa", "I": "#66a182", "B": "#66a182", "W": "#ccbb44", "end": "#aa7788"}
-NAMES = {"F": "forward", "I": "gradients of activations", "B": "gradients",
-         "W": "gradients of weights", "end": "exchange and update"}  # fmt: skip
-KINDS = {"state": "#4477aa", "activations": "#66a182", "working": "#ccbb44", "slack": "#bbbbbb"}
-MOST = 20_000  # passes that are drawn
-WIDTH, LEFT, ROW, BAR = 1100.0, 70.0, 22.0, 18.0
+NAMES = {"F": "forward", "I": "gradients of activations", "W": "gradients of weights",
+         "B": "gradients", "end": "exchange and update"}  # fmt: skip
+MOST = 50_000  # passes that are drawn
+WHY = "The plan has its stage on this rank."
 
 
-def plan_page(plan: Plan) -> str:
-    """The text of the page."""
+def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
+    """The text of the page.
+
+    Args:
+        plan: with its times, as they were predicted.
+        told: lines about a run of it.
+    """
     file = plan.file
-    parts = [paragraph(line.strip()) for line in plan_lines(plan)[:1]]
-    if plan.reason:
-        parts.append(paragraph(plan.reason))
-    parts += [heading("Stages"), _stages(plan), heading("Timeline"), *_timeline(plan)]
-    parts += [heading("Busiest rank"), table(["part", "ms"], _parts(plan))]
-    parts += [heading("Memory"), _memory(file.memory), heading("Time against memory")]
+    parts = [paragraph(plan.reason)] if plan.reason else []
+    parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
+    parts += [heading("Stages"), _stages(plan), *_timeline(plan)]
+    parts += [heading("Where the busiest rank's time goes"), table(["part", "ms"], _parts(plan))]
+    parts += [heading("Memory of each device"), *_memory(file.memory)]
+    parts += [heading("Time against memory")]
     parts += [paragraph("Plans that were timed, none worse than another in both."), _frontier(plan)]
     parts += [paragraph(notice) for notice in plan.notices]
-    parts.append(footer("gnnplace; all times are predicted"))
-    return page(f"{file.model} on {file.cluster}", parts)
+    parts.append(footer(f"All {'other ' if told else ''}times on this page are predicted."))
+    facts = plan_lines(plan)[0].strip()
+    return page(f"{file.model} on {file.cluster}", parts, facts=facts)
 
 
 def _stages(plan: Plan) -> Html:
@@ -83,35 +91,81 @@ def _pass(word: str) -> Action | None:
     return Action(int(stage), kind, int(number))
 
 
-def _timeline(plan: Plan) -> list[Html]:
+def plan_timeline(plan: Plan) -> Timeline | None:
+    """The plan's step: a lane for each pipeline rank; None without times, or with too many passes.
+
+    An op is a pass of a micro-batch through a stage, such as 2F0: stage 2, forward, the first.
+    """
     timing = _timing(plan)
     if timing is None:
+        return None
+    step = from_simulation(timing.problem, timing.simulation, plan.shape)
+    memory = tuple(_curve(plan.file, timing, rank) for rank in range(timing.line.ranks))
+    return replace(step, memory=memory, named=_naming(timing, plan.file.stages))
+
+
+def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
+    """Bytes of each device of a rank: what stays, and what micro-batches keep from F to B or W."""
+    own = next(k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank)
+    held = file.memory.get(file.stages[own].devices[0][0])
+    changes = [(0.0, held.state + held.working + held.slack if held is not None else 0.0)]
+    for action, (_, _, start, end) in zip(timing.orders[rank], _spans(timing, rank), strict=False):
+        size = file.stages[action.chunk].saved or 0.0
+        if action.kind == FORWARD:
+            changes.append((start, size))
+        elif action.kind in (FULL, WEIGHT):
+            changes.append((end, -size))
+    times, sizes = zip(*sorted(changes, key=lambda change: change[0]), strict=True)
+    return np.array(times), np.cumsum(sizes)
+
+
+def _spans(timing: Timing, rank: int) -> list[tuple[str, int, float, float]]:
+    """Passes of a rank in the order they run."""
+    return sorted((span for span in timing.spans if span[1] == rank), key=lambda span: span[2:])
+
+
+def _naming(timing: Timing, stages: Sequence[StageEntry]) -> Naming:
+    names = timing.problem.graph.names
+    known = [word for word in NAMES if any(_kind(name) == word for name in names)]
+    kind = np.array([known.index(_kind(name)) for name in names], dtype=np.int8)
+    covers = {f"stage {k}": [*stage.modules, *stage.members] for k, stage in enumerate(stages)}
+    kinds, modules = tuple(NAMES[word] for word in known), [_module(name) for name in names]
+    return Naming(kinds, kind, modules, covers, sized=False, why=WHY)
+
+
+def _kind(name: str) -> str:
+    return "end" if name.startswith("end") else next(k for k in name if k in PASSES)
+
+
+def _module(name: str) -> str:
+    """The stage of a pass, or the rank whose end it is."""
+    if name.startswith("end"):
+        return f"end of rank {name.split()[1]}"
+    return f"stage {name[: name.index(_kind(name))]}"
+
+
+def _timeline(plan: Plan) -> list[Html]:
+    step = plan_timeline(plan)
+    if step is None:
         return [paragraph("The plan has too many passes to draw, or its file has no times.")]
-    scale = (WIDTH - LEFT) / max(timing.step_time, 1e-30)
-    marks, ranks = [], len(timing.orders)
-    for name, rank, start, end in timing.spans:
-        kind = "end" if name.startswith("end") else next(k for k in name if k in PASSES)
-        told = f"{name}: {NAMES[kind]}, {1e3 * start:.3f} to {1e3 * end:.3f} ms"
-        place = (LEFT + scale * start, ROW * rank, scale * (end - start), BAR)
-        marks.append(_bar(place, COLOURS[kind], told))
-    marks += [_text(0, ROW * p + 13, f"rank {p}") for p in range(ranks)]
-    caption = "; ".join(dict.fromkeys(f"{k}: {NAMES[k]}" for k in "FBIW"))
-    return [figure(_svg(WIDTH, ROW * ranks, marks, "timeline"), caption)]
+    return [viewer([step])]
 
 
-def _memory(memory: dict[str, MemoryEntry]) -> Html:
-    most = max((sum(m.model_dump().values()) for m in memory.values()), default=1.0)
-    marks = []
-    for k, (name, entry) in enumerate(memory.items()):
-        marks.append(_text(0, ROW * k + 13, name))
-        left = LEFT
-        for kind, size in entry.model_dump().items():
-            width = (WIDTH - LEFT) * size / max(most, 1e-30)
-            told = f"{name}: {kind} {size / 1e9:.2f} GB"
-            marks.append(_bar((left, ROW * k, width, BAR), KINDS[kind], told))
-            left += width
-    caption = f"{', '.join(KINDS)}, from the left; the fullest has {most / 1e9:.2f} GB"
-    return figure(_svg(WIDTH, ROW * len(memory), marks, "memory by device"), caption)
+def _memory(memory: dict[str, MemoryEntry]) -> list[Html]:
+    kinds = list(MemoryEntry.model_fields)
+    sums = {name: sum(entry.model_dump().values()) for name, entry in memory.items()}
+    most = max(sums.values(), default=1.0) or 1.0
+    lines = [
+        [
+            name,
+            *(f"{size / 1e9:.2f}" for size in entry.model_dump().values()),
+            f"{sums[name] / 1e9:.2f}",
+        ]
+        for name, entry in memory.items()
+    ]
+    heads = ["device", *(f"{kind}, GB" for kind in kinds), "in all, GB"]
+    bars = [share(size / most) for size in sums.values()]
+    return [table(heads, lines, bars=bars), hint("A full bar is the fullest device.")]
 
 
 def _frontier(plan: Plan) -> Html:
@@ -119,22 +173,3 @@ def _frontier(plan: Plan) -> Html:
         [f"{held / 1e9:.2f} GB", f"{1e3 * seconds:.2f} ms"] for held, seconds in plan.file.frontier
     ]
     return table(["fullest device", "step"], lines)
-
-
-def _bar(place: tuple[float, float, float, float], colour: str, told: str) -> str:
-    x, y, width, height = place
-    return (
-        f'<rect x="{x:.2f}" y="{y:g}" width="{max(width, 0.3):.2f}" height="{height:g}" '
-        f'fill="{colour}" stroke="#fff" stroke-width=".3"><title>{escape(told)}</title></rect>'
-    )
-
-
-def _text(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="12" fill="currentColor">{escape(text)}</text>'
-
-
-def _svg(width: float, height: float, marks: Sequence[str], name: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
-        f'role="img" aria-label="{escape(name)}">{"".join(marks)}</svg>'
-    )

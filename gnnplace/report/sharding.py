@@ -16,6 +16,7 @@ from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.strategy import Parts, Setting
 
 if TYPE_CHECKING:
+    from gnnplace.report.pictures import Figure
     from gnnplace.splitting.run.plan import Planned, ShardPlan
     from gnnplace.splitting.run.sharded import ShardRun
 
@@ -56,20 +57,29 @@ def split_lines(
 def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingResult) -> list[str]:
     width = max(len(layer.name) for layer in setting.network.layers)
     layers, words = setting.network.layers, setting.words(result.configuration)
-    best, parallel = setting.parts(result.configuration), setting.ddp()
-    rows = {name: setting.parts(rival) for name, rival in _rivals(setting, problem).items()}
+    rows = strategies(setting, problem, result)
+    best, parallel = rows["this strategy"], rows["data parallelism"]
     reasons = [(layer.name, layer.reason) for layer in layers]
     head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
     return [
-        f"{head} in the cost model ({_proof(result)})",
+        f"{head} in the cost model ({proof(result)})",
         *(f"  {layer.name:{width}}  {text}" for layer, text in zip(layers, words, strict=True)),
         *_without_rule(reasons),
         _heading(""),
-        _part_line("this strategy", best),
-        _part_line("data parallelism", parallel),
         *(_part_line(name, parts) for name, parts in rows.items()),
-        f"{_versus(best, parallel, words, setting.devices)}; searched for {result.seconds:.3f} s",
+        f"{versus(best, parallel, words, setting.devices)}; searched for {result.seconds:.3f} s",
     ]
+
+
+def strategies(
+    setting: Setting, problem: ShardingProblem, result: ShardingResult
+) -> dict[str, Parts]:
+    """What this strategy costs, data parallelism, and what others would find, in this order."""
+    return {
+        "this strategy": setting.parts(result.configuration),
+        "data parallelism": setting.ddp(),
+        **{name: setting.parts(rival) for name, rival in _rivals(setting, problem).items()},
+    }
 
 
 def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
@@ -79,7 +89,7 @@ def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{count} cannot be split freely: {'; '.join(found)}"] if found else []
 
 
-def _versus(best: Parts, parallel: Parts, words: Sequence[str], devices: int) -> str:
+def versus(best: Parts, parallel: Parts, words: Sequence[str], devices: int) -> str:
     """A strategy beside data parallelism, in words that say which of them to take."""
     ratio = parallel.total / best.total
     if all(text == WHOLE for text in words):
@@ -96,7 +106,7 @@ def _table_lines(problem: ShardingProblem, result: ShardingResult) -> list[str]:
     lines = [f"  {name:{width}}  configuration {k} of {len(cost)}" for name, k, cost in pairs]
     memory = "" if result.memory is None else f", memory {result.memory:.6g} bytes"
     head = f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}{memory}"
-    return [f"{head} ({_proof(result)})", *lines, f"searched for {result.seconds:.3f} s"]
+    return [f"{head} ({proof(result)})", *lines, f"searched for {result.seconds:.3f} s"]
 
 
 def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, ...]]:
@@ -108,7 +118,8 @@ def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, 
     }
 
 
-def _proof(result: ShardingResult) -> str:
+def proof(result: ShardingResult) -> str:
+    """Whether a split is proven best."""
     if result.exact:
         return "proven best of all splits of its layers"
     if result.gap is None:
@@ -128,7 +139,7 @@ def _part_line(name: str, parts: Parts) -> str:
 
 def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
     """All points of a frontier, the knee marked."""
-    lines = [_frontier_title(problem, answer), f"{'cost':>16}  {'memory (bytes)':>16}"]
+    lines = [frontier_title(problem, answer), f"{'cost':>16}  {'memory (bytes)':>16}"]
     for k, point in enumerate(answer.points):
         memory = "unknown" if point.memory is None else f"{point.memory:.10g}"
         knee = "  <- knee" if k == answer.knee else ""
@@ -136,23 +147,29 @@ def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
     return [*lines, f"searched for {answer.seconds:.3f} s"]
 
 
-def _frontier_title(problem: ShardingProblem, answer: Frontier) -> str:
+def frontier_title(problem: ShardingProblem, answer: Frontier) -> str:
+    """What was split, into how many strategies, and how exactly."""
     proof = "exact" if answer.epsilon == 0 else f"within {answer.epsilon:.3g} of the least cost"
     return f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
 
 
 def draw_frontier(problem: ShardingProblem, answer: Frontier, path: str, *, network: bool) -> None:
     """Writes the picture; a network's in milliseconds and gigabytes, else as in the tables."""
+    write_picture(path, frontier_picture(problem, answer, network=network))
+
+
+def frontier_picture(problem: ShardingProblem, answer: Frontier, *, network: bool) -> Figure:
+    """The picture; a network's in milliseconds and gigabytes, else as in the tables."""
     scale, units = ((1e-9, 1e3), ("GB", "ms")) if network else ((1.0, 1.0), ("bytes", ""))
     trades = []
     for point in answer.points:
         memory, time = scale[0] * (point.memory or 0.0), scale[1] * point.cost
         told = f"{time:.4g} {units[1]}".rstrip() + f", {memory:.4g} {units[0]} a device"
         trades.append(Trade(memory, time, told))
-    title = _frontier_title(problem, answer)
+    title = frontier_title(problem, answer)
     axes = (f"memory of a device ({units[0]})", f"cost of a step ({units[1] or 'as in the file'})")
     note = f"predicted by the cost model; searched for {answer.seconds:.3g} s"
-    write_picture(path, frontier_plot(trades, answer.knee, title=title, note=note, axes=axes))
+    return frontier_plot(trades, answer.knee, title=title, note=note, axes=axes)
 
 
 def count_lines(found: dict[int, ShardingResult | None], *, limited: bool) -> list[str]:
@@ -187,7 +204,7 @@ def plan_lines(plan: ShardPlan) -> list[str]:
         _heading("predicted"),
         _part_line("this strategy", best),
         _part_line("data parallelism", parallel),
-        f"{_versus(best, parallel, words, math.prod(plan.mesh))}, as predicted",
+        f"{versus(best, parallel, words, math.prod(plan.mesh))}, as predicted",
     ]
 
 

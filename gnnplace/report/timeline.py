@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnplace.problem import PHASES, Problem
+from gnnplace.report.units import faults_text
 from gnnplace.simulation import Simulation
 
 if TYPE_CHECKING:
     from gnnplace.execution.result import Execution
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+Curve = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True)
@@ -38,71 +46,175 @@ class TransferSpan:
     bytes: float
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """One step.
+@dataclass(frozen=True, eq=False)
+class Naming:
+    """What the ops of a problem are called where they are shown.
 
     Attributes:
-        label: ``predicted``, ``measured`` or ``emulated``, and whose placement it is.
-        devices: names of the lanes.
-        memory: for each device the instants (seconds) and the bytes from then on; may be empty.
+        kinds: what kinds of ops there are.
+        kind: an index into them. [num_ops]
+        module: the module of each op, empty where it has none. [num_ops]
+        covers: further names that a module stands for, such as the modules of a stage.
+        sized: whether the sizes of the problem's tensors are bytes.
+        why: why an op is where it is, if neither a pin nor a class or the like says so.
     """
 
-    label: str
+    kinds: tuple[str, ...]
+    kind: NDArray[np.int8]
+    module: Sequence[str]
+    covers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sized: bool = True
+    why: str = "The placer chose it: nothing else was asked for."
+
+
+def naming(problem: Problem) -> Naming:
+    """The problem's own: its phases and modules."""
+    return Naming(PHASES, problem.phase, [name or "" for name in problem.module])
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """Transfers, K of them.
+
+    Attributes:
+        op: the op whose result it is. [K]
+        source: the sending device. [K]
+        target: the receiving device. [K]
+        start: seconds. [K]
+        finish: seconds. [K]
+        bytes: how large it is. [K]
+    """
+
+    op: IntArray
+    source: IntArray
+    target: IntArray
+    start: FloatArray
+    finish: FloatArray
+    bytes: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """One step, m ops of it.
+
+    Attributes:
+        clock: ``predicted``, ``measured`` or ``emulated``.
+        name: whose placement it is.
+        step_time: seconds; inf where it cannot run.
+        problem: what was placed.
+        named: what its ops are called.
+        op: ops of the problem. [m]
+        device: where each is. [m]
+        start: seconds since the step's start. [m]
+        finish: seconds. [m]
+        moves: transfers.
+        memory: for each device the instants (seconds) and the bytes from then on; may be empty.
+        simulation: the prediction that it is; None of a run.
+        faults: why it cannot be.
+    """
+
+    clock: str
+    name: str
     step_time: float
-    devices: tuple[str, ...]
-    ops: tuple[OpSpan, ...]
-    transfers: tuple[TransferSpan, ...]
-    memory: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()
+    problem: Problem
+    named: Naming
+    op: IntArray
+    device: IntArray
+    start: FloatArray
+    finish: FloatArray
+    moves: Moves
+    memory: tuple[Curve, ...] = ()
+    simulation: Simulation | None = None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Clock and name."""
+        return f"{self.clock}, {self.name}"
+
+    @property
+    def fault(self) -> str:
+        """The first faults in one line; empty where it can be."""
+        return faults_text(self.faults)
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the lanes."""
+        return tuple(device.name for device in self.problem.cluster.devices)
+
+    @cached_property
+    def ops(self) -> tuple[OpSpan, ...]:
+        """Each op as a record."""
+        names, named = self.problem.graph.names, self.named
+        columns = (self.op, self.device, self.start, self.finish)
+        return tuple(
+            OpSpan(names[i], d, start, finish, named.kinds[named.kind[i]], named.module[i])
+            for i, d, start, finish in zip(*(c.tolist() for c in columns), strict=True)
+        )
+
+    @cached_property
+    def transfers(self) -> tuple[TransferSpan, ...]:
+        """Each transfer as a record."""
+        m, names = self.moves, self.problem.graph.names
+        columns = (m.op, m.source, m.target, m.start, m.finish, m.bytes)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return tuple(TransferSpan(names[i], *rest) for i, *rest in rows)
+
+    def called(self, named: Naming) -> Timeline:
+        """The same step with other names."""
+        return replace(self, named=named)
 
 
-def from_simulation(problem: Problem, simulation: Simulation, label: str) -> Timeline:
+def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Timeline:
     """The timeline of a predicted step; empty if the placement cannot run."""
-    devices = tuple(device.name for device in problem.cluster.devices)
-    if not np.isfinite(simulation.step_time):
-        return Timeline(f"predicted, {label}", simulation.step_time, devices, (), ())
-    graph, t = problem.graph, simulation.transfers
-    ops = tuple(
-        OpSpan(
-            graph.names[i],
-            int(simulation.device[i]),
-            float(simulation.start[i]),
-            float(simulation.finish[i]),
-            PHASES[problem.phase[i]],
-            problem.module[i] or "",
-        )
-        for i in range(problem.num_ops)
+    ran = bool(np.isfinite(simulation.step_time))
+    op = np.arange(problem.num_ops if ran else 0, dtype=np.int32)
+    t, graph = simulation.transfers, problem.graph
+    kept = slice(None) if ran else slice(0, 0)
+    tensor = t.tensor[kept]
+    ends = t.source[kept], t.target[kept], t.start[kept], t.arrival[kept]
+    return Timeline(
+        "predicted",
+        name,
+        float(simulation.step_time),
+        problem,
+        naming(problem),
+        op,
+        simulation.device[op],
+        simulation.start[op],
+        simulation.finish[op],
+        Moves(graph.producer[tensor], *ends, graph.size[tensor]),
+        simulation.memory_curve if ran else (),
+        simulation,
+        simulation.faults,
     )
-    transfers = tuple(
-        TransferSpan(graph.names[graph.producer[k]], int(a), int(b), float(s), float(e), size)
-        for k, a, b, s, e, size in zip(
-            t.tensor, t.source, t.target, t.start, t.arrival, graph.size[t.tensor], strict=True
-        )
-    )
-    memory = tuple(
-        (tuple(times.tolist()), tuple(total.tolist())) for times, total in simulation.memory_curve
-    )
-    return Timeline(f"predicted, {label}", simulation.step_time, devices, ops, transfers, memory)
 
 
-def from_execution(problem: Problem, execution: Execution, label: str) -> Timeline:
+def from_execution(problem: Problem, execution: Execution, name: str) -> Timeline:
     """The timeline of the run's most typical step."""
-    devices = tuple(device.name for device in problem.cluster.devices)
-    index, step = problem.graph.index, execution.timeline
-    lane = problem.cluster.device_index
-    ops = tuple(
-        OpSpan(
-            op.op,
-            lane[op.device],
-            op.start,
-            op.finish,
-            PHASES[problem.phase[index[op.op]]],
-            problem.module[index[op.op]] or "",
-        )
-        for op in step.ops
+    index, lane, step = problem.graph.index, problem.cluster.device_index, execution.timeline
+    ops, moved = step.ops, step.transfers
+    moves = Moves(
+        _ints(index[t.producer] for t in moved),
+        _ints(lane[t.source] for t in moved),
+        _ints(lane[t.target] for t in moved),
+        np.array([t.start for t in moved], dtype=np.float64),
+        np.array([t.finish for t in moved], dtype=np.float64),
+        np.array([t.bytes for t in moved], dtype=np.float64),
     )
-    transfers = tuple(
-        TransferSpan(t.producer, lane[t.source], lane[t.target], t.start, t.finish, t.bytes)
-        for t in step.transfers
+    return Timeline(
+        execution.mode,
+        name,
+        execution.step_time,
+        problem,
+        naming(problem),
+        _ints(index[op.op] for op in ops),
+        _ints(lane[op.device] for op in ops),
+        np.array([op.start for op in ops], dtype=np.float64),
+        np.array([op.finish for op in ops], dtype=np.float64),
+        moves,
     )
-    return Timeline(f"{execution.mode}, {label}", execution.step_time, devices, ops, transfers)
+
+
+def _ints(values: Iterable[int]) -> IntArray:
+    return np.fromiter(values, dtype=np.int32)

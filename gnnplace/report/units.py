@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+MOST_FAULTS = 4  # that are told in one line
 NEARLY = 0.9995  # three digits of it are the next unit's 1
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
@@ -19,10 +20,21 @@ def seconds_text(value: float | None) -> str:
     return f"{value / scale:.3g} {unit}"
 
 
+def page_seconds(value: float | None) -> str:
+    """The same for a page, whose script writes ``µs``."""
+    return seconds_text(value).replace(" us", " µs")
+
+
 def bytes_text(value: float) -> str:
     """Bytes with a unit that suits, e.g. ``1.5 MB``."""
     scale, unit = next(((s, u) for s, u in BYTES if abs(value) >= NEARLY * s), BYTES[-1])
     return f"{value / scale:.3g} {unit}"
+
+
+def faults_text(faults: Sequence[str]) -> str:
+    """The first few faults in one line, and how many more there are."""
+    more = len(faults) - MOST_FAULTS
+    return "; ".join(faults[:MOST_FAULTS]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def eager_line(times: Mapping[int, float]) -> str:

@@ -10,6 +10,8 @@ from gnnplace.sharding.configurations import ANY, Space, configurations, data_pa
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs
 from gnnplace.sharding.layers import Network
 
+PARTS = ("compute", "reduction", "gradient", "resharding", "memory")
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -45,16 +47,20 @@ class Setting:
         ]
 
     def parts(self, configuration: Sequence[int]) -> Parts:
-        """What one configuration index a layer costs."""
+        """What one configuration index a layer costs, all layers together."""
+        layers = self.by_layer(configuration)
+        return Parts(*(sum(getattr(part, name) for part in layers) for name in PARTS))
+
+    def by_layer(self, configuration: Sequence[int]) -> list[Parts]:
+        """What one configuration index a layer costs, with the resharding of its inputs."""
         machine, devices, space = self.machine, self.devices, self.space
         layers = self.network.layers
         chosen = dict(zip((x.name for x in layers), configuration, strict=True))
         operations = {x.name: x.operation for x in layers}
-        own = [layer_costs(x.operation, devices, machine, space) for x in layers]
-        pairs = list(zip(own, configuration, strict=True))
-        memory = sum(float(costs.memory[k]) for costs, k in pairs)
-        moved = 0.0
-        for layer in layers:
+        found = []
+        for layer, k in zip(layers, configuration, strict=True):
+            own = layer_costs(layer.operation, devices, machine, space)
+            moved, memory = 0.0, float(own.memory[k])
             for port, source in enumerate(layer.inputs):
                 if source is None:
                     continue
@@ -63,13 +69,9 @@ class Setting:
                 )
                 cell = (chosen[source], chosen[layer.name])
                 moved, memory = moved + float(costs.time[cell]), memory + float(costs.memory[cell])
-        return Parts(
-            sum(float(costs.compute[k]) for costs, k in pairs),
-            sum(float(costs.reduction[k]) for costs, k in pairs),
-            sum(float(costs.gradient[k]) for costs, k in pairs),
-            moved,
-            memory,
-        )
+            compute, reduction = float(own.compute[k]), float(own.reduction[k])
+            found.append(Parts(compute, reduction, float(own.gradient[k]), moved, memory))
+        return found
 
     def ddp(self) -> Parts:
         """What data parallelism costs as PyTorch's DDP does it.

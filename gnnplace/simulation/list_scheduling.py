@@ -239,8 +239,13 @@ def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
 
 
 def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray:
-    """The best order found for given devices, as the module's text says. [n]"""
+    """The best order found for given devices, as the module's text says. [n]
+
+    Where an op cannot run on its device, there are no times to schedule by: micro-batches in turn.
+    """
     device = np.ascontiguousarray(device, dtype=np.int32)
+    if not np.isfinite(compiled.times[np.arange(len(device)), device]).all():
+        return turn_order(problem)
     orders = [list_schedule(compiled, device, priority) for priority in priorities(problem)]
     orders += [turn_order(problem)]
     batch = np.stack(orders)

@@ -21,7 +21,7 @@ from gnnplace.policy.roster import ROSTER
 from gnnplace.policy.warming import warm
 from gnnplace.problem import Problem, write_problem
 from gnnplace.profiling.problems import profile_model
-from gnnplace.report.page import write_page
+from gnnplace.report.placements import write_placements
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_execution, from_simulation
 from gnnplace.report.trace import write_trace
@@ -102,11 +102,9 @@ class Road:
         Args:
             folder: that is there.
         """
-        best = next(r for r in self._shown() if isinstance(r, Result))
         timelines = self._timelines()
         write_problem(folder / "problem.json", self.problem)
-        page = folder / "report.html"
-        write_page(page, self.problem, self.rows, timelines, best.placement.device)
+        write_placements(folder / "report.html", self.problem, timelines, self.rows)
         write_trace(folder / "trace.json", timelines)
 
     def _shown(self) -> list[Result | Failure]:

@@ -15,7 +15,7 @@ def prepare() -> None:
     import torch
     from jsonargparse import ArgumentParser  # noqa: F401
 
-    import gnnplace.report.page
+    import gnnplace.report.placements
     import gnnplace.train.cli  # noqa: F401
     from gnnplace import api
     from gnnplace.cli.main import COMMANDS, command

@@ -27,9 +27,11 @@ def changed(path, target, change):
     return str(target)
 
 
-def test_a_plan_is_run_and_told_with_its_predicted_time(path, capsys):
-    args = ["execute", MODEL, path, "--steps", "2", "--train", "2"]
+def test_a_plan_is_run_and_told_with_its_predicted_time(path, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    args = ["execute", MODEL, path, "--steps", "2", "--train", "2", "--html", str(page)]
     assert run([*args, "--json"]) == 0
+    assert "What a run of it gave" in page.read_text()
     answer = json.loads(capsys.readouterr().out)
     assert answer["verified"] is True
     assert answer["step_time"] > 0

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.fidelity.study import Row
-from gnnplace.report.fidelity import agreement_plot
+from gnnplace.fidelity.study import Row, Study
+from gnnplace.measurements.samples import Sample
+from gnnplace.placers import contract
+from gnnplace.policy.placing import place
+from gnnplace.report.fidelity import _page, agreement_plot
 from gnnplace.report.pictures import svg
 from tests.report.drawn import texts, tooltips
+from tests.report.embedded import held
 
 ROWS = [
     Row("a <b>", predicted=0.018, measured=0.020, calibrated=0.0195),
@@ -48,3 +52,20 @@ def test_any_scale_has_ticks(scale):
 
 def test_nothing_that_ran_is_still_a_picture():
     assert not tooltips(svg(agreement_plot([ROWS[-1]], "x")))
+
+
+def test_the_page_shows_two_placements():
+    """The fastest, and the one whose prediction is most off."""
+    problem = contract.training_chain()
+    study = Study("mlp", "cpu:2", problem)
+    for name, off in (("heft", 1.1), ("single", 1.6)):
+        found = place(problem, placer=name)
+        measured = off * found.step_time
+        study.rows.append(Row(name, predicted=found.step_time, measured=measured))
+        study.samples.append(Sample(problem, found.placement, measured, name))
+    data = held(_page(study))
+    most_off, fastest = "the most off, single", "the fastest, heft"
+    assert [step["name"].rpartition(",")[0] for step in data["steps"]] == [fastest, most_off]
+    assert len(data["graphs"]) == 1
+    study.samples.clear()
+    assert "<canvas" not in _page(study)

@@ -1,15 +1,14 @@
 """The page of a plan: all its parts, well-formed, with the passes of its actions."""
 
-from xml.etree import ElementTree
-
 import numpy as np
 import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.planning.answers import find_plans, given_plan
 from gnnplace.planning.plan import plan_from_data
-from gnnplace.report.plan_page import _pass, _timing, plan_page
+from gnnplace.report.plan_page import NAMES, _pass, plan_page
 from tests.planning.toys import chain, cluster
+from tests.report.embedded import held, unpacked
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "v", "interleaved:2"])
@@ -17,12 +16,34 @@ def test_a_page_has_every_pass_and_every_device(schedule):
     model = chain(np.random.default_rng(0), count=6, batch=8)
     plan = given_plan(model, cluster(2), f"pp=2,microbatch_size=1,schedule={schedule}")
     text = plan_page(plan_from_data(plan.to_data(), "plan"))
-    root = ElementTree.fromstring(text.replace("<!DOCTYPE html>", ""))
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}svg"))) == 2
-    passes = sum(_pass(word) is not None for row in plan.file.actions for word in row)
-    assert text.count("<rect") == passes + 2 + 4 * len(plan.file.memory)
-    assert _timing(plan).step_time == pytest.approx(plan.step_time)
+    [graph], [step] = held(text)["graphs"], held(text)["steps"]
+    passes = [word for row in plan.file.actions for word in row if _pass(word) is not None]
+    assert sorted(graph["names"]) == sorted([*passes, "end 0", "end 1"])
+    assert step["step_time"] == pytest.approx(plan.step_time)
+    assert step["devices"] == ["rank 0", "rank 1"]
+    kinds = [graph["kinds"][k] for k in unpacked(graph["kind"], "u1")]
+    assert kinds == [_named(name) for name in graph["names"]]
+    for rank, (_, sizes) in enumerate(step["memory"]):
+        planned = plan.file.memory[plan.file.stages[rank].devices[0][0]].model_dump().values()
+        assert unpacked(sizes, "f4").max() <= sum(planned) * (1 + 1e-6)
+        if schedule == "1f1b":  # with several stages a rank, not all of them are full at once
+            assert unpacked(sizes, "f4").max() == pytest.approx(sum(planned), rel=1e-6)
+    assert text.count('class="share"') == len(plan.file.memory)
     assert "gpu:1" in text
+
+
+def _named(name):
+    return NAMES["end" if name.startswith("end") else next(k for k in name if k in "FIWB")]
+
+
+def test_a_stage_is_found_by_its_modules():
+    """Every module of the plan is covered by its stage, whose passes bear its name."""
+    model = chain(np.random.default_rng(0), count=6, batch=8)
+    plan = given_plan(model, cluster(2), "pp=2,microbatch_size=1,schedule=1f1b")
+    [graph] = held(plan_page(plan))["graphs"]
+    for k, stage in enumerate(plan.file.stages):
+        place = graph["modules"].index(f"stage {k}")
+        assert set(graph["covers"][str(place)]) >= {*stage.modules, *stage.members}
 
 
 def test_a_frontier_falls():

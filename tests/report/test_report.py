@@ -4,7 +4,6 @@ import io
 import json
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -21,9 +20,7 @@ from gnnplace.report import (
     seconds_text,
     simulation_table,
     with_best_bound,
-    write_page,
 )
-from gnnplace.report.page import graph_data, page_data
 
 
 @pytest.fixture(scope="module")
@@ -59,31 +56,6 @@ def test_the_trace_is_what_perfetto_reads(placed):
     for lane in threads:
         mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == lane)
         assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(mine))
-
-
-def test_the_page_is_whole_and_fetches_nothing(placed, tmp_path):
-    problem, result, single = placed
-    rows = [make_row(result), make_row(single), make_row(("exact", InfeasibleError("</script>")))]
-    timelines = [from_simulation(problem, result.simulation, "heft")]
-    path = tmp_path / "r.html"
-    write_page(path, problem, rows, timelines, result.placement.device)
-    text = path.read_text()
-    assert "http://" not in text
-    assert "https://" not in text
-    data = text.split('id="data">')[1].split("</script>")[0]
-    assert json.loads(data) == json.loads(
-        json.dumps(page_data(problem, rows, timelines, result.placement.device))
-    )
-
-
-def test_graph_layout_is_inside_and_levels_go_right(placed):
-    problem, result, _ = placed
-    drawn = graph_data(problem, result.placement.device)
-    xy = np.array([[node[1], node[2]] for node in drawn["nodes"]])
-    assert xy.min() >= 0
-    assert xy.max() <= 1
-    assert all(xy[a, 0] < xy[b, 0] for a, b in drawn["edges"])
-    assert len({(x, y) for x, y in xy.tolist()}) == problem.num_ops
 
 
 def test_tables_name_speed_ups_and_failures(placed):

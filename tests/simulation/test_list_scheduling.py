@@ -88,3 +88,16 @@ def test_a_device_is_kept_from_its_ops_by_what_it_receives():
     # c is there at 1 + 4 + 1 = 6 s: after d (1 to 4 s) and e (4 to 5 s), not between them.
     assert order.tolist() == [0, 3, 1, 4, 2]
     assert simulator.step_time(device, order) == 6.0 + 4.0 + 1.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds)
+def test_ops_that_cannot_run_where_they_are_have_an_order(seed):
+    """There are no times to schedule by; the answer is an order all the same, and infeasible."""
+    problem = random_problem(np.random.default_rng(seed), 30, 2)
+    never = {kind: np.full(30, np.inf) for kind in problem.time}
+    device = np.random.default_rng(seed).integers(0, 2, 30).astype(np.int32)
+    simulator = Simulator(replace(problem, time=never))
+    order = simulator.complete(device)
+    assert sorted(order.tolist()) == list(range(30))
+    assert not simulator.run(device, order).feasible

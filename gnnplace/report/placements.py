@@ -1,0 +1,230 @@
+"""``write_placements``: the page about placements of one model, predicted or run.
+
+It has the figures that matter most, the placers side by side, a timeline to search and click in,
+where each device's seconds go, and what two placements do differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from gnnplace.errors import GnnplaceError, MismatchError
+from gnnplace.explanation.causes import Causes
+from gnnplace.explanation.difference import Difference, difference
+from gnnplace.explanation.idle import device_times
+from gnnplace.files import write_text
+from gnnplace.placers import Result
+from gnnplace.problem import Problem
+from gnnplace.report import html
+from gnnplace.report.html import Html
+from gnnplace.report.rows import Row, make_row, with_best_bound
+from gnnplace.report.timeline import Timeline, from_simulation
+from gnnplace.report.units import bytes_text
+from gnnplace.report.units import page_seconds as seconds_text
+from gnnplace.report.viewer import viewer
+
+MOST_MOVES = 16
+MOST_STEPS = 6  # timelines of one page
+HEADS = ("placer", "predicted", "peak memory", "above the bound", "time to place", "remarks")
+DEVICES = ("device", "busy", "computing", "waits for another device", "waits for a transfer",
+           "messages", "nothing left to do", "peak memory", "limit")  # fmt: skip
+MOVES = ("module", "from", "to", "ops", "seconds of work")
+
+
+def write_page(
+    path: str | Path, problem: Problem, results: Sequence[Result | tuple[str, GnnplaceError]]
+) -> None:
+    """Writes one page about what placers found, the fastest one first.
+
+    Args:
+        path: where to; written at once or not at all.
+        problem: what was placed.
+        results: results of placers; one that could not stands with its name and its error.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    found = [result for result in results if isinstance(result, Result)]
+    found.sort(key=lambda result: result.step_time)
+    timelines = [from_simulation(problem, one.simulation, one.placer) for one in found[:MOST_STEPS]]
+    rows = with_best_bound([make_row(result) for result in results])
+    write_placements(path, problem, timelines, rows)
+
+
+def write_placements(
+    path: str | Path,
+    problem: Problem,
+    timelines: Sequence[Timeline],
+    rows: Sequence[Row] = (),
+    *,
+    beside: bool = False,
+) -> None:
+    """Writes the page atomically.
+
+    Args:
+        path: where to.
+        problem: what was placed.
+        timelines: steps to show, the first one first: ``from_simulation``, ``from_execution``.
+        rows: placers to compare; none where there is nothing to compare.
+        beside: whether the first two are shown beside each other, with what moved between them.
+    """
+    write_text(path, placements_page(problem, timelines, rows, beside=beside))
+
+
+def placements_page(
+    problem: Problem,
+    timelines: Sequence[Timeline],
+    rows: Sequence[Row] = (),
+    *,
+    beside: bool = False,
+) -> str:
+    """The page's text; arguments as for ``write_placements``."""
+    placed = [row for row in rows if row.predicted is not None]
+    parts = [html.cards(_cards(placed) if rows else _figures(timelines))]
+    if len(rows) > 1:
+        parts += [html.heading("Placers side by side"), *_comparison(rows)]
+    if timelines:
+        parts += [viewer(timelines, beside=beside)]
+    if beside and len(timelines) > 1:
+        parts += _moves(timelines[0], timelines[1])
+    for step in timelines:
+        parts += _devices(step)
+    parts.append(html.footer(f"gnnplace {version('gnnplace')}"))
+    title = f"{problem.name} on {problem.num_devices} devices"
+    return html.page(title, parts, facts=_facts(problem))
+
+
+def _facts(problem: Problem) -> str:
+    estimated = float(problem.estimated.mean())
+    origin = "measured" if estimated == 0 else "estimated" if estimated == 1 else "partly measured"
+    kinds = ", ".join(problem.cluster.kinds)
+    return (
+        f"{problem.num_ops:,} ops in {problem.num_units:,} placement units, "
+        f"{problem.microbatches} micro-batch{'es' if problem.microbatches > 1 else ''}, "
+        f"{origin} op times, devices of kind {kinds}."
+    )
+
+
+def _figures(timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
+    """The step time of each step."""
+    return [
+        (seconds_text(step.step_time) if np.isfinite(step.step_time) else "none", step.label)
+        for step in timelines
+    ]
+
+
+def _cards(placed: Sequence[Row]) -> list[tuple[str, str]]:
+    if not placed:
+        return [("none", "no feasible placement was found")]
+    run = [row for row in placed if row.executed] or placed
+    best = min(run, key=lambda row: row.predicted or np.inf)
+    single = next((row for row in placed if row.placer == "single"), None)
+    found = [(seconds_text(best.predicted), f"predicted step time, {best.placer}")]
+    if best.executed:
+        found.append((seconds_text(best.executed), f"{best.mode} step time, {best.placer}"))
+    if single and single.executed and best.executed:
+        speedup = f"{single.executed / best.executed:.2f}x"
+        found.append((speedup, f"{best.mode} speed-up over one device"))
+    elif single and single.predicted and best.predicted:
+        speedup = f"{single.predicted / best.predicted:.2f}x"
+        found.append((speedup, "predicted speed-up over one device"))
+    if best.lower_bound:
+        found.append((f"{best.gap or 0.0:.1%}", "at most so far from the best possible"))
+    return found
+
+
+def _comparison(rows: Sequence[Row]) -> list[Html]:
+    ordered = sorted(rows, key=lambda row: row.predicted or np.inf)
+    mode = next((row.mode for row in rows if row.mode), None)
+    most = max((row.executed or row.predicted or 0.0 for row in rows), default=0.0) or 1.0
+    heads = [*HEADS[:2], *([mode] if mode else []), *HEADS[2:]]
+    bars = [
+        html.share(
+            (row.executed or row.predicted or 0.0) / most,
+            row.lower_bound / most if row.lower_bound and row.predicted else None,
+        )
+        for row in ordered
+    ]
+    told = (
+        f"A bar is the {f'{mode} step time where it was run, else the ' if mode else ''}predicted "
+        "step time. The line across it is the lower bound: no placement can be faster. Predicted "
+        "times are simulated from those of ops and links."
+    )
+    lines = [_cells(row, mode) for row in ordered]
+    return [html.table(heads, lines, bars=bars, words=True), html.hint(told)]
+
+
+def _cells(row: Row, mode: str | None) -> list[str]:
+    return [
+        row.placer,
+        seconds_text(row.predicted),
+        *([seconds_text(row.executed)] if mode else []),
+        bytes_text(max(row.peak_memory)) if row.peak_memory else "-",
+        "-" if row.gap is None else f"{row.gap:.1%}",
+        seconds_text(row.seconds),
+        row.error or "; ".join(filter(None, (row.note, row.verified))),
+    ]
+
+
+def _devices(step: Timeline) -> list[Html]:
+    """Where each device's seconds go, of a predicted step."""
+    found = step.simulation
+    if found is None or not np.isfinite(step.step_time):
+        return []
+    total, lines = max(step.step_time, 1e-300), []
+    for d, spent in enumerate(device_times(Causes(step.problem, found))):
+        limit = float(step.problem.cluster.memory[d])
+        shares = [spent.other_device, spent.transfer, spent.messages, spent.nothing_left]
+        lines.append(
+            [
+                step.devices[d],
+                f"{spent.computing / total:.1%}",
+                seconds_text(spent.computing),
+                *(f"{seconds / total:.1%}" if seconds > 0 else "" for seconds in shares),
+                bytes_text(float(found.peak_memory[d])),
+                bytes_text(limit) if limit < 1e29 else "none",
+            ]
+        )
+    return [
+        html.heading(f"Where each device's seconds go: {step.label}"),
+        html.table(DEVICES, lines),
+    ]
+
+
+def _moves(before: Timeline, after: Timeline) -> list[Html]:
+    """What the second step does otherwise than the first, by module."""
+    if before.simulation is None or after.simulation is None:
+        return []
+    try:
+        found = difference(before.problem, before.simulation, after.simulation, after.problem)
+    except MismatchError as error:
+        return [html.paragraph(str(error))]
+    parts = [html.heading("What moved"), html.paragraph(_moved(found, before, after))]
+    lines = [
+        [move.module, move.source, move.target, f"{move.ops:,}", seconds_text(move.seconds)]
+        for move in found.moves[:MOST_MOVES]
+    ]
+    if lines:
+        parts.append(html.table(MOVES, lines))
+    if len(found.moves) > MOST_MOVES:
+        parts.append(html.hint(f"{len(found.moves) - MOST_MOVES} smaller moves are not listed."))
+    return parts
+
+
+def _moved(found: Difference, before: Timeline, after: Timeline) -> str:
+    moved = sum(move.ops for move in found.moves)
+    first, then = found.before, found.after
+    change = ""
+    if np.isfinite(first.step_time) and np.isfinite(then.step_time) and first.step_time > 0:
+        change = f" ({then.step_time / first.step_time - 1.0:+.1%})"
+    times = f"{seconds_text(first.step_time)} to {seconds_text(then.step_time)}{change}"
+    sent = [f"{side.transfers:,} ({bytes_text(side.bytes)})" for side in (first, then)]
+    return (
+        f"Between {before.name} and {after.name}, {moved:,} ops change their device and "
+        f"{found.same:,} do not. The step goes from {times}, and transfers from {sent[0]} to "
+        f"{sent[1]}."
+    )

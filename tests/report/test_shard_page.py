@@ -1,0 +1,62 @@
+"""The page of a split adds up to what the split costs, with a timeline by layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gnnplace.cli.main import run
+from gnnplace.report.shard_page import DOES, frontier_page, split_page, split_timeline
+from gnnplace.splitting.answers import SplitOptions, shard_frontier, shard_network, shard_tables
+from tests.report.embedded import held, instants, unpacked
+from tests.sharding.problems import random_problem, write_files
+
+
+@pytest.fixture(scope="module")
+def split():
+    tables = shard_tables("alexnet", SplitOptions(devices=4))
+    return tables, shard_network(tables)
+
+
+def test_the_lane_is_as_long_as_the_split_costs(split):
+    """Every part of every layer is a span, one after the other."""
+    tables, result = split
+    step = split_timeline(tables.setting, result.configuration)
+    assert step.step_time == pytest.approx(result.cost)
+    assert np.array_equal(step.start[1:], step.finish[:-1])
+    spent = np.bincount(step.named.kind, step.finish - step.start, len(DOES))
+    parts = tables.setting.parts(result.configuration)
+    assert spent == pytest.approx([getattr(parts, name) for name in DOES])
+    assert set(step.named.module) <= {layer.name for layer in tables.setting.network.layers}
+
+
+def test_the_page_has_rivals_and_layers(split):
+    """Every layer and its split, and every strategy beside this one."""
+    tables, result = split
+    text = split_page(tables.problem, tables.setting, result)
+    [shown] = held(text)["steps"]
+    assert instants(shown, shown["finish"])[-1] == pytest.approx(result.cost)
+    assert len(unpacked(shown["op"], "i4")) > len(tables.problem.names)
+    for name in ("this strategy", "data parallelism", "expert", *tables.problem.names):
+        assert f"<td>{name}</td>" in text
+    for words in tables.setting.words(result.configuration):
+        assert words in text
+
+
+def test_a_frontier_has_a_picture_and_a_row_a_trade(split):
+    """As many rows as strategies, the knee marked."""
+    answer = shard_frontier(split[0], epsilon=0.2)
+    text = frontier_page(split[0].problem, answer, network=True)
+    assert text.count("<tr><td>") == len(answer.points)
+    assert "the knee" in text
+    assert "<svg" in text
+
+
+def test_the_command_writes_it_or_says_why_not(tmp_path, capsys):
+    """A file of tables has no timeline; a page of --executable is refused before the work."""
+    path = str(write_files(tmp_path, random_problem(5, nodes=4, edges=6, memory=True)))
+    assert run(["shard", path, "--html", str(tmp_path / "a.html")]) == 0
+    assert "its own cost" in (tmp_path / "a.html").read_text()
+    assert run(["shard", path, "--executable", "--html", str(tmp_path / "b.html")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "b.html").exists()
