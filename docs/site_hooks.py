@@ -3,10 +3,12 @@
 ``benchmarks/``, ``datasets/``, ``CONTRIBUTING.md``, ``CHANGELOG.md`` and the cards of the package
 stand beside the code they speak of. Here they become pages at the same path below the site's root,
 and links between them and ``docs/`` are rewritten: in a checkout ``docs/`` is a folder more.
+Notebooks become pages too, with what their cells printed.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -26,6 +28,7 @@ OUTSIDE = (
     "datasets/*/README.md",
     "gnnplace/**/README.md",
 )
+NOTEBOOKS = "notebooks/*.ipynb"
 LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -36,7 +39,22 @@ def on_files(files: Files, config: Any) -> Files:
             uri = path.relative_to(ROOT).as_posix()
             if files.get_file_from_path(uri) is None:
                 files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for path in sorted((ROOT / "docs").glob(NOTEBOOKS)):
+        uri = path.relative_to(ROOT / "docs").with_suffix(".md").as_posix()
+        files.append(File.generated(config, uri, content=notebook_page(path)))
     return files
+
+
+def notebook_page(path: Path) -> str:
+    """A notebook as a page: its text, its code, what that printed."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        printed = "".join("".join(output["text"]) for output in cell.get("outputs", ()))
+        parts += [f"```text\n{printed}```"] if printed else []
+    parts.append(f"This page is the notebook [{path.name}]({path.name}).")
+    return "\n\n".join(parts) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
@@ -50,6 +68,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return match[0]
         there = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
         wanted = there.removeprefix("docs/")
+        if wanted.endswith(".ipynb") and text != posixpath.basename(wanted):
+            wanted = wanted.removesuffix(".ipynb") + ".md"
         if files.get_file_from_path(wanted) is None:
             return f"{text} (`{there}`)" if (ROOT / there).exists() else match[0]
         relative = posixpath.relpath(wanted, posixpath.dirname(uri) or ".")

@@ -125,14 +125,18 @@ HOMES = {
     "gnnplace.splitting.run.plan": ("ShardPlan", "read_shard_plan"),
     "gnnplace.splitting.tables.costs": ("MeshMachine",),
 }
+ROOMS = ("lightning",)
+"""Rooms that are imported when somebody asks for them."""
 HOME = {name: module for module, names in HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name in ROOMS:
+        return import_module(f"gnnplace.{name}")
     if name not in HOME:
         raise AttributeError(f"module 'gnnplace' has no attribute {name!r}")
     return getattr(import_module(HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *HOME])
+    return sorted({*globals(), *HOME, *ROOMS})

@@ -12,8 +12,8 @@ from gnnplace.execution.result import StepTiming as StepTiming
 from gnnplace.execution.result import StepValues as StepValues
 from gnnplace.execution.result import TransferTiming as TransferTiming
 from gnnplace.execution.result import WorkerMemory as WorkerMemory
+from gnnplace.execution.training.compiling import compile as compile
 from gnnplace.execution.training.training_step import TrainingStep as TrainingStep
-from gnnplace.execution.training.training_step import compile as compile
 from gnnplace.execution.verification import Difference as Difference
 from gnnplace.execution.verification import Verification as Verification
 from gnnplace.execution.verification import verify as verify

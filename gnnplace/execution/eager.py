@@ -82,9 +82,10 @@ def eager_step_times(
 def torch_optimizer(method: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of `torch.optim` whose updates `method` captures."""
     parameters = list(module.parameters())
-    if method.name == "adamw":
+    if method.name in ("adam", "adamw"):
+        kind = torch.optim.AdamW if method.name == "adamw" else torch.optim.Adam
         lr, betas, eps, weight_decay = method.constants
-        return torch.optim.AdamW(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        return kind(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
     lr, *momentum, weight_decay = method.constants
     return torch.optim.SGD(parameters, lr=lr, momentum=sum(momentum), weight_decay=weight_decay)
 

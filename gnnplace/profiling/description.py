@@ -28,7 +28,7 @@ VIEW = "view"
 DEPTHWISE = "depthwise"  # a convolution of each channel by itself
 # Tensors of a parameter's size that the kernels of an update read and write, as
 # `tracing.operations` computes it and `torch.optim` does, an op at a time.
-PASSES = {"sgd_update": 3, "momentum_update": 8, "adamw_update": 20}
+PASSES = {"sgd_update": 3, "momentum_update": 8, "adam_update": 20, "adamw_update": 20}
 POOLS = {  # which argument is the window
     "max_pool2d_with_indices": 1,
     "max_pool2d_with_indices_backward": 2,

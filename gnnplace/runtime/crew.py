@@ -81,6 +81,11 @@ class Crew:
                 break
         return self._replies()
 
+    @property
+    def running(self) -> bool:
+        """Whether requests can be made."""
+        return not self._ended
+
     def close(self, why: str = "closed") -> None:
         """Ends all workers; may be called again."""
         self._ended = self._ended or why

@@ -62,7 +62,7 @@ class Arena:
 
     def __init__(self) -> None:
         self._bytes = 0
-        self._block: torch.Tensor | None = None
+        self._block: mmap.mmap | None = None
 
     def reserve(self, count: int) -> int:
         """Reserves `count` bytes and returns their offset; only before the first `view`."""
@@ -79,29 +79,39 @@ class Arena:
     ) -> torch.Tensor:
         """A tensor on the reserved bytes at `offset`; without `stride` it is contiguous.
 
-        The first call maps the block, so make one before forking.
+        Its storage is its own part of the block, so that it can be saved as any tensor. The first
+        call maps the block, so make one before forking.
         """
         if self._block is None:
-            self._block = shared_bytes(self._bytes)
-        flat = self._block[offset:]
-        flat = flat[: flat.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+            self._block = _mapped(max(self._bytes, 1))
         stride = contiguous_stride(shape) if stride is None else stride
+        count = span(shape, stride)
+        if count == 0:
+            return torch.empty_strided(shape, stride, dtype=dtype)
+        flat = torch.frombuffer(self._block, dtype=dtype, count=count, offset=offset)
         return flat.as_strided(shape, stride)
 
 
 def shared_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Copies of CPU tensors in one shared block, with the strides that a plain copy has."""
+    copies = shared_like(tensors)
+    for name, copied in copies.items():
+        copied.copy_(tensors[name])
+    return copies
+
+
+def shared_like(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Zeros in one shared block as tensors are; pages that nobody touches take no memory."""
     arena = Arena()
     likes = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
     offsets = {
         name: arena.reserve(span(tuple(like.shape), like.stride()) * like.element_size())
         for name, like in likes.items()
     }
-    copies = {}
-    for name, like in likes.items():
-        copies[name] = arena.view(offsets[name], tuple(like.shape), like.stride(), like.dtype)
-        copies[name].copy_(tensors[name])
-    return copies
+    return {
+        name: arena.view(offsets[name], tuple(like.shape), like.stride(), like.dtype)
+        for name, like in likes.items()
+    }
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:

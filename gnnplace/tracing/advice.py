@@ -71,6 +71,11 @@ def _of_numbers(op: str, line: str) -> tuple[str, str]:
 def on_error(text: str, place: str) -> str:
     """What to try after another error; empty if nothing is known."""
     line = source_line(place)
+    if "torch.cond(" in line:
+        return (
+            "torch.cond cannot be captured: compute both branches and choose with "
+            "torch.where(condition, a, b)"
+        )
     if ".numpy()" in text or "numpy" in line:
         return "NumPy cannot be recorded: use torch's function of that name"
     if "format string" in text or "__format__" in text:

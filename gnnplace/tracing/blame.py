@@ -34,10 +34,14 @@ def blame(error: BaseException, root: nn.Module) -> str:
     Args:
         error: What was raised while `root` was traced.
         root: A module that holds the model as its submodule `model`.
+
+    Frames that hide themselves from tracebacks as pytest's do (`__tracebackhide__`) are not told.
     """
     names = {id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()}
     module, inner, line, inside, last = "", "", "", False, None
     for frame, number in _frames(error):
+        if "__tracebackhide__" in frame.f_locals:
+            continue
         node = frame.f_locals.get("n")  # of `fx.Interpreter.run_node`
         if isinstance(node, fx.Node):
             inner = node_place(node)

@@ -174,10 +174,9 @@ class Builder:
                 f"parameter {source!r} has a sparse gradient, which {method.name} with these "
                 "constants does not take, as in PyTorch; use sgd without decay, or sparse=False"
             )
-        states = method.new_state(self._initial[parameter])
         names = [
             self._add_input("optimizer", f"{source}:{label}", tensor)
-            for label, tensor in zip(method.state, states, strict=True)
+            for label, tensor in method.states(self._initial[parameter], source).items()
         ]
         gradients = [Ref(name) for name in self._gradients[parameter]]
         state = [Ref(name) for name in names]

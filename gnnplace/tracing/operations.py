@@ -175,10 +175,53 @@ def adamw_update(
         eps: Added to the denominator.
         weight_decay: Decoupled decay.
     """
+    parameter.mul_(1 - lr * weight_decay)
+    _adam_step(parameter, mean_gradient(gradients), step, first, second, lr, betas, eps)
+
+
+def adam_update(
+    parameter: torch.Tensor,
+    gradients: list[torch.Tensor],
+    step: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """One step of Adam (Kingma and Ba, ICLR 2015), as `torch.optim.Adam` computes it.
+
+    Args:
+        parameter: Changed in place.
+        gradients: One, or one for each micro-batch.
+        step: Steps so far, a scalar; changed in place.
+        first: Running mean of the gradient; changed in place.
+        second: Running mean of its square; changed in place.
+        lr: Learning rate.
+        betas: Decay of both means.
+        eps: Added to the denominator.
+        weight_decay: L2 penalty.
+    """
     gradient = mean_gradient(gradients)
+    if weight_decay:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    _adam_step(parameter, gradient, step, first, second, lr, betas, eps)
+
+
+def _adam_step(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    step: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> None:
+    """What Adam and AdamW have in common: both means, and the change that they ask for."""
     step += 1
     count = step.item()
-    parameter.mul_(1 - lr * weight_decay)
     first.lerp_(gradient, 1 - betas[0])
     second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
     scale = lr / (1 - betas[0] ** count)

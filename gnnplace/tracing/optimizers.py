@@ -17,7 +17,7 @@ class Optimizer:
     """How parameters change after a step.
 
     Attributes:
-        name: "sgd" or "adamw".
+        name: "sgd", "adam" or "adamw", or the class of an optimizer that runs its own step.
         update: Function of `operations`, called as `update(parameter, gradients, *state,
             *constants)`.
         state: Names of the state tensors of a parameter; "step" is a scalar, the others have
@@ -33,6 +33,21 @@ class Optimizer:
     def takes_sparse(self) -> bool:
         """Whether its twin in `torch.optim` updates by sparse gradients."""
         return self.name == "sgd" and not self.constants[-1]
+
+    def states(self, parameter: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
+        """State tensors that a parameter begins with, by their names.
+
+        Args:
+            parameter: Real or fake.
+            name: Its qualified name in the model.
+        """
+        del name  # all parameters have the same state
+        return dict(zip(self.state, self.new_state(parameter), strict=True))
+
+    def update_of(self, name: str) -> Callable[..., None]:
+        """What updates the parameter of a name; called as `update` is."""
+        del name  # all parameters are updated alike
+        return self.update
 
     def new_state(self, parameter: torch.Tensor) -> list[torch.Tensor]:
         """Zero state tensors for a (real or fake) parameter, in the order of `state`."""
@@ -60,6 +75,18 @@ def adamw(
     state = ("step", "mean", "square")
     constants = (lr, (betas[0], betas[1]), eps, weight_decay)
     return Optimizer("adamw", operations.adamw_update, state, constants)
+
+
+def adam(
+    lr: float = 1e-3,
+    betas: Sequence[float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> Optimizer:
+    """Adam with the defaults of `torch.optim.Adam`."""
+    state = ("step", "mean", "square")
+    constants = (lr, (betas[0], betas[1]), eps, weight_decay)
+    return Optimizer("adam", operations.adam_update, state, constants)
 
 
 def optimizer(name: str | Optimizer) -> Optimizer:

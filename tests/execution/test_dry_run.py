@@ -339,12 +339,15 @@ def test_all_of_hugging_face(model: str, dtype: str, microbatches: int) -> None:
     check(model, options_of(microbatches, "adamw", dtype))
 
 
-@pytest.mark.parametrize("microbatches", [1, 2])
-def test_what_compile_makes_passes(microbatches: int) -> None:
+@pytest.mark.parametrize(
+    ("microbatches", "kind"),
+    [(1, torch.optim.AdamW), (2, torch.optim.AdamW), (1, torch.optim.RMSprop)],
+)
+def test_what_compile_makes_passes(microbatches: int, kind: type[torch.optim.Optimizer]) -> None:
     """With the user's own optimizer, its groups and constants that may change between steps."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 4))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = kind(model.parameters(), lr=1e-3)  # type: ignore[call-arg]
     batch = torch.randn(4, 8)
     share = capture(model, batch[: 4 // microbatches], loss=torch.mean, optimizer="adamw")
     problem = profile(replace(share, initial={}), gpus(), microbatches=microbatches)

@@ -99,6 +99,11 @@ class Conditional(Layer):
         return torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,))
 
 
+class ConditionalLayers(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: self.layer(y), lambda y: y.sin(), (x,))
+
+
 CASES = [
     (Branch, "torch.where"),
     (Loop, "loop a fixed number of times"),
@@ -138,8 +143,9 @@ def test_the_line_and_what_to_write_instead(
     assert instead in told
 
 
-def test_branches_of_torch_cond() -> None:
-    assert "torch.where(condition, a, b)" in refusal(Conditional(), torch.ones(4, 4))
+@pytest.mark.parametrize("kind", [Conditional, ConditionalLayers])
+def test_branches_of_torch_cond(kind: type[nn.Module]) -> None:
+    assert "torch.where(condition, a, b)" in refusal(kind(), torch.ones(4, 4))
 
 
 @pytest.mark.parametrize("kind", [GATConv, GCNConv])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gnnplace.tracing import operations
-from gnnplace.tracing.optimizers import Optimizer, adamw, sgd
+from gnnplace.tracing.optimizers import Optimizer, adam, adamw, sgd
 
 GRADIENTS = [torch.randn(5, 3, generator=torch.Generator().manual_seed(k)) for k in range(4)]
 
@@ -24,6 +24,11 @@ GRADIENTS = [torch.randn(5, 3, generator=torch.Generator().manual_seed(k)) for k
             lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.3),
         ),
         (adamw(), lambda p: torch.optim.AdamW(p)),
+        (adam(), lambda p: torch.optim.Adam(p)),
+        (
+            adam(0.1, (0.8, 0.9), 1e-4, 0.2),
+            lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.2),
+        ),
         (
             adamw(0.1, (0.8, 0.9), 1e-4, 0.2),
             lambda p: torch.optim.AdamW(p, lr=0.1, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.2),

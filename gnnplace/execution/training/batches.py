@@ -84,7 +84,8 @@ class Batches:
         for source, tensor, shape in zip(self._sources, tensors, self._shapes, strict=True):
             if tuple(tensor.shape) != shape:
                 raise InputError(
-                    f"batch: input {source} has shape {tuple(tensor.shape)}; {shape} was captured"
+                    f"batch: input {source} has shape {tuple(tensor.shape)}; {shape} was captured; "
+                    "give equal batches, without a last, shorter one (drop_last=True)"
                 )
         return dict(zip(self._sources, tensors, strict=True))
 

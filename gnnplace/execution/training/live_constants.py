@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from gnnplace.errors import InputError
+from gnnplace.execution.training.gradients import Gradients, Store
 from gnnplace.runtime.memory import WORD
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.program import UPDATE, Program, ProgramOp
@@ -60,44 +61,70 @@ class LiveConstants:
         return tuple(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LiveUpdate:
-    """An update op that looks its constants up when it runs."""
+    """An update op that looks up its constants, and whether it is due, when it runs."""
 
     update: Callable[..., None]
     constants: LiveConstants
     group: int
+    store: Store
 
-    def __call__(self, *tensors: Any) -> None:
-        """Updates a parameter.
+    def __call__(self, parameter: torch.Tensor, gradients: Any, *state: torch.Tensor) -> None:
+        """Updates a parameter, or stores its gradient where the pass is to do that.
 
         Args:
-            *tensors: Parameter, gradients and optimizer state.
+            parameter: Changed in place.
+            gradients: One, or one for each micro-batch.
+            *state: Optimizer state; changed in place.
         """
-        self.update(*tensors, *self.constants.get(self.group))
+        if not self.store.keeps(gradients):
+            self.update(parameter, gradients, *state, *self.constants.get(self.group))
+
+    def late(self, parameter: torch.Tensor, *state: torch.Tensor) -> None:
+        """Updates a parameter with the gradient that is stored, if there is to be an update."""
+        gradient = self.store.taken(parameter.device)
+        if gradient is not None:
+            self.update(parameter, [gradient], *state, *self.constants.get(self.group))
 
 
 def with_live_constants(
-    program: Program, method: Optimizer, constants: LiveConstants, group: Mapping[str, int]
+    program: Program,
+    method: Optimizer,
+    constants: LiveConstants,
+    group: Mapping[str, int],
+    gradients: Gradients,
 ) -> Program:
-    """The program with updates that read `constants`.
+    """The program with updates that read `constants` and know `gradients`.
 
     Args:
         program: Captured with `method`.
         method: Its optimizer.
         constants: In shared memory.
         group: Group of each parameter by its name; others are in group 0.
+        gradients: Stores for the gradients of its parameters.
     """
     count = len(method.constants)
 
     def live(op: ProgramOp) -> ProgramOp:
         if op.phase != UPDATE or op.target is not method.update:
             return op
-        parameter = op.name.removeprefix(PARAMETER)
-        target = LiveUpdate(method.update, constants, group.get(parameter, 0))
+        name = op.name.removeprefix(PARAMETER)
+        target = LiveUpdate(
+            method.update_of(name), constants, group.get(name, 0), gradients.stores[name]
+        )
         return replace(op, target=target, args=op.args[: len(op.args) - count])
 
     return replace(program, ops=tuple(live(op) for op in program.ops))
+
+
+def updated(program: Program) -> dict[str, torch.Tensor]:
+    """Parameters that a program updates, as they begin, by their names in the model."""
+    return {
+        op.name.removeprefix(PARAMETER): program.initial[op.args[0].name]
+        for op in program.ops
+        if op.phase == UPDATE
+    }
 
 
 def with_state(program: Program, tensors: Mapping[str, torch.Tensor]) -> Program:

@@ -21,6 +21,7 @@ from gnnplace.execution.result import StepTiming
 from gnnplace.execution.saving import STATEFUL, SavedValues
 from gnnplace.execution.setting import Setting, made_for
 from gnnplace.execution.source import StepFunction
+from gnnplace.execution.training.live_constants import LiveUpdate
 from gnnplace.execution.worker import DeviceWorker, involuntary_switches
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
@@ -32,7 +33,7 @@ from gnnplace.tracing.cut_batch import GIVEN
 from gnnplace.tracing.operations import set_step
 from gnnplace.tracing.program import Program
 
-PUBLISH, TAKE = "publish", "take"
+PUBLISH, TAKE, UPDATE = "publish", "take", "update"
 
 
 class PlacedStep:
@@ -99,6 +100,10 @@ class PlacedStep:
         self._crew.ask((self._turn, number))
         return self._losses.loss()
 
+    def update(self) -> None:
+        """Runs the updates alone, with the gradients that are stored."""
+        self._crew.ask(UPDATE)
+
     def publish(self) -> None:
         """Brings `tensors` up to date; there is nothing to do where they live on the CPU."""
         if self._far:
@@ -108,6 +113,25 @@ class PlacedStep:
         """Lets the workers begin the next step from what stands in `tensors` now."""
         if self._far:
             self._crew.ask(TAKE)
+
+    @property
+    def running(self) -> bool:
+        """Whether the workers can be asked."""
+        return self._crew.running
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Parameters, buffers and optimizer state in shared memory, by value name."""
+        kinds = {name: self.program.inputs[name].kind for name in self.tensors}
+        return {n: t for n, t in self.tensors.items() if kinds[n] in STATEFUL}
+
+    def states(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Optimizer state in shared memory, by parameter and label."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for name, entry in self.program.inputs.items():
+            if entry.kind == "optimizer":
+                parameter, _, label = entry.source.rpartition(":")
+                found.setdefault(parameter, {})[label] = self.tensors[name]
+        return found
 
     def timing(self) -> StepTiming:
         """Clocks and timeline of the last step."""
@@ -163,7 +187,7 @@ class StandingWorker(DeviceWorker):
         tensors: dict[str, torch.Tensor],
         clock: DeviceClock,
     ) -> None:
-        """Does what it is asked to: a step (turn, number), `PUBLISH` or `TAKE`.
+        """Does what it is asked to: a step (turn, number), `UPDATE`, `PUBLISH` or `TAKE`.
 
         Raises:
             WorkerFailure: an op raised; names it.
@@ -173,6 +197,8 @@ class StandingWorker(DeviceWorker):
                 self._copy(tensors, STATEFUL, out=True)
             elif request == TAKE:
                 self._copy(tensors, STATEFUL)
+            elif request == UPDATE:
+                self._update(tensors)
             else:
                 self._copy(tensors, ("input", GIVEN))
                 self._once(request, function, clock)
@@ -191,6 +217,15 @@ class StandingWorker(DeviceWorker):
         self.transport.finish_round()
         words[row - 1] = involuntary_switches() - switches
         self.board.put(self.number, DONE, turn)
+
+    def _update(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Runs its updates one by one; each touches one parameter alone."""
+        for segment in self.plan.segments[self.device]:
+            for op in (self.plan.program.ops[i] for i in segment.ops):
+                if isinstance(op.target, LiveUpdate):
+                    parameter, _, *state = op.args
+                    refs = (parameter, *state)
+                    op.target.late(*(tensors[self.program.inputs[ref.name]] for ref in refs))
 
     def _copy(
         self, tensors: dict[str, torch.Tensor], kinds: tuple[str, ...], out: bool = False

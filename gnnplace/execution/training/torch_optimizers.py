@@ -9,14 +9,17 @@ import torch
 from torch import nn
 
 from gnnplace.errors import UnsupportedError
+from gnnplace.execution.training.own_step import OwnStep, own_step
 from gnnplace.tracing import optimizers
 from gnnplace.tracing.optimizers import Optimizer
 
-UNSUPPORTED = {
-    torch.optim.SGD: ("nesterov", "maximize", "dampening", "differentiable"),
-    torch.optim.AdamW: ("amsgrad", "maximize", "differentiable"),
+ADAM = ("amsgrad", "maximize", "differentiable", "foreach", "fused", "capturable")
+ODD = {
+    torch.optim.SGD: ("nesterov", "maximize", "dampening", "differentiable", "foreach", "fused"),
+    torch.optim.Adam: (*ADAM, "decoupled_weight_decay"),
+    torch.optim.AdamW: ADAM,
 }
-"""Options that change what an update computes and are not captured."""
+"""Options that change how an update computes; with one of these, the optimizer's own step runs."""
 STATE = {
     "momentum": "momentum_buffer",
     "step": "step",
@@ -26,11 +29,14 @@ STATE = {
 """What `torch.optim` calls the state tensors."""
 
 
-def captured_method(optimizer: torch.optim.Optimizer) -> Optimizer:
+def captured_method(optimizer: torch.optim.Optimizer, model: nn.Module) -> Optimizer:
     """The captured optimizer that computes what a torch one computes.
 
+    SGD, Adam and AdamW with their plain options have updates whose costs are known; all others run
+    their own step.
+
     Raises:
-        UnsupportedError: there is none; says what is in the way.
+        UnsupportedError: it cannot be placed; says what is in the way.
     """
     kind = type(optimizer)
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
@@ -38,21 +44,30 @@ def captured_method(optimizer: torch.optim.Optimizer) -> Optimizer:
             f"optimizer {kind.__name__}: hooks of its step cannot be placed; hooks of parameters "
             "(parameter.register_hook) can"
         )
-    if kind not in UNSUPPORTED:
-        raise UnsupportedError(
-            f"optimizer {kind.__name__}: torch.optim.SGD and torch.optim.AdamW can be placed"
-        )
-    for group in optimizer.param_groups:
-        used = [name for name in UNSUPPORTED[kind] if group.get(name)]
-        if used:
-            raise UnsupportedError(f"optimizer {kind.__name__}: {used[0]} cannot be placed")
-    if kind is torch.optim.AdamW:
-        return optimizers.adamw(*group_constants(optimizer.param_groups[0]))
-    momenta = [bool(group["momentum"]) for group in optimizer.param_groups]
-    if len(set(momenta)) > 1:
-        raise UnsupportedError("optimizer SGD: groups with and without momentum cannot be mixed")
-    group = optimizer.param_groups[0]
-    return optimizers.sgd(float(group["lr"]), group["momentum"], group["weight_decay"])
+    group = group_of(optimizer, model)
+    if not _is_plain(optimizer):
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        return own_step(optimizer, parameters, group)
+    if kind is not torch.optim.SGD:
+        made = optimizers.adamw if kind is torch.optim.AdamW else optimizers.adam
+        return made(*group_constants(optimizer.param_groups[0]))
+    first = optimizer.param_groups[0]
+    return optimizers.sgd(float(first["lr"]), first["momentum"], first["weight_decay"])
+
+
+def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an update of `gnnplace.tracing.operations` computes the same."""
+    groups, odd = optimizer.param_groups, ODD.get(type(optimizer))
+    if odd is None or any(group.get(name) for group in groups for name in odd):
+        return False
+    return len({bool(group.get("momentum")) for group in groups}) == 1
+
+
+def constants_of(method: Optimizer, group: Mapping[str, Any], number: int) -> tuple[Any, ...]:
+    """Constants of a parameter group as the captured update takes them."""
+    if isinstance(method, OwnStep):
+        return method.constants_now(group, number)
+    return group_constants(group)
 
 
 def group_constants(group: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -66,7 +81,7 @@ def group_constants(group: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def method_groups(method: Optimizer) -> list[dict[str, Any]]:
     """One parameter group with a captured optimizer's constants, named as torch names them."""
-    if method.name == "adamw":
+    if method.name in ("adam", "adamw"):
         return [dict(zip(("lr", "betas", "eps", "weight_decay"), method.constants, strict=True))]
     lr, *momentum, weight_decay = method.constants
     return [{"lr": lr, "momentum": sum(momentum), "weight_decay": weight_decay}]
@@ -88,7 +103,7 @@ def group_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, in
         )
     number = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
     groups = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in number:
             groups[name] = number[id(parameter)]
         elif parameter.requires_grad:

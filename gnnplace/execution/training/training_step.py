@@ -1,18 +1,21 @@
-"""`compile`: a placed training step to call in a training loop of one's own.
+"""`TrainingStep`: a placed training step to call in a training loop of one's own.
 
 ::
 
-    step = gnnplace.compile(model, "placement.json", torch.optim.AdamW(model.parameters(), lr=3e-4))
-    for batch in batches:
-        loss = step(batch)
-    model.load_state_dict(step.state_dict())
+    with gnnplace.compile(model, "placement.json", optimizer, loss=loss) as step:
+        for batch in batches:
+            optimizer.zero_grad()
+            step.loss(batch).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+or, where nothing happens between backward and update, `step(batch)` in the place of these lines.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,21 +23,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnplace.constraints.constraints import Given
 from gnnplace.errors import InputError, MismatchError, UnsupportedError
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.setting import execution_mode
-from gnnplace.execution.structure import Plan, read_plan
+from gnnplace.execution.structure import Plan
+from gnnplace.execution.training.attachment import Attachment, Redirection
 from gnnplace.execution.training.batches import Batches
+from gnnplace.execution.training.gradients import Gradients, with_backward
 from gnnplace.execution.training.live_constants import (
     LiveConstants,
+    updated,
     with_live_constants,
     with_state,
 )
 from gnnplace.execution.training.placed_step import PlacedStep
 from gnnplace.execution.training.torch_optimizers import (
     captured_method,
-    group_constants,
+    constants_of,
     group_of,
     initial_state,
     method_groups,
@@ -42,7 +47,7 @@ from gnnplace.execution.training.torch_optimizers import (
 from gnnplace.execution.training.training_file import read_training, write_training
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
-from gnnplace.tracing import load, microbatched
+from gnnplace.tracing import microbatched
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
@@ -50,87 +55,12 @@ from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import Inputs
 from gnnplace.zoo import Workload
 
-KEPT = ("parameter", "buffer")
-
-
-def compile(
-    model: nn.Module | str,
-    placement: Placement | str | Path,
-    optimizer: str | Optimizer | torch.optim.Optimizer = "sgd",
-    *,
-    loss: Callable[..., torch.Tensor] | None = None,
-    inputs: Inputs | None = None,
-    problem: Problem | None = None,
-    microbatches: int = 1,
-    groups: int | None = None,
-    dtype: str = "float32",
-    mode: str = "auto",
-    transport: str = "shm",
-    timeout: float = 120.0,
-    accept_other_loss: bool = False,
-    constraints: Given | None = None,
-) -> TrainingStep:
-    """A training step that runs where a placement says.
-
-    Args:
-        model: A module, or what `capture` takes by name. It is left as it is; its parameters are
-            where training begins.
-        placement: A placement, or the path of its file.
-        optimizer: A `torch.optim.SGD` or `AdamW` of the model's parameters, whose `param_groups`
-            are read before every step (so that learning-rate schedulers work), or "sgd", "adamw",
-            or one of `gnnplace.tracing.optimizers`.
-        loss: As `capture` takes it; a model called by name has its own.
-        inputs: Example batch; without one the first batch is captured.
-        problem: That the placement is of; needed for one in memory whose model was grouped or cut
-            otherwise than the next two say.
-        microbatches: The microbatches of a placement in memory without its problem.
-        groups: The same.
-        dtype: "float32" or "bfloat16"; a placement file says it itself.
-        mode: "measured", "emulated" or "auto"; see `execute`.
-        transport: "shm" or "gloo".
-        timeout: Seconds without progress after which a step is given up.
-        accept_other_loss: Cut the batch also where the loss of its shares is another one; a
-            placement file that was made so says it itself.
-        constraints: Those that the model of a placement in memory was grouped with.
-
-    Raises:
-        OtherLossError: the loss of the micro-batches is another one; names the op.
-        FormatError, MismatchError: a placement of another model or cluster.
-        InputError, UnsupportedError, CaptureError: model or optimizer that cannot be placed.
-    """
-    plan = read_plan(
-        placement,
-        problem,
-        microbatches=microbatches,
-        groups=groups,
-        dtype=dtype,
-        constraints=constraints,
-    )
-    if accept_other_loss:
-        plan = replace(plan, accept_other_loss=True)
-    workload = _workload(model, inputs, loss)
-    step = TrainingStep(workload.model, workload.loss, plan, problem, optimizer)
-    step.options = {"mode": mode, "transport": transport, "timeout": timeout}
-    if workload.inputs:
-        step.prepare(workload.inputs)
-    return step
-
-
-def _workload(
-    model: nn.Module | str, inputs: Inputs | None, loss: Callable[..., torch.Tensor] | None
-) -> Workload:
-    if isinstance(model, str):
-        return load(model)
-    given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-    return Workload(type(model).__name__, model, () if given is None else given, loss)  # type: ignore[arg-type]
-
 
 class TrainingStep:
     """Trains a model step by step on the devices of a placement; made by `compile`.
 
     Attributes:
-        param_groups: Hyper-parameters, as `torch.optim` has them; may be changed between steps.
-        num_steps: Steps so far, those before a resume included.
+        num_steps: Batches so far, those before a resume included; random ops depend on it.
         options: How workers run; see `PlacedStep`.
     """
 
@@ -140,19 +70,26 @@ class TrainingStep:
         loss: Callable[..., torch.Tensor] | None,
         plan: Plan,
         problem: Problem | None,
-        optimizer: str | Optimizer | torch.optim.Optimizer,
+        optimizer: str | Optimizer | torch.optim.Optimizer | None,
     ) -> None:
         self._model, self._loss, self._plan, self._problem = model, loss, plan, problem
         self._torch = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-        self._method = captured_method(self._torch) if self._torch else find_optimizer(optimizer)  # type: ignore[arg-type]
-        self.param_groups: list[dict[str, Any]] = (
-            self._torch.param_groups if self._torch else method_groups(self._method)
-        )
+        self._updates = optimizer is not None
+        self._method = _method(optimizer, model)
+        self._own_groups = [] if self._torch else method_groups(self._method)
         self._constants = LiveConstants(self._method, len(self.param_groups))
         self.num_steps = 0
         self.options: dict[str, Any] = {}
         self._placed: PlacedStep | None = None
+        self._attachment: Attachment | None = None
         self._batches: Batches | None = None
+        self._passes = 0
+        self._redirection = Redirection(self._torch, self.update) if self._torch else None
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Hyper-parameters, as `torch.optim` has them; may be changed between steps."""
+        return self._torch.param_groups if self._torch else self._own_groups
 
     def prepare(self, batch: Inputs) -> None:
         """Captures the step with a batch as its example and starts the workers."""
@@ -166,6 +103,7 @@ class TrainingStep:
             options["mode"] = execution_mode(placement, problem)
         self._batches = Batches(program, given)
         self._placed = PlacedStep(program, problem, placement, **options)
+        self._attachment = Attachment(self._model, self._torch, self._method, self._placed)
 
     def placed_program(self, given: Inputs) -> tuple[Program, Problem, Placement]:
         """What the workers run, captured with a batch as its example; nothing is started."""
@@ -179,7 +117,10 @@ class TrainingStep:
         )
         problem, placement = self._plan.placed(program, self._problem)
         group = group_of(self._torch, self._model) if self._torch else {}
-        program = with_live_constants(program, self._method, self._constants, group)
+        self._gradients = Gradients(updated(program))
+        program = with_live_constants(
+            program, self._method, self._constants, group, self._gradients
+        )
         program = with_state(microbatched(program, problem.microbatches), self._known_state())
         return program, problem, placement
 
@@ -191,7 +132,7 @@ class TrainingStep:
         return {f"optimizer.{name}": tensor for name, tensor in state.items()}
 
     def __call__(self, batch: Inputs) -> torch.Tensor:
-        """Trains on one batch.
+        """Trains on one batch: forward, backward and update in one pass.
 
         Args:
             batch: All of it, as `capture` takes inputs; of the shapes of the first one.
@@ -200,27 +141,77 @@ class TrainingStep:
             Its loss before the update, a scalar without a graph.
 
         Raises:
-            InputError: a batch of another shape, type or structure.
+            InputError: a batch of another shape, type or structure, or no optimizer.
             ExecutionError: a worker died, failed or hung; the step is of no use any more.
         """
-        if self._placed is None:
-            self.prepare(batch)
-        assert self._placed is not None
-        assert self._batches is not None
-        self._batches.load(batch, self._placed.tensors)
-        for number, group in enumerate(self.param_groups):
-            self._constants.set(number, group_constants(group))
-        loss = self._placed.step(self.num_steps)
-        self.num_steps += 1
-        return torch.tensor(loss)
+        self._check_updates()
+        self._load(batch)
+        self._gradients.at_once()
+        self._set_constants()
+        loss = self._pass()
+        self._stepped()
+        return loss
+
+    def loss(self, batch: Inputs) -> torch.Tensor:
+        """The loss of a batch, whose `backward()` gives the parameters their gradients.
+
+        The workers run forward and backward now; `backward()` only adds what they found to the
+        parameters' `.grad`, times the gradient of this loss.
+
+        Args:
+            batch: All of it, as `capture` takes inputs; of the shapes of the first one.
+
+        Returns:
+            A scalar with a graph.
+
+        Raises:
+            InputError: a batch of another shape, type or structure.
+            UnsupportedError: parameters are trained in another type than the model has.
+            ExecutionError: a worker died, failed or hung; the step is of no use any more.
+        """
+        trained = self._load(batch).trained()
+        number, turn = self._gradients.fill(trained), self._passes + 1
+        loss = self._pass()
+
+        def hand_over(weight: float) -> None:
+            if self._passes != turn:
+                raise InputError(
+                    "loss: its gradients were handed over already, or replaced by those of a "
+                    "later batch; call backward() once, before the next loss(batch)"
+                )
+            self._passes += 1
+            self._gradients.hand_over(trained, number, weight)
+
+        return with_backward(loss, hand_over)
+
+    def update(self) -> None:
+        """Updates the parameters by their `.grad`, on the workers; `optimizer.step()` calls it.
+
+        Raises:
+            InputError: no optimizer, or no batch so far.
+            ExecutionError: a worker died, failed or hung.
+        """
+        self._check_updates()
+        placed = self._ready("update")
+        assert self._attachment is not None
+        self._gradients.take(self._attachment.trained())
+        self._set_constants()
+        placed.update()
+        self._stepped()
+
+    def refresh(self) -> None:
+        """Brings the model up to date where the workers' tensors are not its own (GPUs, bfloat16).
+
+        The model's own call, `state_dict()` and the optimizer's do so by themselves.
+        """
+        if self._attachment is not None:
+            self._attachment.refresh()
 
     def state_dict(self) -> OrderedDict[str, torch.Tensor]:
         """Parameters and buffers as they are now, copied, by the model's own names."""
-        values = self._values()
-        known = self._model.state_dict(keep_vars=True)
-        return OrderedDict(
-            (key, values.get(id(tensor), tensor).detach().clone()) for key, tensor in known.items()
-        )
+        self.refresh()
+        known = self._model.state_dict()
+        return OrderedDict((key, tensor.detach().clone()) for key, tensor in known.items())
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Goes on from other parameters and buffers; the optimizer's state stays.
@@ -228,25 +219,19 @@ class TrainingStep:
         Raises:
             MismatchError: a name is missing, unknown, or of another shape.
         """
-        placed = self._ready("load_state_dict")
-        values = self._values()
-        known: dict[str, torch.Tensor] = dict(self._model.state_dict(keep_vars=True))
+        self._ready("load_state_dict")
+        known = self._model.state_dict()
         odd = sorted(known.keys() ^ state.keys())
         odd += [key for key in known if key in state and known[key].shape != state[key].shape]
         if odd:
             raise MismatchError(f"state: {odd[0]!r} is not in both, or of another shape")
-        for key, tensor in known.items():
-            if id(tensor) in values:
-                values[id(tensor)].copy_(state[key])
-        placed.take()
+        self._model.load_state_dict(state)
 
     def save(self, path: str | Path) -> None:
         """Writes everything that training goes on from: a safetensors file, atomically."""
         placed = self._ready("save")
         placed.publish()
-        kinds = {n: placed.program.inputs[n].kind for n in placed.tensors}
-        tensors = {n: t for n, t in placed.tensors.items() if kinds[n] in (*KEPT, "optimizer")}
-        write_training(path, tensors, self.num_steps, self._constants_now())
+        write_training(path, placed.state(), self.num_steps, self._constants_now())
 
     def resume(self, path: str | Path) -> None:
         """Goes on from a file that `save` wrote, on whatever placement of the same model.
@@ -256,8 +241,7 @@ class TrainingStep:
             MismatchError: it is of another model or optimizer.
         """
         placed = self._ready("resume")
-        kinds = {n: placed.program.inputs[n].kind for n in placed.tensors}
-        mine = {n: t for n, t in placed.tensors.items() if kinds[n] in (*KEPT, "optimizer")}
+        mine = placed.state()
         tensors, steps, groups = read_training(path)
         odd = sorted(mine.keys() ^ tensors.keys())
         odd += [n for n in mine if n in tensors and mine[n].shape != tensors[n].shape]
@@ -272,11 +256,15 @@ class TrainingStep:
             group.update(constants)
 
     def timing(self) -> StepTiming:
-        """Clocks and timeline of the last step; printed, a table."""
+        """Clocks and timeline of the last pass; printed, a table."""
         return self._ready("timing").timing()
 
     def close(self) -> None:
-        """Ends the workers; the state can still be read. May be called again."""
+        """Ends the workers; model and optimizer stay as they are. May be called again."""
+        if self._attachment is not None:
+            self._attachment.close()
+        if self._redirection is not None:
+            self._redirection.undo()
         if self._placed is not None:
             self._placed.close()
 
@@ -296,29 +284,55 @@ class TrainingStep:
             raise InputError(f"{what}: nothing is captured yet; give inputs=... or make a step")
         return self._placed
 
-    def _values(self) -> dict[int, torch.Tensor]:
-        """Tensors of the workers by the identity of the model's tensor."""
-        placed = self._placed
-        if placed is None:
-            return {}
-        placed.publish()
-        named: dict[str, dict[str, torch.Tensor]] = {
-            "parameter": dict(self._model.named_parameters()),
-            "buffer": dict(self._model.named_buffers()),
-        }
-        return {
-            id(named[entry.kind][entry.source]): placed.tensors[name]
-            for name, entry in placed.program.inputs.items()
-            if entry.kind in KEPT and entry.source in named[entry.kind]
-        }
+    def _check_updates(self) -> None:
+        if not self._updates:
+            raise InputError(
+                "compile: no optimizer was given, so that nothing can be updated; call "
+                "loss(batch).backward() and your optimizer's step()"
+            )
+
+    def _load(self, batch: Inputs) -> Attachment:
+        """Makes a batch the workers' next one."""
+        if self._placed is None:
+            self.prepare(batch)
+        assert self._placed is not None
+        assert self._batches is not None
+        assert self._attachment is not None
+        self._batches.load(batch, self._placed.tensors)
+        return self._attachment
+
+    def _pass(self) -> torch.Tensor:
+        loss = self._ready("step").step(self.num_steps)
+        assert self._attachment is not None
+        self._attachment.stale = True
+        self._passes += 1
+        self.num_steps += 1
+        return torch.tensor(loss)
+
+    def _set_constants(self) -> None:
+        for number, group in enumerate(self.param_groups):
+            self._constants.set(number, constants_of(self._method, group, number))
+
+    def _stepped(self) -> None:
+        assert self._attachment is not None
+        self._attachment.stepped()
+        if self._redirection is not None:
+            self._redirection.stepped()
 
     def _constants_now(self) -> list[dict[str, Any]]:
-        numbers = (int, float, tuple, list)
-        names = ("lr", "momentum", "betas", "eps", "weight_decay")
+        kinds = (bool, int, float, str, tuple, list)
         return [
-            {name: group[name] for name in names if isinstance(group.get(name), numbers)}
+            {key: x for key, x in group.items() if key != "params" and isinstance(x, kinds)}
             for group in self.param_groups
         ]
+
+
+def _method(
+    optimizer: str | Optimizer | torch.optim.Optimizer | None, model: nn.Module
+) -> Optimizer:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return captured_method(optimizer, model)
+    return find_optimizer("sgd" if optimizer is None else optimizer)
 
 
 def _check_loss(loss: Callable[..., torch.Tensor] | None) -> None:

@@ -138,9 +138,7 @@ def test_it_trains_as_pytorch_does(name, microbatches):
     assert list(state) == list(theirs.state_dict())
     for key, tensor in theirs.state_dict().items():
         torch.testing.assert_close(state[key], tensor, rtol=1e-4, atol=1e-5)
-    before = net().state_dict()
-    assert all(torch.equal(tensor, before[key]) for key, tensor in mine.state_dict().items())
-    mine.load_state_dict(state)
+    assert all(torch.equal(tensor, state[key]) for key, tensor in mine.state_dict().items())
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
@@ -182,10 +180,10 @@ def test_an_optimizer_that_has_trained_brings_its_state_along():
     optimizer = OPTIMIZERS["momentum"](model.parameters())
     torch_losses(model, optimizer, given[:3])
     other = copy.deepcopy(model)
+    twin = OPTIMIZERS["momentum"](other.parameters())
+    twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     with compiled(model, optimizer) as step:
         losses = [float(step(batch)) for batch in given[3:]]
-    twin = OPTIMIZERS["momentum"](other.parameters())
-    twin.load_state_dict(optimizer.state_dict())
     assert losses == pytest.approx(torch_losses(other, twin, given[3:]), rel=1e-5)
 
 
@@ -302,9 +300,8 @@ def hooked(optimizer):
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True), "nesterov"),
-        (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad"),
-        (lambda p: torch.optim.Adam(p), "Adam"),
+        (lambda p: torch.optim.LBFGS(p), "LBFGS: its step needs a closure"),
+        (lambda p: torch.optim.Adam(p, capturable=True), "supported devices"),
         (lambda p: torch.optim.SGD(list(p)[:2], lr=0.1), "in none of its groups"),
         (lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(2))], lr=0.1), "not the model's"),
         (lambda p: hooked(torch.optim.SGD(p, lr=0.1)), "hooks of its step"),

@@ -1,0 +1,3 @@
+"""The lightning room: LightningModules trained placed. Importing it imports Lightning."""
+
+from gnnplace.lightning.strategy import PlacedStrategy as PlacedStrategy
