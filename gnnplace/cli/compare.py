@@ -19,6 +19,7 @@ from gnnplace.cli.options import (
     add_json,
     add_objective,
     add_search_options,
+    add_trace,
     capture_options,
     cluster_help,
     constraints_of,
@@ -32,6 +33,8 @@ from gnnplace.report.intervals import interval_row, interval_table
 from gnnplace.report.plans import baseline_lines
 from gnnplace.report.rows import make_row, summary_lines, with_best_bound
 from gnnplace.report.tables import comparison_table
+from gnnplace.report.timeline import from_simulation
+from gnnplace.report.trace import write_trace
 
 ACCELERATE = "accelerate"  # Hugging Face's package, as a name among those of placers
 SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside a lower bound."
@@ -62,6 +65,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_objective(parser)
     add_json(parser)
     add_html(parser, "the table, and timelines of the fastest placements")
+    add_trace(parser)
     add_search_options(parser)
     add_capture_options(parser)
     add_headroom(parser)
@@ -73,7 +77,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compares placers."""
     api.check_budget(args.budget)
-    _check_html(args)
+    _check_views(args)
     if args.plans:
         return _compare_plans(args)
     asked = constraints_of(args)
@@ -98,8 +102,7 @@ def run(args: Namespace) -> int:
     results = api.compare(problem, names or None, **how) if names or not args.placers else []
     results += [api.accelerate_result(args.what, problem)] if rival else []
     rows = with_best_bound([make_row(result) for result in results])
-    if args.html is not None:
-        api.write_page(args.html, problem, results)
+    _write_views(args, problem, results)
     if args.json:
         print_json({"problem": problem.name, "rows": [row.data() for row in rows]})
         return 0
@@ -110,11 +113,26 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _check_html(args: Namespace) -> None:
-    """Refuses a page of what has no timeline of one step, before the work."""
-    check_output(args.html)
-    if args.html is not None and (args.plans or args.objective != api.TIME):
-        raise InputError("--html: shows placements of one step; plan --html shows a joint plan")
+def _check_views(args: Namespace) -> None:
+    """Refuses a page or a trace of what has no timeline of one step, before the work."""
+    for option in ("html", "trace"):
+        path = getattr(args, option)
+        check_output(path)
+        if path is not None and (args.plans or args.objective != api.TIME):
+            raise InputError(
+                f"--{option}: shows placements of one step; plan --{option} shows a joint plan"
+            )
+
+
+def _write_views(
+    args: Namespace, problem: Problem, results: list[api.Result | api.Failure]
+) -> None:
+    """The placements as a page, and as a trace."""
+    if args.html is not None:
+        api.write_page(args.html, problem, results)
+    if args.trace is not None:
+        found = [result for result in results if isinstance(result, api.Result)]
+        write_trace(args.trace, [from_simulation(problem, r.simulation, r.placer) for r in found])
 
 
 def _names(args: Namespace, asked: api.Constraints) -> tuple[list[str], bool]:

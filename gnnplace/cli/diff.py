@@ -8,13 +8,14 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console, print_json
-from gnnplace.cli.options import add_html, add_json
+from gnnplace.cli.options import add_html, add_json, add_trace
 from gnnplace.cli.placed import add_placed, read_placed
 from gnnplace.placement import Placement
 from gnnplace.problem import Problem
 from gnnplace.report.explanation import difference_data, difference_parts
 from gnnplace.report.placements import write_placements
 from gnnplace.report.timeline import from_simulation
+from gnnplace.report.trace import write_trace
 
 SUMMARY = "Compares two placements of one model: what moved, and what that changes."
 
@@ -24,17 +25,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_placed(parser, "before", "after")
     add_json(parser)
     add_html(parser, "both timelines on one time axis, and what moved")
+    add_trace(parser)
 
 
 def run(args: Namespace) -> int:
     """Compares two placements."""
     check_output(args.html)
+    check_output(args.trace)
     first, before, asked = read_placed(args, args.before)
     second, after, other = read_placed(args, args.after)
     first, second = api.constrained(first, asked), api.constrained(second, other)
     found = api.difference(first, before, after, second)
-    if args.html is not None:
-        _write_page(args, first, before, second, after)
+    if args.html is not None or args.trace is not None:
+        _write_views(args, first, before, second, after)
     if args.json:
         print_json(difference_data(found))
         return 0
@@ -44,7 +47,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _write_page(
+def _write_views(
     args: Namespace, first: Problem, before: Placement, second: Problem, after: Placement
 ) -> None:
     """Both steps beside each other."""
@@ -55,4 +58,7 @@ def _write_page(
             (second, after, args.after),
         )
     ]
-    write_placements(args.html, first, timelines, beside=True)
+    if args.html is not None:
+        write_placements(args.html, first, timelines, beside=True)
+    if args.trace is not None:
+        write_trace(args.trace, timelines)

@@ -255,10 +255,14 @@ def add_html(parser: ArgumentParser, what: str) -> None:
 
 
 def add_trace(parser: ArgumentParser) -> None:
-    """Where the step is written, for Perfetto and for simulators that read Chakra."""
+    """Where steps are written for Perfetto; ``check_output`` before the work."""
     parser.add_argument(
         "--trace", default=None, help="A trace.json of the step to write; it opens in Perfetto."
     )
+
+
+def add_chakra(parser: ArgumentParser) -> None:
+    """Where the step is written for simulators that read Chakra."""
     parser.add_argument(
         "--chakra",
         default=None,

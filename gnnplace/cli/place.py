@@ -23,6 +23,7 @@ from gnnplace.cli.options import (
     add_by_module,
     add_calibration,
     add_capture_options,
+    add_chakra,
     add_constraints,
     add_fresh,
     add_headroom,
@@ -93,6 +94,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_table(parser)
     add_html(parser, "timeline, memory, why each op is where it is and what it waits for")
     add_trace(parser)
+    add_chakra(parser)
 
 
 def run(args: Namespace) -> int:

@@ -15,6 +15,7 @@ from gnnplace.cli.options import (
     add_json,
     add_output,
     add_table,
+    add_trace,
     cluster_help,
     constraints_of,
     model_help,
@@ -23,7 +24,7 @@ from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.module_tables import check_table, plan_rows, write_table
-from gnnplace.report.plan_page import plan_page
+from gnnplace.report.plan_page import plan_page, write_plan_trace
 from gnnplace.report.plans import plan_lines
 
 AUTO = "auto"
@@ -103,6 +104,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_constraints(parser)
     add_table(parser)
     add_html(parser, "stages, timeline, memory of the fastest plan")
+    add_trace(parser)
     add_json(parser)
     add_output(parser, "The file that the fastest plan is written to.", required=False)
 
@@ -111,6 +113,7 @@ def run(args: Namespace) -> int:
     """Searches plans, or predicts a given one."""
     check_output(args.output)
     check_output(args.html)
+    check_output(args.trace)
     check_output(args.table)
     check_table(args.table)
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
@@ -141,6 +144,8 @@ def run(args: Namespace) -> int:
         write_table(args.table, *plan_rows(best))
     if args.html is not None:
         write_text(args.html, plan_page(best))
+    if args.trace is not None:
+        write_plan_trace(args.trace, best)
     if args.json:
         answers = [plan.answer() for plan in plans]
         print_json(answers if args.top > 1 else answers[0])

@@ -9,7 +9,7 @@ from gnnplace.cli.console import check_output, console
 from gnnplace.cli.options import add_output
 from gnnplace.files import write_text
 from gnnplace.planning.plan import read_plan
-from gnnplace.report.plan_page import plan_page
+from gnnplace.report.plan_page import plan_page, write_plan_trace
 
 SUMMARY = "Writes a page about placements of one problem, or about a joint plan."
 
@@ -39,5 +39,7 @@ def _plan(args: Namespace) -> int:
     """The page of a joint plan."""
     plan = read_plan(args.problem)
     write_text(args.output, plan_page(plan))
+    if args.trace is not None:
+        write_plan_trace(args.trace, plan)
     console(args.output).print(f"written to {args.output}")
     return 0

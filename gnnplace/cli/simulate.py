@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console, print_json, say_idle
-from gnnplace.cli.options import add_html, add_json, add_trace
+from gnnplace.cli.options import add_chakra, add_html, add_json, add_trace
 from gnnplace.problem import Problem, read_problem
 from gnnplace.report.chakra import write_chakra
 from gnnplace.report.placements import write_placements
@@ -27,6 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("problem", help="The problem file.")
     parser.add_argument("placement", help="The placement file.")
     add_trace(parser)
+    add_chakra(parser)
     add_json(parser)
     add_html(parser, "timeline, memory, where each device's seconds go")
 

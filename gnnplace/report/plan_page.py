@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from gnnplace.errors import InputError
 from gnnplace.planning.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
 from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.planning.timing import Timing, timed
 from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
 from gnnplace.report.plans import plan_lines
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
+from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
 
 PASSES = "FIWB"
@@ -102,6 +105,18 @@ def plan_timeline(plan: Plan) -> Timeline | None:
     step = from_simulation(timing.problem, timing.simulation, plan.shape)
     memory = tuple(_curve(plan.file, timing, rank) for rank in range(timing.line.ranks))
     return replace(step, memory=memory, named=_naming(timing, plan.file.stages))
+
+
+def write_plan_trace(path: str | Path, plan: Plan) -> None:
+    """Writes the plan's step as a trace that Perfetto opens.
+
+    Raises:
+        InputError: the plan has too many passes, or its file has no times.
+    """
+    step = plan_timeline(plan)
+    if step is None:
+        raise InputError("--trace: the plan has too many passes to draw, or its file has no times")
+    write_trace(path, [step])
 
 
 def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:

@@ -18,6 +18,10 @@ def test_a_plan_is_written_read_and_given_again(tmp_path, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert answer["feasible"] is True
     assert abs(answer["step_time"] / plan.step_time - 1.0) < 1e-9
+    views = ["-o", str(tmp_path / "p.html"), "--trace", str(tmp_path / "t.json")]
+    assert run(["report", path, *views]) == 0
+    passes = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert any(event["ph"] == "X" and event["name"] == "0F0" for event in passes)
 
 
 def test_a_plan_in_words_that_does_not_fit_is_an_answer(capsys):

@@ -90,7 +90,7 @@ def test_the_command_compares_two_files(placed, tmp_path, capsys):
     ids=lambda arguments: arguments[0],
 )
 def test_every_command_writes_it(placed, tmp_path, monkeypatch, arguments):
-    """``--html page.html``; a folder that is not there is said before the work."""
+    """``--html page.html``, ``--trace``; a folder that is not there is said before the work."""
     problem, result, single = placed
     monkeypatch.chdir(tmp_path)
     write_problem("p.json", problem)
@@ -98,9 +98,11 @@ def test_every_command_writes_it(placed, tmp_path, monkeypatch, arguments):
         (tmp_path / f"{name}.json").write_text(
             json.dumps(placement_to_data(found.placement, problem))
         )
-    assert run([*arguments, "--html", "page.html"]) == 0
+    assert run([*arguments, "--html", "page.html", "--trace", "t.json"]) == 0
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     data = held((tmp_path / "page.html").read_text())
     assert len(data["graphs"]) == 1
     assert len(data["steps"]) == (2 if arguments[0] in ("compare", "diff") else 1)
+    assert {event["pid"] for event in events} == set(range(1, len(data["steps"]) + 1))
     assert data["beside"] == (arguments[0] == "diff")
     assert run([*arguments, "--html", "nowhere/page.html"]) == 2
