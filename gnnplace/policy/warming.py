@@ -49,8 +49,9 @@ LEARNED, OTHERS = "learned", ["portfolio", "annealing"]  # what ``best`` is made
 WARMING = 0.02  # seconds of budget that reach a placer's search as well
 FEW_MOVES = 20.0  # of the learned placer's search
 EVERY = 2.0  # seconds between two lines of progress
-# Kernels that a placer needs, for the line of progress. Others need fewer than the portfolio.
-NUMBER = {"best": 88, "learned": 107, "learned-untrained": 107, "single": 59}
+# Kernels that a placer needs, for the line of progress; fewer where a second process helps. Others
+# need no more than the portfolio.
+NUMBER = {"best": 119, "learned": 107, "learned-untrained": 107, "single": 59}
 ON_GROUPS = ("best", "learned", "learned-untrained", "narrow")  # search large problems on groups
 FEWER = 88
 GROUPS = 12  # besides, for the search of large problems
