@@ -42,6 +42,7 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 5
 
 
+@pytest.mark.campaign
 def test_costs_are_studied_and_written(tmp_path, capsys, monkeypatch):
     made = CostStudy([], [], [], {}, [])
     monkeypatch.setattr(costs, "language_rows", lambda progress, unseen: [])
