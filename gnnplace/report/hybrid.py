@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -82,6 +82,31 @@ def _published_lines(study: HybridStudy) -> list[str]:
     return lines
 
 
+def split_cells(row: Row, shown: Callable[[float], str], remark: str) -> list[str]:
+    """The cells of a split: dashes where it was not placed, and why.
+
+    Args:
+        row: the split.
+        shown: how seconds are written.
+        remark: the last cell.
+    """
+    split = f"{row.groups} x {row.devices}"
+    if row.parts is None:
+        return [str(row.total_devices), split, *["-"] * 9, row.note]
+    parts = row.parts
+    return [
+        str(row.total_devices),
+        split,
+        str(row.microbatches),
+        *map(shown, (parts.alone, parts.all_reduce, parts.exposed, parts.total)),
+        str(row.global_batch),
+        str(row.steps),
+        "-" if row.epochs is None else f"{row.epochs:.4g}",
+        hours(row.seconds),
+        remark,
+    ]
+
+
 def hybrid_table(rows: Sequence[Row], title: str, advice: Advice) -> Table:
     """All splits; the recommended one is marked."""
     heads = (
@@ -90,23 +115,7 @@ def hybrid_table(rows: Sequence[Row], title: str, advice: Advice) -> Table:
     )  # fmt: skip
     table = Table(*heads, title=title)
     for row in rows:
-        parts = row.parts
-        split = f"{row.groups} x {row.devices}"
-        if parts is None:
-            table.add_row(str(row.total_devices), split, *["-"] * 9, row.note)
-            continue
-        seconds = (parts.alone, parts.all_reduce, parts.exposed, parts.total)
-        table.add_row(
-            str(row.total_devices),
-            split,
-            str(row.microbatches),
-            *(seconds_text(value) for value in seconds),
-            str(row.global_batch),
-            str(row.steps),
-            "-" if row.epochs is None else f"{row.epochs:.4g}",
-            hours(row.seconds),
-            "best" if row is advice.best else row.note,
-        )
+        table.add_row(*split_cells(row, seconds_text, "best" if row is advice.best else row.note))
     return table
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 from gnnplace.hybrid.advice import hours, sentence
-from gnnplace.hybrid.splits import Row
 from gnnplace.hybrid.study import HybridStudy
 from gnnplace.report import html
 from gnnplace.report.html import Html
-from gnnplace.report.hybrid import study_lines
+from gnnplace.report.hybrid import split_cells, study_lines
 from gnnplace.report.hybrid_plot import hybrid_plot
 from gnnplace.report.pictures import svg
 from gnnplace.report.units import page_seconds
@@ -55,23 +54,8 @@ def _splits(study: HybridStudy) -> Html:
     bars = [
         html.share(row.seconds / most if math.isfinite(row.seconds) else 0.0) for row in study.rows
     ]
-    lines = [_cells(row, best=row is study.advice.best) for row in study.rows]
-    return html.table(HEADS, lines, bars=bars, words=True)
-
-
-def _cells(row: Row, *, best: bool) -> list[str]:
-    split = f"{row.groups} x {row.devices}"
-    if row.parts is None:
-        return [str(row.total_devices), split, *["-"] * 9, row.note]
-    parts = row.parts
-    return [
-        str(row.total_devices),
-        split,
-        str(row.microbatches),
-        *map(page_seconds, (parts.alone, parts.all_reduce, parts.exposed, parts.total)),
-        str(row.global_batch),
-        str(row.steps),
-        "-" if row.epochs is None else f"{row.epochs:.4g}",
-        hours(row.seconds),
-        "the best" if best else row.note,
+    lines = [
+        split_cells(row, page_seconds, "the best" if row is study.advice.best else row.note)
+        for row in study.rows
     ]
+    return html.table(HEADS, lines, bars=bars, words=True)

@@ -57,6 +57,9 @@ class Optimizer:
         ]
 
 
+ADAM_STATE = ("step", "mean", "square")
+
+
 def sgd(lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     """Stochastic gradient descent as `torch.optim.SGD` does it, with momentum if it is not 0."""
     if momentum:
@@ -72,9 +75,8 @@ def adamw(
     weight_decay: float = 0.01,
 ) -> Optimizer:
     """AdamW with the defaults of `torch.optim.AdamW`."""
-    state = ("step", "mean", "square")
     constants = (lr, (betas[0], betas[1]), eps, weight_decay)
-    return Optimizer("adamw", operations.adamw_update, state, constants)
+    return Optimizer("adamw", operations.adamw_update, ADAM_STATE, constants)
 
 
 def adam(
@@ -84,9 +86,8 @@ def adam(
     weight_decay: float = 0.0,
 ) -> Optimizer:
     """Adam with the defaults of `torch.optim.Adam`."""
-    state = ("step", "mean", "square")
     constants = (lr, (betas[0], betas[1]), eps, weight_decay)
-    return Optimizer("adam", operations.adam_update, state, constants)
+    return Optimizer("adam", operations.adam_update, ADAM_STATE, constants)
 
 
 def optimizer(name: str | Optimizer) -> Optimizer:
