@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.errors import InputError
+from gnnplace.errors import CaptureError, InputError
 from gnnplace.tracing.capturing import capture
 from gnnplace.tracing.cut_batch import batch_axes
 from gnnplace.tracing.cutting import UncutBatch
@@ -87,15 +87,32 @@ def capture_workload(
     workload = whole
     if count > 1:
         workload = share_of(share or cut(whole, count), whole, count)
-    return capture(
-        workload.model,
-        workload.inputs,
-        loss=workload.loss,
-        optimizer=optimizer,
-        dtype=dtype,
-        forward_only=forward_only,
-        name=workload.name,
-        whole=UncutBatch(whole, count, accept_other_loss) if count > 1 else None,
+    try:
+        return capture(
+            workload.model,
+            workload.inputs,
+            loss=workload.loss,
+            optimizer=optimizer,
+            dtype=dtype,
+            forward_only=forward_only,
+            name=workload.name,
+            whole=UncutBatch(whole, count, accept_other_loss) if count > 1 else None,
+        )
+    except CaptureError as error:
+        raise CaptureError(f"{error}{_uncut(workload, count)}") from error
+
+
+def _uncut(share: Workload, count: int) -> str:
+    """What a share that failed was given whole, since its first axis is not the batch's."""
+    sizes = [tuple(x.shape) for x in pytree.tree_leaves(share.inputs) if hasattr(x, "shape")]
+    batch = sizes[0][0] if sizes and sizes[0] else 0
+    odd = next((size for size in sizes if size and size[0] != batch), None)
+    if count == 1 or odd is None:
+        return ""
+    return (
+        f"; it is one of {count} shares of the batch, whose first input has {batch} examples; the "
+        f"input of shape {list(odd)} has another first axis and was given whole: give it one row "
+        "an example, or leave micro-batches out"
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.errors import InputError, OtherLossError
+from gnnplace.errors import CaptureError, InputError, OtherLossError
 from gnnplace.tracing.microbatching import microbatched, with_inputs
 from gnnplace.tracing.models import capture_model, capture_workload
 from gnnplace.tracing.options import CaptureOptions
@@ -231,6 +231,27 @@ def test_models_of_the_zoo_and_of_hugging_face_may_be_cut(model: str) -> None:
     program = capture_model(model, options=CaptureOptions(microbatches=2))
     assert program.batch is not None
     assert not program.batch.differs
+
+
+class Flat(nn.Module):
+    """Puts examples and words on one axis, as its targets have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).flatten(0, 1)
+
+
+def test_targets_that_are_no_rows_of_examples_are_named() -> None:
+    inputs = torch.randn(4, 5, 4), torch.randint(0, 3, (20,))
+    work = Workload("", Flat(), inputs, functional.cross_entropy)
+    assert capture_workload(work, 1).ops
+    told = r"first input has 2 examples; the input of shape \[20\] .* give it one row an example"
+    with pytest.raises(CaptureError, match=told) as caught:
+        capture_workload(work, 2)
+    assert "\n" not in str(caught.value)
 
 
 class WordsFirst(nn.Module):
