@@ -8,13 +8,14 @@ the caller at once as a ``KeyboardInterrupt``; the solver is then told to stop a
 
 from __future__ import annotations
 
-import threading
+from _thread import allocate_lock, start_new_thread
 from typing import Any
 
 import numpy as np
 
 DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: without a time limit.
 POLL = 0.02  # Seconds between two tries to stop a solver.
+BEGINS = 30.0  # Seconds in which its thread begins, unless there is no memory for one.
 
 
 def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> Any:
@@ -46,22 +47,28 @@ def solve(solver: Any, model: Any, watcher: Any = None) -> str:
         model: a ``CpModel``.
         watcher: a callback of ortools that is called with every solution, in another thread.
     """
-    ended = _Ended()
+    ended, begun, over = _Ended(), allocate_lock(), allocate_lock()
+    begun.acquire()
+    over.acquire()
 
     def work() -> None:
+        begun.release()
         try:
             ended.status = solver.solve(model, watcher)
         except BaseException as error:  # raised again where the answer is waited for
             ended.error = error
+        finally:
+            over.release()
 
-    thread = threading.Thread(target=work, name="gnnplace constraint solver", daemon=True)
-    thread.start()
+    # `threading.Thread.start` waits for ever where memory ends while its thread begins.
+    start_new_thread(work, ())
+    if not begun.acquire(timeout=BEGINS):
+        raise MemoryError("the solver's thread did not begin")
     try:
-        thread.join()
+        over.acquire()
     except BaseException:
-        while thread.is_alive():  # a solver that has not begun yet cannot be stopped
+        while not over.acquire(timeout=POLL):  # one that has not begun yet cannot be stopped
             solver.stop_search()
-            thread.join(POLL)
         raise
     if ended.error is not None:
         raise ended.error
