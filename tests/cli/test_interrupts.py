@@ -26,7 +26,8 @@ def test_while_the_command_is_imported(tmp_path, after):
     error = process.communicate(timeout=30)[1].decode()
     told = [line for line in error.splitlines() if not line.startswith("  ")]
     assert told == ["gnnplace: interrupted; nothing half-written is left"]
-    assert process.returncode == 130
+    # Where it struck code that a C extension runs, Python ends itself by the signal: 130 to a shell.
+    assert process.returncode in (130, -signal.SIGINT)
 
 
 def doing(monkeypatch, work):
