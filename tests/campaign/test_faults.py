@@ -306,8 +306,15 @@ def test_slow_workers_are_waited_for(
         counted(f"slow worker: {name}", 1 if found["struck"] else 0)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"train"}))  # Lightning eats MemoryError
+WITHOUT_MEMORY = [
+    pytest.param(name, size, id=f"{name}-{case}", marks=marks)
+    for name in sorted(COMMANDS.keys() - {"train"})  # Lightning eats MemoryError
+    for size, case, marks in ((SLICE, "slice", ()), (ALL, "all", pytest.mark.campaign))
+    if size == ALL or name != "exact"  # CP-SAT takes its time to give up
+]
+
+
+@pytest.mark.parametrize(("name", "size"), WITHOUT_MEMORY)
 def test_no_memory_is_one_line(zygote: Zygote, name: str, size: int, counted: Counted) -> None:
     """The kernel gives the process no more than some address space."""
     folder, rng = zygote.folder, Random(f"memory {name} {size}")

@@ -26,7 +26,7 @@ def test_while_the_command_is_imported(tmp_path, after):
     error = process.communicate(timeout=30)[1].decode()
     told = [line for line in error.splitlines() if not line.startswith("  ")]
     assert told == ["gnnplace: interrupted; nothing half-written is left"]
-    # Where it struck code that a C extension runs, Python ends itself by the signal: 130 to a shell.
+    # Where it struck code that C runs, Python ends itself by the signal: 130 to a shell.
     assert process.returncode in (130, -signal.SIGINT)
 
 
