@@ -19,6 +19,7 @@ from gnnplace.cli.options import (
     add_html,
     add_json,
     add_run_options,
+    add_trace,
     model_help,
 )
 from gnnplace.cli.placed import cluster_of, placed_options
@@ -48,9 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="The cluster the placement was made for; by default its devices' names say it.",
     )
     add_json(parser)
-    parser.add_argument(
-        "--trace", default=None, help="A trace.json to write; it opens in Perfetto."
-    )
+    add_trace(parser)
     add_html(parser, "the predicted step and the one that was run, beside each other")
     parser.add_argument(
         "--no-eager", action="store_true", help="Do not time eager PyTorch beside the run."

@@ -137,8 +137,6 @@ def run(args: Namespace) -> int:
         write_json(args.problem, problem_to_data(problem) | captured_as(args, options))
     write_json(args.output, data | captured_as(args, options))
     _write_views(args, problem, result)
-    if args.html is not None:
-        api.write_page(args.html, problem, [result])
     if mapped is not None:
         write_text(args.device_map, json.dumps(mapped, indent=1) + "\n")
     out = console(args.output)
@@ -149,9 +147,11 @@ def run(args: Namespace) -> int:
 
 
 def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
-    """The answer as a table and as a trace, where they are asked for."""
+    """The answer as a table, a page and traces, where they are asked for."""
     if args.table is not None:
         write_table(args.table, *placement_rows(problem, result.placement))
+    if args.html is not None:
+        api.write_page(args.html, problem, [result])
     if args.trace is not None:
         write_trace(args.trace, [from_simulation(problem, result.simulation, result.placer)])
     if args.chakra is not None:

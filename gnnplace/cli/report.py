@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace import api
 from gnnplace.cli.console import check_output, console
-from gnnplace.cli.options import add_output
+from gnnplace.cli.options import add_output, add_trace
 from gnnplace.files import write_text
 from gnnplace.planning.plan import read_plan
 from gnnplace.report.plan_page import plan_page, write_plan_trace
@@ -19,9 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("problem", help="The problem file, or the file of a joint plan.")
     parser.add_argument("placements", nargs="*", help="The placement files; none of a plan.")
     add_output(parser, "The page to write, such as report.html.")
-    parser.add_argument(
-        "--trace", default=None, help="A trace.json to write as well; it opens in Perfetto."
-    )
+    add_trace(parser)
 
 
 def run(args: Namespace) -> int:

@@ -61,9 +61,12 @@ def run(args: Namespace) -> int:
 
 def _write_views(args: Namespace, problem: Problem, simulation: Simulation, name: str) -> None:
     """The step as files of other programs."""
-    if args.html is not None:
-        write_placements(args.html, problem, [from_simulation(problem, simulation, name)])
-    if args.trace is not None:
-        write_trace(args.trace, [from_simulation(problem, simulation, name)])
     if args.chakra is not None:
         write_chakra(args.chakra, problem, simulation)
+    if args.html is None and args.trace is None:
+        return
+    timeline = from_simulation(problem, simulation, name)
+    if args.html is not None:
+        write_placements(args.html, problem, [timeline])
+    if args.trace is not None:
+        write_trace(args.trace, [timeline])

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from gnnplace.errors import GnnplaceError, InfeasibleError, UnsupportedError
+from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers.base import Placer, Result
 from gnnplace.problem import Problem
-from gnnplace.search.clock import now
 from gnnplace.search.found import Found
 from gnnplace.search.space import SearchSpace
 from gnnplace.tracing.loading import load
@@ -58,21 +57,9 @@ class Accelerate(Placer):
         device = on_devices(space.problem, balanced_map(self._module, room))
         return Found(device, space.sequence(device)[1], NOTE)
 
-    def place(
-        self,
-        problem: Problem,
-        *,
-        budget: float = 0.0,
-        seed: int = 0,
-        space: SearchSpace | None = None,
-    ) -> Result:
-        """As the base class does, but for the repair of memory: the map is accelerate's."""
-        begin, reason = now(), self.supports(problem)
-        if reason is not None:
-            raise UnsupportedError(f"{NAME}: {reason}")
-        space = space or SearchSpace(problem)
-        found = self.search(space, np.random.default_rng(seed), begin)
-        return self._result(space, found, begin, seed)
+    def _repaired(self, space: SearchSpace, found: Found) -> Found:
+        """As it was found: the map is accelerate's."""
+        return found
 
 
 def accelerate_result(model: str, problem: Problem) -> Result | tuple[str, GnnplaceError]:

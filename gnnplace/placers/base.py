@@ -118,8 +118,12 @@ class Placer(ABC):
         space.check_possible()
         deadline = begin + _searching(budget, problem) if budget > 0 else NO_BUDGET
         found = self.search(space, np.random.default_rng(seed), deadline)
+        return self._result(space, self._repaired(space, found), begin, seed)
+
+    def _repaired(self, space: SearchSpace, found: Found) -> Found:
+        """What was found, with devices within their memory where that can be had."""
         device, order = repair(space, found.device, found.order)
-        return self._result(space, replace(found, device=device, order=order), begin, seed)
+        return replace(found, device=device, order=order)
 
     def _bounds(self, space: SearchSpace) -> LowerBounds:
         return lower_bounds(space.problem)
