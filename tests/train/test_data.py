@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from gnnplace.data.captured import shipped_store
 from gnnplace.data.random_families import TEST, random_problem
 from gnnplace.problem import problem_to_data
