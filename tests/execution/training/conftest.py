@@ -1,23 +1,17 @@
-"""What every test of training leaves behind: nothing."""
+"""What every test of training needs, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
-import gc
-
-import psutil
 import pytest
-import torch
 
 from tests.execution.training.small import placed
+from tests.leftovers import nothing_left
 
 
 @pytest.fixture(autouse=True, scope="module")
-def nothing_left():
-    torch.set_num_threads(1)
-    before = psutil.Process().children(recursive=True)
-    yield
-    gc.collect()
-    assert [p for p in psutil.Process().children(recursive=True) if p not in before] == []
+def clean():
+    with nothing_left():
+        yield
 
 
 @pytest.fixture(scope="module")
