@@ -45,12 +45,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 ALONE = (
-    "tests/hybrid/test_ddp.py",
     "tests/profiling/test_measurement.py",
     "tests/runtime/",
-    "tests/splitting/run/",
+    "tests/splitting/run/test_measure.py",
     "tests/studies/test_fidelity.py",
-    "tests/train/test_processes.py",
 )
 """Tests whose processes spin, whose clocks others would disturb, or that look for what is left."""
 
