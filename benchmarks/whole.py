@@ -6,8 +6,9 @@ these and the decodes of the policy, ``network`` from constructions and the netw
 ``mlp`` from those of a network without messages, ``shuffled`` from those of the network with its
 weights shuffled. Seconds are the processor's, grouping, inference and all included; each run is one
 trajectory, so that what it has found by each mark is what that budget finds. Runs are kept as lines
-of a file and are not repeated (where one lacked a mark, the later line counts); the table says geometric means over problems and 95 % intervals of
-paired differences to ``narrow``, by a bootstrap over problems.
+of a file and are not repeated (where one lacked a mark, the later line counts); the table says
+geometric means over problems and 95 % intervals of paired differences to ``narrow``, by a bootstrap
+over problems.
 
     python benchmarks/whole.py run results.jsonl [--rows narrow,network] [--seeds 0,1,2]
         [--marks 1,3,10] [--every 3] [--mlp mlp.safetensors]
