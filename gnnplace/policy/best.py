@@ -45,7 +45,7 @@ class Best(Placer):
         self.learned = learned
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        on_groups = narrow_problem(space) is not None
+        on_groups = _has_time(space, deadline) and narrow_problem(space) is not None
         few = on_groups and deadline > NO_BUDGET
         best = best_construction(space, rng, deadline, SINGLE_SCHEDULES if few else None)
         if not _has_time(space, deadline):
