@@ -11,7 +11,9 @@ and on narrow groups (whether or not the rule of ``learned`` takes them), each a
 whole graph:
 
     python benchmarks/coarsening.py --microbatches 1,4,8 --models bert-large,t5-small --budget 10
-        [--processor] [--only-narrow]
+        [--processor] [--only-narrow] [--only-whole]
+
+With ``--only-whole`` rows are those that the rule places whole, and narrow groups are left out.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from gnnplace.simulation.justification import justify
 
 MODELS = "two_tower,inception,seq2seq,moe,gpt2,bert,vit,small_resnet"
 SIZES = (50, 100, 200, 400)
+WAYS = ("whole", "groups", "narrow")
 
 
 def carried_over(full, coarse, result) -> float:
@@ -63,7 +66,8 @@ def main() -> None:
     parser.add_argument("--microbatches", default="")
     parser.add_argument("--clusters", default="nvlink-a100-8,pcie-v100-4,two-tier-h100-4x8")
     parser.add_argument("--processor", action="store_true", help="budgets of the processor's time")
-    parser.add_argument("--only-narrow", action="store_true", help="rows that the rule takes")
+    parser.add_argument("--only-narrow", action="store_true", help="rows that the rule groups")
+    parser.add_argument("--only-whole", action="store_true", help="rows that it places whole")
     arguments = parser.parse_args()
     if arguments.processor:
         time.perf_counter = time.process_time
@@ -103,19 +107,21 @@ def compare_groups(arguments) -> None:
 def row(name: str, cluster: str, count: int, arguments) -> str:
     """Milliseconds a step by each way, and what the rule's choice loses against the better one.
 
-    Empty where only those that the rule takes are wanted and this is none.
+    Empty where only rows that the rule takes, or leaves, are wanted and this is none.
     """
     resolved = api.resolve_cluster(cluster)
     graph = shipped_store().graph(name)
     problem = dataset_problem(graph, resolved, microbatches=count, groups=None)
     space = SearchSpace(problem)
     rule = "whole" if narrow_problem(space) is None else "narrow"
-    if arguments.only_narrow and rule == "whole":
+    if (rule == "whole" and arguments.only_narrow) or (rule == "narrow" and arguments.only_whole):
         return ""
-    ways = {"whole": on_ops, "groups": on_groups, "narrow": on_narrow}
+    ways = {"whole": on_ops, "groups": on_groups}
+    if not arguments.only_whole:
+        ways["narrow"] = on_narrow
     found = {key: way(space, arguments.budget) for key, way in ways.items()}
     lost = found[rule] / min(found["whole"], found["groups"]) - 1
-    cells = " | ".join(f"{1e3 * seconds:.2f}" for seconds in found.values())
+    cells = " | ".join(f"{1e3 * found[key]:.3f}" if key in found else "–" for key in WAYS)
     return f"{problem.num_ops} | {rule} | {cells} | {lost:+.1%}"
 
 
