@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gnnplace.placers.coarse_annealing import GROUPS, projected
+from gnnplace.placers.coarse_annealing import GROUPS, MOST_OPS, has_time, projected
 from gnnplace.policy.search.anytime import Anytime
 from gnnplace.search.clock import expired
 from gnnplace.search.coarse_problem import CoarseProblem, coarse_problem
@@ -26,7 +26,7 @@ from gnnplace.search.space import SearchSpace
 
 BEGUN = 10_000_000  # moves times ops of the search on ops before that on groups begins
 LEADING, FOLLOWING = 1.0, 0.1  # moves times ops of the search on groups over those of the ops'
-LEAST_OPS, MOST_OPS = 800, 20_000  # of a problem, and of one micro-batch, that gets groups
+LEAST_OPS = 800  # of a problem that gets groups; at most ``MOST_OPS`` of one micro-batch
 
 Begin = Callable[[SearchSpace, np.random.Generator, float], Anytime | None]
 
@@ -72,6 +72,8 @@ class Beside:
 
     def _begun(self, deadline: float) -> tuple[CoarseProblem, Anytime] | None:
         """Groups and a search on them; None where there is nothing to group, or no time."""
+        if not has_time(self.space, deadline):
+            return None
         count = int(GROUPS * self.space.problem.microbatches**0.5)
         coarse = coarse_problem(self.space.problem, count)
         if coarse is None:

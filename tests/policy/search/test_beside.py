@@ -8,7 +8,6 @@ from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.policy.search import beside
-
 from tests.policy.problems import trained_like
 
 torch.set_num_threads(1)
