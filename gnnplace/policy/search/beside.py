@@ -3,10 +3,10 @@
 Where a transfer takes longer than an op, a move of one op gains nothing until its neighbours have
 followed, and a search on ops stays near its start. So a problem of some size gets a second search,
 on ``GROUPS`` groups (``search.coarse_problem``), from decodes of its own. What it finds is
-projected and offered to the search on ops. It begins once that has cost ``BEGUN``, so that short
-budgets are the ops' alone, and gets a share of the moves times ops: ``LEADING`` as long as its last
-placement was the best of all, ``FOLLOWING`` else. Turns depend on what was done, never on the
-budget.
+projected in the order in which the groups start, justified, and offered to the search on ops. It
+begins once that has cost ``BEGUN``, so that short budgets are the ops' alone, and gets a share of
+the moves times ops: ``LEADING`` as long as its last placement was the best of all, ``FOLLOWING``
+else. Turns depend on what was done, never on the budget.
 The scheme is multilevel search by turns, as in ``coarse-annealing``.
 Complexity: one coarsening, then as ``anytime``.
 """
@@ -23,6 +23,7 @@ from gnnplace.search.clock import expired
 from gnnplace.search.coarse_problem import CoarseProblem, coarse_problem
 from gnnplace.search.found import Found
 from gnnplace.search.space import SearchSpace
+from gnnplace.simulation.justification import justify
 
 BEGUN = 10_000_000  # moves times ops of the search on ops before that on groups begins
 LEADING, FOLLOWING = 1.0, 0.1  # moves times ops of the search on groups over those of the ops'
@@ -87,11 +88,16 @@ class Beside:
         """Projects what is new, and sees whether that leads."""
         if search.state.score[1] < self.shown:
             self.shown = float(search.state.score[1])
-            found = Found(search.state.best_device, search.state.best_order)
+            device = search.state.best_device.copy()
+            seen = search.space.simulator.run(device, search.state.best_order)
+            found = Found(device, seen.order)
             fine = projected(self.space, coarse, found, deadline)
-            score = self.space.score(fine.device, fine.order)
-            self.share = LEADING if score < local.state.score[1] else FOLLOWING
-            local.offer(fine.device, fine.order, score)
+            once = justify(self.space.compiled, self.space.reversed, fine.device, fine.order)
+            orders = fine.order, once
+            scores = [self.space.score(fine.device, order) for order in orders]
+            best = int(np.argmin(scores))
+            self.share = LEADING if scores[best] < local.state.score[1] else FOLLOWING
+            local.offer(fine.device, orders[best], scores[best])
 
 
 def worth_it(space: SearchSpace) -> bool:
