@@ -76,7 +76,8 @@ def justified(
         priority: of each op. [n]
         finish: out: seconds at which each op finishes. [n]
         far: out: seconds from each op's start to the end, the priority of the order. [n]
-        limit: seconds; a schedule that is ``HOPELESS`` times as long is given up where that shows.
+        limit: seconds; a schedule that is ``HOPELESS`` times as long is not justified, and a
+            justified one that shows to be longer is hopeless as well.
     """
     hopeless = HOPELESS * limit
     surely = hopeless * (1.0 + ROUNDING)
@@ -86,7 +87,7 @@ def justified(
     timed_list_schedule(reversed_compiled, device, finish, far, surely)
     if greatest(far) > hopeless:
         return np.inf, order
-    order = timed_list_schedule(compiled, device, far, finish, surely)
+    order = timed_list_schedule(compiled, device, far, finish, limit * (1.0 + ROUNDING))
     return greatest(finish), order
 
 
