@@ -4,7 +4,8 @@ Formulation: what a move makes is list-scheduled by the state's priority and jus
 (``justification``); the seconds of that schedule are its value, and the distances of the
 justification the new priority. A device with more work than the threshold rejects a move unseen.
 So does a schedule that is ``HOPELESS`` times as long as the threshold before it is justified: of
-moves that are worth taking one in thirty is lost, of the others half cost a third. The schedules
+moves that are worth taking one in thirty is lost, of the others half cost a third or less, since
+a list schedule is given up as soon as a device cannot do in time what it has left. The schedules
 leave out what others imply (``lean``). Where memory matters, what would be accepted is simulated,
 with the penalty of ``SearchSpace.score``.
 
@@ -75,15 +76,18 @@ def justified(
         priority: of each op. [n]
         finish: out: seconds at which each op finishes. [n]
         far: out: seconds from each op's start to the end, the priority of the order. [n]
-        limit: seconds; a schedule that is ``HOPELESS`` times as long is not justified.
+        limit: seconds; a schedule that is ``HOPELESS`` times as long is not justified, and a
+            justified one that shows to be longer is hopeless as well.
     """
-    order = timed_list_schedule(compiled, device, priority, finish)
-    if greatest(finish) > HOPELESS * limit:
+    hopeless = HOPELESS * limit
+    surely = hopeless * (1.0 + ROUNDING)
+    order = timed_list_schedule(compiled, device, priority, finish, surely)
+    if greatest(finish) > hopeless:
         return np.inf, order
-    timed_list_schedule(reversed_compiled, device, finish, far)
-    if greatest(far) > HOPELESS * limit:
+    timed_list_schedule(reversed_compiled, device, finish, far, surely)
+    if greatest(far) > hopeless:
         return np.inf, order
-    order = timed_list_schedule(compiled, device, far, finish)
+    order = timed_list_schedule(compiled, device, far, finish, limit * (1.0 + ROUNDING))
     return greatest(finish), order
 
 

@@ -72,9 +72,17 @@ def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) ->
 
 @kernel
 def timed_list_schedule(
-    compiled: Compiled, device: IntArray, priority: FloatArray, finish: FloatArray
+    compiled: Compiled,
+    device: IntArray,
+    priority: FloatArray,
+    finish: FloatArray,
+    limit: float,
 ) -> IntArray:
-    """``list_schedule``, and when each op finishes as far as it knows: ``finish``, out. [n]"""
+    """``list_schedule``, and when each op finishes as far as it knows: ``finish``, out. [n]
+
+    A schedule that must take more than ``limit`` seconds, since one of its devices could not do
+    what it has left by then, is given up: ``finish[0]`` is inf, and the order is cut off.
+    """
     n, num_devices = compiled.times.shape
     links = compiled.links
     missing = compiled.num_inputs.copy()
@@ -89,8 +97,10 @@ def timed_list_schedule(
     ready, ready_op = empty_floats(n), empty_ints(n)  # on each device, by priority
     num_ready = zero_longs(num_devices)
     low = zero_longs(num_devices + 1)
+    rest = zero_floats(num_devices)  # seconds of ops that a device has not begun
     for op in range(n):
         low[Index(device[op]) + ONE] += 1
+        rest[Index(device[op])] += compiled.times[op, Index(device[op])]
     for d in range(num_devices):
         low[d + 1] += low[d]
     # Devices at which something happened, ascending, and when it last did.
@@ -183,6 +193,10 @@ def timed_list_schedule(
                     begin += receive(compiled, unpaid, op, d)
                 free[d] = begin + compiled.times[Index(op), d]
                 finish[Index(op)] = free[d]
+                if begin + rest[d] > limit:
+                    finish[0] = np.inf
+                    return order
+                rest[d] -= compiled.times[Index(op), d]
                 done = np.int64(n + num_devices - 1) - np.int64(d)
                 heap_push(coming, event, zero, num_coming, free[d], done)
                 num_coming += 1
@@ -198,7 +212,7 @@ def list_schedule(compiled: Compiled, device: IntArray, priority: FloatArray) ->
     Pairs without a link are taken as instant, so that an order always comes out; the simulator
     says that the placement is infeasible.
     """
-    return timed_list_schedule(compiled, device, priority, empty_floats(len(device)))
+    return timed_list_schedule(compiled, device, priority, empty_floats(len(device)), np.inf)
 
 
 def turn_order(problem: Problem) -> IntArray:

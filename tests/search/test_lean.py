@@ -33,7 +33,8 @@ def test_schedules_are_the_same(seed):
     n = space.problem.num_ops
     device = space.spread(rng.integers(3, size=space.problem.num_units))
     priority, whole, few = rng.random(n), np.empty(n), np.empty(n)
-    order = timed_list_schedule(space.compiled, device, priority, whole)
-    again = timed_list_schedule(lean(space.problem, space.compiled), device, priority, few)
+    order = timed_list_schedule(space.compiled, device, priority, whole, np.inf)
+    reduced = lean(space.problem, space.compiled)
+    again = timed_list_schedule(reduced, device, priority, few, np.inf)
     assert order.tolist() == again.tolist()
     np.testing.assert_array_equal(whole, few)

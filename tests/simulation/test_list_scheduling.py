@@ -10,7 +10,8 @@ from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import build_problem
 from gnnplace.simulation import Simulator
-from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.compiled import compile_problem
+from gnnplace.simulation.list_scheduling import list_schedule, timed_list_schedule
 from tests.random_problems import random_problem, seeds
 
 
@@ -101,3 +102,24 @@ def test_ops_that_cannot_run_where_they_are_have_an_order(seed):
     order = simulator.complete(device)
     assert sorted(order.tolist()) == list(range(30))
     assert not simulator.run(device, order).feasible
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=seeds, share=st.floats(0.3, 1.2))
+def test_only_a_schedule_over_the_limit_is_given_up(seed, share):
+    """And one whose devices have more work than that is, whatever the order."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, 40, 3)
+    compiled, device = compile_problem(problem), rng.integers(3, size=40).astype(np.int32)
+    priority, whole, cut = rng.random(40), np.empty(40), np.empty(40)
+    order = timed_list_schedule(compiled, device, priority, whole, np.inf)
+    limit = share * whole.max()
+    again = timed_list_schedule(compiled, device, priority, cut, limit * (1.0 + 1e-9))
+    if np.isfinite(cut[0]):
+        np.testing.assert_array_equal(cut, whole)
+        assert again.tolist() == order.tolist()
+    else:
+        assert whole.max() > limit
+    load = np.bincount(device, problem.times[np.arange(40), device])
+    if load.max() > limit * (1.0 + 1e-6):
+        assert np.isinf(cut[0])
