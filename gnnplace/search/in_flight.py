@@ -7,7 +7,8 @@ edges inside a unit, which send no message. They are in the graph that orders ar
 that what a search finds is a placement of the problem as it is. Which number is best depends on
 what fits: with all in flight one device fits early in a search and no device late in it.
 ``fewer_in_flight`` takes the number whose best start scores least, and all of them unless fewer
-are ``WORTH`` it.
+are ``WORTH`` it. A start with all of them that does not fit yet counts by its seconds alone,
+without penalty: a search mends it in its first laps.
 
 Complexity: a ranking of starts for each number that is tried.
 """
@@ -21,6 +22,7 @@ from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import BACKWARD, FORWARD, Problem
@@ -29,19 +31,28 @@ from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled, compile_problem
 from gnnplace.simulation.justification import reversed_problem
 
-WORTH = 0.75  # score of the best start with fewer in flight over that with all, to take fewer
+IntArray = NDArray[np.int32]
+WORTH = 0.75  # score of a start with fewer in flight over the seconds of that with all
 TRIED = (1, 2, 3, 4, 6, 8)  # micro-batches in flight
 
 
-class Scored(Protocol):
-    """Anything with a score; the less the better."""
+class State(Protocol):
+    """A state of a search: units' devices and an order, with the score in seconds and penalty."""
 
     @property
     def score(self) -> float:
         """Predicted seconds with penalty."""
 
+    @property
+    def unit_device(self) -> IntArray:
+        """Device of each unit. [U]"""
 
-S = TypeVar("S", bound=Scored)
+    @property
+    def order(self) -> IntArray:
+        """Of all ops. [n]"""
+
+
+S = TypeVar("S", bound=State)
 
 
 def with_most_in_flight(problem: Problem, most: int) -> Problem:
@@ -101,7 +112,8 @@ def fewer_in_flight(
     best = space, ranked(space)
     if not space.memory_matters:
         return best
-    limit = WORTH * best[1][0].score
+    first = best[1][0]
+    limit = WORTH * space.simulator.step_time(space.spread(first.unit_device), first.order)
     for most in TRIED:
         if most >= space.problem.microbatches:
             break

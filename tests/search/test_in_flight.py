@@ -22,9 +22,11 @@ from tests.random_problems import random_problem, seeds
 
 
 class One(NamedTuple):
-    """A start with nothing but its score."""
+    """A start."""
 
     score: float
+    unit_device: np.ndarray
+    order: np.ndarray
 
 
 def chain(microbatches=4, memory=1e9):
@@ -104,18 +106,22 @@ def test_fewer_are_in_flight_only_where_that_is_worth_it(gain, most):
     state = problem.state.sum() + problem.graph.size.max()
     devices = tuple(d.model_copy(update={"memory": state}) for d in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
-    scores = {None: 1.0, 1: 2.0, 2: gain, 3: 1.0}
+    whole = SearchSpace(problem)
+    on_one = np.zeros(problem.num_units, dtype=np.int32)
+    seconds = whole.simulator.step_time(whole.spread(on_one), whole.turn_order)
+    # What does not fit has a penalty, which is not what fewer in flight are compared with.
+    scores = {None: 1e6, 1: 2 * seconds, 2: gain * seconds, 3: seconds}
 
     def ranked(space):
-        return [One(scores[getattr(space, "most", None)])]
+        return [One(scores[getattr(space, "most", None)], on_one, whole.turn_order)]
 
-    space, starts = fewer_in_flight(SearchSpace(problem), ranked)
+    space, starts = fewer_in_flight(whole, ranked)
     assert getattr(space, "most", None) == most
-    assert starts == [One(gain)]
+    assert starts[0].score == scores[most]
 
 
 def test_ample_memory_asks_for_no_other_starts():
     asked = []
     space = SearchSpace(chain(memory=1e15))
-    fewer_in_flight(space, lambda one: asked.append(one) or [One(1.0)])
+    fewer_in_flight(space, lambda one: asked.append(one) or [One(1.0, one.work[0], one.work[0])])
     assert asked == [space]
