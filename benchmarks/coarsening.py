@@ -6,12 +6,11 @@ groups in their order) and simulated there, so both numbers are step times of th
     python benchmarks/coarsening.py [--models ...] [--cluster cpu:2] [--budget 5] > table.md
 
 With ``--microbatches`` the graphs are those of the store, on ``--clusters``, and a row compares
-what ``learned`` finds in the same time on the whole graph, on the groups of ``coarse-annealing``
-and on narrow groups (whether or not the rule of ``learned`` takes them), each as a step time of the
-whole graph:
+what ``learned`` finds in the same time on the whole graph alone, on the groups of
+``coarse-annealing`` alone, and by its own rule, each as a step time of the whole graph:
 
     python benchmarks/coarsening.py --microbatches 1,4,8 --models bert-large,t5-small --budget 10
-        [--processor] [--only-narrow]
+        [--processor] [--only-narrow] [--only-whole]
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ from gnnplace.bench.suite import dataset_problem
 from gnnplace.data.captured import shipped_store
 from gnnplace.placers import Found, SearchSpace
 from gnnplace.placers.coarse_annealing import GROUPS, projected
-from gnnplace.placers.narrow import NarrowSearch
-from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.learned import LearnedPlacer, load_policy
+from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.search.coarse_problem import coarse_problem
-from gnnplace.search.narrow_problem import narrow_groups, narrow_problem
+from gnnplace.search.narrow_problem import narrow_problem
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.justification import justify
 
@@ -63,7 +60,8 @@ def main() -> None:
     parser.add_argument("--microbatches", default="")
     parser.add_argument("--clusters", default="nvlink-a100-8,pcie-v100-4,two-tier-h100-4x8")
     parser.add_argument("--processor", action="store_true", help="budgets of the processor's time")
-    parser.add_argument("--only-narrow", action="store_true", help="rows that the rule takes")
+    parser.add_argument("--only-narrow", action="store_true", help="rows of narrow groups")
+    parser.add_argument("--only-whole", action="store_true", help="rows that it places whole")
     arguments = parser.parse_args()
     if arguments.processor:
         time.perf_counter = time.process_time
@@ -90,7 +88,7 @@ def main() -> None:
 
 def compare_groups(arguments) -> None:
     """Prints a Markdown table: a row for a graph, a cluster and a number of micro-batches."""
-    print("| graph | cluster | micro-batches | ops | rule | whole | groups | narrow | lost |")
+    print("| graph | cluster | micro-batches | ops | rule | whole | groups | learned | lost |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name in arguments.models.split(","):
         for cluster in arguments.clusters.split(","):
@@ -103,19 +101,18 @@ def compare_groups(arguments) -> None:
 def row(name: str, cluster: str, count: int, arguments) -> str:
     """Milliseconds a step by each way, and what the rule's choice loses against the better one.
 
-    Empty where only those that the rule takes are wanted and this is none.
+    Empty where only rows that the rule takes, or leaves, are wanted and this is none.
     """
     resolved = api.resolve_cluster(cluster)
     graph = shipped_store().graph(name)
     problem = dataset_problem(graph, resolved, microbatches=count, groups=None)
     space = SearchSpace(problem)
     rule = "whole" if narrow_problem(space) is None else "narrow"
-    if arguments.only_narrow and rule == "whole":
+    if (rule == "whole" and arguments.only_narrow) or (rule == "narrow" and arguments.only_whole):
         return ""
-    ways = {"whole": on_ops, "groups": on_groups, "narrow": on_narrow}
-    found = {key: way(space, arguments.budget) for key, way in ways.items()}
-    lost = found[rule] / min(found["whole"], found["groups"]) - 1
-    cells = " | ".join(f"{1e3 * seconds:.2f}" for seconds in found.values())
+    whole, groups, found = (way(space, arguments.budget) for way in (on_ops, on_groups, by_rule))
+    lost = found / min(whole, groups) - 1
+    cells = " | ".join(f"{1e3 * seconds:.3f}" for seconds in (whole, groups, found))
     return f"{problem.num_ops} | {rule} | {cells} | {lost:+.1%}"
 
 
@@ -139,16 +136,9 @@ def on_groups(space: SearchSpace, budget: float) -> float:
     return min(space.score(fine.device, order) for order in (fine.order, listed))
 
 
-def on_narrow(space: SearchSpace, budget: float) -> float:
-    """Step time that it finds on narrow groups."""
-    begin = time.perf_counter()
-    narrow = narrow_groups(space)
-    coarse = SearchSpace(narrow.problem)
-    starts = [one.unit_device for one in Rollouts(coarse, load_policy()).greedy()]
-    rng = np.random.default_rng(0)
-    search = NarrowSearch(space, narrow, coarse, starts, rng)
-    found = LearnedPlacer().search_groups(space, search, rng, begin + budget)
-    return space.score(found.device, found.order)
+def by_rule(space: SearchSpace, budget: float) -> float:
+    """Step time that the learned placer finds by its own rule."""
+    return LearnedPlacer().place(space.problem, budget=budget, space=space).step_time
 
 
 def place(problem, budget):

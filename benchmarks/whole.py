@@ -6,11 +6,12 @@ these and the decodes of the policy, ``network`` from constructions and the netw
 ``mlp`` from those of a network without messages, ``shuffled`` from those of the network with its
 weights shuffled. Seconds are the processor's, grouping, inference and all included; each run is one
 trajectory, so that what it has found by each mark is what that budget finds. Runs are kept as lines
-of a file and are not repeated; the table says geometric means over problems and 95 % intervals of
-paired differences to ``narrow``, by a bootstrap over problems.
+of a file and are not repeated (where one lacked a mark, the later line counts); the table says
+geometric means over problems and 95 % intervals of paired differences to ``narrow``, by a bootstrap
+over problems.
 
     python benchmarks/whole.py run results.jsonl [--rows narrow,network] [--seeds 0,1,2]
-        [--marks 1,3,10] [--mlp mlp.safetensors]
+        [--marks 1,3,10] [--every 3] [--mlp mlp.safetensors]
     python benchmarks/whole.py table results.jsonl
 """
 
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--rows", default="narrow,network")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--marks", default="1")
+    parser.add_argument("--every", type=int, default=1, help="only every so many problems")
     parser.add_argument("--mlp", default="")
     arguments = parser.parse_args()
     if arguments.action == "run":
@@ -67,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     done = {(r["problem"], r["seed"], r["row"]) for r in known(arguments.file) if covers(r, marks)}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     for seed in map(int, arguments.seeds.split(",")):
-        for name, problem in problems():
+        for name, problem in problems(arguments.every):
             for row in arguments.rows.split(","):
                 if (name, seed, row) not in done:
                     result = searched(problem, row, seed, marks, arguments.mlp)
@@ -87,9 +89,9 @@ def covers(line: dict[str, Any], marks: list[float]) -> bool:
     return line["first"] is None or all(str(mark) in line["marks"] for mark in marks)
 
 
-def problems() -> Iterator[tuple[str, Problem]]:
-    """The problems of the suite by name."""
-    for entry in read_suite(SUITE).problems:
+def problems(every: int = 1) -> Iterator[tuple[str, Problem]]:
+    """The problems of the suite by name, or every so many of them."""
+    for entry in read_suite(SUITE).problems[::every]:
         problem = entry.load()
         yield f"{entry.graph} {entry.cluster} x{entry.microbatches}", problem
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -43,14 +45,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 ALONE = (
-    "tests/hybrid/test_ddp.py",
     "tests/profiling/test_measurement.py",
     "tests/runtime/",
-    "tests/splitting/run/",
+    "tests/splitting/run/test_measure.py",
     "tests/studies/test_fidelity.py",
-    "tests/train/test_processes.py",
 )
 """Tests whose processes spin, whose clocks others would disturb, or that look for what is left."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only tests that run alone are asked for, other files are not even imported."""
+    if not config.option.markexpr.startswith("alone") or collection_path.suffix != ".py":
+        return None
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    marked = re.search(r"mark\.(alone|timed)", collection_path.read_text())
+    return None if marked or name.startswith(ALONE) else True
 
 
 @pytest.hookimpl(tryfirst=True)

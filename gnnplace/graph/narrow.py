@@ -203,13 +203,44 @@ def bundled(graph: ComputationGraph) -> ComputationGraph:
 
     Its messages are those of all: a search that sends them one by one takes twice as long.
     """
-    taken = [tuple(sorted(graph.consumers(k).tolist())) for k in range(graph.num_tensors)]
-    size: dict[tuple[int, tuple[int, ...]], float] = {}
-    for key, some in zip(zip(graph.producer.tolist(), taken, strict=True), graph.size, strict=True):
-        size[key] = size.get(key, 0.0) + float(some)
-    return ComputationGraph.from_tensors(
-        graph.names, [(made, some, consumers) for (made, consumers), some in size.items()]
+    tensor, count = graph.consumption_tensor, np.diff(graph.consumer_offset)
+    taken = graph.consumer[np.lexsort((graph.consumer, tensor))]
+    leader = _first_alike(graph, taken, count)
+    first = leader == np.arange(graph.num_tensors)
+    kept, bundle = np.flatnonzero(first), (np.cumsum(first) - 1)[leader]
+    return ComputationGraph(
+        names=graph.names,
+        producer=graph.producer[kept],
+        size=np.bincount(bundle, graph.size, len(kept)).astype(np.float64),
+        consumer_offset=np.concatenate(([0], np.cumsum(count[kept]))).astype(np.int32),
+        consumer=taken[first[tensor]],
     )
+
+
+def _first_alike(graph: ComputationGraph, taken: IntArray, count: IntArray) -> IntArray:
+    """The first tensor of the same producer and consumers. [T]
+
+    Tensors are brought together by random numbers of consumers, summed, and then compared.
+
+    Args:
+        graph: the graph.
+        taken: consumers of each tensor, one tensor after the other, ascending.
+        count: how many each has. [T]
+    """
+    number = np.random.default_rng(0).integers(2**63, size=graph.num_ops, dtype=np.uint64)
+    summed = np.concatenate(([np.uint64(0)], np.cumsum(number[taken], dtype=np.uint64)))
+    code = summed[graph.consumer_offset[1:]] - summed[graph.consumer_offset[:-1]]
+    by_code = np.lexsort((code, count, graph.producer))
+    own = graph.producer[by_code], count[by_code], code[by_code]
+    new = np.ones(graph.num_tensors, dtype=bool)
+    new[1:] = np.any([np.diff(key) != 0 for key in own], axis=0)
+    leader = np.empty(graph.num_tensors, dtype=np.int32)
+    leader[by_code] = by_code[np.flatnonzero(new)[np.cumsum(new) - 1]]
+    inside = np.arange(len(taken)) - np.repeat(graph.consumer_offset[:-1], count)
+    other = taken[graph.consumer_offset[leader][graph.consumption_tensor] + inside]
+    apart = graph.consumption_tensor[taken != other]
+    leader[apart] = apart
+    return leader
 
 
 def split_cycles(graph: ComputationGraph, group: IntArray) -> IntArray:

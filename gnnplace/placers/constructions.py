@@ -127,19 +127,19 @@ def _at_least(space: SearchSpace) -> int:
 
 def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> Found:
     """The best by score, after a few repairs of those that do not fit, the least excess first."""
-    best = min(found, key=lambda f: space.score(f.device, f.order))
-    if not space.memory_matters:
-        return best
-    repairs = 0
-    for one in sorted(found, key=lambda f: space.score(f.device, f.order)):
-        score = space.score(best.device, best.order)
+    scores = [space.score(one.device, one.order) for one in found]
+    ranked = np.argsort(scores, kind="stable").tolist()
+    best, score, repairs = found[ranked[0]], scores[ranked[0]], 0
+    for one in (found[k] for k in ranked):
+        if not space.memory_matters or expired(deadline) or repairs == REPAIRED:
+            return best
         seconds, excess = space.simulator.excess(one.device, one.order)
-        if excess == 0 or seconds >= score or expired(deadline) or repairs == REPAIRED:
+        if excess == 0 or seconds >= score:
             continue
         repaired = repair(space, one.device, one.order, deadline, REPAIRING)
-        repairs += 1
-        if space.score(*repaired) < score:
-            best = Found(*repaired, one.note)
+        repairs, made = repairs + 1, space.score(*repaired)
+        if made < score:
+            best, score = Found(*repaired, one.note), made
     return best
 
 

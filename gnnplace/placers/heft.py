@@ -158,7 +158,7 @@ class Heft(Placer):
         device, start = heft_kernel(
             space.compiled, order, problem.graph.producer, problem.unit_allowed, self.contention
         )
-        return with_own_order(space, device, start)
+        return with_own_order(space, device, start, deadline)
 
 
 class HeftContention(Heft):

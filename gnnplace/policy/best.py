@@ -1,9 +1,10 @@
 """``best``: the default placer. The portfolio's constructions, the learned placer and annealing.
 
-The constructions come first, then the learned placer's first choice. Then its local search and
-annealing go on by turns from the best of all, each in cycles that grow longer, so that more time
-only goes on where less was cut off. It keeps the best by simulated step time and says who found it;
-``single`` is among the constructions, so nobody gets worse than one device.
+The constructions come first, then the learned placer's first choice. Then its local search (on
+groups of ops too, where there are many) and annealing go on by turns from the best of all, each in
+cycles that grow longer, so that more time only goes on where less was cut off. It keeps the best by
+simulated step time and says who found it; ``single`` is among the constructions, so nobody gets
+worse than one device.
 On a large problem that the learned placer searches on narrow groups, the constructions that take
 one list schedule are tried, and all the rest of the time is the learned placer's: annealing of the
 whole graph finds little there.
@@ -26,6 +27,7 @@ from gnnplace.search.repair import repair
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
     from gnnplace.policy.search.anytime import Anytime
+    from gnnplace.policy.search.beside import Beside
 
 FIRST_DECODE = 4e-6  # seconds an op that the learned placer takes for its first answer
 SINGLE_SCHEDULES = ("single", "heft-contention", "heft", "etf", "expert", "m-topo")
@@ -45,7 +47,7 @@ class Best(Placer):
         self.learned = learned
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        on_groups = narrow_problem(space) is not None
+        on_groups = _has_time(space, deadline) and narrow_problem(space) is not None
         few = on_groups and deadline > NO_BUDGET
         best = best_construction(space, rng, deadline, SINGLE_SCHEDULES if few else None)
         if not _has_time(space, deadline):
@@ -61,18 +63,25 @@ class Best(Placer):
         best = better(space, best, _repaired(space, first.found, deadline))
         if not first.search_has_time(deadline):
             return best
-        return _by_turns(space, first.search(rng), best, rng, deadline)
+        groups = self.learned.beside(space, rng)
+        return _by_turns(space, first.search(rng), groups, best, rng, deadline)
 
 
 def _by_turns(
-    space: SearchSpace, local: Anytime, best: Found, rng: np.random.Generator, deadline: float
+    space: SearchSpace,
+    local: Anytime,
+    groups: Beside,
+    best: Found,
+    rng: np.random.Generator,
+    deadline: float,
 ) -> Found:
-    """Local search and annealing by turns until the deadline, each from the best of both."""
+    """Local search, also of groups, and annealing by turns, each from the best of all."""
     annealer, finders = Annealer(space, best, rng), [best.note]
     while not expired(deadline):
         local.offer(annealer.device, annealer.order, annealer.score)
         while local.moves * LOCAL_COST <= annealer.moves and not expired(deadline):
             local.cycle(deadline)
+            groups.turn(local, deadline)
         score = float(local.state.score[1])
         if score < annealer.score:
             annealer.offer(Found(local.state.best_device, local.state.best_order), score)

@@ -24,9 +24,10 @@ from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
+from gnnplace.policy.search.beside import Beside
 from gnnplace.policy.stages.proposer import load_proposer
 from gnnplace.policy.stages.starts import with_proposals
-from gnnplace.search.clock import NO_BUDGET, now
+from gnnplace.search.clock import NO_BUDGET, expired, now
 from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem
 
@@ -51,7 +52,8 @@ class LearnedPlacer(Placer):
     Args:
         policy: a policy, or None for the one that comes with the package.
         orders: traversal orders to decode under, or None for the policy's choice.
-        on_groups: whether large problems with narrow groups are searched on these.
+        on_groups: whether large problems with narrow groups are searched on these, and others of
+            some size on groups beside their ops.
     """
 
     name = "learned"
@@ -77,10 +79,23 @@ class LearnedPlacer(Placer):
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return first.found
-        local = first.search(rng)
-        what = local.search(deadline)
-        state, note = local.state, f"{first.found.note}, then {what}"
-        return Found(state.best_device, state.best_order, note)
+        local, groups = first.search(rng), self.beside(space, rng)
+        while not expired(deadline):
+            local.cycle(deadline)
+            groups.turn(local, deadline)
+        state, what = local.state, f"{local.moves} moves, {local.cycles} cycles{groups.note}"
+        return Found(state.best_device, state.best_order, f"{first.found.note}, then {what}")
+
+    def beside(self, space: SearchSpace, rng: np.random.Generator) -> Beside:
+        """A search on groups of ops, to take turns with that on ops."""
+        return Beside(space, self._local_search, rng.spawn(1)[0], open=self.on_groups)
+
+    def _local_search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Anytime | None:
+        """A search from the first choice; None where there is no time for it."""
+        first = self.first_choice(space, deadline)
+        return first.search(rng) if first.search_has_time(deadline) else None
 
     def search_groups(
         self, space: SearchSpace, groups: NarrowSearch, rng: np.random.Generator, deadline: float

@@ -131,14 +131,12 @@ class Problem:
     @cached_property
     def unit_of(self) -> NDArray[np.int32]:
         """Placement unit of each op: its colocation class, or the op alone. [num_ops]"""
-        units: dict[Any, int] = {}
-        return np.array(
-            [
-                units.setdefault(i if label is None else label, len(units))
-                for i, label in enumerate(self.colocate)
-            ],
-            dtype=np.int32,
-        )
+        own, n = np.arange(self.num_ops, dtype=np.int32), self.num_ops
+        first = dict(zip(reversed(self.colocate), range(n - 1, -1, -1), strict=True))
+        leader = np.fromiter(map(first.__getitem__, self.colocate), np.int32, n)
+        leader = np.where(leader == first.get(None, -1), own, leader)
+        unit = np.cumsum(leader == own, dtype=np.int32) - np.int32(1)
+        return np.asarray(unit[leader])
 
     @cached_property
     def num_units(self) -> int:

@@ -82,16 +82,25 @@ def _narrow_problem(space: SearchSpace, count: int) -> NarrowProblem | None:
     tight = space.problem.microbatches > 1 and space.memory_matters
     if space.problem.num_ops < (LEAST_TIGHT if tight else LEAST_OPS):
         return None
-    coarse = narrow_groups(space, count)
+    coarse = _unbundled(space, count)
     share = FEWER_TIGHT if tight else FEWER
     small = coarse.problem.num_ops <= share * space.problem.num_ops
     if not small or not coarse.problem.unit_allowed.any(axis=1).all():
         return None
-    return coarse if parallelism_lost(space, coarse) <= MOST_LOST else None
+    return _bundled(coarse) if parallelism_lost(space, coarse) <= MOST_LOST else None
 
 
 def narrow_groups(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem:
     """The coarse problem of narrow groups, whether or not it is worth it."""
+    return _bundled(_unbundled(space, count))
+
+
+def _bundled(coarse: NarrowProblem) -> NarrowProblem:
+    problem = coarse.problem
+    return replace(coarse, problem=replace(problem, graph=bundled(problem.graph)))
+
+
+def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
     problem = space.problem
     of_unit, on_line = segment_of_unit(space, count)
     segment = of_unit[problem.unit_of]
@@ -105,7 +114,6 @@ def narrow_groups(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem:
     group = np.unique(key * np.int64(on_line + 1) + far, return_inverse=True)[1].astype(np.int32)
     group = split_cycles(graph, group)
     coarse = grouped(problem, group, segment)
-    coarse = replace(coarse, graph=bundled(coarse.graph))
     unit = np.empty(int(segment.max()) + 1, dtype=np.int32)
     unit[segment] = coarse.unit_of[group]
     return NarrowProblem(coarse, group, unit[:on_line], unit[on_line:])
@@ -137,11 +145,18 @@ def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
     segment = np.empty(problem.num_units, dtype=np.int64)
     segment[line] = segments(space.mean_work[line], crossing, count)
     segment[alone] = count + np.arange(int(alone.sum()))
-    where = np.unique(problem.unit_allowed, axis=0, return_inverse=True)[1].ravel()
+    where = _alike(problem.unit_allowed)
     key = segment * (int(where.max()) + 1) + where
     known, segment = np.unique(key, return_inverse=True)
     on_line = int((known < count * (int(where.max()) + 1)).sum())
     return segment.astype(np.int32), on_line
+
+
+def _alike(rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Numbers of rows, equal ones for equal rows. [U]"""
+    if rows.all():
+        return np.zeros(len(rows), dtype=np.int64)
+    return np.unique(np.packbits(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
 
 
 def _turned_back(problem: Problem, place: IntArray, count: int) -> NDArray[np.bool_]:

@@ -85,11 +85,8 @@ class SearchSpace:
         problem, graph = self.problem, self.problem.graph
         need = problem.unit_state[problem.unit_of]
         need += np.bincount(graph.producer, graph.size, problem.num_ops)
-        pairs = np.unique(
-            graph.consumer.astype(np.int64) * len(graph.size) + graph.consumption_tensor
-        )
-        consumer, tensor = np.divmod(pairs, max(len(graph.size), 1))
-        return need + np.bincount(consumer, graph.size[tensor], problem.num_ops)
+        taken = graph.size[graph.consumption_tensor]
+        return need + np.bincount(graph.consumer, taken, problem.num_ops)
 
     @cached_property
     def work(self) -> FloatArray:
@@ -217,7 +214,8 @@ class SearchSpace:
     ) -> tuple[float, IntArray]:
         """The best order found for given devices, and its score; inf where none is worth a look.
 
-        List scheduling by every known priority and those in ``extra``, and turns.
+        List scheduling by every known priority and those in ``extra``, and turns, until the step
+        takes no longer than the work of one device.
 
         Args:
             device: device of each op. [n]
@@ -225,7 +223,8 @@ class SearchSpace:
             cutoff: score above which the caller does not want to know.
         """
         best, chosen = np.inf, self.turn_order
-        if cutoff < np.inf and self._greatest_load(device) > cutoff * (1.0 + ROUNDING):
+        least = self._greatest_load(device)
+        if least > cutoff * (1.0 + ROUNDING):
             return best, chosen
         for priority in (*extra, *self.priorities, None):
             order = self.turn_order
@@ -234,6 +233,8 @@ class SearchSpace:
             score = self.score(device, order, min(best, cutoff))
             if score < best:
                 best, chosen = score, order
+            if best <= least * (1.0 + ROUNDING):
+                break
         return best, chosen
 
     def _greatest_load(self, device: IntArray) -> float:

@@ -28,8 +28,8 @@ name: run
 kind: execute
 mode: emulated
 problems: [{model: "mlp?batch=8", cluster: "cpu:2", groups: 20}]
-placers: [single, random]
-seeds: [0, 1]
+placers: [single, random, round-robin]
+seeds: [0]
 """
 
 
@@ -65,8 +65,7 @@ def test_splits_run_as_cells_and_elimination_is_the_best(tmp_path):
 
 def test_executed_cells_tell_what_was_predicted_and_which_clock_ran(executed):
     _, rows, summary = executed
-    assert len(rows) == 4
-    assert [row["error"] for row in rows] == [""] * 4
+    assert [row["error"] for row in rows] == [""] * 3
     for row in rows:
         assert row["clock"] == "emulated"
         assert row["predicted"] > 0

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -183,6 +183,18 @@ CASES += [(name, "SIGKILL", "worker") for name in WITH_WORKERS]
 CASES += [(name, "SIGSTOP", "worker") for name in WITH_WORKERS]
 SLICE, ALL = 1, int(os.environ.get("GNNPLACE_STRIKES", "18"))  # strikes of each case
 SIZES = [pytest.param(SLICE, id="slice"), pytest.param(ALL, id="all", marks=pytest.mark.campaign)]
+
+
+def sliced(names: Iterable[str], often: Container[str]) -> list[Any]:
+    """Names and sizes: everything in the campaign, once of the dear ones always."""
+    return [
+        pytest.param(name, size, id=f"{name}-{case}", marks=marks)
+        for name in names
+        for size, case, marks in ((SLICE, "slice", ()), (ALL, "all", pytest.mark.campaign))
+        if size == ALL or name in often
+    ]
+
+
 OFTEN = {
     ("execute", "SIGKILL", "main"), ("execute", "SIGINT", "group"), ("train", "SIGINT", "main"),
     ("place", "SIGTERM", "main"), ("bench", "SIGKILL", "main"), ("execute", "SIGSTOP", "worker"),
@@ -292,8 +304,7 @@ def test_a_training_that_was_ended_goes_on(zygote: Zygote, size: int, counted: C
             counted(f"{how} of main: train, resumed", 1)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["execute", "compile"])
+@pytest.mark.parametrize(("name", "size"), sliced(["execute", "compile"], ["compile"]))
 def test_slow_workers_are_waited_for(
     zygote: Zygote, name: str, size: int, counted: Counted
 ) -> None:
@@ -306,15 +317,10 @@ def test_slow_workers_are_waited_for(
         counted(f"slow worker: {name}", 1 if found["struck"] else 0)
 
 
-WITHOUT_MEMORY = [
-    pytest.param(name, size, id=f"{name}-{case}", marks=marks)
-    for name in sorted(COMMANDS.keys() - {"train"})  # Lightning eats MemoryError
-    for size, case, marks in ((SLICE, "slice", ()), (ALL, "all", pytest.mark.campaign))
-    if size == ALL or name != "exact"  # CP-SAT was seen to hang
-]
+NO_MEMORY = sorted(COMMANDS.keys() - {"train"})  # Lightning eats MemoryError
 
 
-@pytest.mark.parametrize(("name", "size"), WITHOUT_MEMORY)
+@pytest.mark.parametrize(("name", "size"), sliced(NO_MEMORY, ["place", "execute"]))
 def test_no_memory_is_one_line(zygote: Zygote, name: str, size: int, counted: Counted) -> None:
     """The kernel gives the process no more than some address space."""
     folder, rng = zygote.folder, Random(f"memory {name} {size}")
@@ -336,8 +342,7 @@ def test_no_memory_is_one_line(zygote: Zygote, name: str, size: int, counted: Co
 FULL = ["capture", "profile", "place", "bench", "execute", "compile"]
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize(("name", "size"), sliced(FULL, ["profile", "bench", "execute"]))
 def test_full_disks_are_one_line(zygote: Zygote, name: str, size: int, counted: Counted) -> None:
     """The kernel lets no file grow beyond a limit, as on a disk that is full."""
     folder, rng = zygote.folder, Random(f"{name} {size}")
@@ -361,8 +366,9 @@ def test_full_disks_are_one_line(zygote: Zygote, name: str, size: int, counted: 
         counted("full disk: it was large enough", 0 if found["code"] else 1)
 
 
-@pytest.mark.parametrize("name", ["capture", "profile", "place"])
-def test_a_full_device_is_one_line(zygote: Zygote, name: str, counted: Counted) -> None:
+@pytest.mark.parametrize(("name", "size"), sliced(["capture", "profile", "place"], ["place"]))
+def test_a_full_device_is_one_line(zygote: Zygote, name: str, size: int, counted: Counted) -> None:
+    """Nothing about it is random: once is enough."""
     arguments = [*COMMANDS[name][0][:-1], "/dev/full"]
     found = zygote.ask(arguments=arguments)
     assert found["code"] == 2
@@ -370,8 +376,11 @@ def test_a_full_device_is_one_line(zygote: Zygote, name: str, counted: Counted) 
     counted("full disk: /dev/full", 1)
 
 
-@pytest.mark.parametrize("name", WITH_WORKERS)
-def test_without_shared_memory_it_is_one_line(zygote: Zygote, name: str, counted: Counted) -> None:
+@pytest.mark.parametrize(("name", "size"), sliced(WITH_WORKERS, ["execute"]))
+def test_without_shared_memory_it_is_one_line(
+    zygote: Zygote, name: str, size: int, counted: Counted
+) -> None:
+    """Nothing about it is random: once is enough."""
     clean(zygote.folder)
     found = zygote.ask(**job_of(name), no_memory=True)
     assert not found["orphans"]

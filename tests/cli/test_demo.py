@@ -1,11 +1,9 @@
-"""The whole road in a process of its own, on a small model and with real workers."""
+"""The whole road, on a small model and with real workers."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.timeout(280)
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, capsys):
-    """The same in this process, which has imported everything."""
+    """Commands in a folder of their own, in this process, which has imported everything."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -29,23 +27,9 @@ def here(tmp_path, monkeypatch, capsys):
     return gnnplace_here
 
 
-def gnnplace(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
-    import os
-
-    return subprocess.run(
-        [sys.executable, "-c", "from gnnplace.cli.main import main; main()", *arguments],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=270,
-        check=False,
-    )
-
-
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two workers need two cores")
-def test_demo_runs_verifies_and_reports(tmp_path):
-    done = gnnplace("demo", "--model", "mlp", "--budget", "0.1", "--steps", "3", folder=tmp_path)
+def test_demo_runs_verifies_and_reports(tmp_path, here):
+    done = here("demo", "--model", "mlp?width=64", "--budget", "0.1", "--steps", "3")
     assert done.returncode == 0, done.stderr
     assert "bitwise equal" in done.stdout
     assert "measured" in done.stdout
@@ -70,7 +54,7 @@ def test_a_users_own_model_profiled_placed_and_executed_with_micro_batches(tmp_p
         "    return model, (x, y), nn.CrossEntropyLoss()\n"
     )
     place = ["place", "mine:build", "--cluster", "cpu:2", "--microbatches", "2"]
-    placed = gnnplace(*place, "--placer", "contiguous", "-o", "p.json", folder=tmp_path)
+    placed = here(*place, "--placer", "contiguous", "-o", "p.json")
     assert placed.returncode == 0, placed.stderr
     execute = ["execute", "mine:build", "p.json"]
     ran = here(*execute, "--steps", "3", "--trace", "t.json", "--json")

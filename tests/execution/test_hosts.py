@@ -13,10 +13,10 @@ import time
 import psutil
 import pytest
 
+from gnnplace.cli.main import run
 from gnnplace.measurements import MeasurementStore
 
 MODEL = "mlp?batch=4&width=32"
-GNNPLACE = [sys.executable, "-m", "gnnplace"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hosts")
     place = ["place", MODEL, "--cluster", "cpu:2", "--placer", "contiguous", "--budget", "0"]
     output = ["-o", str(folder / "p.json")]
-    subprocess.run([*GNNPLACE, *place, *output], check=True, capture_output=True)
+    assert run([*place, *output]) == 0
     return folder
 
 
@@ -65,7 +65,7 @@ class Pair:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             assert all(agent.poll() is None for agent in self.agents)
-            if any(run.steps for run in self.runs()):
+            if any(one.steps for one in self.runs()):
                 return
             time.sleep(0.2)
         raise AssertionError("nothing was measured")
@@ -107,9 +107,9 @@ def test_two_hosts_compute_what_one_process_computes(pair):
     assert answer["mode"] == "measured"
     assert 0 < answer["virtual_step_time"] < 5
     assert quiet == ""  # the first host alone reports
-    (run,) = hosts.runs()
-    assert (run.steps, run.outcome.verified) == (4, True)
-    steps = MeasurementStore(hosts.store).steps(run.id)
+    (told,) = hosts.runs()
+    assert (told.steps, told.outcome.verified) == (4, True)
+    steps = MeasurementStore(hosts.store).steps(told.id)
     finish = {name: end for name, (_, end, _) in steps[-1].ops.items()}
     assert all(0 <= end < 5 for end in finish.values())  # both hosts by one clock
 
@@ -126,10 +126,10 @@ def test_one_that_is_lost_ends_the_run_and_what_was_measured_is_kept(pair, victi
     (_, error), _ = hosts.end()
     assert time.monotonic() - begin < 45
     assert all(agent.returncode != 0 for agent in hosts.agents)
-    (run,) = hosts.runs()
-    assert run.steps > 0
-    assert run.outcome.status == "failed"
+    (told,) = hosts.runs()
+    assert told.steps > 0
+    assert told.outcome.status == "failed"
     (line,) = [line for line in error.splitlines() if line.startswith("gnnplace: ")]
-    told = ("SIGKILL", "SIGTERM") if victim == "worker" else ("is lost", "SIGTERM")
-    assert any(word in line for word in told)
-    assert run.outcome.error == line.removeprefix("gnnplace: ")
+    words = ("SIGKILL", "SIGTERM") if victim == "worker" else ("is lost", "SIGTERM")
+    assert any(word in line for word in words)
+    assert told.outcome.error == line.removeprefix("gnnplace: ")

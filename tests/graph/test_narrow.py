@@ -87,3 +87,30 @@ def test_bundles_keep_bytes_and_consumers():
     )
     assert bundled(graph).size.tolist() == [3.0, 4.0, 8.0]
     assert bundled(graph).edges[2].sum() == graph.edges[2].sum()
+
+
+def one_by_one(graph):
+    """What ``bundled`` makes, tensor by tensor."""
+    size = {}
+    for k in range(graph.num_tensors):
+        key = (int(graph.producer[k]), tuple(sorted(graph.consumers(k).tolist())))
+        size[key] = size.get(key, 0.0) + float(graph.size[k])
+    return [(made, some, list(taken)) for (made, taken), some in size.items()]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds)
+def test_bundles_are_those_made_tensor_by_tensor(seed):
+    rng = np.random.default_rng(seed)
+    ops = int(rng.integers(1, 12))
+    tensors = [
+        (k, float(rng.integers(1, 9)), rng.permutation(np.arange(k + 1, ops))[: rng.integers(4)])
+        for k in rng.integers(ops, size=rng.integers(0, 60)).tolist()
+    ]
+    graph = ComputationGraph.from_tensors([str(i) for i in range(ops)], tensors)
+    made = bundled(graph)
+    found = [
+        (int(made.producer[k]), float(made.size[k]), made.consumers(k).tolist())
+        for k in range(made.num_tensors)
+    ]
+    assert found == one_by_one(graph)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from pathlib import Path
 
 import lightning.pytorch as pl
-import psutil
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -23,16 +21,15 @@ from gnnplace.errors import (
     UnsupportedError,
 )
 from gnnplace.lightning import PlacedStrategy
+from tests.leftovers import nothing_left
 
 LOSS = nn.functional.cross_entropy
 
 
 @pytest.fixture(autouse=True, scope="module")
-def nothing_left():
-    torch.set_num_threads(1)
-    yield
-    gc.collect()
-    assert psutil.Process().children(recursive=True) == []
+def clean():
+    with nothing_left():
+        yield
 
 
 class Net(pl.LightningModule):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
-import psutil
 import torch
 import transformers.trainer
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+from tests.leftovers import nothing_left
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "trainer.md"
 TOLD = ("loss", "grad_norm", "learning_rate", "eval_loss")
@@ -59,14 +59,12 @@ def trained(kind, folder, **options):
 def test_the_trainer_of_the_page_is_the_plain_one_to_the_last_bit(tmp_path, monkeypatch):
     # The folder `datasets` of a checkout is not Hugging Face's package of that name.
     monkeypatch.setattr(transformers.trainer, "is_datasets_available", lambda: False)
-    torch.set_num_threads(1)
     search = {"cluster": "cpu:2", "placer": "round-robin", "budget": 0}
-    plain, expected = trained(Trainer, tmp_path / "plain")
-    placed, history = trained(placed_trainer(), tmp_path / "placed", **search)
+    with nothing_left():
+        plain, expected = trained(Trainer, tmp_path / "plain")
+        placed, history = trained(placed_trainer(), tmp_path / "placed", **search)
     assert history == expected
     assert len(history) == 6
     assert all(map(torch.equal, placed.state_dict().values(), plain.state_dict().values()))
     kept = GPT2LMHeadModel.from_pretrained(tmp_path / "placed" / "checkpoint-4")
     assert all(map(torch.equal, kept.state_dict().values(), plain.state_dict().values()))
-    gc.collect()
-    assert psutil.Process().children(recursive=True) == []

@@ -46,8 +46,8 @@ def test_parameters_are_those_of_the_model_and_shards_divide_them(chain):
     "spec",
     [
         GPT2,
-        "vit?batch=8",
         "small_resnet?batch=8",
+        pytest.param("vit?batch=8", marks=pytest.mark.campaign),
         pytest.param("resnet50?batch=8", marks=pytest.mark.campaign),
     ],
 )

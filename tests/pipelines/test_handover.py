@@ -29,7 +29,7 @@ def test_branches_are_handed_over_with_a_command_that_works(plan, tmp_path, monk
     assert words[:3] == ["gnnplace", "place", "recommender?batch=64"]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        main([*words[1:], "--budget", "0.1", "--placer", "portfolio"])
+        main([*words[1:], "--budget", "0.5", "--placer", "portfolio"])
     assert ended.value.code in (0, None)
     made = read_json("placement.json")["predicted_step_time"]
     assert made == pytest.approx(other.step_time, rel=0.1)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from gnnplace.problem import problem_from_data
+import numpy as np
+
+from gnnplace.cluster import preset
+from gnnplace.graph import ComputationGraph
+from gnnplace.problem import build_problem, problem_from_data
 from tests.problem.test_problem_file import TOY, changed
 
 
@@ -22,3 +26,11 @@ def test_devices_that_no_op_has_a_time_for_are_said():
     assert odd.idle == (
         "no op has a time for kind 'b200', so nothing can run on gpu:1; there are times for 'h200'"
     )
+
+
+def test_units_are_numbered_as_they_come_and_ops_without_a_class_are_alone():
+    names = list("abcdef")
+    graph = ComputationGraph.from_tensors(names, [])
+    labels = (None, "x", None, "y", "x", "y")
+    problem = build_problem("p", graph, preset("pcie-t4-2"), {"t4": np.ones(6)}, colocate=labels)
+    assert problem.unit_of.tolist() == [0, 1, 2, 3, 1, 3]

@@ -13,6 +13,7 @@ from gnnplace.errors import InfeasibleError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.roster import make_placer as placer
 from gnnplace.problem import Problem
+from gnnplace.simulation.list_scheduling import list_schedule
 from tests.random_problems import random_problem, seeds
 
 
@@ -67,3 +68,19 @@ def test_an_op_that_fits_nowhere_is_named():
     name = problem.graph.names[int(slow.argmax())]
     with pytest.raises(InfeasibleError, match=rf"op '{name}': its state, inputs and outputs"):
         placer("heft").place(with_memory(problem, 0.99 * float(slow.max())))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds)
+def test_the_best_sequence_is_that_of_all_priorities(seed):
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, int(rng.integers(1, 20)), int(rng.integers(1, 4)))
+    space = SearchSpace(problem)
+    device = space.spread(
+        space.allow(rng.integers(problem.num_devices, size=problem.num_units).astype(np.int32))
+    )
+    orders = [list_schedule(space.compiled, device, each) for each in space.priorities]
+    scores = [space.score(device, order) for order in (*orders, space.turn_order)]
+    score, order = space.sequence(device)
+    assert score == pytest.approx(min(scores), rel=1e-8)
+    assert score == space.score(device, order)

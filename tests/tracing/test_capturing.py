@@ -29,7 +29,7 @@ SIZES: dict[str, dict[str, int]] = {
     "mlp": {"batch": 16, "width": 32, "depth": 3},
     "moe": {"batch": 16, "width": 32, "hidden": 64},
     "resnet50": {"batch": 1, "size": 64},
-    "seq2seq": {"batch": 4, "length": 4, "vocabulary": 50, "width": 16},
+    "seq2seq": {"batch": 4, "length": 2, "vocabulary": 50, "width": 16},
     "small_resnet": {"batch": 4},
     "two_tower": {"batch": 16, "vocabulary": 100, "hidden": 32, "width": 16},
     "densenet": {"batch": 2, "size": 16, "growth": 4},

@@ -61,7 +61,7 @@ def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
 
     monkeypatch.setattr(module, "_fitness", fitness)
     monkeypatch.setattr(module, "validation_step", lambda *given: None)
-    trainer_of(tmp_path, max_epochs=150).fit(module, data_of())
+    trainer_of(tmp_path, max_epochs=100).fit(module, data_of())
     found = module.policy.refiner.detach().double().numpy() - start
     assert np.abs(found - bottom).max() < 0.1
 

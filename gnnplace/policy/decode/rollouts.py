@@ -26,6 +26,7 @@ from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
 from gnnplace.policy.network.features import global_features
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.search.clock import now
+from gnnplace.search.orders import LARGE
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 
@@ -208,14 +209,20 @@ class Rollouts:
         )
         return state, seen, masks, step, count
 
-    def finish(self, aim: Aim, walked: Walked) -> Decoded:
+    def finish(self, aim: Aim, walked: Walked, deadline: float = np.inf) -> Decoded:
         """Simulates devices with the best order known for them.
+
+        Of a large problem, after the deadline, with the order of the decoder's own bookings.
 
         One micro-batch: list scheduling by upward rank or the order of the decoder's own bookings,
         then the better one justified. Several: micro-batches in turn, and where the aim has rounds
         list scheduling by round, each also justified.
         """
         device = self.space.spread(walked.unit_device)
+        late = self.space.problem.num_ops > LARGE and now() >= deadline
+        if late and walked.order is not None:
+            score = self.space.score(device, walked.order)
+            return self.decoded(score, walked.unit_device, walked.order, aim)
         if self.space.problem.microbatches == 1:
             by_rank = list_schedule(self.space.compiled, device, self.space.priorities[0])
             plain = self._best_order(device, [by_rank, walked.order])
@@ -254,9 +261,9 @@ class Rollouts:
         of_unit = np.minimum((self.graph.place * rounds).astype(np.int32), rounds - 1)
         return round_priority(self.space, of_unit[self.space.problem.unit_of])
 
-    def decode(self, aim: Aim, margin: float | None = None) -> Decoded:
+    def decode(self, aim: Aim, margin: float | None = None, deadline: float = np.inf) -> Decoded:
         """The policy's first choice under one aim, simulated."""
-        return self.finish(aim, self.walk(aim, margin=margin))
+        return self.finish(aim, self.walk(aim, margin=margin), deadline)
 
     def noise(self, rng: np.random.Generator, temperature: float) -> SingleArray:
         """Gumbel noise that makes the best score a draw from the softmax. [U, D]"""
@@ -271,14 +278,14 @@ class Rollouts:
         found: list[Decoded] = []
         for aim in self.aims[:most]:
             if not found or now() < deadline:
-                found += self.widened(aim)
+                found += self.widened(aim, deadline)
         return sorted(found, key=lambda decoded: decoded.score)
 
-    def widened(self, aim: Aim) -> list[Decoded]:
+    def widened(self, aim: Aim, deadline: float = np.inf) -> list[Decoded]:
         """First choices under one aim with wider and wider margins, until one fits the memory."""
         found: list[Decoded] = []
         for margin in self.margins:
-            found.append(self.decode(aim, margin))
+            found.append(self.decode(aim, margin, deadline))
             if found[-1].fits:
                 break
         return found

@@ -19,21 +19,8 @@ from gnnplace.profiling.profiler import profile
 from gnnplace.tracing import capture
 from tests.execution.programs import cpu_cluster, random_placement
 from tests.execution.training import optimizers
+from tests.execution.training.small import LOSS, batches, net
 from tests.execution.training.test_own_step import same
-from tests.execution.training.test_training_step import LOSS, batches, net, placed
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_left():
-    torch.set_num_threads(1)
-    yield
-    gc.collect()
-    assert psutil.Process().children(recursive=True) == []
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return placed(net())
 
 
 def compiled(model, problem, optimizer, **options):

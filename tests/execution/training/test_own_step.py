@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
-import psutil
 import pytest
 import torch
 from torch import nn, optim
@@ -13,7 +10,7 @@ import gnnplace
 from gnnplace.errors import UnsupportedError
 from gnnplace.execution.training.torch_optimizers import captured_method
 from tests.execution.training import optimizers
-from tests.execution.training.test_training_step import LOSS, batches, net, placed
+from tests.execution.training.small import LOSS, batches, net
 
 
 def two_groups(parameters):
@@ -41,19 +38,6 @@ MAKERS = {
 }
 ALWAYS = ("SGD, Nesterov", "Adafactor", "RMSprop, two groups", "NAdam", "Lion")
 """Those that are tried in every run: each keeps its state in another way."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_left():
-    torch.set_num_threads(1)
-    yield
-    gc.collect()
-    assert psutil.Process().children(recursive=True) == []
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return placed(net())
 
 
 def plainly(model, optimizer, given):

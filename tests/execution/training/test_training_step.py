@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
 import signal
 from dataclasses import replace
@@ -26,71 +25,10 @@ from gnnplace.execution.training.training_step import TrainingStep
 from gnnplace.placement import write_placement
 from gnnplace.profiling.profiler import profile
 from gnnplace.tracing import capture
-from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.zoo import Workload
 from tests.execution.programs import cpu_cluster, random_placement
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    torch.set_num_threads(1)
-    yield
-    gc.collect()
-    assert psutil.Process().children(recursive=True) == []
-
-
-class Net(nn.Module):
-    """Embedding tied to the head, batch norm, a buffer that nobody reads."""
-
-    def __init__(self, dropout=0.0):
-        super().__init__()
-        self.embedding = nn.Embedding(11, 8)
-        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(8, 11, bias=False)
-        self.head.weight = self.embedding.weight
-        self.register_buffer("unread", torch.arange(3.0))
-
-    def forward(self, words):
-        h = self.embedding(words)
-        h = torch.relu(self.left(h)) + torch.tanh(self.dropout(self.right(h)))
-        return self.head(self.norm(h))
-
-
-def net(dropout=0.0):
-    torch.manual_seed(3)
-    return Net(dropout)
-
-
-def batches(count, seed=0, size=8):
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        (
-            torch.randint(11, (size,), generator=generator),
-            torch.randint(11, (size,), generator=generator),
-        )
-        for _ in range(count)
-    ]
-
-
-LOSS = nn.functional.cross_entropy
-
-
-def placed(model, devices=2, microbatches=1, seed=0, optimizer="sgd"):
-    """A problem of the model and a random placement of its units."""
-    workload = Workload("Net", model, batches(1)[0], LOSS)
-    program = capture_workload(workload, microbatches, optimizer=optimizer)
-    bare = replace(program, initial={})  # its ops need not be measured
-    problem = profile(bare, cpu_cluster(devices), groups=30, microbatches=microbatches)
-    return problem, random_placement(problem, seed, shuffle=False)
-
-
-def compiled(model, optimizer, devices=2, microbatches=1, seed=0, **options):
-    problem, placement = placed(model, devices, microbatches, seed)
-    options = {"timeout": 30.0, "loss": LOSS} | options
-    return gnnplace.compile(model, placement, optimizer, problem=problem, **options)
+from tests.execution.training.small import LOSS, batches, compiled, net, placed
 
 
 def torch_losses(model, optimizer, given, schedule=lambda k: None, shares=1):
@@ -217,7 +155,7 @@ def test_other_parameters_can_be_loaded():
 def test_a_placement_file_says_it_all(tmp_path):
     """Micro-batches and grouping come from the file; nothing is measured."""
     model, path = net(), tmp_path / "placement.json"
-    problem, placement = placed(model, microbatches=2)
+    problem, placement = placed(microbatches=2)
     write_placement(path, placement, problem)
     data = path.read_text().replace('"format"', '"x-capture": {"groups": 30}, "format"', 1)
     path.write_text(data)
@@ -233,7 +171,7 @@ def test_a_placement_file_says_it_all(tmp_path):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_placement_made_with_another_optimizer_can_be_trained_with_any(tmp_path, name):
     model, path = net(), tmp_path / "placement.json"
-    problem, placement = placed(model)
+    problem, placement = placed()
     write_placement(path, placement, problem)
     about = '"x-capture": {"groups": 30, "optimizer": "sgd"}, "format"'
     path.write_text(path.read_text().replace('"format"', about, 1))
@@ -309,7 +247,7 @@ def hooked(optimizer):
 )
 def test_an_optimizer_that_cannot_be_placed_is_told(make, complaint):
     model = net()
-    problem, placement = placed(model)
+    problem, placement = placed()
     with pytest.raises(UnsupportedError, match=complaint):
         gnnplace.compile(
             model,
@@ -362,7 +300,7 @@ class Weighing(nn.Module):
 
 
 def test_a_loss_may_have_buffers_but_no_parameters():
-    model, (problem, placement) = net(), placed(net())
+    model, (problem, placement) = net(), placed()
     with pytest.raises(UnsupportedError, match="the loss has a parameter 'weight' of its own"):
         gnnplace.compile(
             model, placement, loss=Weighing(True), inputs=batches(1)[0], problem=problem

@@ -87,3 +87,15 @@ def test_noise_draws_other_placements():
 def test_after_the_deadline_one_aim_is_decoded():
     rollouts = rollouts_of()
     assert len(rollouts.greedy(time.perf_counter() - 1.0)) == 1
+
+
+def test_a_large_problem_that_is_late_keeps_the_decoders_own_order(monkeypatch):
+    rollouts = rollouts_of("layered", 1, ops=(60, 80), microbatches=(1,))
+    aim = next(aim for aim in rollouts.aims if rollouts.walk(aim).order is not None)
+    walked = rollouts.walk(aim)
+    in_time = rollouts.finish(aim, walked)
+    monkeypatch.setattr("gnnplace.policy.decode.rollouts.LARGE", 10)
+    late = rollouts.finish(aim, walked, deadline=0.0)
+    assert (late.order == walked.order).all()
+    device = rollouts.space.spread(late.unit_device)
+    assert late.score == rollouts.space.score(device, late.order) >= in_time.score

@@ -76,6 +76,7 @@ def test_opt_takes_the_maximum_that_it_took_then() -> None:
     assert model.config._attn_implementation == "of_2022"
 
 
+@pytest.mark.campaign
 def test_backward_of_a_published_step_is_within_a_tenth() -> None:
     entry = next(e for e in published()["steps"]["rows"] if e["model"] == "bert_large")
     program = captured(entry["model"], entry["batch"], entry["length"])
