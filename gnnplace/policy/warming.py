@@ -36,7 +36,7 @@ from gnnplace.search.annealing import anneal
 from gnnplace.search.chunk_search import ChunkSearch
 from gnnplace.search.clock import NO_BUDGET
 from gnnplace.search.found import Found
-from gnnplace.search.narrow_problem import LEAST_OPS, narrow_groups
+from gnnplace.search.narrow_problem import LEAST_TIGHT, narrow_groups
 from gnnplace.simulation.kernels import run_kernel
 from gnnplace.throughput.registry import make_throughput_placer
 
@@ -101,7 +101,7 @@ def _warm_all(names: list[str], large: bool, objective: str = TIME) -> None:
 
 
 def _is_large(num_ops: int | None) -> bool:
-    return num_ops is None or num_ops >= LEAST_OPS
+    return num_ops is None or num_ops >= LEAST_TIGHT
 
 
 def _made(name: str, objective: str) -> Placer:

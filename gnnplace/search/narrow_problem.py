@@ -6,10 +6,12 @@ are one unit. A unit whose forward ops are far apart, such as an embedding that 
 layer, is a segment of its own; so is, within a segment, each set of units that may be on other
 devices than the rest: pins and kinds that cannot run an op are borders.
 
-Worth it where the problem is large (``LEAST_OPS``) and groups lose little parallelism
-(``MOST_LOST``): their critical path is not much longer than that of the ops. It is 1.15 to 1.6
-times as long for transformers, whose layers have parallel ops that are not worth a transfer, and
-twice for unrolled grids and many branches, where no cut of the line leaves the wavefront free.
+Worth it where the problem is large (``LEAST_OPS``; with micro-batches and memory that matters
+``LEAST_TIGHT``: a search of single units finds little there, since what fits takes whole chunks)
+and groups lose little parallelism (``MOST_LOST``): their critical path is not much longer than
+that of the ops. It is 1.15 to 1.6 times as long for transformers, whose layers have parallel ops
+that are not worth a transfer, and twice for unrolled grids and many branches, where no cut of the
+line leaves the wavefront free.
 Complexity: as ``graph.narrow``, and one quotient.
 """
 
@@ -39,8 +41,8 @@ from gnnplace.simulation.compiled import least_times, tails
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 SEGMENTS = 96
-LEAST_OPS = 5_000  # a problem with fewer is placed whole
-FEWER = 0.5  # of the ops at most that may remain as groups
+LEAST_OPS, LEAST_TIGHT = 5_000, 1_000  # a problem with fewer is placed whole; tight: of memory
+FEWER, FEWER_TIGHT = 0.5, 0.7  # of the ops at most that may remain as groups
 MOST_LOST = 1.75  # critical path of the groups over that of the ops
 FAR = 3.0  # segments over which a unit's forward ops are far apart
 
@@ -77,10 +79,12 @@ def narrow_problem(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem |
 
 
 def _narrow_problem(space: SearchSpace, count: int) -> NarrowProblem | None:
-    if space.problem.num_ops < LEAST_OPS:
+    tight = space.problem.microbatches > 1 and space.memory_matters
+    if space.problem.num_ops < (LEAST_TIGHT if tight else LEAST_OPS):
         return None
     coarse = _unbundled(space, count)
-    small = coarse.problem.num_ops <= FEWER * space.problem.num_ops
+    share = FEWER_TIGHT if tight else FEWER
+    small = coarse.problem.num_ops <= share * space.problem.num_ops
     if not small or not coarse.problem.unit_allowed.any(axis=1).all():
         return None
     return _bundled(coarse) if parallelism_lost(space, coarse) <= MOST_LOST else None
