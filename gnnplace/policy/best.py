@@ -21,13 +21,14 @@ from gnnplace.placers.constructions import best_construction, run_member
 from gnnplace.search.annealing import Annealer
 from gnnplace.search.clock import NO_BUDGET, expired, now
 from gnnplace.search.found import better
-from gnnplace.search.narrow_problem import narrow_problem
+from gnnplace.search.narrow_problem import searched_alone
 from gnnplace.search.repair import repair
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
     from gnnplace.policy.search.anytime import Anytime
     from gnnplace.policy.search.beside import Beside
+    from gnnplace.policy.search.narrow_beside import NarrowBeside
 
 FIRST_DECODE = 4e-6  # seconds an op that the learned placer takes for its first answer
 SINGLE_SCHEDULES = ("single", "heft-contention", "heft", "etf", "expert", "m-topo")
@@ -47,7 +48,7 @@ class Best(Placer):
         self.learned = learned
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        on_groups = _has_time(space, deadline) and narrow_problem(space) is not None
+        on_groups = _has_time(space, deadline) and searched_alone(space)
         few = on_groups and deadline > NO_BUDGET
         best = best_construction(space, rng, deadline, SINGLE_SCHEDULES if few else None)
         if not _has_time(space, deadline):
@@ -70,7 +71,7 @@ class Best(Placer):
 def _by_turns(
     space: SearchSpace,
     local: Anytime,
-    groups: Beside,
+    groups: Beside | NarrowBeside,
     best: Found,
     rng: np.random.Generator,
     deadline: float,

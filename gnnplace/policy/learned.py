@@ -25,11 +25,12 @@ from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_poli
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
 from gnnplace.policy.search.beside import Beside
+from gnnplace.policy.search.narrow_beside import NarrowBeside
 from gnnplace.policy.stages.proposer import load_proposer
 from gnnplace.policy.stages.starts import with_proposals
 from gnnplace.search.clock import NO_BUDGET, expired, now
 from gnnplace.search.found import better
-from gnnplace.search.narrow_problem import narrow_problem
+from gnnplace.search.narrow_problem import narrow_problem, searched_alone
 
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
 STARTING = 3e-6  # seconds an op that the search takes before its first move
@@ -69,13 +70,8 @@ class LearnedPlacer(Placer):
         self.on_groups = on_groups
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        narrow = narrow_problem(space) if self.on_groups else None
-        if narrow is not None:
-            coarse = SearchSpace(narrow.problem)
-            seed = int(rng.integers(2**31))
-            propose = partial(with_proposals, load_proposer(), seed=seed)
-            search = NarrowSearch(space, narrow, coarse, (), rng, propose)
-            return self.search_groups(space, search, rng, deadline)
+        if self.on_groups and searched_alone(space):
+            return self.search_groups(space, _narrow_search(space, rng), rng, deadline)
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return first.found
@@ -86,9 +82,12 @@ class LearnedPlacer(Placer):
         state, what = local.state, f"{local.moves} moves, {local.cycles} cycles{groups.note}"
         return Found(state.best_device, state.best_order, f"{first.found.note}, then {what}")
 
-    def beside(self, space: SearchSpace, rng: np.random.Generator) -> Beside:
+    def beside(self, space: SearchSpace, rng: np.random.Generator) -> Beside | NarrowBeside:
         """A search on groups of ops, to take turns with that on ops."""
-        return Beside(space, self._local_search, rng.spawn(1)[0], open=self.on_groups)
+        own = rng.spawn(1)[0]
+        if self.on_groups and narrow_problem(space) is not None:
+            return NarrowBeside(partial(_narrow_search, space, own))
+        return Beside(space, self._local_search, own, open=self.on_groups)
 
     def _local_search(
         self, space: SearchSpace, rng: np.random.Generator, deadline: float
@@ -134,6 +133,14 @@ class LearnedPlacer(Placer):
         ranked = rollouts.greedy(until)
         passes = Passes(rollouts)
         return FirstChoice(rollouts, passes, passes.best(ranked, until), len(ranked))
+
+
+def _narrow_search(space: SearchSpace, rng: np.random.Generator) -> NarrowSearch:
+    """A search on narrow groups, from constructions and from what the network proposes."""
+    narrow = narrow_problem(space)
+    assert narrow is not None
+    propose = partial(with_proposals, load_proposer(), seed=int(rng.integers(2**31)))
+    return NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng, propose)
 
 
 @dataclass(frozen=True, eq=False)

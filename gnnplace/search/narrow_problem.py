@@ -78,6 +78,11 @@ def narrow_problem(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem |
     return known[count]
 
 
+def searched_alone(space: SearchSpace) -> bool:
+    """Whether narrow groups take all the time; on smaller problems ops have their turn too."""
+    return space.problem.num_ops >= LEAST_OPS and narrow_problem(space) is not None
+
+
 def _narrow_problem(space: SearchSpace, count: int) -> NarrowProblem | None:
     tight = space.problem.microbatches > 1 and space.memory_matters
     if space.problem.num_ops < (LEAST_TIGHT if tight else LEAST_OPS):
