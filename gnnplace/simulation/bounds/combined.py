@@ -1,6 +1,7 @@
 """Lower bounds on the step time: no placement of a problem can be below them.
 
-* **Critical path**: the longest path of least times, by ranks of copies (``copies``).
+* **Critical path**: the longest path of least times, by ranks of copies (``copies``), branches
+  being serial where they don't pay for transfers (``serial``).
 * **Work**: all work shared out over the devices (``work``).
 * **Windows** (after Fernandez and Bussell, 1973): ops that cannot start before ``a`` and leave at
   least ``b`` seconds of path after them do their work within step time - a - b.
@@ -8,7 +9,8 @@
 * **Fill**: what a pipeline cannot do yet, or no longer, at its ends (``fill``).
 * **Transfers**: neighbours are on one device or pay for a transfer (``transfers``).
 
-All but the last leave transfers out, except those that pins, kinds or memory force. The result is
+Heads and tails, on which all but work rest, know of transfers where branches are serial otherwise
+and where pins, kinds or memory force them; beyond that only the last sees them. The result is
 lowered by one part in 10^12, so that another order of summation cannot put a simulated step below
 it. Complexity: O(n D + n log n + edges), and what the files say of each bound.
 """
@@ -19,6 +21,7 @@ from dataclasses import asdict, dataclass
 
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.relaxation import Relaxation
+from gnnplace.simulation.bounds.serial import with_serial_runs
 from gnnplace.simulation.bounds.transfers import with_transfers
 
 ROUNDING = 1e-12
@@ -49,7 +52,7 @@ class LowerBounds:
 
 def lower_bounds(problem: Problem) -> LowerBounds:
     """All bounds of ``problem``."""
-    relaxation = Relaxation.of(problem)
+    relaxation = with_serial_runs(Relaxation.of(problem))
     values = relaxation.bounds()
     values["transfers"] = with_transfers(relaxation, max(values.values()))
     return LowerBounds(**{key: value * (1.0 - ROUNDING) for key, value in values.items()})

@@ -80,7 +80,7 @@ class Relaxation:
         return ancestors(self.copies, self.machines.part)
 
     @cached_property
-    def _apart(self) -> FloatArray:
+    def apart(self) -> FloatArray:
         """Seconds of transfers that no device left to both ends forces. [E]"""
         part = self.machines.part
         apart = self.machines.apart(part[self.copies.source], part[self.copies.target])
@@ -89,12 +89,12 @@ class Relaxation:
     @cached_property
     def head(self) -> FloatArray:
         """Least starts of copies by rank, in seconds. [n]"""
-        return starts(self.copies, self.work, self.least_head, self._inside, self._apart)
+        return starts(self.copies, self.work, self.least_head, self._inside, self.apart)
 
     @cached_property
     def tail(self) -> FloatArray:
         """Least times after the finish of copies, by rank from last, in seconds. [n]"""
-        args = self.copies, self.work, self.least_tail, turned(self._inside), self._apart
+        args = self.copies, self.work, self.least_tail, turned(self._inside), self.apart
         return starts(*args, reverse=True)
 
     @cached_property
