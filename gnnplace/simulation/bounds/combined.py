@@ -7,10 +7,11 @@
   least ``b`` seconds of path after them do their work within step time - a - b.
 * **Units**: a unit is on one device, one op after the other (``one_machine``).
 * **Fill**: what a pipeline cannot do yet, or no longer, at its ends (``fill``).
+* **Runs**: short runs on one device need many transfers, long ones keep later copies (``runs``).
 * **Transfers**: neighbours are on one device or pay for a transfer (``transfers``).
 
 Heads and tails, on which all but work rest, know of transfers where branches are serial otherwise
-and where pins, kinds or memory force them; beyond that only the last sees them. The result is
+and where pins, kinds or memory force them; beyond that only the last two see them. The result is
 lowered by one part in 10^12, so that another order of summation cannot put a simulated step below
 it. Complexity: O(n D + n log n + edges), and what the files say of each bound.
 """
@@ -21,6 +22,7 @@ from dataclasses import asdict, dataclass
 
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.relaxation import Relaxation
+from gnnplace.simulation.bounds.runs import by_runs
 from gnnplace.simulation.bounds.serial import with_serial_runs
 from gnnplace.simulation.bounds.transfers import with_transfers
 
@@ -36,6 +38,7 @@ class LowerBounds:
     windows: float = 0.0
     units: float = 0.0
     fill: float = 0.0
+    runs: float = 0.0
     transfers: float = 0.0
 
     @property
@@ -54,6 +57,7 @@ def lower_bounds(problem: Problem) -> LowerBounds:
     """All bounds of ``problem``."""
     relaxation = with_serial_runs(Relaxation.of(problem))
     values = relaxation.bounds()
+    values["runs"] = by_runs(relaxation)
     values["transfers"] = with_transfers(relaxation, max(values.values()))
     return LowerBounds(**{key: value * (1.0 - ROUNDING) for key, value in values.items()})
 
