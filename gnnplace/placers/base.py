@@ -20,7 +20,7 @@ from gnnplace.simulation import Simulation, finished_placement, lower_bounds
 from gnnplace.simulation.bounds import LowerBounds
 
 IntArray = NDArray[np.int32]
-FINISHING = 5e-6  # seconds an op that bounds and the checked placement take after a search
+FINISHING = 1e-5  # seconds an op that bounds and the checked placement take after a search
 
 
 @dataclass(frozen=True, eq=False)
