@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph.jit import kernel
+from gnnplace.simulation.bounds.paths import path_through
 from gnnplace.simulation.bounds.relaxation import Relaxation
 from gnnplace.simulation.bounds.serial import with_serial_runs
 
@@ -79,26 +80,12 @@ def by_runs(relaxation: Relaxation) -> float:
 
 
 def critical(relaxation: Relaxation, count: int) -> IntArray:
-    """A path of groups of ``count`` copies each, back and forth from where it is longest. [p]"""
-    copies, begin = relaxation.copies, relaxation.copies.begin[:-1]
+    """A longest path of groups of ``count`` copies each. [p]"""
+    copies, first = relaxation.copies, relaxation.copies.begin[:-1]
     every = copies.count == count
-    edge = copies.full & every[copies.source] & every[copies.target]
-    source, target = copies.source[edge], copies.target[edge]
-    head, tail = relaxation.head[begin] + relaxation.work, relaxation.tail[begin] + relaxation.work
-    middle = int(np.where(every, head + tail - relaxation.work, -1.0).argmax())
-    back = _walk(middle, target, source, head)
-    return np.array([*back[::-1], middle, *_walk(middle, source, target, tail)], dtype=np.int32)
-
-
-def _walk(start: int, near: IntArray, far: IntArray, value: FloatArray) -> list[int]:
-    """Groups after ``start``, each the one of the largest value that an edge leads to."""
-    ascending = np.lexsort((value[far], near))
-    after = np.full(len(value), -1)
-    after[near[ascending]] = far[ascending]  # Of all that a group leads to the last stays.
-    found = [start]
-    while after[found[-1]] >= 0:
-        found.append(int(after[found[-1]]))
-    return found[1:]
+    length = relaxation.head[first] + relaxation.work + relaxation.tail[first]
+    allowed = copies.full & every[copies.source] & every[copies.target]
+    return path_through(relaxation, int(np.where(every, length, -1.0).argmax()), allowed)
 
 
 def _assumed(relaxation: Relaxation, path: IntArray, low: float, high: float) -> Interval:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.bounds.relaxation import Relaxation
-from gnnplace.simulation.bounds.runs import by_runs, critical
+from gnnplace.simulation.bounds.runs import by_runs
 from gnnplace.simulation.bounds.serial import with_serial_runs
 from tests.random_problems import random_order, seeds
 from tests.simulation.bounds.test_combined import line
@@ -75,15 +75,3 @@ def test_it_is_not_above_any_placement(seed, microbatches, num_devices):
         device = unit_device[problem.unit_of].astype(np.int32)
         order = simulator.complete(device) if rng.random() < 0.7 else random_order(problem, rng)
         assert bound <= simulator.step_time(device, order) * (1 + 1e-9)
-
-
-@settings(max_examples=50, deadline=None)
-@given(seed=seeds, microbatches=st.integers(2, 4))
-def test_the_path_goes_along_edges_of_groups_with_all_copies(seed, microbatches):
-    problem = woven(np.random.default_rng(seed), 9, 2, microbatches)
-    here = relaxation(problem)
-    path = critical(here, microbatches)
-    copies = here.copies
-    edges = set(zip(copies.source.tolist(), copies.target.tolist(), strict=True))
-    assert (copies.count[path] == microbatches).all()
-    assert all(pair in edges for pair in zip(path[:-1].tolist(), path[1:].tolist(), strict=True))

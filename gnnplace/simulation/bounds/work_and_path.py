@@ -1,0 +1,73 @@
+"""Work and a path together: what is on few fast devices is not all of a path, M times.
+
+Where kinds of devices are mixed, the longest path takes the fast ones for all of its ops, and work
+is shared out as if no path waited for slow ones. Both need the same devices: for weights ``w`` of
+devices and ``v`` of a path that are not negative and sum to 1,
+
+    step >= sum over parts of min over devices d of w[d] W[part, d] + v P[part, d],
+
+with ``W`` the seconds of all copies of a part and ``P`` those that it adds to the path: a copy of
+each group of the path, and all copies of one of them, which are one after the other. For the step
+is not below the load of a device nor below the path, hence not below their weighted mean, and a
+part is on one device. It is the dual of sharing work out over devices so that neither a load nor
+the path is longer than the step. The weights come from multiplicative updates, as those of
+``work`` do, and every iterate is a bound. Devices of one column are alike.
+
+The path is the longest by least times. Complexity: O(parts x columns) an update; with one column
+the two bounds say all of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.simulation.bounds.paths import path_through
+from gnnplace.simulation.bounds.relaxation import Relaxation
+from gnnplace.simulation.bounds.work import RATE, SLOWER, UPDATES
+
+FloatArray = NDArray[np.float64]
+
+
+def work_and_path(relaxation: Relaxation) -> float:
+    """The bound in seconds; 0 where all devices are alike."""
+    counts = relaxation.machines.counts
+    if len(counts) < 2:
+        return 0.0
+    return priced(relaxation.part_columns, on_path(relaxation), counts)
+
+
+def on_path(relaxation: Relaxation) -> FloatArray:
+    """Seconds that each part adds to the longest path, by columns; 0 where not allowed. [P, K]"""
+    copies = relaxation.copies
+    first, count = copies.begin[:-1], copies.count
+    length = relaxation.head[first] + count * relaxation.work + relaxation.tail[first]
+    middle = int(length.argmax())
+    path = path_through(relaxation, middle, copies.full)
+    times = np.where(path == middle, count[middle], 1)[:, None] * relaxation.columns[path]
+    result = np.zeros_like(relaxation.part_columns)
+    np.add.at(result, relaxation.machines.part[path], np.where(np.isfinite(times), times, 0.0))
+    return result
+
+
+def priced(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:
+    """The best bound in seconds of all iterates.
+
+    Args:
+        work: seconds of each part on devices of each column, inf where not allowed. [P, K]
+        path: seconds that it adds to the path there. [P, K]
+        counts: devices of each column. [K]
+    """
+    rows, best, rate = np.arange(len(work)), 0.0, RATE
+    weight, shared = np.full(len(counts), 0.5 / counts.sum()), 0.5
+    for _ in range(UPDATES):
+        cost = work * weight + path * shared
+        chosen = cost.argmin(axis=1)
+        best = max(best, float(cost[rows, chosen].sum()))
+        load = np.bincount(chosen, work[rows, chosen], len(counts)) / counts
+        length = float(path[rows, chosen].sum())
+        most = max(float(load.max()), length, 1e-300)
+        weight, shared = weight * np.exp(rate * load / most), shared * np.exp(rate * length / most)
+        scale = float((weight * counts).sum()) + shared
+        weight, shared, rate = weight / scale, shared / scale, rate * SLOWER
+    return best
