@@ -36,7 +36,7 @@ from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
 from gnnplace.search.coarse_problem import CoarseProblem, first_copy, grouped
 from gnnplace.search.space import SearchSpace
 from gnnplace.search.space_kernels import follow_forward
-from gnnplace.simulation.compiled import least_times, tails
+from gnnplace.simulation.compiled import longest_path
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -211,9 +211,4 @@ def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> NDArray[n
 
 def parallelism_lost(space: SearchSpace, coarse: CoarseProblem) -> float:
     """Critical path of the groups over that of the ops, transfers free."""
-    return _longest_path(coarse.problem) / max(_longest_path(space.problem), 1e-300)
-
-
-def _longest_path(problem: Problem) -> float:
-    """Seconds of the longest path of least times, transfers free."""
-    return float((tails(problem) + least_times(problem)).max())
+    return longest_path(coarse.problem) / max(longest_path(space.problem), 1e-300)
