@@ -71,7 +71,7 @@ class LearnedPlacer(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         if self.on_groups and searched_alone(space):
-            return self.search_groups(space, _narrow_search(space, rng), rng, deadline)
+            return self.search_groups(space, self.narrow_search(space, rng), rng, deadline)
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return first.found
@@ -86,7 +86,7 @@ class LearnedPlacer(Placer):
         """A search on groups of ops, to take turns with that on ops."""
         own = rng.spawn(1)[0]
         if self.on_groups and narrow_problem(space) is not None:
-            return NarrowBeside(partial(_narrow_search, space, own))
+            return NarrowBeside(partial(self.narrow_search, space, own))
         return Beside(space, self._local_search, own, open=self.on_groups)
 
     def _local_search(
@@ -95,6 +95,13 @@ class LearnedPlacer(Placer):
         """A search from the first choice; None where there is no time for it."""
         first = self.first_choice(space, deadline)
         return first.search(rng) if first.search_has_time(deadline) else None
+
+    def narrow_search(self, space: SearchSpace, rng: np.random.Generator) -> NarrowSearch:
+        """A search on narrow groups, from constructions and from what the network proposes."""
+        narrow = narrow_problem(space)
+        assert narrow is not None
+        propose = partial(with_proposals, load_proposer(), seed=int(rng.integers(2**31)))
+        return NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng, propose)
 
     def search_groups(
         self, space: SearchSpace, groups: NarrowSearch, rng: np.random.Generator, deadline: float
@@ -133,14 +140,6 @@ class LearnedPlacer(Placer):
         ranked = rollouts.greedy(until)
         passes = Passes(rollouts)
         return FirstChoice(rollouts, passes, passes.best(ranked, until), len(ranked))
-
-
-def _narrow_search(space: SearchSpace, rng: np.random.Generator) -> NarrowSearch:
-    """A search on narrow groups, from constructions and from what the network proposes."""
-    narrow = narrow_problem(space)
-    assert narrow is not None
-    propose = partial(with_proposals, load_proposer(), seed=int(rng.integers(2**31)))
-    return NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng, propose)
 
 
 @dataclass(frozen=True, eq=False)
