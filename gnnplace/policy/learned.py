@@ -31,8 +31,10 @@ from gnnplace.policy.stages.starts import with_proposals
 from gnnplace.search.clock import NO_BUDGET, expired, now
 from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem, searched_alone
+from gnnplace.search.orders import LARGE
 
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
+GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
 STARTING = 3e-6  # seconds an op that the search takes before its first move
 
 
@@ -70,7 +72,7 @@ class LearnedPlacer(Placer):
         self.on_groups = on_groups
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        if self.on_groups and searched_alone(space):
+        if self.on_groups and not too_late(space, deadline) and searched_alone(space):
             return self.search_groups(space, self.narrow_search(space, rng), rng, deadline)
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
@@ -140,6 +142,12 @@ class LearnedPlacer(Placer):
         ranked = rollouts.greedy(until)
         passes = Passes(rollouts)
         return FirstChoice(rollouts, passes, passes.best(ranked, until), len(ranked))
+
+
+def too_late(space: SearchSpace, deadline: float) -> bool:
+    """Whether a large graph's groups cannot be made until the deadline; never without one."""
+    ops = space.problem.num_ops
+    return deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
 
 
 @dataclass(frozen=True, eq=False)
