@@ -8,7 +8,7 @@ with (``search.in_flight``). What it finds is expanded: an op goes where its gro
 scheduling of the whole graph starts from the groups' order, and justification follows. The best
 expanded placement counts. A lap of the search has a fixed number of moves, and only the ends of
 laps are expanded, so that a larger budget is never worse. With budget 0 the search has one lap for
-each of its members.
+each of its members, and one more from the best state.
 Where narrow groups are not worth it (a small graph, or a grid), this is ``coarse-annealing``.
 Coarse to fine is multilevel refinement (Karypis and Kumar, 1998), cyclic chunks are those of
 Narayanan et al. (2021).
@@ -153,8 +153,8 @@ class NarrowSearch:
         self._expand()
 
     def first_round(self) -> None:
-        """A lap of each member, expanded at the end alone."""
-        for _ in self.chunks.members:
+        """A lap of each member and one more from the best state, expanded at the end alone."""
+        for _ in range(len(self.chunks.members) + 1):
             self.chunks.run_lap()
         self._expand()
 
@@ -194,8 +194,7 @@ class Expansion:
             order = timed_list_schedule(space.compiled, device, by, finish, limit)
             if not finish.max() <= limit:
                 break
-            if finish.max() <= self.score:
-                self._keep(device, order)
+            self._keep(device, order)
         return now() - begin
 
     def _keep(self, device: IntArray, order: IntArray) -> None:
