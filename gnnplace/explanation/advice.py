@@ -111,17 +111,19 @@ def advise(
     space = SearchSpace(problem)
     return Advice(
         tuple(name for name, own in zip(names, used, strict=True) if own),
-        _single(problem),
+        _single(space),
         tuple(_idle(space, result.simulation, used, max_devices, deadline)),
         tuple(sorted(_tries(problem, result, placer, deadline), key=lambda one: one.step_time)),
         result.step_time,
     )
 
 
-def _single(problem: Problem) -> float | None:
+def _single(space: SearchSpace) -> float | None:
     """Seconds on one device, whatever is pinned and forbidden."""
-    free = np.full(problem.num_ops, -1, dtype=np.int32)
-    space = SearchSpace(replace(problem, pin=free, forbid=None))
+    problem = space.problem
+    if problem.forbid is not None or (problem.pin >= 0).any():
+        free = np.full(problem.num_ops, -1, dtype=np.int32)
+        space = SearchSpace(replace(problem, pin=free, forbid=None))
     try:
         space.check_possible()
     except GnnplaceError:
