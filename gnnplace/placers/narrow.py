@@ -131,9 +131,8 @@ class NarrowSearch:
     @property
     def fits(self) -> bool:
         """Whether the best placement runs within all memory."""
-        return self.expansion.score <= self.expansion.space.simulator.step_time(
-            *self.expansion.best
-        )
+        space = self.expansion.space
+        return not space.memory_matters or space.simulator.excess(*self.expansion.best)[1] <= 0
 
     @property
     def stale(self) -> bool:

@@ -31,6 +31,7 @@ from gnnplace.search.lean import lean
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled, compile_problem, longest_path
 from gnnplace.simulation.justification import reversed_problem
+from gnnplace.simulation.kernels import ROUNDING
 
 IntArray = NDArray[np.int32]
 WORTH = 0.75  # score of a start with fewer in flight over the seconds of that with all
@@ -140,7 +141,7 @@ def fewer_in_flight(
         return best
     first = best[1][0]
     seconds = space.simulator.step_time(space.spread(first.unit_device), first.order)
-    if first.score <= seconds:
+    if first.score <= seconds * (1.0 + ROUNDING):
         return best
     limit = WORTH * seconds
     for most in TRIED:
