@@ -21,9 +21,10 @@ from gnnplace.costs.floors import EAGER
 from gnnplace.errors import GnnplaceError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import Result
+from gnnplace.placers.single import Single
 from gnnplace.policy.placing import place
 from gnnplace.problem import UPDATE, Problem
-from gnnplace.search.clock import now
+from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import Simulation
 
@@ -110,21 +111,27 @@ def advise(
     space = SearchSpace(problem)
     return Advice(
         tuple(name for name, own in zip(names, used, strict=True) if own),
-        _single(problem),
+        _single(space),
         tuple(_idle(space, result.simulation, used, max_devices, deadline)),
         tuple(sorted(_tries(problem, result, placer, deadline), key=lambda one: one.step_time)),
         result.step_time,
     )
 
 
-def _single(problem: Problem) -> float | None:
+def _single(space: SearchSpace) -> float | None:
     """Seconds on one device, whatever is pinned and forbidden."""
-    free = np.full(problem.num_ops, -1, dtype=np.int32)
+    problem = space.problem
+    if problem.forbid is not None or (problem.pin >= 0).any():
+        free = np.full(problem.num_ops, -1, dtype=np.int32)
+        space = SearchSpace(replace(problem, pin=free, forbid=None))
     try:
-        found = place(replace(problem, pin=free, forbid=None), placer="single")
-        return found.step_time if len(np.unique(found.placement.device)) == 1 else None
+        space.check_possible()
     except GnnplaceError:
         return None
+    found = Single().search(space, np.random.default_rng(0), NO_BUDGET)
+    seconds, excess = space.simulator.excess(found.device, found.order)
+    alone = len(np.unique(found.device)) == 1 and excess <= 0 and np.isfinite(seconds)
+    return seconds if alone else None
 
 
 def _idle(

@@ -14,13 +14,16 @@ from gnnplace.placement import Placement, faults
 from gnnplace.problem import Problem
 from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.found import Found as Found
+from gnnplace.search.orders import LARGE
 from gnnplace.search.repair import repair
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import Simulation, finished_placement, lower_bounds
-from gnnplace.simulation.bounds import LowerBounds
+from gnnplace.simulation.bounds import LowerBounds, quick_bounds
 
 IntArray = NDArray[np.int32]
 FINISHING = 1e-5  # seconds an op that bounds and the checked placement take after a search
+BOUNDING = 6.0  # seconds of all bounds over those of the checked placement, on a large graph
+QUICK = "quick bounds alone, for want of time"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +36,9 @@ class Result:
         seconds: what finding it took.
         peak_memory: bytes of each device. [D]
         note: who found it, or what was given up, in a few words.
-        bound_by: which of the bounds the lower bound is; "proof" is a placer's own.
+        bound_by: which of the bounds the lower bound is; "proof" is a placer's own. Of a large
+            graph only the quick ones are looked for where the budget has no room for the others,
+            and this says so.
     """
 
     placement: Placement
@@ -117,8 +122,9 @@ class Placer(ABC):
         space = space or SearchSpace(problem)
         space.check_possible()
         deadline = begin + _searching(budget, problem) if budget > 0 else NO_BUDGET
+        until = begin + budget if budget > 0 else np.inf
         found = self.search(space, np.random.default_rng(seed), deadline)
-        return self._result(space, self._repaired(space, found), begin, seed)
+        return self._result(space, self._repaired(space, found), begin, until, seed)
 
     def _repaired(self, space: SearchSpace, found: Found) -> Found:
         """What was found, with devices within their memory where that can be had."""
@@ -128,12 +134,26 @@ class Placer(ABC):
     def _bounds(self, space: SearchSpace) -> LowerBounds:
         return lower_bounds(space.problem)
 
-    def _result(self, space: SearchSpace, found: Found, begin: float, seed: int) -> Result:
+    def _too_late_for_bounds(self, space: SearchSpace, checked: float, until: float) -> bool:
+        """Whether all bounds of a large graph would be found after ``until``.
+
+        Args:
+            space: the problem's.
+            checked: seconds that the placement's simulation took, by which they are estimated.
+            until: what ``now`` says at the end of the budget.
+        """
+        return space.problem.num_ops > LARGE and now() + BOUNDING * checked > until
+
+    def _result(
+        self, space: SearchSpace, found: Found, begin: float, until: float, seed: int
+    ) -> Result:
+        checking = now()
         simulation = space.simulator.run(found.device, found.order)
         if not simulation.feasible:
             why = (faults(space.problem, found.device) or list(simulation.faults))[0]
             raise InfeasibleError(f"placer {self.name!r} found no feasible placement: {why}")
-        bounds = self._bounds(space)
+        late = self._too_late_for_bounds(space, now() - checking, until)
+        bounds = quick_bounds(space.problem, space.compiled) if late else self._bounds(space)
         bound = min(max(bounds.best, found.bound), simulation.step_time)
         seconds = now() - begin
         placement = finished_placement(
@@ -147,6 +167,7 @@ class Placer(ABC):
             seed=seed,
         )
         by = bounds.binding if bounds.best >= found.bound else "proof"
+        by += f"; {QUICK}" if late else ""
         return Result(
             placement, simulation, simulation.step_time, bound, seconds, self.name, found.note, by
         )

@@ -3,7 +3,9 @@
 Without a budget each runs whole. With one they run cheapest first: ``contiguous`` and
 ``interleaved`` once without moving cuts, and again as they are at the end where the graph is small.
 Those whose turn comes after the deadline are left out, and the note names them. The first always
-runs. Memory is repaired last then, the least excess first, where a placement that does not fit yet
+runs. Of a large graph the second does too, since the first is one device and takes next to nothing
+there, and others are left out as well that would not be back in time, by what those before them
+took. Memory is repaired last then, the least excess first, where a placement that does not fit yet
 would be quicker than the best that does: repairs take longer than constructions.
 Complexity: the sum of the members'.
 """
@@ -28,13 +30,13 @@ from gnnplace.placers.round_robin import RoundRobin
 from gnnplace.placers.row import Row, Speed
 from gnnplace.placers.single import Single
 from gnnplace.search.annealing import anneal
-from gnnplace.search.clock import NO_BUDGET, expired
+from gnnplace.search.clock import NO_BUDGET, expired, now
+from gnnplace.search.orders import LARGE
 from gnnplace.search.repair import repair
 from gnnplace.search.space import SearchSpace
 
 REPAIRED, REPAIRING = 8, 150_000  # placements, and ops simulated for each, where there is a budget
 WHOLE = 1_000  # ops above which the whole variants are left out, where there is a budget
-LARGE = 200_000  # ops above which two members run in any case
 CONSTRUCTIONS = (
     # Milliseconds on 1,000 ops and 8 devices: cheaper ones run first where time is short.
     Row("single", Single, Speed.CONSTRUCTION, 1, executed=True),
@@ -55,6 +57,7 @@ CONSTRUCTIONS = (
     Row("m-topo", MTopo, Speed.CONSTRUCTION, 9),
     Row("min-cut", MinCut, Speed.CONSTRUCTION, 4),
 )
+COSTS = {row.name: row.cost for row in CONSTRUCTIONS}
 
 
 def cheapest_first(num_ops: int) -> list[Callable[[], Placer]]:
@@ -108,21 +111,20 @@ def _best_in_time(
 ) -> Found:
     found: list[Found] = []
     missed: list[str] = []
+    large, rate = space.problem.num_ops > LARGE, 0.0
     for member in (make() for make in cheapest_first(space.problem.num_ops)):
         if names is not None and member.name not in names:
             continue
-        if len(found) >= _at_least(space) and expired(deadline):
+        begin = now() if large else 0.0
+        late = begin + rate * COSTS[member.name] > deadline if large else expired(deadline)
+        if len(found) >= (2 if large else 1) and late:
             missed.append(member.name)
             continue
         one = _searched(member, space, rng, deadline)
         found += [one] if one is not None else []
+        rate = max(rate, (now() - begin) / COSTS[member.name]) if large else 0.0
     best = _best_repaired(space, found, deadline)
     return Found(best.device, best.order, best.note + _left_out(missed))
-
-
-def _at_least(space: SearchSpace) -> int:
-    """Members that run however late it is: bounds of large graphs take longer than a second one."""
-    return 1 if space.problem.num_ops <= LARGE else 2
 
 
 def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> Found:

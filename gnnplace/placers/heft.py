@@ -110,6 +110,8 @@ def heft_kernel(
                     source = Index(device[producer[compiled.input_tensor[j]]])
                     restore(links, tried, channel_free, source, target)
             cost = extra + compiled.times[op, d]
+            if best_device >= 0 and ready + cost + sending >= least:
+                continue  # The earliest gap is no earlier than the inputs are.
             at, place, slot = earliest_gap(gaps, d, ready, cost)
             if at + cost + sending < least or best_device < 0:
                 least, best_device = at + cost + sending, d

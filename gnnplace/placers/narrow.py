@@ -8,7 +8,7 @@ with (``search.in_flight``). What it finds is expanded: an op goes where its gro
 scheduling of the whole graph starts from the groups' order, and justification follows. The best
 expanded placement counts. A lap of the search has a fixed number of moves, and only the ends of
 laps are expanded, so that a larger budget is never worse. With budget 0 the search has one lap for
-each of its members.
+each of its members, and one more from the best state.
 Where narrow groups are not worth it (a small graph, or a grid), this is ``coarse-annealing``.
 Coarse to fine is multilevel refinement (Karypis and Kumar, 1998), cyclic chunks are those of
 Narayanan et al. (2021).
@@ -30,15 +30,17 @@ from gnnplace.search.clock import NO_BUDGET, now
 from gnnplace.search.in_flight import fewer_in_flight
 from gnnplace.search.narrow_problem import NarrowProblem, narrow_problem
 from gnnplace.search.space import SearchSpace
-from gnnplace.simulation.justification import justify
-from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.list_scheduling import timed_list_schedule
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 ROUNDS = (1, 2, 3, 4, 6, 8)
 KEPT = 6  # starts that the search begins rounds from
 EXPANDED = 2  # starts that are expanded at once
+JUSTIFIED = 2  # times that the order of an expanded state is justified
+HOPEFUL = 1.04  # seconds over the best so far, for each justification to come; else it is given up
 SETTLED = 2  # starts whose units that stand alone are moved to their best devices
+AGAIN = 4  # starts that are scheduled in another order as well
 OUTCLASSED = 1.2  # seconds of a start over the best, above which it is none
 PATIENT = 24  # laps without a gain before which no search is stale
 WORTH = 0.999  # coarse seconds over those expanded last, above which a lap is not expanded
@@ -127,6 +129,12 @@ class NarrowSearch:
         return Found(*self.expansion.best, note)
 
     @property
+    def fits(self) -> bool:
+        """Whether the best placement runs within all memory."""
+        space = self.expansion.space
+        return not space.memory_matters or space.simulator.excess(*self.expansion.best)[1] <= 0
+
+    @property
     def stale(self) -> bool:
         """Whether the later half of the laps, and not too few, found nothing."""
         since = self.chunks.lap - self.last_gain
@@ -144,8 +152,8 @@ class NarrowSearch:
         self._expand()
 
     def first_round(self) -> None:
-        """A lap of each member, expanded at the end alone."""
-        for _ in self.chunks.members:
+        """A lap of each member and one more from the best state, expanded at the end alone."""
+        for _ in range(len(self.chunks.members) + 1):
             self.chunks.run_lap()
         self._expand()
 
@@ -174,16 +182,25 @@ class Expansion:
         space, narrow = self.space, self.narrow
         device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(np.int32)
         own = narrow.fine_order(space.problem, start.order)
-        priority = np.empty(len(own))
+        self._keep(device, own)
+        priority, finish, far = (np.empty(len(own)) for _ in range(3))
         priority[own] = -np.arange(len(own), dtype=np.float64)
-        listed = list_schedule(space.compiled, device, priority)
-        once = justify(space.compiled, space.reversed, device, listed)
-        twice = justify(space.compiled, space.reversed, device, once)
-        for order in (own, listed, once, twice):
-            score = space.score(device, order, self.score)
-            if score < self.score:
-                self.score, self.best = score, (device, order)
+        for k in range(1 + JUSTIFIED):
+            limit = HOPEFUL ** (JUSTIFIED - k) * self.score
+            if k > 0:
+                timed_list_schedule(space.reversed, device, finish, far, np.inf)
+            by = far if k > 0 else priority
+            order = timed_list_schedule(space.compiled, device, by, finish, limit)
+            if not finish.max() <= limit:
+                break
+            self._keep(device, order)
         return now() - begin
+
+    def _keep(self, device: IntArray, order: IntArray) -> None:
+        """Keeps a placement if it is the best."""
+        score = self.space.score(device, order, self.score)
+        if score < self.score:
+            self.score, self.best = score, (device, order)
 
 
 def ranked_starts(
@@ -194,12 +211,30 @@ def ranked_starts(
     What is hopeless beside the best so far is left out.
     """
     priorities = first_priorities(space)
-    made: list[Start] = []
-    for unit_device in (*extra, *constructions(space, narrow)):
-        limit = min((one.score for one in made), default=np.inf)
-        made += scheduled(space, unit_device, priorities, OUTCLASSED * limit)
-    made.sort(key=lambda start: start.score)
+    made = best_first(space, (*extra, *constructions(space, narrow)))
     made[:SETTLED] = [_settled(space, narrow.loose, one, priorities) for one in made[:SETTLED]]
+    return sorted(made, key=lambda start: start.score)
+
+
+def best_first(
+    space: SearchSpace, devices: Iterable[IntArray], best: float = np.inf
+) -> list[Start]:
+    """States of these devices, the best first, in turns; of the first few in another order too.
+
+    Args:
+        space: the coarse problem's.
+        devices: devices of units. Each [U]
+        best: seconds of the best state so far; what is hopeless beside the best is left out.
+    """
+    one_by_one, turns = first_priorities(space)
+    made: list[Start] = []
+    for unit_device in devices:
+        limit = OUTCLASSED * min((one.score for one in made), default=best)
+        made += scheduled(space, unit_device, (turns,), limit)
+    made.sort(key=lambda start: start.score)
+    for k, start in enumerate(made[:AGAIN]):
+        other = scheduled(space, start.unit_device, (one_by_one,), start.score)
+        made[k] = min([start, *other], key=lambda one: one.score)
     return sorted(made, key=lambda start: start.score)
 
 
@@ -227,7 +262,8 @@ def scheduled(
         finish, far = np.empty(len(device)), np.empty(len(device))
         seconds, order = justified(*space.lean, device, priority, finish, far, limit)
         if seconds < np.inf:
-            found.append(Start(space.score(device, order), unit_device, far, order))
+            score = space.score(device, order) if space.memory_matters else seconds
+            found.append(Start(score, unit_device, far, order))
     return [min(found, key=lambda start: start.score)] if found else []
 
 

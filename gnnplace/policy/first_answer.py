@@ -31,9 +31,7 @@ from gnnplace.profiling.targets import read_on_cluster
 from gnnplace.search.found import Found
 from gnnplace.search.repair import repair
 from gnnplace.search.space import SearchSpace
-from gnnplace.simulation.bounds import LowerBounds
-from gnnplace.simulation.bounds.combined import ROUNDING
-from gnnplace.simulation.compiled import least_times
+from gnnplace.simulation.bounds import LowerBounds, quick_bounds
 
 REPAIRING = 20.0  # seconds that a repair may take
 
@@ -56,10 +54,8 @@ class Plain(Placer):
         return Found(*order, f"{best.note}, repaired")
 
     def _bounds(self, space: SearchSpace) -> LowerBounds:
-        """The critical path alone: the other bounds take seconds in Python."""
-        compiled = space.compiled
-        path = compiled.head + least_times(space.problem) + compiled.tail
-        return LowerBounds(critical_path=float(path.max()) * (1.0 - ROUNDING))
+        """The quick ones: the other bounds take seconds in Python."""
+        return quick_bounds(space.problem, space.compiled)
 
 
 @contextmanager

@@ -31,8 +31,10 @@ from gnnplace.policy.stages.starts import with_proposals
 from gnnplace.search.clock import NO_BUDGET, expired, now
 from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem, searched_alone
+from gnnplace.search.orders import LARGE
 
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
+GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
 STARTING = 3e-6  # seconds an op that the search takes before its first move
 
 
@@ -70,8 +72,8 @@ class LearnedPlacer(Placer):
         self.on_groups = on_groups
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        if self.on_groups and searched_alone(space):
-            return self.search_groups(space, _narrow_search(space, rng), rng, deadline)
+        if self.on_groups and not too_late(space, deadline) and searched_alone(space):
+            return self.search_groups(space, self.narrow_search(space, rng), rng, deadline)
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return first.found
@@ -86,7 +88,7 @@ class LearnedPlacer(Placer):
         """A search on groups of ops, to take turns with that on ops."""
         own = rng.spawn(1)[0]
         if self.on_groups and narrow_problem(space) is not None:
-            return NarrowBeside(partial(_narrow_search, space, own))
+            return NarrowBeside(partial(self.narrow_search, space, own))
         return Beside(space, self._local_search, own, open=self.on_groups)
 
     def _local_search(
@@ -95,6 +97,13 @@ class LearnedPlacer(Placer):
         """A search from the first choice; None where there is no time for it."""
         first = self.first_choice(space, deadline)
         return first.search(rng) if first.search_has_time(deadline) else None
+
+    def narrow_search(self, space: SearchSpace, rng: np.random.Generator) -> NarrowSearch:
+        """A search on narrow groups, from constructions and from what the network proposes."""
+        narrow = narrow_problem(space)
+        assert narrow is not None
+        propose = partial(with_proposals, load_proposer(), seed=int(rng.integers(2**31)))
+        return NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng, propose)
 
     def search_groups(
         self, space: SearchSpace, groups: NarrowSearch, rng: np.random.Generator, deadline: float
@@ -135,12 +144,10 @@ class LearnedPlacer(Placer):
         return FirstChoice(rollouts, passes, passes.best(ranked, until), len(ranked))
 
 
-def _narrow_search(space: SearchSpace, rng: np.random.Generator) -> NarrowSearch:
-    """A search on narrow groups, from constructions and from what the network proposes."""
-    narrow = narrow_problem(space)
-    assert narrow is not None
-    propose = partial(with_proposals, load_proposer(), seed=int(rng.integers(2**31)))
-    return NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng, propose)
+def too_late(space: SearchSpace, deadline: float) -> bool:
+    """Whether a large graph's groups cannot be made until the deadline; never without one."""
+    ops = space.problem.num_ops
+    return deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,15 +66,16 @@ def coarse_problem(problem: Problem, target: int) -> CoarseProblem | None:
     return CoarseProblem(coarse, group)
 
 
-def first_copy(problem: Problem) -> IntArray | None:
-    """For each op its copy in micro-batch 0; None if one has none. [n]"""
+def first_copy(problem: Problem, ops: IntArray | None = None) -> IntArray | None:
+    """For each op, or for each of ``ops``, its copy in micro-batch 0; None if one has none. [n]"""
+    ops = np.arange(problem.num_ops, dtype=np.int32) if ops is None else ops
     if problem.microbatches == 1:
-        return np.arange(problem.num_ops, dtype=np.int32)
+        return ops
     index = problem.graph.index
     names = problem.graph.names
     copies = [
-        index.get(f"{name.rpartition('#')[0]}#0", -1) if k else i
-        for i, (name, k) in enumerate(zip(names, problem.microbatch.tolist(), strict=True))
+        index.get(f"{names[i].rpartition('#')[0]}#0", -1) if k else i
+        for i, k in zip(ops.tolist(), problem.microbatch[ops].tolist(), strict=True)
     ]
     found = np.array(copies, dtype=np.int32)
     return None if (found < 0).any() or problem.microbatch[found].any() else found

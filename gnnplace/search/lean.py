@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
+from gnnplace.graph.jit import kernel
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled
 
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 MOST_OPS = 20_000
+WORD = 64  # ops whose bits are one number
 
 
 def lean(problem: Problem, compiled: Compiled) -> Compiled:
@@ -58,26 +60,44 @@ def _offset(counts: NDArray[np.int64]) -> IntArray:
 
 def needed(graph: ComputationGraph, unit: IntArray) -> BoolArray:
     """Whether each entry of ``graph.consumer`` must be kept, by the units of ops. [consumptions]"""
-    behind = _descendants(graph)
+    follow = graph.topological_order, graph.successor_offset, graph.successor
+    behind = np.zeros((graph.num_ops, graph.num_ops // WORD + 1), dtype=np.int64)
     kept = np.ones(len(graph.consumer), dtype=bool)
-    for k in range(graph.num_tensors):
-        low, high = graph.consumer_offset[k], graph.consumer_offset[k + 1]
-        source, consumers = int(graph.producer[k]), graph.consumer[low:high].tolist()
-        for i, op in enumerate(consumers):
-            if unit[op] == unit[source]:
-                others = [w for w in graph.successors(source).tolist() if w != op]
-            else:
-                others = [w for w in consumers if w != op and unit[w] == unit[op]]
-            kept[low + i] = not any(behind[w] >> op & 1 for w in others)
+    _mark_needed(*follow, graph.producer, graph.consumer_offset, graph.consumer, unit, behind, kept)
     return kept
 
 
-def _descendants(graph: ComputationGraph) -> list[int]:
-    """The ops that paths lead to from each op, as the bits of a number. [n]"""
-    behind = [0] * graph.num_ops
-    for op in graph.topological_order[::-1].tolist():
-        reached = 0
-        for other in graph.successors(op).tolist():
-            reached |= behind[other] | 1 << other
-        behind[op] = reached
-    return behind
+@kernel
+def _mark_needed(
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    producer: IntArray,
+    consumer_offset: IntArray,
+    consumer: IntArray,
+    unit: IntArray,
+    behind: NDArray[np.int64],
+    kept: BoolArray,
+) -> None:
+    """``needed``; ``behind``, zeros, becomes the ops that paths lead to from each, as bits."""
+    for i in range(len(order) - 1, -1, -1):
+        op = order[i]
+        for j in range(offset[op], offset[op + 1]):
+            other = successor[j]
+            for word in range(behind.shape[1]):
+                behind[op, word] |= behind[other, word]
+            behind[op, other // WORD] |= np.int64(1) << np.int64(other % WORD)
+    for k in range(len(producer)):
+        source, low, high = producer[k], consumer_offset[k], consumer_offset[k + 1]
+        for i in range(low, high):
+            op = consumer[i]
+            word, bit = op // WORD, np.int64(op % WORD)
+            if unit[op] == unit[source]:
+                for j in range(offset[source], offset[source + 1]):
+                    if (behind[successor[j], word] >> bit) & 1:
+                        kept[i] = False
+            else:
+                for j in range(low, high):
+                    other = consumer[j]
+                    if unit[other] == unit[op] and (behind[other, word] >> bit) & 1:
+                        kept[i] = False

@@ -36,7 +36,7 @@ from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
 from gnnplace.search.coarse_problem import CoarseProblem, first_copy, grouped
 from gnnplace.search.space import SearchSpace
 from gnnplace.search.space_kernels import follow_forward
-from gnnplace.simulation.compiled import least_times, tails
+from gnnplace.simulation.compiled import longest_path
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -115,7 +115,7 @@ def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
     waited = leads_elsewhere(*arrays, problem.phase == BACKWARD, segment)
     kind[(problem.phase == BACKWARD) & ~waited] = BACKWARD + 1
     key = (segment * np.int64(4) + kind) * problem.microbatches + problem.microbatch
-    far = np.where(segment >= on_line, _nearest(space, segment, on_line), 0)
+    far = _nearest(space, segment, on_line)
     group = np.unique(key * np.int64(on_line + 1) + far, return_inverse=True)[1].astype(np.int32)
     group = split_cycles(graph, group)
     coarse = grouped(problem, group, segment)
@@ -125,14 +125,19 @@ def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
 
 
 def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
-    """Segment of the line that is nearest to each op: ops far apart are no group. [n]"""
+    """For ops that are not on the line the segment that is nearest, 0 for others. [n]
+
+    Ops of a unit that are far apart are no group.
+    """
     problem, coordinate = space.problem, coordinates(space)
     begin = np.full(on_line, np.inf)
     known = (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
     np.minimum.at(begin, segment[known], coordinate[known])
-    near = np.searchsorted(np.sort(begin[np.isfinite(begin)]), coordinate).astype(np.int32)
-    origin = first_copy(problem)
-    return near if origin is None else near[origin]
+    loose = np.flatnonzero(segment >= on_line).astype(np.int32)
+    origin = first_copy(problem, loose)
+    borders, place = np.sort(begin[np.isfinite(begin)]), np.zeros(problem.num_ops, dtype=np.int32)
+    place[loose] = np.searchsorted(borders, coordinate[loose if origin is None else origin])
+    return place
 
 
 def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
@@ -211,9 +216,4 @@ def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> NDArray[n
 
 def parallelism_lost(space: SearchSpace, coarse: CoarseProblem) -> float:
     """Critical path of the groups over that of the ops, transfers free."""
-    return _longest_path(coarse.problem) / max(_longest_path(space.problem), 1e-300)
-
-
-def _longest_path(problem: Problem) -> float:
-    """Seconds of the longest path of least times, transfers free."""
-    return float((tails(problem) + least_times(problem)).max())
+    return longest_path(coarse.problem) / max(longest_path(space.problem), 1e-300)

@@ -86,6 +86,11 @@ def tails(problem: Problem) -> FloatArray:
     return rank_after(graph, least_times(problem), np.zeros(len(graph.successor)))
 
 
+def longest_path(problem: Problem) -> float:
+    """Seconds of the longest path of least times, transfers free."""
+    return float((tails(problem) + least_times(problem)).max())
+
+
 def compile_problem(problem: Problem) -> Compiled:
     """Bundles the arrays of ``problem``."""
     graph, cluster, cost = problem.graph, problem.cluster, least_times(problem)

@@ -124,10 +124,10 @@ class Throughput(Placer):
         return search.found()
 
     def _result(
-        self, space: SearchSpace, found: Found, begin: float, seed: int
+        self, space: SearchSpace, found: Found, begin: float, until: float, seed: int
     ) -> ThroughputResult:
         bound = found.interval_bound if isinstance(found, FoundInterval) else 0.0
-        return with_interval(space, super()._result(space, found, begin, seed), bound)
+        return with_interval(space, super()._result(space, found, begin, until, seed), bound)
 
 
 class ContiguousThroughput(Throughput):

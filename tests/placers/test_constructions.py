@@ -10,6 +10,7 @@ from gnnplace.cluster import Cluster
 from gnnplace.errors import InfeasibleError
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract
+from gnnplace.placers.base import QUICK
 from gnnplace.placers.constructions import (
     CONSTRUCTIONS,
     best_construction,
@@ -17,7 +18,7 @@ from gnnplace.placers.constructions import (
     run_member,
 )
 from gnnplace.policy.roster import make_placer as placer
-from gnnplace.search.clock import NO_BUDGET
+from gnnplace.search.clock import NO_BUDGET, counted, now
 
 
 def rng() -> np.random.Generator:
@@ -109,3 +110,52 @@ def test_what_cannot_run_at_all_is_refused(name):
     for budget in (0.0, 0.1):
         with pytest.raises(InfeasibleError, match=name):
             placer(name).place(apart, budget=budget)
+
+
+@pytest.fixture
+def as_if_large(monkeypatch):
+    """Graphs of any size are large ones."""
+    for module in ("base", "constructions", "single"):
+        monkeypatch.setattr(f"gnnplace.placers.{module}.LARGE", 5)
+
+
+def test_of_a_large_graph_two_members_run_and_those_that_would_be_late_are_named(as_if_large):
+    space = SearchSpace(contract.training_chain())
+    with counted():
+        early = best_construction(space, rng(), now() + 2)
+    for name in ("contiguous", "min-cut", "etf"):
+        assert name in early.note
+    assert "single" not in early.note.split("(no time")[1]
+    assert "heft-contention" not in early.note.split("(no time")[1]
+    scores = []
+    for looks in (1, 5, 20, 100, 1000):
+        with counted():
+            found = best_construction(space, rng(), now() + looks)
+        scores.append(space.score(found.device, found.order))
+    assert scores == sorted(scores, reverse=True)
+    assert "no time" not in found.note
+
+
+def test_one_device_of_a_large_graph_takes_all_of_its_work(as_if_large, monkeypatch):
+    for problem in contract.problems():
+        space = SearchSpace(problem)
+        quick = placer("single").search(space, rng(), NO_BUDGET)
+        monkeypatch.setattr("gnnplace.placers.single.LARGE", 10**9)
+        whole = placer("single").search(space, rng(), NO_BUDGET)
+        monkeypatch.setattr("gnnplace.placers.single.LARGE", 5)
+        assert space.score(quick.device, quick.order) == pytest.approx(
+            space.score(whole.device, whole.order)
+        )
+
+
+def test_a_large_graph_has_quick_bounds_where_there_is_no_time_for_others(as_if_large):
+    problem = contract.training_chain(num_layers=20)
+    with counted():
+        late = placer("heft").place(problem, budget=3)
+    with counted():
+        early = placer("heft").place(problem, budget=100)
+    whole = placer("heft").place(problem)
+    assert QUICK in late.bound_by
+    assert QUICK in str(late)
+    assert early.bound_by == whole.bound_by
+    assert 0 < late.lower_bound <= early.lower_bound == whole.lower_bound <= whole.step_time

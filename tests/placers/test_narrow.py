@@ -10,7 +10,15 @@ from gnnplace.bench.suite import dataset_problem
 from gnnplace.data.captured import shipped_store
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract
-from gnnplace.placers.narrow import KEPT, Expansion, ranked_starts
+from gnnplace.placers.narrow import (
+    KEPT,
+    Expansion,
+    best_first,
+    constructions,
+    first_priorities,
+    ranked_starts,
+    scheduled,
+)
 from gnnplace.policy.roster import make_placer
 from gnnplace.search.chunk_search import ChunkSearch
 from gnnplace.search.narrow_problem import narrow_groups, narrow_problem
@@ -66,6 +74,36 @@ def test_the_learned_placer_and_the_best_search_on_groups(gpt2):
     assert learned.simulation.feasible
     assert learned.step_time <= plain * 1.01  # its laps begin elsewhere
     assert make_placer("best").place(gpt2.problem, space=gpt2, budget=4.0).step_time < 0.27
+
+
+def test_expansions_keep_the_best_and_give_up_what_is_hopeless():
+    space = SearchSpace(with_microbatches(contract.training_chain(30, 3), 4))
+    narrow = narrow_groups(space, 24)
+    coarse = SearchSpace(narrow.problem)
+    starts = ranked_starts(coarse, narrow, ())
+    expansion, scores = Expansion(space, narrow), []
+    for start in starts:
+        expansion.add(start)
+        scores.append(expansion.score)
+        alone = Expansion(space, narrow)
+        alone.add(start)
+        assert alone.score == space.score(*alone.best)
+        assert alone.score >= expansion.score
+    assert scores == sorted(scores, reverse=True)
+    assert expansion.score == space.score(*expansion.best)
+
+
+def test_starts_are_the_best_first_and_the_first_few_are_tried_in_two_orders():
+    space = SearchSpace(with_microbatches(contract.training_chain(30, 3), 4))
+    narrow = narrow_groups(space, 24)
+    coarse = SearchSpace(narrow.problem)
+    made = list(constructions(coarse, narrow))
+    starts, priorities = best_first(coarse, made), first_priorities(coarse)
+    scores = [start.score for start in starts]
+    assert scores == sorted(scores)
+    both = [scheduled(coarse, start.unit_device, priorities)[0].score for start in starts]
+    assert min(scores) == min(both)
+    assert best_first(coarse, made, scores[0] / 10) == []
 
 
 def test_what_does_not_fit_is_penalised_while_it_searches():

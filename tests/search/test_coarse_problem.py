@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract
-from gnnplace.search.coarse_problem import coarse_problem
+from gnnplace.search.coarse_problem import coarse_problem, first_copy
 from tests.random_problems import random_problem, seeds
 
 
@@ -96,3 +96,15 @@ def test_what_cannot_be_made_smaller_is_left():
     lost = replace(pinned, microbatches=2)  # names have no micro-batches: all are of the first
     made = coarse_problem(lost, 30)
     assert made is None or made.problem.num_ops < lost.num_ops
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_first_copies_of_some_ops_are_those_of_all(microbatches):
+    problem = with_microbatches(contract.training_chain(), microbatches)
+    everything = first_copy(problem)
+    assert everything is not None
+    names = [problem.graph.names[i].rpartition("#")[0] for i in range(problem.num_ops)]
+    assert [names[i] for i in everything] == names
+    assert (problem.microbatch[everything] == 0).all()
+    some = np.arange(0, problem.num_ops, 3, dtype=np.int32)
+    assert np.array_equal(first_copy(problem, some), everything[some])

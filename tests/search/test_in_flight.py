@@ -17,6 +17,7 @@ from gnnplace.search.in_flight import (
     with_most_in_flight,
 )
 from gnnplace.simulation import Simulator
+from gnnplace.simulation.compiled import longest_path
 from gnnplace.simulation.list_scheduling import list_schedule
 from tests.random_problems import random_problem, seeds
 
@@ -125,3 +126,45 @@ def test_ample_memory_asks_for_no_other_starts():
     space = SearchSpace(chain(memory=1e15))
     fewer_in_flight(space, lambda one: asked.append(one) or [One(1.0, one.work[0], one.work[0])])
     assert asked == [space]
+
+
+def test_where_the_best_start_fits_nothing_is_held_back():
+    asked = []
+    problem = chain()
+    state = problem.state.sum() + problem.graph.size.max()
+    devices = tuple(d.model_copy(update={"memory": state}) for d in problem.cluster.devices)
+    space = SearchSpace(replace(problem, cluster=replace(problem.cluster, devices=devices)))
+    assert space.memory_matters
+    on_one = np.zeros(problem.num_units, dtype=np.int32)
+    seconds = space.simulator.step_time(space.spread(on_one), space.turn_order)
+
+    def ranked(one):
+        asked.append(getattr(one, "most", None))
+        return [One(score, on_one, space.turn_order)]
+
+    score = seconds
+    fewer_in_flight(space, ranked)
+    assert asked == [None]
+    # What does not fit has others tried, but not those whose edges alone take too long.
+    score = 2 * seconds
+    fewer_in_flight(space, ranked)
+    limits = [longest_path(with_most_in_flight(problem, most)) for most in (1, 2, 3)]
+    assert asked[2:] == [k + 1 for k in range(3) if limits[k] < WORTH * seconds]
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds)
+def test_forward_ops_wait_for_all_backward_ops_of_their_unit(seed):
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, 15, 3, constrained=True, microbatches=3)
+    most = int(rng.integers(1, 3))
+    source, target, _ = with_most_in_flight(problem, most).graph.edges
+    old = set(zip(*(ends.tolist() for ends in problem.graph.edges[:2]), strict=True))
+    unit, share, phase = problem.unit_of, problem.microbatch, problem.phase
+    wanted = {
+        (i, j)
+        for i in np.flatnonzero(phase == BACKWARD).tolist()
+        for j in np.flatnonzero((unit == unit[i]) & (share == share[i] + most)).tolist()
+        if phase[j] == FORWARD
+    }
+    assert set(zip(source.tolist(), target.tolist(), strict=True)) == old | wanted

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import networkx as nx
 import numpy as np
 from hypothesis import given, settings
 
@@ -15,14 +16,32 @@ def test_an_edge_inside_a_unit_is_left_out_where_a_path_says_the_same():
     graph = ComputationGraph.from_tensors(
         ["a", "b", "c"], [(0, 1.0, [1]), (0, 1.0, [2]), (1, 1.0, [2])]
     )
-    assert needed(graph, np.array([0, 1, 0])).tolist() == [True, False, True]
-    assert needed(graph, np.array([0, 1, 2])).all()
+    assert needed(graph, np.array([0, 1, 0], np.int32)).tolist() == [True, False, True]
+    assert needed(graph, np.array([0, 1, 2], np.int32)).all()
 
 
 def test_a_message_for_two_ops_of_a_unit_is_for_the_first_of_them():
     graph = ComputationGraph.from_tensors(["a", "b", "c"], [(0, 1.0, [1, 2]), (1, 1.0, [2])])
-    assert needed(graph, np.array([0, 1, 1])).tolist() == [True, False, True]
-    assert needed(graph, np.array([0, 1, 2])).all()
+    assert needed(graph, np.array([0, 1, 1], np.int32)).tolist() == [True, False, True]
+    assert needed(graph, np.array([0, 1, 2], np.int32)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=seeds)
+def test_what_is_left_out_is_what_paths_imply(seed):
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, int(rng.integers(2, 90)), 3)
+    graph, unit = problem.graph, rng.integers(0, 4, problem.num_ops)
+    paths = nx.transitive_closure_dag(nx.DiGraph(list(zip(*graph.edges[:2], strict=True))))
+    kept = needed(graph, unit.astype(np.int32)).tolist()
+    for k, op in enumerate(graph.consumer.tolist()):
+        tensor = int(graph.consumption_tensor[k])
+        source = int(graph.producer[tensor])
+        others = graph.consumers(tensor)
+        others = others[unit[others] == unit[op]]
+        if unit[op] == unit[source]:
+            others = graph.successors(source)
+        assert kept[k] == (not any(paths.has_edge(int(other), op) for other in others))
 
 
 @settings(max_examples=60, deadline=None)

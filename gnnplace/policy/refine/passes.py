@@ -9,9 +9,11 @@ Complexity: two dozen passes, each near-linear in the graph.
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, weight_array
 from gnnplace.policy.refine.refining import one_pass
@@ -25,6 +27,7 @@ from gnnplace.policy.refine.refining_state import (
 from gnnplace.search.clock import now
 from gnnplace.search.moves import neighbourhood
 
+IntArray = NDArray[np.int32]
 STARTS = 3
 TIGHT_STARTS = 6  # where memory is tight: what comes of a start is harder to foresee there
 STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better
@@ -49,15 +52,23 @@ class Passes:
 
     def __init__(self, rollouts: Rollouts) -> None:
         self.rollouts, self.space = rollouts, rollouts.space
-        self.ground = Ground(
+        self.open = np.full(self.space.problem.num_units, -1, np.int32)
+
+    @cached_property
+    def ground(self) -> Ground:
+        """What passes need to know of the problem; nobody asks where there is no time for one."""
+        return Ground(
             self.space.compiled,
             self.space.reversed,
             neighbourhood(self.space),
-            refining_units(rollouts.graph),
-            weight_array(rollouts.policy.refiner),
+            refining_units(self.rollouts.graph),
+            weight_array(self.rollouts.policy.refiner),
         )
-        self.open = np.full(self.space.problem.num_units, -1, np.int32)
-        self.first_op = self.space.unit_ops[1][self.space.unit_ops[0][:-1]]
+
+    @cached_property
+    def first_op(self) -> IntArray:
+        """The first op of each unit. [U]"""
+        return np.asarray(self.space.unit_ops[1][self.space.unit_ops[0][:-1]])
 
     def best(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
         """A round of passes over each of a few placements, more over the best of them.

@@ -20,6 +20,7 @@ from gnnplace.errors import FormatError
 from gnnplace.policy.stages.line import Line
 from gnnplace.policy.stages.walk import Style, Walk, style_features
 
+FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 CHECKPOINT = Path(__file__).parents[1] / "checkpoint" / "stages.safetensors"
@@ -64,12 +65,21 @@ class Proposer:
         walk, chosen = Walk(line, styles), np.zeros((len(styles), len(state)), np.int32)
         drawn = (np.arange(len(styles)) > 0)[:, None]
         for k, told in enumerate(contexts):
-            seen = _relu(told[:, None] + walk.candidates() @ self.arrays["candidate.weight"].T)
-            score = (_relu(self._linear("second", seen)) @ self.arrays["last.weight"].T)[..., 0]
-            score = score / TEMPERATURE + drawn * rng.gumbel(size=score.shape)
+            score = self._scores(told, walk.candidates()) / TEMPERATURE
+            score += drawn * rng.gumbel(size=score.shape)
             chosen[:, k] = np.where(walk.allowed, score, -np.inf).argmax(axis=1)
             walk.take(chosen[:, k])
         return chosen
+
+    def _scores(self, told: SingleArray, candidates: SingleArray) -> FloatArray:
+        """Scores of devices by what is told of each walk; in rows, one product for all. [B, D]"""
+        shape = candidates.shape[:2]
+        seen = candidates.reshape(-1, candidates.shape[2]) @ self.arrays["candidate.weight"].T
+        seen += np.repeat(told, shape[1], axis=0)
+        np.maximum(seen, 0.0, out=seen)
+        seen = self._linear("second", seen)
+        np.maximum(seen, 0.0, out=seen)
+        return (seen @ self.arrays["last.weight"][0]).reshape(shape).astype(np.float64)
 
     def _context(self, state: SingleArray, line: Line, style: Style) -> SingleArray:
         """What the decoder takes of each segment in walks of a style. [S, H]"""

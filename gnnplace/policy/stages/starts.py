@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnnplace.placers.narrow import OUTCLASSED, first_priorities, scheduled
+from gnnplace.placers.narrow import best_first
 from gnnplace.policy.stages.line import line_of
 from gnnplace.policy.stages.proposer import Proposer
 from gnnplace.policy.stages.walk import Style, style_of
@@ -47,14 +47,10 @@ def with_proposals(
     styles = styles_of(narrow, starts)
     wanted = [styles[k % len(styles)] for k in range(WALKS)]
     chosen = proposer.propose(line_of(space, narrow), wanted, np.random.default_rng(seed))
-    made: list[Start] = []
-    best, priorities = starts[0], first_priorities(space)
-    for devices in chosen:
-        unit_device = best.unit_device.copy()
-        unit_device[narrow.line] = devices
-        limit = OUTCLASSED * min((one.score for one in made), default=best.score)
-        made += scheduled(space, space.allow(unit_device), priorities, limit)
-    return woven(sorted(made, key=lambda start: start.score), starts)
+    devices = np.tile(starts[0].unit_device, (WALKS, 1))
+    devices[:, narrow.line] = chosen
+    made = best_first(space, map(space.allow, devices), starts[0].score)
+    return woven(made, starts)
 
 
 def styles_of(narrow: NarrowProblem, starts: Sequence[Start]) -> list[Style]:

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import kernel
 from gnnplace.policy.stages.line import Line
 
+FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 CANDIDATE_FEATURES, STYLE_FEATURES = 20, 4
@@ -75,43 +77,14 @@ class Walk:
 
     def candidates(self) -> SingleArray:
         """What each device would be for the next segment. [B, D, CANDIDATE_FEATURES]"""
-        shape, line = self.load.shape, self.line
-        devices, chunks = self.wanted_devices[:, None], self.wanted_chunks[:, None]
-        visited = self.chunks > 0
-        here, before = self._is(self.current), self._is(self.previous)
-        age = np.where(self.last_chunk >= 0, self.begun[:, None] - self.last_chunk, 0.0)
-        oldest = np.where(visited, age, -1.0)
-        length = self.length[:, None] * chunks
-        sent = line.pace[np.maximum(self.current, 0)] * line.crossing[self.segment]
-        sent = np.where((self.current >= 0)[:, None] & ~here, np.log1p(10 * sent), 0.0)
-        load = self.load * (devices / shape[1])
-        columns = {
-            "has the segment before": here,
-            "has a segment": visited,
-            "load": load,
-            "load above what is done": load - self.done,
-            "chunks of those that are due": self.chunks
-            / np.maximum(self.wanted_chunks / self.wanted_devices, 1.0)[:, None],
-            "seconds of sending there": sent,
-            "chunks since its last": age / devices,
-            "next in a cycle": (age == devices) & visited,
-            "longest without": (oldest == oldest.max(axis=1, keepdims=True)) & visited,
-            "had the chunk before": before,
-            "length of its last chunk": self.last_length * shape[1],
-            "length of the chunk if it goes on": np.where(here, length, 0.0),
-            "length of the chunk that ends": np.where(here, 0.0, length),
-            "speed": line.speed[None],
-            "chunks left above work left": (chunks - self.begun[:, None]) / chunks
-            - (1.0 - self.done),
-            "devices left": (devices - self.used[:, None]) / devices,
-            "one more than wanted": ~visited & (self.used[:, None] >= devices),
-            "seconds there": line.work[self.segment][None] * (len(line.share) / shape[1]),
-            "length of the chunk before": (self.previous_length * self.wanted_chunks)[:, None],
-            "chunks less than the most": self.chunks - self.chunks.max(axis=1, keepdims=True),
-        }
-        made = [np.broadcast_to(values, shape) for values in columns.values()]
-        stacked = np.stack(made, axis=-1).astype(np.float32)
-        return np.where(np.isfinite(stacked), stacked, 0.0)
+        line, k = self.line, self.segment
+        made = np.empty((*self.load.shape, CANDIDATE_FEATURES), np.float32)
+        wanted = self.wanted_devices, self.wanted_chunks
+        so_far = self.load, self.chunks, self.last_chunk, self.last_length
+        last = self.current, self.previous, self.length, self.previous_length
+        here = line.work[k], float(line.crossing[k]), line.pace, line.speed, len(line.share)
+        _candidates(*wanted, *so_far, *last, self.begun, self.used, self.done, *here, made)
+        return made
 
     def take(self, device: IntArray) -> None:
         """Gives the next segment of each walk to a device. [B]"""
@@ -131,6 +104,65 @@ class Walk:
         self.done += float(line.share[self.segment])
         self.segment += 1
 
-    def _is(self, device: IntArray) -> NDArray[np.bool_]:
-        """Whether each device is that one of the walk. [B, D]"""
-        return np.asarray(device[:, None] == np.arange(self.load.shape[1]))
+
+@kernel
+def _candidates(
+    wanted_devices: SingleArray,
+    wanted_chunks: SingleArray,
+    load: SingleArray,
+    chunks: SingleArray,
+    last_chunk: SingleArray,
+    last_length: SingleArray,
+    current: IntArray,
+    previous: IntArray,
+    length: SingleArray,
+    previous_length: SingleArray,
+    begun: SingleArray,
+    used: SingleArray,
+    done: float,
+    work: SingleArray,
+    crossing: float,
+    pace: FloatArray,
+    speed: SingleArray,
+    segments: int,
+    made: SingleArray,
+) -> None:
+    """``Walk.candidates`` into ``made``; arguments as ``Walk`` and ``Line`` have them."""
+    num_devices = load.shape[1]
+    for b in range(len(load)):
+        devices, due = wanted_devices[b], wanted_chunks[b]
+        oldest, most = -1.0, 0.0
+        for d in range(num_devices):
+            most = max(most, chunks[b, d])
+            if chunks[b, d] > 0:
+                oldest = max(oldest, begun[b] - last_chunk[b, d])
+        for d in range(num_devices):
+            here, visited = current[b] == d, chunks[b, d] > 0
+            age = begun[b] - last_chunk[b, d] if last_chunk[b, d] >= 0 else 0.0
+            sent = 0.0
+            if current[b] >= 0 and not here:
+                sent = np.log1p(10 * pace[current[b], d] * crossing)
+            row = made[b, d]
+            row[0] = here  # has the segment before
+            row[1] = visited  # has a segment
+            row[2] = load[b, d] * (devices / num_devices)  # load
+            row[3] = row[2] - done  # load above what is done
+            row[4] = chunks[b, d] / max(due / devices, 1.0)  # chunks of those that are due
+            row[5] = sent  # seconds of sending there
+            row[6] = age / devices  # chunks since its last
+            row[7] = visited and age == devices  # next in a cycle
+            row[8] = visited and age == oldest  # longest without
+            row[9] = previous[b] == d  # had the chunk before
+            row[10] = last_length[b, d] * num_devices  # length of its last chunk
+            row[11] = length[b] * due if here else 0.0  # length of the chunk if it goes on
+            row[12] = 0.0 if here else length[b] * due  # length of the chunk that ends
+            row[13] = speed[d]  # speed
+            row[14] = (due - begun[b]) / due - (1.0 - done)  # chunks left above work left
+            row[15] = (devices - used[b]) / devices  # devices left
+            row[16] = not visited and used[b] >= devices  # one more than wanted
+            row[17] = work[d] * (segments / num_devices)  # seconds there
+            row[18] = previous_length[b] * due  # length of the chunk before
+            row[19] = chunks[b, d] - most  # chunks less than the most
+            for f in range(len(row)):
+                if not np.isfinite(row[f]):
+                    row[f] = 0.0

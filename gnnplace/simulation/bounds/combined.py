@@ -27,6 +27,7 @@ from gnnplace.simulation.bounds.runs import by_runs
 from gnnplace.simulation.bounds.serial import with_serial_runs
 from gnnplace.simulation.bounds.transfers import with_transfers
 from gnnplace.simulation.bounds.work_and_path import work_and_path
+from gnnplace.simulation.compiled import Compiled, least_times
 
 ROUNDING = 1e-12
 
@@ -54,6 +55,21 @@ class LowerBounds:
         """The name of the largest of them."""
         values = asdict(self)
         return max(values, key=lambda name: values[name]).replace("_", " ")
+
+
+def quick_bounds(problem: Problem, compiled: Compiled) -> LowerBounds:
+    """Two bounds that take a moment: paths of least times, and all least times shared out evenly.
+
+    For those who have no time for the others; each is a weaker form of its namesake. O(n).
+
+    Args:
+        problem: the problem.
+        compiled: it compiled, with heads and tails of paths.
+    """
+    least = least_times(problem)
+    path = float((compiled.head + least + compiled.tail).max())
+    work = float(least.sum()) / problem.num_devices
+    return LowerBounds(path * (1.0 - ROUNDING), work * (1.0 - ROUNDING))
 
 
 def lower_bounds(problem: Problem) -> LowerBounds:

@@ -52,3 +52,19 @@ def test_what_a_walk_remembers(line):
     assert walk.load[0, 0] == pytest.approx(line.work[[0, 1, 3], 0].sum())
     assert walk.last_length[0, 0] == pytest.approx(line.share[:2].sum())
     assert walk.previous[0] == 1
+
+
+def test_what_a_device_would_be(line):
+    """Features of two devices after a walk, by their definitions."""
+    walk, work, share = Walk(line, [Style(2, 3)]), line.work, line.share
+    for device in (0, 0, 1):
+        walk.take(np.array([device]))
+    seen = walk.candidates()[0]
+    load, done = work[:2, 0].sum() * 2 / 4, share[:3].sum()
+    sent = np.log1p(10 * line.pace[1, 0] * line.crossing[3])
+    back = [0, 1, load, load - done, 1 / 1.5, sent, 1 / 2, 0, 1, 1, share[:2].sum() * 4, 0]
+    back += [share[2] * 3, line.speed[0], 1 / 3 - (1 - done), 0, 0, work[3, 0] * len(share) / 4]
+    assert seen[0] == pytest.approx([*back, share[:2].sum() * 3, 0], abs=1e-6)
+    new = [0, 0, 0, -done, 0, sent, 0, 0, 0, 0, 0, 0, share[2] * 3, line.speed[2]]
+    new += [1 / 3 - (1 - done), 0, 1, work[3, 2] * len(share) / 4, share[:2].sum() * 3, -1]
+    assert seen[2] == pytest.approx(new, abs=1e-6)

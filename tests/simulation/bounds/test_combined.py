@@ -14,6 +14,7 @@ from gnnplace.microbatching import with_microbatches
 from gnnplace.placers.exact import Exact
 from gnnplace.problem import Problem, build_problem
 from gnnplace.simulation import Simulator, lower_bound, lower_bounds
+from gnnplace.simulation.bounds import quick_bounds
 from gnnplace.simulation.bounds.relaxation import Relaxation
 from gnnplace.simulation.bounds.transfers import with_transfers
 from tests.random_problems import random_order, random_problem, seeds
@@ -195,3 +196,13 @@ def test_a_problem_that_nothing_can_run_has_a_bound():
     graph = ComputationGraph.from_tensors(["a"], [])
     problem = build_problem("none", graph, line(1, 1, 2).cluster, {"other": [1.0]})
     assert lower_bound(problem) == 0.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds)
+def test_quick_bounds_are_bounds_and_the_others_are_no_less(seed):
+    problem = drawn(np.random.default_rng(seed), 20, 3)
+    quick, full = quick_bounds(problem, Simulator(problem).compiled), lower_bounds(problem)
+    assert 0 < quick.critical_path <= full.critical_path * (1 + 1e-9)
+    assert quick.work <= full.work * (1 + 1e-9)
+    assert quick.best <= full.best * (1 + 1e-9)
