@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
 import torch
+
+SHARED = "/dev/shm"
+LONGEST = 60.0  # seconds that a test beside this one may share memory by name
 
 
 @contextmanager
@@ -19,3 +24,19 @@ def nothing_left() -> Iterator[None]:
     gc.collect()
     left = [one for one in psutil.Process().children(recursive=True) if one not in before]
     assert left == [], [one.cmdline() for one in left]
+
+
+@contextmanager
+def nothing_shared() -> Iterator[None]:
+    """In the end no named shared memory that was not there before.
+
+    Other tests run at the same time, and their pools have named semaphores: what is new is waited
+    for until they are done. What this test has left stays.
+    """
+    before = set(os.listdir(SHARED))
+    yield
+    left, until = set(os.listdir(SHARED)) - before, time.monotonic() + LONGEST
+    while left and time.monotonic() < until:
+        time.sleep(0.05)
+        left &= set(os.listdir(SHARED))
+    assert left == set(), sorted(left)

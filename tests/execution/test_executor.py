@@ -28,16 +28,16 @@ from tests.execution.programs import (
     random_program,
     two_towers,
 )
+from tests.leftovers import nothing_shared
 
 PROGRAM = two_towers(width=16, batch=8, layers=3)
 
 
 @pytest.fixture(autouse=True)
 def nothing_left():
-    before = set(os.listdir("/dev/shm"))
-    yield
-    assert psutil.Process().children(recursive=True) == []
-    assert set(os.listdir("/dev/shm")) <= before
+    with nothing_shared():
+        yield
+        assert psutil.Process().children(recursive=True) == []
 
 
 @pytest.mark.parametrize("transport", ["shm", "gloo"])

@@ -18,6 +18,7 @@ import torch
 from gnnplace.errors import ExecutionError
 from gnnplace.runtime import stopped
 from gnnplace.runtime.workers import Task, WorkerFailure, available_cores, run_tasks
+from tests.leftovers import nothing_shared
 
 
 def sleep_forever() -> None:
@@ -38,10 +39,9 @@ def fail() -> None:
 
 @pytest.fixture(autouse=True)
 def no_children_left():
-    before = set(os.listdir("/dev/shm"))
-    yield
-    assert psutil.Process().children(recursive=True) == []
-    assert set(os.listdir("/dev/shm")) <= before
+    with nothing_shared():
+        yield
+        assert psutil.Process().children(recursive=True) == []
 
 
 def test_results_come_back_in_order_of_the_tasks():
