@@ -98,21 +98,30 @@ class Relaxation:
         return starts(*args, reverse=True)
 
     @cached_property
+    def group(self) -> IntArray:
+        """The group of each entry of ``head``. [n]"""
+        return np.repeat(np.arange(len(self.work), dtype=np.int32), self.copies.count)
+
+    @property
+    def critical_path(self) -> float:
+        """Seconds of the longest path by ranks."""
+        return float((self.head + self.work[self.group] + self.tail_of_job).max())
+
+    @cached_property
     def tail_of_job(self) -> FloatArray:
         """The tail that goes with each entry of ``head``: of the copy that starts k-th. [n]"""
-        begin = self.copies.begin
-        group = np.repeat(np.arange(len(begin) - 1), self.copies.count)
+        begin, group = self.copies.begin, self.group
         return np.asarray(self.tail[begin[group] + begin[group + 1] - 1 - np.arange(len(group))])
 
     def bounds(self) -> dict[str, float]:
         """Bounds by name, in seconds; without transfers but those that are forced."""
-        group = np.repeat(np.arange(len(self.work), dtype=np.int32), self.copies.count)
+        group = self.group
         part, head, tail = self.machines.part[group], self.head, self.tail_of_job
         jobs = *by_unit(part, head), group
         weight, work = work_weights(self.part_columns, self.machines.counts, UPDATES)
         share = (self.columns * weight).min(axis=1)[group]
         return {
-            "critical_path": float((head + self.work[group] + tail).max()),
+            "critical_path": self.critical_path,
             "work": float(work),
             "windows": windows(head, tail, share),
             "units": float(on_one_machine(*jobs, self.columns, head, tail).max()),

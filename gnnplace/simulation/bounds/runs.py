@@ -64,9 +64,11 @@ class Interval(NamedTuple):
 def by_runs(relaxation: Relaxation) -> float:
     """The bound in seconds; 0 without micro-batches."""
     count = int(relaxation.copies.count.max())
+    if count < 2:
+        return 0.0
     path = critical(relaxation, count)
     work = relaxation.work[path]
-    if count < 2 or len(path) < 2 or work.max() <= 0.0:
+    if len(path) < 2 or work.max() <= 0.0:
         return 0.0
     found = [_assumed(relaxation, path, float(work.max()), float(work.sum()))]
     for _ in range(HALVINGS):
@@ -92,12 +94,10 @@ def _assumed(relaxation: Relaxation, path: IntArray, low: float, high: float) ->
     """The interval from ``low`` to ``high``, with heads and tails of its own."""
     here = with_serial_runs(relaxation, path, high * (1.0 + ROUNDING))
     copies, work, cut = here.copies, here.work, cuts(here, path)
-    group = np.repeat(np.arange(len(work)), copies.count)
-    longest = float((here.head + work[group] + here.tail_of_job).max())
     head, tail, work = here.head[copies.begin[path]], here.tail[copies.begin[path]], work[path]
     head[1:] = np.maximum(head[1:], (head + work)[:-1] + cut)
     tail[:-1] = np.maximum(tail[:-1], (tail + work)[1:] + cut)
-    interval = Interval(0.0, low, high, longest, head, tail)
+    interval = Interval(0.0, low, high, here.critical_path, head, tail)
     return _between(interval, work, int(copies.count.max()), low, high)
 
 
