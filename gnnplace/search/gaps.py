@@ -2,13 +2,13 @@
 
 Formulation: a device's busy slots stand in order of time, in chunks of at most ``CHUNK``; a full
 chunk is split in two. Of every chunk, and of every ``BLOCK`` chunks, the widest gap before one of
-its slots is known, so a search skips those that hold nothing wide enough; so is the widest of all, and
-most searches of a device that is busy throughout end with that. It answers as a scan of all slots
-does, rounding included: gaps are kept wider by a few units in the last place, and what is not
-skipped is compared exactly. A new slot has a chunk measured anew only where it takes the widest.
+its slots is known, so a search skips those that hold nothing wide enough; so is the widest of all,
+which is all that many searches look at. It answers as a scan of all slots does, rounding included:
+gaps are kept wider by a few units in the last place, and what is not skipped is compared exactly.
+A new slot has a chunk measured anew only where it takes the widest.
 
 Our own; a scan of all slots made HEFT quadratic. Complexity of a search: O(log n + CHUNK + BLOCK +
-n / (CHUNK BLOCK)) for n slots of the device, mostly O(1); of a new slot: O(CHUNK + BLOCK), and
+n / (CHUNK BLOCK)) for n slots of the device, mostly O(log n); of a new slot: O(CHUNK + BLOCK), and
 O(n / CHUNK) where a chunk is split.
 """
 
@@ -106,16 +106,23 @@ def least_start(gaps: Gaps, d: int, ready: float, cost: float) -> float:
 
 
 @inner(_nrt=False)
+def ended(ends: FloatArray, count: int, ready: float) -> int:
+    """How many of the first ``count`` of ``ends``, ascending, are at most ``ready``.
+
+    It halves without asking which half is next, so the processor need not guess.
+    """
+    low = 0
+    while count > 0:
+        half = (count + 1) // 2
+        low += half * (ends[low + half - 1] <= ready)
+        count -= half
+    return low
+
+
+@inner(_nrt=False)
 def place_of(gaps: Gaps, d: int, ready: float) -> int:
     """Place of the first chunk of a device whose last slot ends after ``ready``, or the last."""
-    low, high = 0, gaps.places[d] - 1
-    while low < high:
-        middle = (low + high) // 2
-        if gaps.until[d, middle] <= ready:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return ended(gaps.until[d], gaps.places[d] - 1, ready)
 
 
 @inner(_nrt=False)
@@ -134,19 +141,6 @@ def wide_place(gaps: Gaps, d: int, place: int, cost: float) -> int:
 
 
 @inner(_nrt=False)
-def first_after(gaps: Gaps, row: int, ready: float) -> int:
-    """The first slot of a chunk that ends after ``ready``, or how many there are."""
-    low, high = 0, gaps.held[row]
-    while low < high:
-        middle = (low + high) // 2
-        if gaps.ends[row, middle] <= ready:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@inner(_nrt=False)
 def earliest_gap(gaps: Gaps, d: int, ready: float, cost: float) -> tuple[float, int, int]:
     """Start of the earliest gap of ``cost`` seconds from ``ready`` on, its chunk's place, its slot.
 
@@ -158,7 +152,7 @@ def earliest_gap(gaps: Gaps, d: int, ready: float, cost: float) -> tuple[float, 
         place = wide_place(gaps, d, first, cost)
         while place <= last:
             row = gaps.chunk[d, place]
-            low = first_after(gaps, row, ready) if place == first else 0
+            low = ended(gaps.ends[row], gaps.held[row], ready) if place == first else 0
             at = max(ready, gaps.ends[row, low - 1] if low > 0 else end_before(gaps, d, place))
             for k in range(low, gaps.held[row]):
                 if at + cost <= gaps.begins[row, k]:
