@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.policy.decode.approach import FAR, approach
 from gnnplace.policy.decode.decoder_state import (
     Goal,
     State,
@@ -321,9 +322,11 @@ def decide_all(
 
     Arguments are those of ``decode`` and of ``look``, and the state and the queue to begin with.
     """
-    by_time, count = goal.rule != FIXED, 0
+    by_time, far, count = goal.rule != FIXED, len(walk.unit) > FAR, 0
     for k in range(len(walk.unit)):
         i = next_op(walk, s, queue, order, goal.rule) if by_time else order[k]
+        if far:
+            approach(walk, s, queue, order, k, by_time)
         u = walk.unit[i]
         if s.device[u] < 0:
             choice = forced[u]
