@@ -229,6 +229,8 @@ def _faults_by_op(problem: Problem, device: IntArray) -> list[str]:
 
 
 def _faults_by_class(problem: Problem, device: IntArray) -> list[str]:
+    if problem.num_units == problem.num_ops:
+        return []
     first = np.full(problem.num_units, -1, dtype=np.int64)
     np.maximum.at(first, problem.unit_of, device)
     split = np.unique(problem.unit_of[device != first[problem.unit_of]])

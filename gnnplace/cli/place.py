@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ from gnnplace.cli.options import (
 )
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
-from gnnplace.files import in_place, read_json, write_json, write_text
+from gnnplace.files import in_place, read_json, read_text, write_json, write_text
 from gnnplace.placement import (
     CLUSTER_KEY,
     CONSTRAINTS_KEY,
@@ -60,6 +61,7 @@ from gnnplace.report.placed import advice_lines
 from gnnplace.report.tables import memory_lines
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
+from gnnplace.report.units import bytes_text
 
 if TYPE_CHECKING:
     from gnnplace.sizes import Size
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
 
 ADVISING = 1.0  # seconds, at most, for what else is worth trying
 LONG, MANY_OPS = 10.0, 20_000  # seconds of search, and ops, of which a line tells
+LARGE_FILE = 2e7  # bytes that take more than a second to read
 SUMMARY = "Finds a device for every op and a sequence for every device."
 
 
@@ -234,11 +237,19 @@ def captured_as(args: Namespace, options: api.CaptureOptions) -> dict[str, Any]:
     """
     if not api.is_problem_file(args.what):
         return options_entry(options)
-    data = read_json(args.what)
+    data = read_json(args.what) if OPTIONS_KEY in read_text(args.what) else {}
     kept = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     cut = {"microbatches": options.microbatches} if options.microbatches > 1 else {}
     known = (kept if isinstance(kept, dict) else {}) | cut
     return {OPTIONS_KEY: known} if known else {}
+
+
+def _say_reading(path: str) -> None:
+    """Says what is read where that takes so long that somebody may wonder."""
+    with suppress(OSError):  # it is said where it is read
+        size = os.stat(path).st_size
+        if size >= LARGE_FILE:
+            say(f"reading {path}: {bytes_text(size)}")
 
 
 def read_problem_of(
@@ -254,6 +265,7 @@ def read_problem_of(
     if program is not None:
         return api.profile(program, args.cluster or AUTO, options=options, progress=say)
     if api.is_problem_file(args.what):
+        _say_reading(args.what)
         problem = api.read_on_cluster(args.what, args.cluster, options.microbatches)
         say_idle(problem)
         return api.constrained(problem, options.constraints, say)

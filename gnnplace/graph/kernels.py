@@ -25,6 +25,24 @@ def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
     return waiting
 
 
+@kernel
+def grouped(key: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """Where each key's entries start, and entries by key, in listing order within one. O(n + count)
+
+    A stable sort by counting. ``key``: from 0 to ``count`` - 1, [n]. Returns [count + 1], [n].
+    """
+    offset = zero_ints(count + 1)
+    for k in range(len(key)):
+        offset[key[k] + 1] += 1
+    for k in range(count):
+        offset[k + 1] += offset[k]
+    at, entry = offset[:-1].copy(), empty_ints(len(key))
+    for k in range(len(key)):
+        entry[at[key[k]]] = k
+        at[key[k]] += 1
+    return offset, entry
+
+
 @inner(_nrt=False)
 def add_to(heap: IntArray, count: int, item: int) -> None:
     """Adds an item to a binary heap of ``count`` items, the least first; ``heap`` has room."""

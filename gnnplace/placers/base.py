@@ -22,7 +22,7 @@ from gnnplace.simulation.bounds import LowerBounds, quick_bounds
 
 IntArray = NDArray[np.int32]
 FINISHING = 1e-5  # seconds an op that bounds and the checked placement take after a search
-BOUNDING = 6.0  # seconds of all bounds over those of the checked placement, on a large graph
+BOUNDING = 1e-5  # seconds an op that all bounds of a large graph take
 QUICK = "quick bounds alone, for want of time"
 
 
@@ -134,25 +134,19 @@ class Placer(ABC):
     def _bounds(self, space: SearchSpace) -> LowerBounds:
         return lower_bounds(space.problem)
 
-    def _too_late_for_bounds(self, space: SearchSpace, checked: float, until: float) -> bool:
-        """Whether all bounds of a large graph would be found after ``until``.
-
-        Args:
-            space: the problem's.
-            checked: seconds that the placement's simulation took, by which they are estimated.
-            until: what ``now`` says at the end of the budget.
-        """
-        return space.problem.num_ops > LARGE and now() + BOUNDING * checked > until
+    def _too_late_for_bounds(self, space: SearchSpace, until: float) -> bool:
+        """Whether all bounds of a large graph would be found after ``until``, as ``now`` counts."""
+        ops = space.problem.num_ops
+        return ops > LARGE and now() + BOUNDING * ops > until
 
     def _result(
         self, space: SearchSpace, found: Found, begin: float, until: float, seed: int
     ) -> Result:
-        checking = now()
         simulation = space.simulator.run(found.device, found.order)
         if not simulation.feasible:
             why = (faults(space.problem, found.device) or list(simulation.faults))[0]
             raise InfeasibleError(f"placer {self.name!r} found no feasible placement: {why}")
-        late = self._too_late_for_bounds(space, now() - checking, until)
+        late = self._too_late_for_bounds(space, until)
         bounds = quick_bounds(space.problem, space.compiled) if late else self._bounds(space)
         bound = min(max(bounds.best, found.bound), simulation.step_time)
         seconds = now() - begin

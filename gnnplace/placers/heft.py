@@ -22,10 +22,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.ahead import ahead
 from gnnplace.graph.allocation import full_ints, full_table, zero_floats
-from gnnplace.graph.jit import kernel
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
-from gnnplace.search.gaps import earliest_gap, empty_gaps, take
+from gnnplace.search.gaps import earliest_gap, empty_gaps, least_start, take
 from gnnplace.search.orders import rank_order, with_own_order
 from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
@@ -44,6 +45,38 @@ from gnnplace.simulation.transfer import (
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
+
+
+@inner(_nrt=False)
+def approach(
+    compiled: Compiled,
+    by_rank: IntArray,
+    producer: IntArray,
+    finish: FloatArray,
+    device: IntArray,
+    arrival: FloatArray,
+    k: int,
+) -> None:
+    """Asks memory for what the ops after the ``k``-th will read, each in time for what it says.
+
+    Arguments are the kernel's.
+    """
+    offset, inputs = compiled.input_offset, compiled.input_tensor
+    if k + 12 < len(by_rank):
+        ahead(offset, by_rank[k + 12])
+        ahead(compiled.unit_of, by_rank[k + 12])
+        ahead(compiled.times, by_rank[k + 12])
+    if k + 9 < len(by_rank):
+        ahead(inputs, offset[by_rank[k + 9]])
+    if k + 6 < len(by_rank):
+        for j in range(offset[by_rank[k + 6]], offset[by_rank[k + 6] + 1]):
+            ahead(producer, inputs[j])
+            ahead(compiled.size, inputs[j])
+            ahead(arrival, inputs[j])
+    if k + 3 < len(by_rank):
+        for j in range(offset[by_rank[k + 3]], offset[by_rank[k + 3] + 1]):
+            ahead(finish, producer[inputs[j]])
+            ahead(device, producer[inputs[j]])
 
 
 @kernel
@@ -75,13 +108,20 @@ def heft_kernel(
     arrival = full_table(len(compiled.size) if once else 0, num_devices, np.inf)
     tried = zero_floats(links.num_channels)  # As ``channel_free`` but while a device is tried.
     sent = zero_floats(n if links.sends_cost else 0)
-    for op in by_rank:
-        unit = compiled.unit_of[op]
+    for k in range(n):
+        op = by_rank[k]
+        approach(compiled, by_rank, producer, finish, device, arrival, k)
+        unit, made = compiled.unit_of[op], 0.0
+        for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
+            made = max(made, finish[producer[compiled.input_tensor[j]]])
         least, best_device, best_place, best_slot = np.inf, -1, 0, 0
         best, best_begin, best_start = np.inf, 0.0, 0.0
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                 continue
+            soonest = least_start(gaps, d, made, compiled.times[op, d]) + compiled.times[op, d]
+            if best_device >= 0 and soonest >= least:
+                continue  # Not even were all inputs there at once.
             ready, extra, sending, target = 0.0, 0.0, 0.0, Index(d)
             for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                 tensor = compiled.input_tensor[j]

@@ -37,6 +37,7 @@ from gnnplace.search.chunk_search import ChunkSearch
 from gnnplace.search.clock import NO_BUDGET
 from gnnplace.search.found import Found
 from gnnplace.search.narrow_problem import LEAST_TIGHT, narrow_groups
+from gnnplace.search.space_kernels import flows_of_ops
 from gnnplace.simulation.kernels import run_kernel
 from gnnplace.throughput.registry import make_throughput_placer
 
@@ -51,9 +52,9 @@ FEW_MOVES = 20.0  # of the learned placer's search
 EVERY = 2.0  # seconds between two lines of progress
 # Kernels that a placer needs, for the line of progress; fewer where a second process helps. Others
 # need no more than the portfolio.
-NUMBER = {"best": 119, "learned": 107, "learned-untrained": 107, "single": 59}
+NUMBER = {"best": 139, "learned": 120, "learned-untrained": 120, "single": 66}
 ON_GROUPS = ("best", "learned", "learned-untrained", "narrow")  # search large problems on groups
-FEWER = 88
+FEWER = 102
 GROUPS = 12  # besides, for the search of large problems
 ROOMS = ("graph", "simulation", "search", "placers", "throughput", "policy")  # of kernels
 
@@ -146,6 +147,8 @@ def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
     from gnnplace.policy.refine.passes import Passes
     from gnnplace.policy.search.anytime import Anytime
 
+    graph = space.problem.graph
+    flows_of_ops(*graph.edges, graph.num_ops)  # of problems without classes
     rollouts = Rollouts(space, learned.policy or load_policy())
     best = rollouts.greedy(most=1)[0]
     start = best.unit_device, best.order

@@ -14,7 +14,7 @@ from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.cluster.cluster import cluster_faults
 from gnnplace.cluster.kinds import spelling_faults
 from gnnplace.errors import FormatError, InputError, of_faults
-from gnnplace.files import Bytes, Schema, parse, read_json, write_json
+from gnnplace.files import Bytes, Schema, parse, read_json, uncollected, write_json
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.problem import PHASES, Problem, build_problem
 
@@ -67,7 +67,8 @@ def read_problem(path: str | Path) -> Problem:
     Raises:
         FormatError: naming the file, the key path and the fault.
     """
-    return problem_from_data(read_json(path), str(path))
+    with uncollected():
+        return problem_from_data(read_json(path), str(path))
 
 
 def problem_from_data(data: Any, source: str = "problem") -> Problem:
@@ -123,7 +124,7 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
 def _forbidden(ops: list[OpEntry], cluster: Cluster) -> NDArray[np.bool_] | None:
     """Whether an op must not be on a device; None where no op says so. [num_ops, D]"""
     forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
-    for i, op in enumerate(ops):
+    for i, op in ((i, op) for i, op in enumerate(ops) if op.forbid):
         forbid[i, [cluster.device_index[name] for name in op.forbid]] = True
     return forbid if forbid.any() else None
 

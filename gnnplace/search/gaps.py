@@ -2,12 +2,13 @@
 
 Formulation: a device's busy slots stand in order of time, in chunks of at most ``CHUNK``; a full
 chunk is split in two. Of every chunk, and of every ``BLOCK`` chunks, the widest gap before one of
-its slots is known, so a search skips those that hold nothing wide enough. It answers as a scan of
-all slots does, rounding included: gaps are kept wider by a few units in the last place, and what is
-not skipped is compared exactly.
+its slots is known, so a search skips those that hold nothing wide enough; so is the widest of all,
+which is all that many searches look at. It answers as a scan of all slots does, rounding included:
+gaps are kept wider by a few units in the last place, and what is not skipped is compared exactly.
+A new slot has a chunk measured anew only where it takes the widest.
 
 Our own; a scan of all slots made HEFT quadratic. Complexity of a search: O(log n + CHUNK + BLOCK +
-n / (CHUNK BLOCK)) for n slots of the device, mostly O(CHUNK); of a new slot: O(CHUNK + BLOCK), and
+n / (CHUNK BLOCK)) for n slots of the device, mostly O(log n); of a new slot: O(CHUNK + BLOCK), and
 O(n / CHUNK) where a chunk is split.
 """
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import (
     empty_table,
+    zero_floats,
     zero_int_table,
     zero_ints,
     zero_longs,
@@ -44,6 +46,8 @@ class Gaps(NamedTuple):
         chunk: chunks of each device in order of time. [D, C]
         widest: seconds of the widest gap before a slot of each of these chunks. [D, C]
         wider: the same of each ``BLOCK`` chunks. [D, C / BLOCK]
+        widest_of_all: the same of all its chunks. [D]
+        until: seconds at which the last slot of each of these chunks ends, 0 without one. [D, C]
         places: chunks of each device. [D]
         used: chunks of all devices. [1]
     """
@@ -54,6 +58,8 @@ class Gaps(NamedTuple):
     chunk: IntArray
     widest: FloatArray
     wider: FloatArray
+    widest_of_all: FloatArray
+    until: FloatArray
     places: LongArray
     used: LongArray
 
@@ -69,6 +75,8 @@ def empty_gaps(num_devices: int, slots: int) -> Gaps:
         zero_int_table(num_devices, count),
         zero_table(num_devices, count),
         zero_table(num_devices, count // BLOCK + 1),
+        zero_floats(num_devices),
+        zero_table(num_devices, count),
         zero_longs(num_devices),
         zero_longs(1),
     )
@@ -82,39 +90,54 @@ def empty_gaps(num_devices: int, slots: int) -> Gaps:
 @inner(_nrt=False)
 def end_before(gaps: Gaps, d: int, place: int) -> float:
     """Seconds at which the slots before a chunk end; 0 where there are none."""
-    if place == 0 or gaps.held[gaps.chunk[d, 0]] == 0:
-        return 0.0
-    before = gaps.chunk[d, place - 1]
-    return gaps.ends[before, gaps.held[before] - 1]
+    return gaps.until[d, place - 1] if place > 0 else 0.0
+
+
+@inner(_nrt=False)
+def end_of_all(gaps: Gaps, d: int) -> float:
+    """Seconds at which the last slot of a device ends; 0 where there is none."""
+    return gaps.until[d, gaps.places[d] - 1]
+
+
+@inner(_nrt=False)
+def least_start(gaps: Gaps, d: int, ready: float, cost: float) -> float:
+    """Seconds before which no gap begins that holds a job of at least ``cost``; no search."""
+    return ready if gaps.widest_of_all[d] >= cost else max(ready, end_of_all(gaps, d))
+
+
+@inner(_nrt=False)
+def ended(ends: FloatArray, count: int, ready: float) -> int:
+    """How many of the first ``count`` of ``ends``, ascending, are at most ``ready``.
+
+    It halves without asking which half is next, so the processor need not guess.
+    """
+    low = 0
+    while count > 0:
+        half = (count + 1) // 2
+        low += half * (ends[low + half - 1] <= ready)
+        count -= half
+    return low
 
 
 @inner(_nrt=False)
 def place_of(gaps: Gaps, d: int, ready: float) -> int:
     """Place of the first chunk of a device whose last slot ends after ``ready``, or the last."""
-    low, high = 0, gaps.places[d] - 1
-    while low < high:
-        middle = (low + high) // 2
-        if end_before(gaps, d, middle + 1) <= ready:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return ended(gaps.until[d], gaps.places[d] - 1, ready)
 
 
 @inner(_nrt=False)
 def wide_place(gaps: Gaps, d: int, place: int, cost: float) -> int:
-    """The first place from ``place`` on with a gap of ``cost`` seconds; the number of places if
-    there is none.
+    """The first place from ``place`` on with a gap of ``cost`` seconds; the number of places or
+    more if there is none.
     """
-    count = gaps.places[d]
-    while place < count:
-        if place % BLOCK == 0 and gaps.wider[d, place // BLOCK] < cost:
-            place += BLOCK
+    while place < gaps.places[d]:
+        if gaps.wider[d, place // BLOCK] < cost:
+            place = (place // BLOCK + 1) * BLOCK
         elif gaps.widest[d, place] < cost:
             place += 1
         else:
-            return place
-    return count
+            break
+    return place
 
 
 @inner(_nrt=False)
@@ -123,40 +146,37 @@ def earliest_gap(gaps: Gaps, d: int, ready: float, cost: float) -> tuple[float, 
 
     Slot k of a chunk stands for the gap before its k-th slot, the number of slots for what follows.
     """
-    place = place_of(gaps, d, ready)
-    row = gaps.chunk[d, place]
-    low, high = 0, gaps.held[row]
-    while low < high:
-        middle = (low + high) // 2
-        if gaps.ends[row, middle] <= ready:
-            low = middle + 1
-        else:
-            high = middle
-    at = max(ready, gaps.ends[row, low - 1] if low > 0 else end_before(gaps, d, place))
-    while True:
-        row = gaps.chunk[d, place]
-        for k in range(low, gaps.held[row]):
-            if at + cost <= gaps.begins[row, k]:
-                return at, place, k
-            at = max(at, gaps.ends[row, k])
-        following = wide_place(gaps, d, place + 1, cost)
-        if following >= gaps.places[d]:
-            last = gaps.places[d] - 1
-            return max(at, end_before(gaps, d, last + 1)), last, gaps.held[gaps.chunk[d, last]]
-        place, low = following, 0
-        at = max(at, end_before(gaps, d, place))
+    last = gaps.places[d] - 1
+    if gaps.widest_of_all[d] >= cost:
+        first = place_of(gaps, d, ready)
+        place = wide_place(gaps, d, first, cost)
+        while place <= last:
+            row = gaps.chunk[d, place]
+            low = ended(gaps.ends[row], gaps.held[row], ready) if place == first else 0
+            at = max(ready, gaps.ends[row, low - 1] if low > 0 else end_before(gaps, d, place))
+            for k in range(low, gaps.held[row]):
+                if at + cost <= gaps.begins[row, k]:
+                    return at, place, k
+                at = max(at, gaps.ends[row, k])
+            place = wide_place(gaps, d, place + 1, cost)
+    return max(ready, end_of_all(gaps, d)), last, gaps.held[gaps.chunk[d, last]]
 
 
 @inner(_nrt=False)
-def measure(gaps: Gaps, d: int, place: int) -> None:
-    """Finds the widest gap of a chunk anew."""
+def widened(begin: float, before: float) -> float:
+    """Seconds of the gap between the end ``before`` and ``begin``, and a little more."""
+    return begin - before + ROUNDING * begin
+
+
+@inner(_nrt=False)
+def measured(gaps: Gaps, d: int, place: int) -> float:
+    """The widest gap of a chunk, found anew."""
     row, widest = gaps.chunk[d, place], 0.0
     before = end_before(gaps, d, place)
     for k in range(gaps.held[row]):
-        begin = gaps.begins[row, k]
-        widest = max(widest, begin - before + ROUNDING * begin)
+        widest = max(widest, widened(gaps.begins[row, k], before))
         before = gaps.ends[row, k]
-    gaps.widest[d, place] = widest
+    return widest
 
 
 @inner(_nrt=False)
@@ -166,6 +186,31 @@ def measure_block(gaps: Gaps, d: int, block: int) -> None:
     for place in range(block * BLOCK, min((block + 1) * BLOCK, gaps.places[d])):
         widest = max(widest, gaps.widest[d, place])
     gaps.wider[d, block] = widest
+
+
+@inner(_nrt=False)
+def measure_all(gaps: Gaps, d: int) -> None:
+    """Finds the widest gap of a device anew."""
+    widest = 0.0
+    for block in range((gaps.places[d] - 1) // BLOCK + 1):
+        widest = max(widest, gaps.wider[d, block])
+    gaps.widest_of_all[d] = widest
+
+
+@inner(_nrt=False)
+def note(gaps: Gaps, d: int, place: int, widest: float) -> None:
+    """Says that a chunk's widest gap is now another; blocks follow where it was theirs."""
+    block, before = place // BLOCK, gaps.widest[d, place]
+    gaps.widest[d, place] = widest
+    wider = gaps.wider[d, block]
+    if widest >= wider:
+        gaps.wider[d, block] = widest
+    elif before >= wider:
+        measure_block(gaps, d, block)
+    if gaps.wider[d, block] >= gaps.widest_of_all[d]:
+        gaps.widest_of_all[d] = gaps.wider[d, block]
+    elif wider >= gaps.widest_of_all[d]:
+        measure_all(gaps, d)
 
 
 @inner(_nrt=False)
@@ -182,27 +227,36 @@ def split(gaps: Gaps, d: int, place: int) -> None:
     for other in range(gaps.places[d], place + 1, -1):
         gaps.chunk[d, other] = gaps.chunk[d, other - 1]
         gaps.widest[d, other] = gaps.widest[d, other - 1]
+        gaps.until[d, other] = gaps.until[d, other - 1]
     gaps.chunk[d, place + 1] = new
+    gaps.until[d, place + 1], gaps.until[d, place] = gaps.until[d, place], gaps.ends[row, half - 1]
     gaps.places[d] += 1
     gaps.used[0] += 1
-    measure(gaps, d, place)
-    measure(gaps, d, place + 1)
+    gaps.widest[d, place] = measured(gaps, d, place)
+    gaps.widest[d, place + 1] = measured(gaps, d, place + 1)
     for block in range(place // BLOCK, (gaps.places[d] - 1) // BLOCK + 1):
         measure_block(gaps, d, block)
+    measure_all(gaps, d)
 
 
 @inner(_nrt=False)
 def take(gaps: Gaps, d: int, place: int, slot: int, begin: float, end: float) -> None:
     """Puts a slot where ``earliest_gap`` says; what it said of this device before is void."""
-    row = gaps.chunk[d, place]
+    row, widest = gaps.chunk[d, place], gaps.widest[d, place]
+    before = gaps.ends[row, slot - 1] if slot > 0 else end_before(gaps, d, place)
+    last = slot == gaps.held[row]
+    taken = 0.0 if last else widened(gaps.begins[row, slot], before)
     for k in range(gaps.held[row], slot, -1):
         gaps.begins[row, k], gaps.ends[row, k] = gaps.begins[row, k - 1], gaps.ends[row, k - 1]
     gaps.begins[row, slot], gaps.ends[row, slot] = begin, end
     gaps.held[row] += 1
-    measure(gaps, d, place)
-    if place + 1 < gaps.places[d]:
-        measure(gaps, d, place + 1)
-        measure_block(gaps, d, (place + 1) // BLOCK)
-    measure_block(gaps, d, place // BLOCK)
+    if not last and taken >= widest:
+        note(gaps, d, place, measured(gaps, d, place))
+    elif widened(begin, before) > widest:
+        note(gaps, d, place, widened(begin, before))
+    if last:
+        gaps.until[d, place] = end
+        if place + 1 < gaps.places[d]:
+            note(gaps, d, place + 1, measured(gaps, d, place + 1))
     if gaps.held[row] == CHUNK:
         split(gaps, d, place)

@@ -20,6 +20,7 @@ from gnnplace.problem import FORWARD, Problem
 from gnnplace.search.lean import lean
 from gnnplace.search.space_kernels import (
     flows_between,
+    flows_of_ops,
     follow_forward,
     mean_of_finite,
     sum_of_finite,
@@ -143,6 +144,8 @@ class SearchSpace:
         """
         problem = self.problem
         source, target, size = problem.graph.edges
+        if problem.num_units == problem.num_ops:
+            return flows_of_ops(source, target, size, problem.num_ops)
         unit = problem.unit_of
         return flows_between(unit[source], unit[target], size, problem.num_units)
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
+from gnnplace.graph.kernels import grouped
 from gnnplace.graph.ranks import downward_rank, rank_after
 from gnnplace.problem import Problem
 from gnnplace.simulation.transfer import Links, make_links
@@ -94,18 +95,17 @@ def longest_path(problem: Problem) -> float:
 def compile_problem(problem: Problem) -> Compiled:
     """Bundles the arrays of ``problem``."""
     graph, cluster, cost = problem.graph, problem.cluster, least_times(problem)
-    num_inputs = np.bincount(graph.consumer, minlength=graph.num_ops)
-    by_consumer = np.argsort(graph.consumer, kind="stable")
+    input_offset, by_consumer = grouped(graph.consumer.copy(), graph.num_ops)
     return Compiled(
         times=problem.times,
         state=problem.state.astype(np.float64),
-        num_inputs=num_inputs.astype(np.int32),
+        num_inputs=np.diff(input_offset),
         op_tensor_offset=graph.op_tensor_offset,
         op_tensor=graph.op_tensor,
         size=graph.size.copy(),  # Copies can be written to: one type in kernels, as reversed.
         consumer_offset=graph.consumer_offset.copy(),
         consumer=graph.consumer.copy(),
-        input_offset=np.concatenate(([0], np.cumsum(num_inputs))).astype(np.int32),
+        input_offset=input_offset,
         input_tensor=graph.consumption_tensor[by_consumer],
         **_flows(graph),
         head=downward_rank(graph, cost, np.zeros(len(graph.successor))),
@@ -119,11 +119,9 @@ def compile_problem(problem: Problem) -> Compiled:
 def _flows(graph: ComputationGraph) -> dict[str, NDArray[Any]]:
     """Consumptions by producer, in the order of the op's tensors and their consumers."""
     tensor = graph.consumption_tensor
-    source = graph.producer[tensor]
-    by_source = np.argsort(source, kind="stable")
-    counts = np.bincount(source, minlength=graph.num_ops)
+    offset, by_source = grouped(graph.producer[tensor], graph.num_ops)
     return {
-        "flow_offset": np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+        "flow_offset": offset,
         "flow_op": graph.consumer[by_source],
         "flow_size": graph.size[tensor[by_source]],
     }

@@ -24,6 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.ahead import ahead
 from gnnplace.graph.allocation import (
     empty_floats,
     empty_indices,
@@ -53,6 +54,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 
 DONE, DEADLOCK, NO_LINK, CUT_OFF = 0, 1, 2, 3
+FAR = 50_000  # ops whose arrays are more than the processor keeps at hand
 ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cut-off leaves.
 
 
@@ -109,6 +111,41 @@ def exceeds(
     return False
 
 
+@inner(_nrt=False)
+def approach(
+    compiled: Compiled,
+    device: IntArray,
+    missing: IntArray,
+    ready: FloatArray,
+    sequence: IntArray,
+    at: int,
+    end: int,
+) -> None:
+    """Asks memory for what a device's ops after its ``at``-th will read, up to its ``end``-th.
+
+    Each in time for what it says of the next; arguments are ``run_kernel``'s.
+    """
+    last, made, flows = Index(end) - ONE, compiled.op_tensor_offset, compiled.flow_offset
+    op = Index(sequence[min(Index(at) + Index(5), last)])
+    ahead(flows, op)
+    ahead(made, op)
+    op = Index(sequence[min(Index(at) + Index(4), last)])
+    ahead(compiled.times, op)
+    ahead(compiled.flow_op, flows[op])
+    ahead(compiled.op_tensor, made[op])
+    op = Index(sequence[min(Index(at) + Index(3), last)])
+    for j in range(Index(made[op]), Index(made[op + ONE])):
+        ahead(compiled.consumer_offset, compiled.op_tensor[j])
+        ahead(compiled.size, compiled.op_tensor[j])
+    op = Index(sequence[min(Index(at) + Index(2), last)])
+    for j in range(Index(made[op]), Index(made[op + ONE])):
+        ahead(compiled.consumer, compiled.consumer_offset[Index(compiled.op_tensor[j])])
+    for k in range(Index(flows[op]), Index(flows[op + ONE])):
+        ahead(device, compiled.flow_op[k])
+        ahead(missing, compiled.flow_op[k])
+        ahead(ready, compiled.flow_op[k])
+
+
 @kernel
 def run_kernel(
     compiled: Compiled,
@@ -139,7 +176,7 @@ def run_kernel(
         DONE, DEADLOCK, NO_LINK or CUT_OFF; step time in seconds; number of transfers.
     """
     n, num_devices = compiled.times.shape
-    links = compiled.links
+    links, far = compiled.links, n > FAR
     sequence, head = split_order(device, order, num_devices)
     end = head[1:].copy()
     missing = compiled.num_inputs.copy()
@@ -176,6 +213,8 @@ def run_kernel(
         for d in range(num_devices):
             while candidate[d] == now:
                 op = Index(sequence[Index(head[d])])
+                if far:
+                    approach(compiled, device, missing, ready, sequence, head[d], end[d])
                 head[d] += 1
                 done += 1
                 finish[op] = now

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.graph.ahead import ahead
 from gnnplace.graph.allocation import (
     empty_floats,
     empty_int_table,
@@ -48,6 +49,18 @@ def last_use(
     return last
 
 
+@inner(_nrt=False)
+def approach_uses(compiled: Compiled, device: IntArray, finish: FloatArray, op: int) -> None:
+    """Asks memory for what ``last_use`` will read of an op's tensors."""
+    for j in range(Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])):
+        tensor = Index(compiled.op_tensor[j])
+        for k in range(
+            Index(compiled.consumer_offset[tensor]), Index(compiled.consumer_offset[tensor + ONE])
+        ):
+            ahead(device, compiled.consumer[k])
+            ahead(finish, compiled.consumer[k])
+
+
 @kernel
 def lifetimes(
     compiled: Compiled,
@@ -76,6 +89,8 @@ def lifetimes(
     count = 0
     for op in range(n):
         on = device[op]
+        if op + 16 < n:
+            approach_uses(compiled, device, finish, op + 16)
         if not wanted[Index(on)]:
             continue
         for j in range(

@@ -14,13 +14,10 @@ from gnnplace.graph.kernels import first_ready_first
 from gnnplace.placement import Placement, faults, sequence_from_order
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import compile_problem
-from gnnplace.simulation.kernels import (
-    run_kernel,
-    step_time_kernel,
-    step_times_kernel,
-)
+from gnnplace.simulation.kernels import step_time_kernel, step_times_kernel
 from gnnplace.simulation.list_scheduling import complete
-from gnnplace.simulation.memory import device_state, excess_kernel, lifetimes, peak_kernel
+from gnnplace.simulation.memory import device_state, excess_kernel, peak_kernel
+from gnnplace.simulation.timeline import Timeline, Timelines
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -96,6 +93,8 @@ class Simulation:
 class Simulator:
     """Simulates placements of one problem; compiled arrays are made once.
 
+    Of a large problem the last timelines are kept: ``timeline``.
+
     Args:
         problem: the problem; it is not changed.
     """
@@ -103,10 +102,15 @@ class Simulator:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.compiled = compile_problem(problem)
+        self.timelines = Timelines(self.compiled)
 
     def step_time(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
         """Predicted seconds; inf if ops lack links or kinds, deadlock, or above ``cutoff``."""
-        return float(step_time_kernel(self.compiled, _int32(device), _int32(order), cutoff))
+        device, order = _int32(device), _int32(order)
+        known = self.timelines.get(device, order, cutoff)
+        if known is not None:
+            return known.within(cutoff)
+        return float(step_time_kernel(self.compiled, device, order, cutoff))
 
     def step_times(self, devices: IntArray, orders: IntArray) -> FloatArray:
         """Predicted seconds of a batch.
@@ -122,7 +126,11 @@ class Simulator:
         self, device: IntArray, order: IntArray, cutoff: float = np.inf
     ) -> tuple[float, float]:
         """Predicted seconds, inf above ``cutoff``; bytes above the limits summed over devices."""
-        step_time, excess = excess_kernel(self.compiled, _int32(device), _int32(order), cutoff)
+        device, order = _int32(device), _int32(order)
+        known = self.timelines.get(device, order, cutoff)
+        if known is not None:
+            return known.within(cutoff), known.excess
+        step_time, excess = excess_kernel(self.compiled, device, order, cutoff)
         return float(step_time), float(excess)
 
     def complete(self, device: IntArray) -> IntArray:
@@ -144,26 +152,19 @@ class Simulator:
         problem, c = self.problem, self.compiled
         device, order = _int32(device), _int32(order)
         found = faults(problem, device)
-        n, room = problem.num_ops, len(c.consumer) + 1
-        start, finish = np.full(n, np.nan), np.full(n, np.nan)
-        transfer, service = np.empty((room, 3), np.int32), np.empty((room, 3))
-        _, step_time, count = run_kernel(
-            c, device, order, np.inf, c.tail, start, finish, transfer, service
-        )
-        transfers = Transfers(*transfer[:count].T, *service[:count].T)
+        run = self.timelines.get(device, order) or Timeline.of(c, device, order)
         state, lives = device_state(c, device), NO_LIVES
-        if np.isfinite(step_time):
-            sent, every = (transfer[:count], service[:count]), np.ones(len(state), np.bool_)
-            lives = lifetimes(c, device, start, finish, *sent, every)
+        if np.isfinite(run.step_time):
+            lives = run.lives(np.ones(len(state), np.bool_))
         peak = peak_kernel(*lives, state)
         found += _memory_faults(problem, peak)
         return Simulation(
-            float(step_time),
+            run.step_time,
             peak,
             tuple(found),
-            start,
-            finish,
-            transfers,
+            run.start,
+            run.finish,
+            Transfers(*run.transfer.T, *run.service.T),
             device,
             order,
             lives,

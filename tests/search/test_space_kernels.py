@@ -5,7 +5,12 @@ from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import FORWARD
-from gnnplace.search.space_kernels import mean_of_finite, sum_of_finite
+from gnnplace.search.space_kernels import (
+    flows_between,
+    flows_of_ops,
+    mean_of_finite,
+    sum_of_finite,
+)
 from tests.random_problems import random_problem, seeds
 
 
@@ -64,3 +69,12 @@ def test_work_is_the_sum_of_a_units_ops_where_it_is_allowed(seed):
         expected = problem.times[problem.unit_of == u].sum(axis=0)
         expected[~problem.unit_allowed[u]] = np.inf
         np.testing.assert_allclose(work[u], expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=seeds)
+def test_flows_of_ops_are_those_between_units_of_one_op(seed):
+    graph = random_problem(np.random.default_rng(seed), 20, 2).graph
+    arguments = (*graph.edges, graph.num_ops)
+    for ours, expected in zip(flows_of_ops(*arguments), flows_between(*arguments), strict=True):
+        assert ours.tolist() == expected.tolist()

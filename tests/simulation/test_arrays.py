@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.simulation.arrays import ascending, copy_rows, copy_to, greatest
+from gnnplace.simulation.arrays import MANY, ascending, copy_rows, copy_to, greatest
 
 
 @settings(max_examples=100, deadline=None)
@@ -15,6 +15,20 @@ def test_ascending_is_a_stable_sort(keys, nearly):
     if nearly and len(array) > 3:
         array[1], array[-1] = array[-1], array[1]
     assert ascending(array).tolist() == np.argsort(array, kind="stable").tolist()
+
+
+@pytest.mark.parametrize("kind", ["floats", "few", "negative", "alike", "infinite"])
+def test_many_keys_are_sorted_as_few_are(kind):
+    rng = np.random.default_rng(0)
+    keys = {
+        "floats": rng.exponential(size=MANY),
+        "few": rng.integers(0, 9, MANY).astype(np.float64),
+        "negative": rng.normal(size=MANY) * 10.0 ** rng.integers(-300, 300, MANY),
+        "alike": np.ones(MANY),
+        "infinite": np.where(rng.random(MANY) < 0.5, np.inf, -0.0),
+    }[kind]
+    keys[rng.integers(0, MANY, 5)] = 0.0
+    assert (ascending(keys) == np.argsort(keys, kind="stable")).all()
 
 
 def test_infinite_keys_come_last():

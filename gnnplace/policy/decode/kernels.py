@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.policy.decode.approach import FAR, approach
 from gnnplace.policy.decode.decoder_state import (
     Goal,
     State,
@@ -22,7 +23,7 @@ from gnnplace.policy.decode.decoder_state import (
     decide,
     start_state,
 )
-from gnnplace.policy.decode.ready_queue import FIXED, next_op, release, start_queue
+from gnnplace.policy.decode.ready_queue import FIXED, Queue, next_op, release, start_queue
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.simulation.arrays import copy_rows, copy_to
@@ -44,6 +45,7 @@ SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
+SCRATCH = 8  # numbers a device that ``observe`` adds up
 MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 
@@ -53,19 +55,30 @@ def log_above(value: float) -> float:
     return np.log(np.float32(1.0 + value))
 
 
-@inner()
+@inner(_nrt=False)
 @named_columns("f")
 def observe(
-    walk: Walk, state: State, i: int, goal: Goal, allowed: BoolArray, out: SingleArray
+    walk: Walk,
+    state: State,
+    i: int,
+    goal: Goal,
+    allowed: BoolArray,
+    scratch: FloatArray,
+    out: SingleArray,
 ) -> None:
-    """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F]."""
+    """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F].
+
+    ``scratch``: room for ``SCRATCH`` numbers a device. [SCRATCH, D]
+    """
     limit, rounds = goal.limit, goal.rounds
     num_devices, i = len(state.free), Index(i)
     u = Index(walk.unit[i])
     scale, ideal = walk.scale, walk.work / limit
     run = (state.sums[1] + walk.unit_work[u]) / (ideal / rounds)
     links = walk.links
-    scratch = zero_table(8, num_devices)
+    for k in range(SCRATCH):
+        for d in range(num_devices):
+            scratch[k, d] = 0.0
     ready, wait, move, here, near, flow, extra, sending = scratch
     inputs = 0
     for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
@@ -206,12 +219,12 @@ DYNAMIC = names_of(observe)
 NUM_DYNAMIC = len(DYNAMIC)
 
 
-@inner(fastmath={"contract", "reassoc"})
-def score(weights: SingleArray, features: SingleArray) -> float:
-    """Weighted sum of a candidate's features. [F], [F]"""
+@inner(fastmath={"contract", "reassoc"}, _nrt=False)
+def score(weights: SingleArray, features: SingleArray, d: int) -> float:
+    """Weighted sum of the features of candidate ``d``. [F], [D, F]"""
     total = np.float32(0.0)
     for f in range(len(weights)):
-        total += features[f] * weights[f]
+        total += features[d, f] * weights[f]
     return float(total)
 
 
@@ -224,7 +237,22 @@ def only(allowed: BoolArray) -> int:
     return 0
 
 
-@inner()
+@inner(_nrt=False)
+def greatest_score(
+    weights: SingleArray, features: SingleArray, allowed: BoolArray, noise: SingleArray, unit: int
+) -> int:
+    """The candidate of the greatest score; arguments as of ``decode``. ``features``: [D, F]"""
+    best, choice = -np.inf, only(allowed)
+    for d in range(len(allowed)):
+        if allowed[d]:
+            value = score(weights, features, d)
+            value += noise[unit, d] if len(noise) > 0 else np.float32(0.0)
+            if value > best:
+                best, choice = value, d
+    return choice
+
+
+@inner(_nrt=False)
 def look(
     walk: Walk,
     state: State,
@@ -233,6 +261,7 @@ def look(
     margin: float,
     decided: bool,
     allowed: BoolArray,
+    scratch: FloatArray,
     now: SingleArray,
     features: SingleArray,
     masks: BoolArray,
@@ -249,6 +278,7 @@ def look(
         margin: on the bytes at the peak.
         decided: whether the device is known already.
         allowed: out: the candidates. [D]
+        scratch: as of ``observe``.
         now: out: their features. [D, F]
         features: as of ``decode``.
         masks: as of ``decode``.
@@ -262,12 +292,56 @@ def look(
     if record or not decided:
         number = candidates(walk, state, walk.unit[i], goal.limit, margin, allowed)
     if record or number > 1:
-        observe(walk, state, i, goal, allowed, now)
+        observe(walk, state, i, goal, allowed, scratch, now)
     if record:
         copy_rows(features[count], now)
         copy_to(masks[count], allowed)
         step[count] = i
     return number
+
+
+@inner(_nrt=False)
+def decide_all(
+    walk: Walk,
+    s: State,
+    queue: Queue,
+    weights: SingleArray,
+    order: IntArray,
+    goal: Goal,
+    margin: float,
+    noise: SingleArray,
+    forced: IntArray,
+    features: SingleArray,
+    masks: BoolArray,
+    step: IntArray,
+    allowed: BoolArray,
+    scratch: FloatArray,
+    now: SingleArray,
+) -> int:
+    """The loop of ``decode``, where nothing is allocated; the number of decisions.
+
+    Arguments are those of ``decode`` and of ``look``, and the state and the queue to begin with.
+    """
+    by_time, far, count = goal.rule != FIXED, len(walk.unit) > FAR, 0
+    for k in range(len(walk.unit)):
+        i = next_op(walk, s, queue, order, goal.rule) if by_time else order[k]
+        if far:
+            approach(walk, s, queue, order, k, by_time)
+        u = walk.unit[i]
+        if s.device[u] < 0:
+            choice = forced[u]
+            out, told = (allowed, scratch, now), (features, masks, step)
+            number = look(walk, s, i, goal, margin, choice >= 0, *out, *told, count)
+            if choice < 0:
+                choice = only(allowed)
+                if number > 1:
+                    choice = greatest_score(weights, now, allowed, noise, u)
+            decide(walk, s, u, choice)
+            count += 1
+        book(walk, s, i)
+        if by_time:
+            release(queue, i, s.finish[i])
+    return count
 
 
 @kernel
@@ -301,32 +375,8 @@ def decode(
         The final state, and the number of decisions.
     """
     num_devices = walk.time.shape[1]
-    s = start_state(walk)
-    now = zero_single_table(num_devices, NUM_DYNAMIC)
-    allowed = zero_flags(num_devices)
-    noisy = len(noise) > 0
-    count, m = 0, len(walk.unit)
-    by_time = goal.rule != FIXED
-    queue = start_queue(walk, order, by_time)
-    for k in range(m):
-        i = next_op(walk, s, queue, order, goal.rule) if by_time else order[k]
-        u = walk.unit[i]
-        if s.device[u] < 0:
-            choice, told = forced[u], (features, masks, step)
-            number = look(walk, s, i, goal, margin, choice >= 0, allowed, now, *told, count)
-            if choice < 0:
-                choice = only(allowed)
-                if number > 1:
-                    best = -np.inf
-                    for d in range(num_devices):
-                        if allowed[d]:
-                            value = score(weights, now[d])
-                            value += noise[u, d] if noisy else np.float32(0.0)
-                            if value > best:
-                                best, choice = value, d
-            decide(walk, s, u, choice)
-            count += 1
-        book(walk, s, i)
-        if by_time:
-            release(queue, i, s.finish[i])
-    return s, count
+    s, queue = start_state(walk), start_queue(walk, order, goal.rule != FIXED)
+    now, scratch = zero_single_table(num_devices, NUM_DYNAMIC), zero_table(SCRATCH, num_devices)
+    told, out = (features, masks, step), (zero_flags(num_devices), scratch, now)
+    given = (weights, order, goal, margin, noise, forced)
+    return s, decide_all(walk, s, queue, *given, *told, *out)

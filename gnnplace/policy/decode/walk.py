@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.allocation import full_floats, zero_flags, zero_floats
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernels import grouped
 from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
 from gnnplace.graph.ranks import downward_rank, upward_rank
 from gnnplace.placers import SearchSpace
@@ -313,14 +314,13 @@ def _reversed(graph: WalkGraph, walk: Walk) -> Walk:
 
 def _inputs(graph: ComputationGraph, *, backwards: bool) -> dict[str, Any]:
     tensor = graph.consumption_tensor
-    ends = (graph.producer[tensor], graph.consumer)
+    ends = (graph.producer[tensor], graph.consumer.copy())
     other, mine = ends[::-1] if backwards else ends
-    by_op = np.argsort(mine, kind="stable")
-    counts = np.bincount(mine, minlength=graph.num_ops)
+    offset, by_op = grouped(mine, graph.num_ops)
     return {
-        "before_offset": np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
-        "before": other[by_op].astype(np.int32),
-        "before_tensor": tensor[by_op].astype(np.int32),
+        "before_offset": offset,
+        "before": other[by_op],
+        "before_tensor": tensor[by_op],
         "before_size": graph.size[tensor[by_op]],
         "num_tensors": graph.num_tensors,
     }

@@ -19,6 +19,7 @@ from gnnplace.graph.allocation import (
     zero_flags,
     zero_single_table,
     zero_singles,
+    zero_table,
 )
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import (
@@ -28,7 +29,7 @@ from gnnplace.policy.decode.decoder_state import (
     decide,
     start_state,
 )
-from gnnplace.policy.decode.kernels import NUM_DYNAMIC, look, only
+from gnnplace.policy.decode.kernels import NUM_DYNAMIC, SCRATCH, look, only
 from gnnplace.policy.decode.ready_queue import FIXED
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.arrays import copy_to
@@ -168,14 +169,14 @@ def walk_through(
     num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
     state, room = start_state(walk), make_scratch(network)
     share, count = num_devices / num_units, 0
+    scratch = zero_table(SCRATCH, num_devices)
     for k in range(len(order)):
         i = Index(order[k])
         u = Index(walk.unit[i])
         if state.device[u] < 0:
             choice, told = forced[u], (features, masks, step)
-            number = look(
-                walk, state, i, goal, margin, choice >= 0, room.allowed, room.features, *told, count
-            )
+            out = (room.allowed, scratch, room.features, *told)
+            number = look(walk, state, i, goal, margin, choice >= 0, *out, count)
             if choice < 0:
                 choice = only(room.allowed)
                 if number > 1:

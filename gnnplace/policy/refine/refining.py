@@ -67,10 +67,11 @@ PRIOR = {  # in percent of the step time, but for memory
     "load after, of the step time": -30.0,
     "memory after, above the limit": -1000.0,
 }
+SCRATCH = 11  # numbers a device that ``observe`` adds up
 NEARLY = 0.98  # of the step time: what is below is not critical
 
 
-@inner()
+@inner(_nrt=False)
 @named_columns("f")
 def observe(
     compiled: Compiled,
@@ -79,16 +80,22 @@ def observe(
     partial: Partial,
     op: int,
     allowed: BoolArray,
+    scratch: FloatArray,
     out: SingleArray,
 ) -> int:
-    """Candidates and their features for the unit of ``op``; how many there are. ``out``: [D, F]"""
+    """Candidates and their features for the unit of ``op``; how many there are. ``out``: [D, F]
+
+    ``scratch``: room for ``SCRATCH`` numbers a device. [SCRATCH, D]
+    """
     num_devices, i = len(partial.free), Index(op)
     u = Index(compiled.unit_of[i])
     old = previous.device[u]
     here = Index(old)
     total, back = previous.seconds, previous.back
     links = compiled.links
-    scratch = zero_table(11, num_devices)
+    for k in range(SCRATCH):
+        for d in range(num_devices):
+            scratch[k, d] = 0.0
     ready, wait, move, tail, flow, near, moved, path, rest, extra, sending = scratch
     producer = units.reversed_producer if back else units.producer
     for d in range(num_devices):
@@ -270,7 +277,7 @@ def walk_again(
     num_devices = compiled.times.shape[1]
     s = start_pass(compiled, units, previous)
     producer = units.reversed_producer if previous.back else units.producer
-    now = zero_single_table(num_devices, NUM_REFINING)
+    now, scratch = zero_single_table(num_devices, NUM_REFINING), zero_table(SCRATCH, num_devices)
     allowed = zero_flags(num_devices)
     count = 0
     for op in previous.order:
@@ -279,16 +286,16 @@ def walk_again(
             choice = old = previous.device[u]
             if forced[u] >= 0:
                 choice = forced[u]
-            elif observe(compiled, units, previous, s, op, allowed, now) > 1:
+            elif observe(compiled, units, previous, s, op, allowed, scratch, now) > 1:
                 if len(features) > 0:
                     copy_rows(features[count], now)
                     copy_to(masks[count], allowed)
                     decided[count] = u
                 count += 1
-                best = score(weights, now[old]) + stay if allowed[old] else -np.inf
+                best = score(weights, now, old) + stay if allowed[old] else -np.inf
                 for d in range(num_devices):
                     if allowed[d] and d != old:
-                        value = score(weights, now[d])
+                        value = score(weights, now, d)
                         if noise > 0.0:
                             value -= noise * np.log(-np.log(np.random.random() + 1e-12) + 1e-12)
                         if value > best:

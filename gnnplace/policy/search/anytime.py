@@ -4,6 +4,8 @@ A cycle starts from the best placement so far, cools from one temperature to ano
 habit of moving (``moves.Habit``): cold with new orders, warm, or hot in a fixed order as annealing
 is. Cycles grow longer and longer, whatever the budget is, so that a search which is cut off later
 is never worse. Warm and hot ones are worth it as soon as a cycle has some moves for every unit.
+Where there are few units a cycle soon has a thousand moves for each; then some melt everything and
+give every move an order of its own, since the best may be far from all that is nearly as good.
 Each kind gets a cycle; then the kind that found the best placement last goes on, and every third
 cycle is one drawn at random. What a long cycle has found is refined by passes.
 """
@@ -51,6 +53,7 @@ KINDS = (
     Kind(0.003, 0.1, 0.1, 0.0),
     Kind(0.01, 0.2, 0.1, 10.0),
     Kind(0.03, 0.3, 0.0, 60.0),
+    Kind(0.2, 0.1, 1.0, 1000.0),
 )
 
 

@@ -56,7 +56,8 @@ def _clear_choices(scores, features):
 def test_a_score_is_the_weighted_sum():
     rng = np.random.default_rng(0)
     features, weights = rng.normal(size=(2, len(DYNAMIC))).astype(np.float32)
-    assert kernels.score(weights, features) == pytest.approx(float(features @ weights), rel=1e-4)
+    score = kernels.score(weights, np.stack([weights, features]), 1)
+    assert score == pytest.approx(float(features @ weights), rel=1e-4)
 
 
 @pytest.mark.parametrize(("allowed", "wanted"), [("110", 0), ("011", 1), ("000", 0)])

@@ -46,6 +46,7 @@ def decode(
     num_devices = walk.time.shape[1]
     state = decoder_state.start_state(walk)
     features = np.zeros((num_devices, len(DYNAMIC)), dtype=np.float32)
+    scratch = np.zeros((kernels.SCRATCH, num_devices))
     allowed = np.zeros(num_devices, dtype=np.bool_)
     by_time = goal.rule != FIXED
     queue = start_queue(walk, order, by_time)  # a list that numba would copy
@@ -54,7 +55,7 @@ def decode(
         unit = walk.unit[i]
         if state.device[unit] < 0:
             decoder_state.candidates(walk, state, unit, goal.limit, margin, allowed)
-            kernels.observe(walk, state, i, goal, allowed, features)
+            kernels.observe(walk, state, i, goal, allowed, scratch, features)
             scores = scored(weights, torch.from_numpy(features), torch.from_numpy(allowed))
             decoder_state.decide(walk, state, unit, _first_best(scores))
         decoder_state.book(walk, state, i)

@@ -53,6 +53,15 @@ def test_short_cycles_are_cold_and_cycles_grow():
     assert anytime.moves == 20
 
 
+def test_few_units_are_melted():
+    """The best known is a device's worth of units away, five percent uphill: exact finds it too."""
+    given = {"ops": (30, 30), "microbatches": (4,), "clusters": ("mixed",)}
+    _, anytime = anytime_of("grid", 355843, **given)
+    while anytime.cycles < 12:
+        anytime.cycle(NO_BUDGET)
+    assert anytime.state.score[1] == pytest.approx(0.00749677, rel=1e-5)
+
+
 def test_what_is_offered_counts_if_it_is_better():
     first, anytime = anytime_of("inception", 5, ops=(60, 120))
     device = anytime.space.spread(first.unit_device)
