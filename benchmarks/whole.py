@@ -1,17 +1,16 @@
-"""Does the network that proposes stages earn its place? The suite ``whole``, anytime curves.
+"""Do learned starts pay in the search on narrow groups? The suite ``whole``, anytime curves.
 
-A row is one way to begin the search on narrow groups, the search being the same: ``narrow`` from
-constructions alone (its bandit over kinds of moves is the row without learning), ``decodes`` from
-these and the decodes of the policy, ``network`` from constructions and the network's proposals,
-``mlp`` from those of a network without messages, ``shuffled`` from those of the network with its
-weights shuffled. Seconds are the processor's, grouping, inference and all included; each run is one
-trajectory, so that what it has found by each mark is what that budget finds. Runs are kept as lines
-of a file and are not repeated (where one lacked a mark, the later line counts); the table says
-geometric means over problems and 95 % intervals of paired differences to ``narrow``, by a bootstrap
-over problems.
+A row is one way to begin the search, which is the same: ``narrow`` from constructions alone (its
+bandit over kinds of moves is the row without learning), ``decodes`` from these and the decodes of
+the policy. Rows ``network``, ``mlp`` and ``shuffled`` of stored results are those of a network that
+proposed starts and is gone (docs/learned.md). Seconds are the processor's, grouping, inference and
+all included; each run is one trajectory, so that what it has found by each mark is what that budget
+finds. Runs are kept as lines of a file and are not repeated (where one lacked a mark, the later
+line counts); the table says geometric means over problems and 95 % intervals of paired differences
+to ``narrow``, by a bootstrap over problems.
 
-    python benchmarks/whole.py run results.jsonl [--rows narrow,network] [--seeds 0,1,2]
-        [--marks 1,3,10] [--every 3] [--mlp mlp.safetensors]
+    python benchmarks/whole.py run results.jsonl [--rows narrow,decodes] [--seeds 0,1,2]
+        [--marks 1,3,10] [--every 3]
     python benchmarks/whole.py table results.jsonl
 """
 
@@ -22,7 +21,6 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +29,13 @@ import numpy as np
 from gnnplace import api
 from gnnplace.bench.suite import read_suite
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.narrow import NarrowSearch, as_they_are
+from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import load_policy
-from gnnplace.policy.stages.proposer import CHECKPOINT, Proposer, load_proposer
-from gnnplace.policy.stages.starts import with_proposals
 from gnnplace.problem import Problem
 from gnnplace.search.narrow_problem import narrow_problem
 
 SUITE = Path(__file__).parent / "suites" / "whole.yaml"
-ROWS = ("narrow", "decodes", "network", "mlp", "shuffled")
 DRAWS = 2000  # of the bootstrap
 
 
@@ -49,11 +44,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("action", choices=("run", "table"))
     parser.add_argument("file", type=Path)
-    parser.add_argument("--rows", default="narrow,network")
+    parser.add_argument("--rows", default="narrow,decodes")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--marks", default="1")
     parser.add_argument("--every", type=int, default=1, help="only every so many problems")
-    parser.add_argument("--mlp", default="")
     arguments = parser.parse_args()
     if arguments.action == "run":
         run(arguments)
@@ -72,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
         for name, problem in problems(arguments.every):
             for row in arguments.rows.split(","):
                 if (name, seed, row) not in done:
-                    result = searched(problem, row, seed, marks, arguments.mlp)
+                    result = searched(problem, row, seed, marks)
                     line = {"problem": name, "ops": problem.num_ops, "seed": seed, "row": row}
                     line |= {"commit": commit.stdout.strip(), **result}
                     with open(arguments.file, "a") as file:
@@ -96,7 +90,7 @@ def problems(every: int = 1) -> Iterator[tuple[str, Problem]]:
         yield f"{entry.graph} {entry.cluster} x{entry.microbatches}", problem
 
 
-def searched(problem: Problem, row: str, seed: int, marks: list[float], mlp: str) -> dict[str, Any]:
+def searched(problem: Problem, row: str, seed: int, marks: list[float]) -> dict[str, Any]:
     """Seconds a step at the first choice and at each mark; None where the graph is placed whole."""
     begin = time.process_time()
     space = SearchSpace(problem)
@@ -106,10 +100,7 @@ def searched(problem: Problem, row: str, seed: int, marks: list[float], mlp: str
     coarse = SearchSpace(narrow.problem)
     decodes = Rollouts(coarse, load_policy()).greedy() if row == "decodes" else []
     extra = [one.unit_device for one in decodes]
-    proposer = proposer_of(row, mlp)
-    propose = partial(with_proposals, proposer, seed=seed) if proposer else as_they_are
-    rng = np.random.default_rng(seed)
-    search = NarrowSearch(space, narrow, coarse, extra, rng, propose)
+    search = NarrowSearch(space, narrow, coarse, extra, np.random.default_rng(seed))
     search.first_round()
     first, took = search.expansion.score, time.process_time() - begin
     found: dict[str, float] = {}
@@ -120,22 +111,6 @@ def searched(problem: Problem, row: str, seed: int, marks: list[float], mlp: str
     return {"first": first, "first_seconds": took, "marks": found}
 
 
-def proposer_of(row: str, mlp: str) -> Proposer | None:
-    """What proposes in a row."""
-    if row == "network":
-        return load_proposer()
-    if row == "mlp":
-        return load_proposer(mlp)
-    return shuffled() if row == "shuffled" else None
-
-
-def shuffled() -> Proposer:
-    """The shipped network with the entries of each array in another order."""
-    rng = np.random.default_rng(0)
-    arrays = load_proposer(CHECKPOINT).arrays
-    return Proposer({n: rng.permutation(a.ravel()).reshape(a.shape) for n, a in arrays.items()})
-
-
 def table(lines: list[dict[str, Any]]) -> None:
     """Prints seconds of each row over those of ``narrow``, problem by problem in the mean."""
     lines = [line for line in lines if line["first"] is not None]
@@ -144,7 +119,7 @@ def table(lines: list[dict[str, Any]]) -> None:
     print(f"| row | problems x seeds | first choice after | first choice | {told} |")
     print("|---|---|---|" + "---|" * (1 + len(marks)))
     base = {(r["problem"], r["seed"]): r for r in lines if r["row"] == "narrow"}
-    for row in ROWS:
+    for row in dict.fromkeys(line["row"] for line in lines):
         own = {(r["problem"], r["seed"]): r for r in lines if r["row"] == row}
         pairs = [(own[key], base[key]) for key in own if key in base]
         if not pairs:

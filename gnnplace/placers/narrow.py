@@ -17,7 +17,7 @@ Complexity: near-linear for the groups, a hundred coarse schedules for starts, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,14 +44,6 @@ AGAIN = 4  # starts that are scheduled in another order as well
 OUTCLASSED = 1.2  # seconds of a start over the best, above which it is none
 PATIENT = 24  # laps without a gain before which no search is stale
 WORTH = 0.999  # coarse seconds over those expanded last, above which a lap is not expanded
-
-
-Propose = Callable[[SearchSpace, NarrowProblem, list[Start]], list[Start]]
-
-
-def as_they_are(_: SearchSpace, __: NarrowProblem, starts: list[Start]) -> list[Start]:
-    """Proposes nothing beside the constructions."""
-    return starts
 
 
 class Narrow(Placer):
@@ -101,7 +93,6 @@ class NarrowSearch:
         coarse: the space of that.
         extra: devices of the coarse units to start from besides the constructions. Each [U]
         rng: for the seed.
-        propose: starts to begin with, of the ranked ones and others.
     """
 
     def __init__(
@@ -111,11 +102,9 @@ class NarrowSearch:
         coarse: SearchSpace,
         extra: Iterable[IntArray],
         rng: np.random.Generator,
-        propose: Propose = as_they_are,
     ) -> None:
         given = tuple(extra)
-        coarse, ranked = fewer_in_flight(coarse, lambda one: ranked_starts(one, narrow, given))
-        starts = propose(coarse, narrow, list(ranked))
+        coarse, starts = fewer_in_flight(coarse, lambda one: ranked_starts(one, narrow, given))
         self.expansion = Expansion(space, narrow)
         self.expanding = max([self.expansion.add(start) for start in starts[:EXPANDED]])
         self.chunks = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))

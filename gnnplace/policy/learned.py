@@ -4,9 +4,8 @@ With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``
 few by passes (``passes``), and the best by simulation stays. A budget goes on with a local search
 from there (``anytime``). Complexity: near-linear in the graph for each decode, pass and move.
 
-A large problem with narrow groups is searched on those (``placers.narrow``), from constructions and
-from what a network of its own proposes (``stages``). When the groups have nothing more to give, the
-whole graph is decoded and searched by turns with them.
+A large problem with narrow groups is searched on those (``placers.narrow``). When the groups have
+nothing more to give, the whole graph is decoded and searched by turns with them.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
 from gnnplace.policy.search.beside import Beside
 from gnnplace.policy.search.narrow_beside import NarrowBeside
-from gnnplace.policy.stages.proposer import load_proposer
-from gnnplace.policy.stages.starts import with_proposals
 from gnnplace.search.clock import NO_BUDGET, expired, now
 from gnnplace.search.found import better
 from gnnplace.search.narrow_problem import narrow_problem, searched_alone
@@ -99,11 +96,10 @@ class LearnedPlacer(Placer):
         return first.search(rng) if first.search_has_time(deadline) else None
 
     def narrow_search(self, space: SearchSpace, rng: np.random.Generator) -> NarrowSearch:
-        """A search on narrow groups, from constructions and from what the network proposes."""
+        """A search on narrow groups, from constructions."""
         narrow = narrow_problem(space)
         assert narrow is not None
-        propose = partial(with_proposals, load_proposer(), seed=int(rng.integers(2**31)))
-        return NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng, propose)
+        return NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng)
 
     def search_groups(
         self, space: SearchSpace, groups: NarrowSearch, rng: np.random.Generator, deadline: float

@@ -8,5 +8,3 @@ from gnnplace.train.measured import Rounds as Rounds
 from gnnplace.train.measured_reinforce import MeasuredReinforce as MeasuredReinforce
 from gnnplace.train.one_problem import OneProblem as OneProblem
 from gnnplace.train.reinforce import Reinforce as Reinforce
-from gnnplace.train.stages import StageData as StageData
-from gnnplace.train.stages import StageImitation as StageImitation

@@ -24,7 +24,6 @@ from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.train import Evolution as Evolution
 from gnnplace.train import ProblemDataModule as ProblemDataModule
 from gnnplace.train import Reinforce as Reinforce
-from gnnplace.train import StageImitation as StageImitation
 from gnnplace.train import run_folder
 
 SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself

@@ -1,1 +1,0 @@
-"""A network that proposes stages: where a large graph is cut, and which device has each run."""
