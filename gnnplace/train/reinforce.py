@@ -14,7 +14,11 @@ its scores, and each is simulated: seconds c(k). Two losses share the draws.
 
 ``label`` and ``gradient`` weigh the two.
 
-Cost of a problem: K decodes and simulations in numba, ``kept`` + 1 decodes in torch, one encoding.
+Beside the K draws ``shared`` more are made with noise that clusters share (``policy.gnn.noise``),
+and ``moves`` moves are tried on the label (``label_moves``): for labels alone.
+
+Cost of a problem: K + ``shared`` decodes and simulations in numba, ``moves`` simulations, ``kept``
++ 1 decodes in torch, one encoding.
 """
 
 from __future__ import annotations
@@ -32,11 +36,13 @@ from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.search.repair import repair
 from gnnplace.train.data import Sample
+from gnnplace.train.label_moves import bettered
 from gnnplace.train.learner import Learner, begin_with, check_least
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 MOST = 2.0  # greatest advantage, in standard deviations
+MANY = 400  # units beyond which fewer placements are drawn, so that a problem takes as long
 KEPT = 4_000  # problems that stay as the network walks them
 LABELS = "labels"  # of a checkpoint
 
@@ -67,6 +73,8 @@ class Reinforce(Learner):
         memory: entries of a device's memory.
         order: the traversal order.
         samples: placements drawn of each problem, K; at least 2.
+        shared: further draws with noise that clusters share, for labels alone.
+        moves: moves tried on the label of each problem, whenever it is met.
         kept: draws of each problem that the policy gradient learns from.
         label: weight of self-labelling.
         gradient: weight of the policy gradient.
@@ -92,6 +100,8 @@ class Reinforce(Learner):
         memory: int = 16,
         order: str = ORDER,
         samples: int = 32,
+        shared: int = 8,
+        moves: int = 24,
         kept: int = 8,
         label: float = 1.0,
         gradient: float = 1.0,
@@ -103,11 +113,13 @@ class Reinforce(Learner):
         check_least(hidden=(hidden, 1), layers=(layers, 0), decoder_hidden=(decoder_hidden, 1))
         check_least(memory=(memory, 1), samples=(samples, 2), kept=(kept, 2))
         check_least(label=(label, 0.0), gradient=(gradient, 0.0))
+        check_least(shared=(shared, 0), moves=(moves, 0))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
             begin_with(network, read_gnn, start, CHECKPOINT, SIZES)
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
+        self.shared, self.moves = shared, moves
         self.label, self.gradient = label, gradient
         self.episodes: OrderedDict[int, Episodes] = OrderedDict()
         self.labels: dict[int, tuple[float, IntArray]] = {}
@@ -129,7 +141,7 @@ class Reinforce(Learner):
             return None
         episodes = [self.episode(sample) for sample in batch]
         inputs = [one.inputs for one in episodes]
-        parts = self.policy.states(inputs).split([len(x) for x, _, _ in inputs])
+        parts = self.policy.states(inputs).split([len(one.nodes) for one in inputs])
         losses = [
             self.loss(one, states, self.lesson(sample, one, states.detach()))
             for sample, one, states in zip(batch, episodes, parts, strict=True)
@@ -140,11 +152,13 @@ class Reinforce(Learner):
         """Draws placements, and says what to make of them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
-        drawn = episodes.samples(network, self.samples, rng)
+        few = min(1.0, MANY / sample.space.problem.num_units)
+        samples = max(2, round(few * self.samples))
+        drawn = episodes.samples(network, samples, rng, round(few * self.shared))
         seconds = self.seconds(episodes, drawn)
         self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
-        best = self._best(sample, float(seconds.min()), drawn[int(seconds.argmin())])
-        gains = advantages(seconds[1:])
+        best = self._best(sample, episodes, (float(seconds.min()), drawn[seconds.argmin()]), rng)
+        gains = advantages(seconds[1 : 1 + samples])
         extreme = extremes(gains, self.kept)
         weight = self.gradient * gains[extreme] / len(extreme)
         return Lesson(
@@ -155,11 +169,20 @@ class Reinforce(Learner):
         """Seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
         return np.array([episodes.seconds(one) for one in drawn])
 
-    def _best(self, sample: Sample, seconds: float, drawn: IntArray) -> IntArray:
-        """The best placement of a problem that was ever drawn."""
-        if seconds < self.labels.get(sample.index, (np.inf,))[0]:
-            self.labels[sample.index] = (seconds, drawn.copy())
-        return self.labels[sample.index][1] if sample.index in self.labels else drawn
+    def _best(
+        self,
+        sample: Sample,
+        episodes: Episodes,
+        drawn: tuple[float, IntArray],
+        rng: np.random.Generator,
+    ) -> IntArray:
+        """The best placement of a problem that is known, after some moves."""
+        known = self.labels.get(sample.index, (np.inf, drawn[1]))
+        best = drawn if drawn[0] < known[0] else known
+        few = min(1.0, MANY / sample.space.problem.num_units)
+        seconds, devices = bettered(episodes, best, round(few * self.moves), rng)
+        self.labels[sample.index] = seconds, devices.copy()
+        return devices
 
     def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
         """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
@@ -173,8 +196,8 @@ class Reinforce(Learner):
             torch.from_numpy(seen.allowed),
             chosen,
         )
-        logs = torch.log_softmax(scores, dim=-1)
-        taken = logs.gather(-1, chosen[..., None])[..., 0].mean(dim=1)
+        logs = torch.log_softmax(scores, dim=-1).gather(-1, chosen[..., None])[..., 0]
+        taken = logs.where(logs.isfinite(), 0.0).mean(dim=1)  # a move may go where the mask says no
         return -(torch.from_numpy(lesson.weight).float() * taken).sum()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """The GNN's decoder in numba: the score of each candidate device, and whole decodes.
 
 The partial schedule, its features and the candidates are those of ``policy.decode``: what is known
-of a device when a unit is to be decided. No feature is added to a score; the network alone says
-what it makes of them. ``decoder`` has the same scores in torch, for learning.
+of a device when a unit is to be decided; ``held`` adds what the device has of the unit's clusters.
+No feature is added to a score; the network alone says what it makes of them. ``decoder`` has the same scores in torch, for learning.
 
 Complexity of a decode: O(D * (m + inputs + flows + decisions * H * (F + K + H))).
 """
@@ -28,10 +28,12 @@ from gnnplace.policy.decode.decoder_state import (
     decide,
     start_state,
 )
-from gnnplace.policy.decode.kernels import NUM_DYNAMIC, look, only
+from gnnplace.policy.decode.kernels import look, only
 from gnnplace.policy.decode.ready_queue import FIXED
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.arrays import copy_to
+from gnnplace.policy.gnn.clusters import Clusters
+from gnnplace.policy.gnn.held import NUM_CANDIDATE, hold, nothing_held, observe_held
+from gnnplace.simulation.arrays import copy_rows, copy_to
 from gnnplace.simulation.indices import Index
 
 SingleArray = NDArray[np.float32]
@@ -92,7 +94,7 @@ def make_scratch(network: Network) -> Scratch:
     """Empty room."""
     num_devices, hidden = network.device.shape
     return Scratch(
-        zero_single_table(num_devices, NUM_DYNAMIC),
+        zero_single_table(num_devices, NUM_CANDIDATE),
         zero_flags(num_devices),
         zero_single_table(num_devices, network.value.shape[1]),
         zero_single_table(2 * num_devices + 2, hidden),
@@ -154,6 +156,7 @@ def remember(network: Network, room: Scratch, i: int, d: int, share: float) -> N
 @inner()
 def walk_through(
     walk: Walk,
+    clusters: Clusters,
     network: Network,
     order: IntArray,
     goal: Goal,
@@ -167,6 +170,7 @@ def walk_through(
     """One decode; arguments as of ``decode``, of one sample."""
     num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
     state, room = start_state(walk), make_scratch(network)
+    held = nothing_held(clusters, num_devices)
     share, count = num_devices / num_units, 0
     for k in range(len(order)):
         i = Index(order[k])
@@ -176,11 +180,16 @@ def walk_through(
             number = look(
                 walk, state, i, goal, margin, choice >= 0, room.allowed, room.features, *told, count
             )
+            if number > 1 or len(features) > 0:
+                observe_held(clusters, held, u, room.allowed, room.features)
+            if len(features) > 0:
+                copy_rows(features[count], room.features)
             if choice < 0:
                 choice = only(room.allowed)
                 if number > 1:
                     choice = choose(network, i, room, noise[u] if len(noise) else noise[0:0, 0])
             decide(walk, state, u, choice)
+            hold(walk, clusters, held, u, choice)
             remember(network, room, i, choice, share)
             count += 1
         book(walk, state, i)
@@ -190,6 +199,7 @@ def walk_through(
 @kernel
 def decode(
     walk: Walk,
+    clusters: Clusters,
     network: Network,
     order: IntArray,
     margin: float,
@@ -204,6 +214,7 @@ def decode(
 
     Args:
         walk: the problem.
+        clusters: its clusters.
         network: the parameters, and the encoder's word on the problem.
         order: visited ops in the order of the walk. [m]
         margin: on the bytes at the peak, for the memory mask.
@@ -223,6 +234,7 @@ def decode(
     for b in range(len(device)):
         state, count = walk_through(
             walk,
+            clusters,
             network,
             order,
             goal,

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.kernels import NUM_DYNAMIC
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.policy.gnn import kernels
+from gnnplace.policy.gnn.clusters import Clusters, clusters_of
 from gnnplace.policy.gnn.features import device_features
+from gnnplace.policy.gnn.held import NUM_CANDIDATE
 from gnnplace.policy.gnn.kernels import Network
 from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
+from gnnplace.policy.gnn.noise import gumbel_noise, shared_noise
 
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
@@ -81,9 +83,14 @@ class Episodes:
         return self.graph.order(self.name)
 
     @cached_property
+    def clusters(self) -> Clusters:
+        """Clusters of the problem's units."""
+        return clusters_of(self.graph)
+
+    @cached_property
     def inputs(self) -> Inputs:
         """What the encoder takes."""
-        return tensors_of(self.graph)
+        return tensors_of(self.graph, self.clusters)
 
     @cached_property
     def devices(self) -> Tensor:
@@ -103,20 +110,27 @@ class Episodes:
         """Device of each unit by the best score at every decision. [U]"""
         return self._decode(network, None, None)[0]
 
-    def samples(self, network: Network, count: int, rng: np.random.Generator) -> IntArray:
-        """Device of each unit in the greedy decode and in draws from the softmax. [count + 1, U]
+    def samples(
+        self, network: Network, count: int, rng: np.random.Generator, shared: int = 0
+    ) -> IntArray:
+        """Device of each unit: the greedy decode, draws, draws by cluster. [1 + count + shared, U]
 
-        Gumbel noise on the scores makes the highest one a draw.
+        Args:
+            network: the network.
+            count: draws from the softmax.
+            rng: what they are drawn with.
+            shared: further draws with noise that units of a cluster share.
         """
-        problem = self.space.problem
-        noise = rng.gumbel(size=(count + 1, problem.num_units, problem.num_devices))
+        units, devices = self.space.problem.num_units, self.space.problem.num_devices
+        noise = gumbel_noise(rng, count + 1, units, devices)
         noise[0] = 0.0
-        return self._decode(network, noise.astype(np.float32), None)
+        more = shared_noise(rng, shared, self.clusters.of, devices)
+        return self._decode(network, np.concatenate([noise, more]), None)
 
     def seen(self, network: Network, unit_device: IntArray) -> Seen:
         """What the network sees when it decides as it is told. ``unit_device``: [B, U]"""
         (count, num_units), num_devices = unit_device.shape, self.space.problem.num_devices
-        features = np.zeros((count, num_units, num_devices, NUM_DYNAMIC), np.float32)
+        features = np.zeros((count, num_units, num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, num_units, num_devices), np.bool_)
         step = np.zeros((count, num_units), np.int32)
         self._run(network, None, unit_device, features, masks, step)
@@ -129,7 +143,7 @@ class Episodes:
         count, problem = 1 if noise is None else len(noise), self.space.problem
         if forced is None:
             forced = np.full((count, problem.num_units), -1, np.int32)
-        empty = np.zeros((count, 0, problem.num_devices, NUM_DYNAMIC), np.float32)
+        empty = np.zeros((count, 0, problem.num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, 0, problem.num_devices), np.bool_)
         return self._run(network, noise, forced, empty, masks, np.zeros((count, 0), np.int32))
 
@@ -146,7 +160,7 @@ class Episodes:
         if noise is None:
             noise = np.zeros((len(forced), 0, num_devices), np.float32)
         given = (noise, forced, features, masks, step, device)
-        kernels.decode(self.walk, network, self.order, self.margin, *given)
+        kernels.decode(self.walk, self.clusters, network, self.order, self.margin, *given)
         return device
 
     def seconds(self, unit_device: IntArray, cutoff: float = np.inf) -> float:
