@@ -1,9 +1,9 @@
 """Moves that better a label: a cluster of units, or one unit, goes to another device.
 
 A label is the best placement of a problem that is known. The network's own draws find better ones
-more and more seldom, so a few moves are tried whenever the problem is met (expert iteration: Anthony
-et al., 2017): a random level or none, a random cluster of it, a random device; the units of the
-cluster that may be there go there. A move that makes the simulated step shorter stays. Training
+more and more seldom, so a few moves are tried whenever the problem is met (expert iteration:
+Anthony et al., 2017): a random level or none, a random cluster of it, a random device; the units of
+the cluster that may be there go there. A move that makes the simulated step shorter stays. Training
 alone has this; a decode has no search. Cost: a simulation a move, ended early where it is worse.
 """
 

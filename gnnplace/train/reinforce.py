@@ -12,6 +12,10 @@ its scores, and each is simulated: seconds c(k). Two losses share the draws.
   the mean over draws of advantage times the mean over decisions of -log p(chosen). Only the
   ``kept`` draws of greatest and least advantage are learned from: the others say least.
 
+Where the order is learned, the policy gradient also holds for the order of each draw: for the mean
+over ops of its log-probability (``policy.gnn.learned_order``). Step times depend on devices alone,
+so a label has no order: its decisions are learned in the order of the greedy decode.
+
 ``label`` and ``gradient`` weigh the two.
 
 Beside the K draws ``shared`` more are made with noise that clusters share (``policy.gnn.noise``),
@@ -32,8 +36,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
-from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.search.repair import repair
 from gnnplace.train.data import Sample
 from gnnplace.train.label_moves import bettered
@@ -52,11 +58,11 @@ class Lesson:
     """Placements of a problem to learn from.
 
     Attributes:
-        unit_device: device of each unit in each of them. [B, U]
+        drawn: the placements, and in which orders they are decided. B of them
         weight: how much more likely each is to become. [B]
     """
 
-    unit_device: IntArray
+    drawn: Drawn
     weight: FloatArray
 
 
@@ -71,7 +77,7 @@ class Reinforce(Learner):
         layers: rounds of messages; 0 leaves the graph out.
         decoder_hidden: size of the decoder's layers.
         memory: entries of a device's memory.
-        order: the traversal order.
+        order: the traversal order, or ``learned``.
         samples: placements drawn of each problem, K; at least 2.
         shared: further draws with noise that clusters share, for labels alone.
         moves: moves tried on the label of each problem, whenever it is met.
@@ -116,7 +122,7 @@ class Reinforce(Learner):
         check_least(shared=(shared, 0), moves=(moves, 0))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
-            begin_with(network, read_gnn, start, CHECKPOINT, SIZES)
+            begin_with(network, read_gnn, start, CHECKPOINT, SIZES, added="priority")
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
         self.shared, self.moves = shared, moves
@@ -155,15 +161,17 @@ class Reinforce(Learner):
         few = min(1.0, MANY / sample.space.problem.num_units)
         samples = max(2, round(few * self.samples))
         drawn = episodes.samples(network, samples, rng, round(few * self.shared))
-        seconds = self.seconds(episodes, drawn)
+        seconds = self.seconds(episodes, drawn.unit_device)
         self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
-        best = self._best(sample, episodes, (float(seconds.min()), drawn[seconds.argmin()]), rng)
+        first = float(seconds.min()), drawn.unit_device[seconds.argmin()]
+        best = self._best(sample, episodes, first, rng)
         gains = advantages(seconds[1 : 1 + samples])
         extreme = extremes(gains, self.kept)
         weight = self.gradient * gains[extreme] / len(extreme)
-        return Lesson(
-            np.concatenate([best[None], drawn[1:][extreme]]), np.concatenate([[self.label], weight])
-        )
+        rows = np.concatenate([[0], 1 + extreme])
+        order = drawn.order[rows] if len(drawn.order) > 1 else drawn.order
+        unit_device = np.concatenate([best[None], drawn.unit_device[rows[1:]]])
+        return Lesson(Drawn(unit_device, order), np.concatenate([[self.label], weight]))
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
         """Seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
@@ -187,7 +195,7 @@ class Reinforce(Learner):
     def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
         """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
         network = self.policy.network(states.detach(), episodes.devices)
-        seen = episodes.seen(network, lesson.unit_device)
+        seen = episodes.seen(network, lesson.drawn)
         chosen = torch.from_numpy(seen.chosen).long()
         scores = self.policy.decoder(
             states[torch.from_numpy(seen.step).long()],
@@ -198,7 +206,26 @@ class Reinforce(Learner):
         )
         logs = torch.log_softmax(scores, dim=-1).gather(-1, chosen[..., None])[..., 0]
         taken = logs.where(logs.isfinite(), 0.0).mean(dim=1)  # a move may go where the mask says no
-        return -(torch.from_numpy(lesson.weight).float() * taken).sum()
+        weight = torch.from_numpy(lesson.weight).float()
+        loss = -(weight * taken).sum()
+        if episodes.name == LEARNED:
+            loss = (
+                loss
+                - (
+                    self._order_gradient(episodes, network, lesson) * self.policy.priorities(states)
+                ).sum()
+            )
+        return loss
+
+    def _order_gradient(self, episodes: Episodes, network: Network, lesson: Lesson) -> Tensor:
+        """Gradient by the priorities of all draws' weights times log-probabilities an op. [m]"""
+        graph, priority = episodes.graph.graph, episodes.priority(network)
+        rows = zip(lesson.weight[1:], lesson.drawn.order[1:], strict=True)
+        total = sum(
+            weight * order_gradient(graph.successor_offset, graph.successor, order, priority)
+            for weight, order in rows
+        )
+        return torch.from_numpy(np.asarray(total / len(priority), np.float32))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the best placements, as numbers and tensors alone."""

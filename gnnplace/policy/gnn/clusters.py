@@ -63,11 +63,16 @@ def clusters_of(graph: WalkGraph) -> Clusters:
     of = nested(*edges, walk.unit_work[graph.unit_order], aims)[:, rank]
     of += np.concatenate(([0], np.cumsum(of.max(axis=1) + 1)[:-1]))[:, None]
     count = int(of.max()) + 1
-    work = np.bincount(of.ravel(), np.tile(walk.unit_work, NUM_LEVELS), count)
+    work = sums(of.ravel(), np.tile(walk.unit_work, NUM_LEVELS), count)
     apart = of[:, unit] != of[:, walk.flow_unit]
-    outside = np.bincount(of[:, unit].ravel(), (apart * flow).ravel(), count)
+    outside = sums(of[:, unit].ravel(), (apart * flow).ravel(), count)
     work = np.maximum(work, 1e-6 * walk.work / len(walk.unit_work))
     return Clusters(of.astype(np.int32), work, outside, flow)
+
+
+def sums(of: LongArray, values: FloatArray, count: int) -> FloatArray:
+    """Sum of the values of each number. [count]"""
+    return np.asarray(np.bincount(of, values, count), np.float64)
 
 
 def flow_seconds(graph: WalkGraph) -> FloatArray:
@@ -118,7 +123,7 @@ def _between(
     apart = source != target
     low, high = np.minimum(source, target)[apart], np.maximum(source, target)[apart]
     pair, place = np.unique(low * count + high, return_inverse=True)
-    return pair // count, pair % count, np.bincount(place, seconds[apart], len(pair))
+    return pair // count, pair % count, sums(place, seconds[apart], len(pair))
 
 
 @kernel

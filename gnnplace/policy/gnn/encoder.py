@@ -91,7 +91,9 @@ class Layer(nn.Module):
         enter, hidden = cast("nn.Linear", self.update[0]), along.shape[1]
         weight = enter.weight
         shared = linear(along, weight[:, 3 * hidden : 4 * hidden])
-        shared = shared + linear(whole, weight[:, 4 * hidden : 5 * hidden]).repeat_interleave(NUM_BUCKETS, 0)
+        shared = shared + linear(whole, weight[:, 4 * hidden : 5 * hidden]).repeat_interleave(
+            NUM_BUCKETS, 0
+        )
         own = linear(own, weight[:, : 3 * hidden], enter.bias)
         return cast("Tensor", self.update[1:](own + shared[place] + clusters))
 

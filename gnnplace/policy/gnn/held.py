@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import zero_single_table, zero_singles
 from gnnplace.graph.jit import inner
-from gnnplace.policy.decode.decoder_state import State
 from gnnplace.policy.decode.kernels import DYNAMIC, NUM_DYNAMIC, log_above
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.gnn.clusters import NUM_LEVELS, Clusters
@@ -84,7 +83,7 @@ def hold(walk: Walk, clusters: Clusters, held: Held, unit: int, device: int) -> 
 def observe_held(
     clusters: Clusters, held: Held, unit: int, allowed: BoolArray, out: SingleArray
 ) -> None:
-    """Features of every candidate device for a unit, behind those of ``observe``. ``out``: [D, F]"""
+    """Features of every candidate device for a unit, behind ``observe``'s. ``out``: [D, F]"""
     unit = Index(unit)
     for level in range(NUM_LEVELS):
         mine, f = Index(clusters.of[level, unit]), NUM_DYNAMIC + 4 * level

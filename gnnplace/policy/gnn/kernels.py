@@ -2,7 +2,8 @@
 
 The partial schedule, its features and the candidates are those of ``policy.decode``: what is known
 of a device when a unit is to be decided; ``held`` adds what the device has of the unit's clusters.
-No feature is added to a score; the network alone says what it makes of them. ``decoder`` has the same scores in torch, for learning.
+No feature is added to a score; the network alone says what it makes of them. ``decoder`` has the
+same scores in torch, for learning.
 
 Complexity of a decode: O(D * (m + inputs + flows + decisions * H * (F + K + H))).
 """
@@ -56,6 +57,7 @@ class Network(NamedTuple):
         pooled: from the mean of the candidates' first hidden layers to the second. [H, H]
         bias: the bias of the second hidden layer. [H]
         last: from the second hidden layer to the score. [H]
+        priority: what a learned order adds to the first priorities, else nothing. [m] or [0]
     """
 
     context: SingleArray
@@ -67,6 +69,7 @@ class Network(NamedTuple):
     pooled: SingleArray
     bias: SingleArray
     last: SingleArray
+    priority: SingleArray
 
 
 class Scratch(NamedTuple):
@@ -216,7 +219,7 @@ def decode(
         walk: the problem.
         clusters: its clusters.
         network: the parameters, and the encoder's word on the problem.
-        order: visited ops in the order of the walk. [m]
+        order: visited ops in the order of each walk, or one for all. [B, m] or [1, m]
         margin: on the bytes at the peak, for the memory mask.
         noise: added to the scores of each unit's candidates. [B, U, D], or [B, 0, D] for none
         forced: device of each unit, -1 for the network's choice. [B, U]
@@ -236,7 +239,7 @@ def decode(
             walk,
             clusters,
             network,
-            order,
+            order[b if len(order) > 1 else 0],
             goal,
             margin,
             noise[b],

@@ -33,6 +33,7 @@ from gnnplace.policy.gnn.features import (
     static_features,
 )
 from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.learned_order import LEARNED
 from gnnplace.policy.network.features import GLOBAL, global_features
 from gnnplace.policy.network.model import read_parameters
 
@@ -73,7 +74,7 @@ class GnnPolicy(  # type: ignore[call-arg]
         layers: rounds of messages; 0 leaves the graph out.
         decoder_hidden: size of the decoder's layers.
         memory: entries of a device's memory.
-        order: the traversal order it was trained under.
+        order: the traversal order it was trained under, or ``learned``.
         feature_version: version of the features that the parameters were trained on.
 
     Raises:
@@ -90,7 +91,7 @@ class GnnPolicy(  # type: ignore[call-arg]
         feature_version: str = FEATURE_VERSION,
     ) -> None:
         super().__init__()
-        if feature_version != FEATURE_VERSION or order not in ORDERS:
+        if feature_version != FEATURE_VERSION or order not in (*ORDERS, LEARNED):
             raise MismatchError(
                 f"GNN checkpoint: order {order}, feature_version {feature_version}, but this "
                 f"gnnplace has {FEATURE_VERSION}; train it anew (trainers/gnn) or install the "
@@ -99,6 +100,9 @@ class GnnPolicy(  # type: ignore[call-arg]
         self.order = order
         self.encoder = Encoder(len(STATIC) + len(GLOBAL), hidden, layers)
         self.decoder = Decoder(hidden, decoder_hidden, memory, len(DEVICE))
+        self.priority = nn.Linear(hidden, 1, bias=False) if order == LEARNED else None
+        if self.priority is not None:
+            nn.init.zeros_(self.priority.weight)
 
     def states(self, inputs: Sequence[Inputs]) -> Tensor:
         """The encoder's states of all visited ops of a batch, one problem after the other.
@@ -110,7 +114,9 @@ class GnnPolicy(  # type: ignore[call-arg]
         of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         x = torch.cat([one.nodes for one in inputs])
         start = np.concatenate(([0], np.cumsum(sizes)))
-        edges = torch.cat([one.edges + int(s) for one, s in zip(inputs, start, strict=False)], dim=1)
+        edges = torch.cat(
+            [one.edges + int(s) for one, s in zip(inputs, start, strict=False)], dim=1
+        )
         bucket = (x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1)
         attributes = torch.cat([one.attributes for one in inputs])
         rest = (bucket + NUM_BUCKETS * of, of, _numbered([one.clusters for one in inputs]))
@@ -127,7 +133,12 @@ class GnnPolicy(  # type: ignore[call-arg]
         """
         decoder = self.decoder
         told = (decoder.context(states), decoder.value(states), decoder.device(devices))
-        return Network(*map(_array, told), *(_array(getattr(decoder, name)) for name in DECODER))
+        own = (getattr(decoder, name) for name in DECODER)
+        return Network(*map(_array, (*told, *own, self.priorities(states))))
+
+    def priorities(self, states: Tensor) -> Tensor:
+        """What a learned order adds to the first priorities, else nothing. [m] or [0]"""
+        return states[:0, 0] if self.priority is None else self.priority(states)[:, 0]
 
 
 def _numbered(clusters: Sequence[Tensor]) -> Tensor:

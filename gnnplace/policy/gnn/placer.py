@@ -54,7 +54,7 @@ def _drawn(
     """The best of ``found``, which takes so many seconds, and of draws until the deadline."""
     space, count = episodes.space, 0
     while not expired(deadline):
-        device = space.spread(episodes.samples(network, 1, rng)[1])
+        device = space.spread(episodes.samples(network, 1, rng).unit_device[1])
         score, order = space.sequence(device, cutoff=seconds)
         count += 1
         if score < seconds:

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,9 +25,11 @@ from gnnplace.policy.gnn.clusters import Clusters, clusters_of
 from gnnplace.policy.gnn.features import device_features
 from gnnplace.policy.gnn.held import NUM_CANDIDATE
 from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.learned_order import LEARNED, drawn_order, first_priority, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
 from gnnplace.policy.gnn.noise import gumbel_noise, shared_noise
 
+FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
@@ -40,6 +44,18 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+class Drawn(NamedTuple):
+    """Decodes of one problem.
+
+    Attributes:
+        unit_device: device of each unit. [B, U]
+        order: visited ops in the order of each walk, or one for all. [B, m] or [1, m]
+    """
+
+    unit_device: IntArray
+    order: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +80,7 @@ class Episodes:
 
     Args:
         space: the problem.
-        order: the traversal order.
+        order: the traversal order, or ``learned`` for the network's own.
     """
 
     def __init__(self, space: SearchSpace, order: str) -> None:
@@ -79,8 +95,8 @@ class Episodes:
 
     @cached_property
     def order(self) -> IntArray:
-        """Visited ops in the traversal order. [m]"""
-        return self.graph.order(self.name)
+        """Visited ops in the traversal order; the first one where it is learned. [m]"""
+        return self.graph.order("upward-rank" if self.name == LEARNED else self.name)
 
     @cached_property
     def clusters(self) -> Clusters:
@@ -106,18 +122,37 @@ class Episodes:
         with one_thread():
             return policy.network(policy.states([self.inputs]), self.devices)
 
+    def orders(self, network: Network, count: int = 0, rng: Generator | None = None) -> IntArray:
+        """Visited ops in the order of the greedy walk, and of draws. [1 or 1 + count, m]
+
+        Args:
+            network: whose priorities are meant, where the order is learned.
+            count: draws of a learned order.
+            rng: what they are drawn with.
+        """
+        if self.name != LEARNED:
+            return self.order[None]
+        priority, graph = self.priority(network), self.graph.graph
+        drawn = [drawn_order(graph, priority, rng) for _ in range(count)] if rng else []
+        return np.stack([priority_order(graph, priority), *drawn])
+
+    def priority(self, network: Network) -> FloatArray:
+        """Priority of each visited op in a learned order. [m]"""
+        first = first_priority(self.order)
+        return first + network.priority if len(network.priority) else first
+
     def greedy(self, network: Network) -> IntArray:
         """Device of each unit by the best score at every decision. [U]"""
-        return self._decode(network, None, None)[0]
+        return self._decode(network, None, self.orders(network))[0]
 
     def samples(
         self, network: Network, count: int, rng: np.random.Generator, shared: int = 0
-    ) -> IntArray:
-        """Device of each unit: the greedy decode, draws, draws by cluster. [1 + count + shared, U]
+    ) -> Drawn:
+        """The greedy decode, draws, and draws by cluster. [1 + count + shared, U]
 
         Args:
             network: the network.
-            count: draws from the softmax.
+            count: draws from the softmax, and from the order if it is learned.
             rng: what they are drawn with.
             shared: further draws with noise that units of a cluster share.
         """
@@ -125,27 +160,27 @@ class Episodes:
         noise = gumbel_noise(rng, count + 1, units, devices)
         noise[0] = 0.0
         more = shared_noise(rng, shared, self.clusters.of, devices)
-        return self._decode(network, np.concatenate([noise, more]), None)
+        order = self.orders(network, count + shared, rng)
+        return Drawn(self._decode(network, np.concatenate([noise, more]), order), order)
 
-    def seen(self, network: Network, unit_device: IntArray) -> Seen:
-        """What the network sees when it decides as it is told. ``unit_device``: [B, U]"""
+    def seen(self, network: Network, drawn: Drawn) -> Seen:
+        """What the network sees when it decides as it is told."""
+        unit_device = drawn.unit_device
         (count, num_units), num_devices = unit_device.shape, self.space.problem.num_devices
         features = np.zeros((count, num_units, num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, num_units, num_devices), np.bool_)
         step = np.zeros((count, num_units), np.int32)
-        self._run(network, None, unit_device, features, masks, step)
+        self._run(network, None, unit_device, features, masks, step, drawn.order)
         chosen = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
         return Seen(features, masks, step, chosen)
 
-    def _decode(
-        self, network: Network, noise: SingleArray | None, forced: IntArray | None
-    ) -> IntArray:
+    def _decode(self, network: Network, noise: SingleArray | None, order: IntArray) -> IntArray:
         count, problem = 1 if noise is None else len(noise), self.space.problem
-        if forced is None:
-            forced = np.full((count, problem.num_units), -1, np.int32)
+        forced = np.full((count, problem.num_units), -1, np.int32)
         empty = np.zeros((count, 0, problem.num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, 0, problem.num_devices), np.bool_)
-        return self._run(network, noise, forced, empty, masks, np.zeros((count, 0), np.int32))
+        step = np.zeros((count, 0), np.int32)
+        return self._run(network, noise, forced, empty, masks, step, order)
 
     def _run(
         self,
@@ -155,12 +190,13 @@ class Episodes:
         features: SingleArray,
         masks: NDArray[np.bool_],
         step: IntArray,
+        order: IntArray,
     ) -> IntArray:
         num_devices, device = self.space.problem.num_devices, np.empty_like(forced)
         if noise is None:
             noise = np.zeros((len(forced), 0, num_devices), np.float32)
         given = (noise, forced, features, masks, step, device)
-        kernels.decode(self.walk, self.clusters, network, self.order, self.margin, *given)
+        kernels.decode(self.walk, self.clusters, network, order, self.margin, *given)
         return device
 
     def seconds(self, unit_device: IntArray, cutoff: float = np.inf) -> float:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.network import GnnPolicy
-from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from tests.policy.problems import constrained_problem
 from tests.random_problems import random_problem, seeds
 
@@ -17,17 +17,25 @@ ORDERS = ("topological", "upward-rank", "reverse-topological", "depth-first-pre"
 CLOSE = 1e-3
 
 
-def random_network(seed: int = 0) -> GnnPolicy:
+def random_network(seed: int = 0, **given: str) -> GnnPolicy:
     """A small network whose scores are far apart."""
     torch.manual_seed(seed)
-    policy = GnnPolicy(hidden=16, layers=2, decoder_hidden=16, memory=8)
+    policy = GnnPolicy(hidden=16, layers=2, decoder_hidden=16, memory=8, **given)
     with torch.no_grad():
+        if policy.priority is not None:
+            policy.priority.weight.normal_(std=8.0)
         policy.decoder.last.normal_()
         policy.decoder.bias.normal_()
     return policy.eval()
 
 
 POLICY = random_network()
+
+
+def greedily_seen(episodes, network):
+    """What a network sees in its greedy decode."""
+    drawn = Drawn(episodes.greedy(network)[None], episodes.orders(network))
+    return episodes.seen(network, drawn)
 
 
 def torch_scores(episodes, seen):
@@ -51,8 +59,7 @@ def test_torch_scores_every_decision_of_a_decode_as_numba_decided_it(seed):
         return
     episodes = Episodes(SearchSpace(problem), ORDERS[seed % len(ORDERS)])
     network = episodes.network(POLICY)
-    drawn = episodes.greedy(network)
-    seen = episodes.seen(network, drawn[None])
+    seen = greedily_seen(episodes, network)
     scores = torch_scores(episodes, seen)[0]
     chosen = scores[np.arange(len(scores)), seen.chosen[0]]
     assert (chosen >= scores.max(axis=1) - CLOSE).all()
@@ -96,8 +103,8 @@ def test_draws_follow_the_softmax(order):
     problem = random_problem(np.random.default_rng(5), 1, 3)
     episodes = Episodes(SearchSpace(problem), order)
     network = episodes.network(POLICY)
-    drawn = episodes.samples(network, 4000, np.random.default_rng(1))
-    seen = episodes.seen(network, drawn[:1])
+    drawn = episodes.samples(network, 4000, np.random.default_rng(1)).unit_device
+    seen = episodes.seen(network, Drawn(drawn[:1], episodes.order[None]))
     wanted = torch.softmax(torch.from_numpy(torch_scores(episodes, seen)[0, 0]), 0).numpy()
     shares = np.bincount(drawn[1:, 0], minlength=3) / 4000
     np.testing.assert_allclose(shares, wanted, atol=0.03)

@@ -8,7 +8,7 @@ from gnnplace.policy.decode.kernels import NUM_DYNAMIC
 from gnnplace.policy.gnn.clusters import NUM_LEVELS
 from gnnplace.policy.gnn.held import CANDIDATE, NUM_CANDIDATE
 from gnnplace.policy.gnn.rollouts import Episodes
-from tests.policy.gnn.test_decoder import random_network
+from tests.policy.gnn.test_decoder import greedily_seen, random_network
 from tests.policy.problems import constrained_problem
 from tests.random_problems import seeds
 
@@ -28,7 +28,9 @@ def by_definition(episodes, unit, decided, num_devices):
                 if not mine[v] and mine[walk.flow_unit[k]]:
                     near[device] += clusters.flow[k]
         for d in range(num_devices):
-            there = sum(walk.unit_work[v] for v, device in decided.items() if mine[v] and device == d)
+            there = sum(
+                walk.unit_work[v] for v, device in decided.items() if mine[v] and device == d
+            )
             every = sum(walk.unit_work[v] for v in decided if mine[v])
             out[d, 4 * level : 4 * level + 4] = (
                 there / work,
@@ -48,7 +50,7 @@ def test_features_of_clusters_are_what_their_names_say(seed):
     order = ("upward-rank", "reverse-topological")[seed % 2]
     episodes = Episodes(SearchSpace(problem), order)
     network = episodes.network(POLICY)
-    seen = episodes.seen(network, episodes.greedy(network)[None])
+    seen = greedily_seen(episodes, network)
     decided: dict[int, int] = {}
     for s, unit in enumerate(episodes.graph.unit[seen.step[0]]):
         wanted = by_definition(episodes, unit, decided, problem.num_devices)

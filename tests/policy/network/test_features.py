@@ -89,5 +89,7 @@ def test_features_follow_a_new_listing_of_ops_and_devices():
             static_features(plain)[order], static_features(moved), rtol=1e-5, atol=1e-6
         )
     turned = graph_of(permuted_devices(problem, rng.permutation(problem.num_devices)))
-    np.testing.assert_allclose(static_features(plain), static_features(turned), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        static_features(plain), static_features(turned), rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_allclose(global_features(plain), global_features(turned), rtol=1e-5)
