@@ -77,7 +77,7 @@ class Reinforce(Learner):
         layers: rounds of messages; 0 leaves the graph out.
         decoder_hidden: size of the decoder's layers.
         memory: entries of a device's memory.
-        order: the traversal order, or ``learned``.
+        order: the traversal order, or ``learned-order``.
         samples: placements drawn of each problem, K; at least 2.
         shared: further draws with noise that clusters share, for labels alone.
         moves: moves tried on the label of each problem, whenever it is met.

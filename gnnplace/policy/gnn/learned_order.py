@@ -27,7 +27,7 @@ from gnnplace.simulation.heaps import heap_pop, heap_push
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
-LEARNED = "learned"
+LEARNED = "learned-order"
 SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth of all
 
 

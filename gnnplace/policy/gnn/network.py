@@ -74,7 +74,7 @@ class GnnPolicy(  # type: ignore[call-arg]
         layers: rounds of messages; 0 leaves the graph out.
         decoder_hidden: size of the decoder's layers.
         memory: entries of a device's memory.
-        order: the traversal order it was trained under, or ``learned``.
+        order: the traversal order it was trained under, or ``learned-order``.
         feature_version: version of the features that the parameters were trained on.
 
     Raises:

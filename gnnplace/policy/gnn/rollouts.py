@@ -80,7 +80,7 @@ class Episodes:
 
     Args:
         space: the problem.
-        order: the traversal order, or ``learned`` for the network's own.
+        order: the traversal order, or ``learned-order`` for the network's own.
     """
 
     def __init__(self, space: SearchSpace, order: str) -> None:
