@@ -84,7 +84,7 @@ def test_a_step_makes_a_placement_more_or_less_likely_by_its_weight(sign):
     assert (float(loss(1.0)) < before) == (sign > 0)
 
 
-@pytest.mark.parametrize("given", [{"gradient": 0.0}, {"label": 0.0}])
+@pytest.mark.parametrize("given", [{"gradient": 0.0, "greedy": 0.0}, {"label": 0.0}])
 def test_either_loss_alone_learns_one_problem(given):
     made, one = module(samples=16, moves=0, kept=16, **given), sample()
     before, episodes = made.place(made.policy, one), made.episode(one)

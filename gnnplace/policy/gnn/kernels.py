@@ -40,6 +40,7 @@ from gnnplace.simulation.indices import Index
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
+EQUAL = np.float32(1e-4)  # difference of scores of devices that are alike
 
 
 class Network(NamedTuple):
@@ -138,15 +139,30 @@ def score(network: Network, i: int, room: Scratch) -> None:
 
 @inner()
 def choose(network: Network, i: int, room: Scratch, noise: SingleArray) -> int:
-    """The candidate with the highest score and noise, the first among equals."""
+    """The candidate with the highest score and noise, the first among equals.
+
+    Without noise candidates of equal scores are one: such devices cannot be told apart, and draws
+    go to either of them. What counts is the probability of all of them.
+    """
     noisy = len(noise) > 0
     score(network, i, room)
     best, choice = -np.inf, 0
     for d in range(len(room.allowed)):
-        value = room.scores[d] + noise[d] if noisy else room.scores[d]
-        if room.allowed[d] and value > best:
+        if not room.allowed[d]:
+            continue
+        value = room.scores[d] + noise[d] if noisy else room.scores[d] + log_alike(room, d)
+        if value > best + EQUAL:
             best, choice = value, d
     return choice
+
+
+@inner()
+def log_alike(room: Scratch, d: int) -> float:
+    """Log of the number of candidates whose scores are those of candidate ``d``."""
+    count = 0
+    for e in range(len(room.allowed)):
+        count += room.allowed[e] and abs(room.scores[e] - room.scores[d]) < EQUAL
+    return np.log(np.float32(count))
 
 
 @inner(_nrt=False)
