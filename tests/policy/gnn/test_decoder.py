@@ -61,8 +61,11 @@ def test_torch_scores_every_decision_of_a_decode_as_numba_decided_it(seed):
     network = episodes.network(POLICY)
     seen = greedily_seen(episodes, network)
     scores = torch_scores(episodes, seen)[0]
-    chosen = scores[np.arange(len(scores)), seen.chosen[0]]
-    assert (chosen >= scores.max(axis=1) - CLOSE).all()
+    finite = np.where(seen.allowed[0], scores, 1e9)
+    alike = np.abs(finite[:, :, None] - finite[:, None, :]) < kernels.EQUAL
+    values = scores + np.log(alike.sum(axis=2))
+    chosen = values[np.arange(len(values)), seen.chosen[0]]
+    assert (chosen >= values.max(axis=1) - CLOSE).all()
     assert sorted(episodes.graph.unit[seen.step[0]]) == list(range(problem.num_units))
 
 
@@ -96,6 +99,17 @@ def test_what_devices_hold_matters():
     assert torch.allclose(held[1, 1], values[0, 0] * 2 / 3)
     assert torch.allclose(held[2, 0], values[0, 1] * 2 / 3)
     assert torch.allclose(held[2, 1], values[0, 0] * 2 / 3)
+
+
+def test_devices_that_cannot_be_told_apart_count_together_without_noise():
+    room = kernels.Scratch(
+        np.zeros((4, 2), np.float32),
+        np.array([True, True, True, False]),
+        *(np.zeros((1, 1), np.float32) for _ in range(3)),
+        np.log(np.array([0.4, 0.3, 0.3, 0.3], np.float32)),
+    )
+    found = [kernels.log_alike(room, d) for d in range(3)]
+    np.testing.assert_allclose(found, np.log([1, 2, 2]), atol=1e-6)
 
 
 @pytest.mark.parametrize("order", ORDERS)
