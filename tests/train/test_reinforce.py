@@ -9,9 +9,9 @@ from gnnplace.errors import MismatchError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.rollouts import Drawn
-from gnnplace.train import Reinforce
+from gnnplace.train import Reinforce, reinforce
 from gnnplace.train.data import Sample
-from gnnplace.train.reinforce import Lesson, advantages, extremes
+from gnnplace.train.reinforce import Lesson, advantages, extremes, gain_over
 
 torch.set_num_threads(1)
 SIZES = {"hidden": 16, "layers": 1, "decoder_hidden": 16}
@@ -41,6 +41,37 @@ def test_the_baseline_of_a_placement_is_the_mean_of_the_others():
     np.testing.assert_allclose(advantages(seconds), (expected / spread).clip(-2, 2), atol=1e-12)
     np.testing.assert_allclose(advantages(1000 * seconds), advantages(seconds), atol=1e-12)
     assert not advantages(np.ones(4)).any()
+
+
+def test_the_greedy_decode_gains_what_it_is_below_the_draws():
+    draws = np.exp([0.0, 1.0, 2.0])
+    spread = np.std([0.0, 1.0, 2.0])
+    assert gain_over(float(np.exp(0.5)), draws) == pytest.approx(0.5 / spread)
+    assert gain_over(float(np.exp(1.5)), draws) == pytest.approx(-0.5 / spread)
+    assert gain_over(1e-9, draws) == 2.0
+    assert gain_over(1.0, np.ones(4)) == 0.0
+
+
+def test_the_greedy_decode_is_learned_from_with_its_own_gain():
+    made, one = module(samples=8, kept=4, gradient=0.0, label=0.0, greedy=0.5, moves=0), sample()
+    episodes, lesson = drawn_lesson(made, one)
+    assert (lesson.drawn.unit_device[1] == episodes.greedy(episodes.network(made.policy))).all()
+    assert lesson.weight[1] != 0.0
+    assert not np.delete(lesson.weight, 1).any()
+
+
+def test_large_problems_have_fewer_draws(monkeypatch):
+    monkeypatch.setattr(reinforce, "MANY", 1)
+    made, one = module(samples=200, shared=0, moves=0), sample()
+    taken = []
+
+    def seconds(episodes, drawn):
+        taken.append(len(drawn))
+        return np.ones(len(drawn))
+
+    monkeypatch.setattr(made, "seconds", seconds)
+    drawn_lesson(made, one)
+    assert taken == [1 + max(2, round(200 / one.space.problem.num_units))]
 
 
 def test_the_extremes_are_the_least_and_the_greatest():

@@ -157,11 +157,12 @@ class Episodes:
             shared: further draws with noise that units of a cluster share.
         """
         units, devices = self.space.problem.num_units, self.space.problem.num_devices
-        noise = gumbel_noise(rng, count + 1, units, devices)
-        noise[0] = 0.0
-        more = shared_noise(rng, shared, self.clusters.of, devices)
+        noise = gumbel_noise(rng, count, units, devices)
+        noise = np.concatenate([noise, shared_noise(rng, shared, self.clusters.of, devices)])
         order = self.orders(network, count + shared, rng)
-        return Drawn(self._decode(network, np.concatenate([noise, more]), order), order)
+        greedy = self._decode(network, None, order[:1])
+        drawn = self._decode(network, noise, order[1:] if len(order) > 1 else order)
+        return Drawn(np.concatenate([greedy, drawn]), order)
 
     def seen(self, network: Network, drawn: Drawn) -> Seen:
         """What the network sees when it decides as it is told."""
