@@ -91,6 +91,7 @@ class Reinforce(Learner):
         label: weight of self-labelling.
         gradient: weight of the policy gradient.
         greedy: weight of the greedy decode's own advantage.
+        temperature: of draws, above 0: what scores are divided by before the softmax.
         start: folder of a network to start from; its sizes must be those given here.
         learning_rate: the learning rate of Adam, at its highest.
         steps: training steps over which the learning rate falls to a tenth.
@@ -119,6 +120,7 @@ class Reinforce(Learner):
         label: float = 1.0,
         gradient: float = 1.0,
         greedy: float = 0.5,
+        temperature: float = 1.0,
         start: str | None = None,
         learning_rate: float = 1e-3,
         steps: int = 3000,
@@ -128,6 +130,7 @@ class Reinforce(Learner):
         check_least(memory=(memory, 1), samples=(samples, 2), kept=(kept, 2))
         check_least(label=(label, 0.0), gradient=(gradient, 0.0))
         check_least(shared=(shared, 0), moves=(moves, 0), greedy=(greedy, 0.0))
+        check_least(temperature=(temperature, 0.01))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
             begin_with(network, read_gnn, start, CHECKPOINT, SIZES, added="priority")
@@ -135,6 +138,7 @@ class Reinforce(Learner):
         self.samples, self.kept = samples, kept
         self.shared, self.moves = shared, moves
         self.label, self.gradient, self.greedy = label, gradient, greedy
+        self.temperature = temperature
         self.episodes: OrderedDict[int, Episodes] = OrderedDict()
         self.labels: dict[int, tuple[float, IntArray]] = {}
 
@@ -168,7 +172,8 @@ class Reinforce(Learner):
         rng = np.random.default_rng([17, sample.index, self.global_step])
         few = min(1.0, MANY / sample.space.problem.num_units)
         samples = max(2, round(few * self.samples))
-        drawn = episodes.samples(network, samples, rng, round(few * self.shared))
+        shared = round(few * self.shared)
+        drawn = episodes.samples(network, samples, rng, shared, self.temperature)
         seconds = self.seconds(episodes, drawn.unit_device)
         self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
         first = float(seconds.min()), drawn.unit_device[seconds.argmin()]
@@ -180,7 +185,8 @@ class Reinforce(Learner):
         unit_device = np.concatenate([best[None], drawn.unit_device[rows[1:]]])
         greedy = self.greedy * gain_over(float(seconds[0]), seconds[1 : 1 + samples])
         weight = self.gradient * gains[extreme] / len(extreme)
-        return Lesson(Drawn(unit_device, order), np.r_[self.label, greedy, weight])
+        label = self.label * regret(float(seconds[0]), self.labels[sample.index][0])
+        return Lesson(Drawn(unit_device, order), np.r_[label, greedy, weight])
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
         """Seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
@@ -213,7 +219,9 @@ class Reinforce(Learner):
             torch.from_numpy(seen.allowed),
             chosen,
         )
-        logs = torch.log_softmax(scores, dim=-1).gather(-1, chosen[..., None])[..., 0]
+        heat = torch.full((len(scores), 1, 1), self.temperature)
+        heat[0] = 1.0  # the label's
+        logs = torch.log_softmax(scores / heat, dim=-1).gather(-1, chosen[..., None])[..., 0]
         taken = logs.where(logs.isfinite(), 0.0).mean(dim=1)  # a move may go where the mask says no
         weight = torch.from_numpy(lesson.weight).float()
         loss = -(weight * taken).sum()
@@ -262,6 +270,11 @@ def advantages(seconds: FloatArray) -> FloatArray:
     logs = np.log(np.clip(seconds, 1e-300, 1e300))
     below = (logs.sum() - logs) / (len(logs) - 1) - logs
     return np.asarray(np.clip(below / max(float(logs.std()), 1e-6), -MOST, MOST))
+
+
+def regret(greedy: float, label: float) -> float:
+    """Weight of a label: a half where the greedy decode is as good, one where it is 5 % longer."""
+    return float(np.clip(0.5 + 10.0 * np.log(max(greedy, 1e-300) / max(label, 1e-300)), 0.5, 3.0))
 
 
 def gain_over(one: float, seconds: FloatArray) -> float:

@@ -11,7 +11,7 @@ from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.rollouts import Drawn
 from gnnplace.train import Reinforce, reinforce
 from gnnplace.train.data import Sample
-from gnnplace.train.reinforce import Lesson, advantages, extremes, gain_over
+from gnnplace.train.reinforce import Lesson, advantages, extremes, gain_over, regret
 
 torch.set_num_threads(1)
 SIZES = {"hidden": 16, "layers": 1, "decoder_hidden": 16}
@@ -84,7 +84,9 @@ def test_the_label_is_the_best_that_was_ever_drawn():
     episodes, lesson = drawn_lesson(made, one)
     seconds = [episodes.seconds(devices) for devices in lesson.drawn.unit_device]
     assert seconds[0] == min(seconds) == made.labels[one.index][0]
-    assert lesson.weight[0] == made.label
+    assert lesson.weight[0] == made.label * regret(
+        episodes.seconds(lesson.drawn.unit_device[1]), seconds[0]
+    )
     better = lesson.drawn.unit_device[0].copy()
     made.labels[one.index] = (seconds[0] / 2, better)
     assert (drawn_lesson(made, one)[1].drawn.unit_device[0] == better).all()

@@ -146,7 +146,12 @@ class Episodes:
         return self._decode(network, None, self.orders(network))[0]
 
     def samples(
-        self, network: Network, count: int, rng: np.random.Generator, shared: int = 0
+        self,
+        network: Network,
+        count: int,
+        rng: Generator,
+        shared: int = 0,
+        temperature: float = 1.0,
     ) -> Drawn:
         """The greedy decode, draws, and draws by cluster. [1 + count + shared, U]
 
@@ -155,9 +160,10 @@ class Episodes:
             count: draws from the softmax, and from the order if it is learned.
             rng: what they are drawn with.
             shared: further draws with noise that units of a cluster share.
+            temperature: what scores are divided by before the softmax of draws.
         """
         units, devices = self.space.problem.num_units, self.space.problem.num_devices
-        noise = gumbel_noise(rng, count, units, devices)
+        noise = temperature * gumbel_noise(rng, count, units, devices)
         noise = np.concatenate([noise, shared_noise(rng, shared, self.clusters.of, devices)])
         order = self.orders(network, count + shared, rng)
         greedy = self._decode(network, None, order[:1])
