@@ -23,8 +23,8 @@ from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import ORDERS
 from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.gnn.clusters import clusters_of
 from gnnplace.policy.gnn.features import message_features, static_features
-from gnnplace.policy.network.features import global_features
 from gnnplace.problem import Problem
 from gnnplace.simulation import finished_placement, lower_bound
 
@@ -89,7 +89,8 @@ def parts(whole: Problem) -> dict[str, float]:
         "walk": lambda: (walk.__init__(space), walk.forward, walk.backward),  # type: ignore[misc]
         "walk units": lambda: (walk.unit_order, walk.place),
         "orders": lambda: [walk.order(name) for name in ORDERS],
-        "features": lambda: (static_features(walk), global_features(walk), message_features(walk)),
+        "clusters": lambda: clusters_of(walk),
+        "features": lambda: (static_features(walk, clusters_of(walk)), message_features(walk)),
         "simulate": lambda: space.simulator.run(device, order),
         "bounds": lambda: lower_bound(whole),
         "placement": lambda: finished_placement(whole, device, order),

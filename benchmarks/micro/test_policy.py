@@ -11,6 +11,7 @@ from benchmarks.micro.references import against, problem, upward_rank
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.gnn.clusters import clusters_of
 from gnnplace.policy.gnn.features import STATIC, static_features
 from gnnplace.policy.gnn.network import load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
@@ -27,12 +28,17 @@ def policy():
 
 @pytest.mark.parametrize("num_ops", [300, 3_000])
 def test_features_against_one_rank_in_networkx(benchmark, num_ops):
-    """All static features of ours, one of them (the upward rank) of theirs."""
+    """All static features of ours, clusters too; one of them (the upward rank) of theirs."""
     made = problem(num_ops)
     cost, edge_cost = made.times[:, 0], made.graph.edges[2] / 1e9
+
+    def ours():
+        graph = WalkGraph(SearchSpace(made))
+        return static_features(graph, clusters_of(graph))
+
     found, _ = against(
         benchmark,
-        lambda: static_features(WalkGraph(SearchSpace(made))),
+        ours,
         lambda: upward_rank(made.graph, cost, edge_cost),
     )
     assert found.shape == (num_ops, len(STATIC))

@@ -37,16 +37,16 @@ class MeasuredReinforce(Reinforce):
         objective: measures placements, and has the problem.
         samples: placements drawn a step, each of which is measured; at least 2.
         kept: of these, how many the policy gradient learns from.
-        shared: arguments of ``Reinforce``.
+        given: arguments of ``Reinforce``; no label is moved, since that would be simulated.
 
     Raises:
         InputError: a number is too small.
     """
 
     def __init__(
-        self, objective: StepObjective, samples: int = 6, kept: int = 6, **shared: Any
+        self, objective: StepObjective, samples: int = 6, kept: int = 6, **given: Any
     ) -> None:
-        super().__init__(samples=samples, kept=kept, **shared)
+        super().__init__(samples=samples, kept=kept, shared=0, moves=0, **given)
         self.objective = objective
         self.found: tuple[float, Placement] | None = None
 

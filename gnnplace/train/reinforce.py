@@ -1,7 +1,7 @@
 """``Reinforce``: how the GNN placer learns, from the step times of placements that it draws itself.
 
 Formulation. The network draws K placements of a problem, decision by decision from the softmax of
-its scores, and each is simulated: seconds c(k). Two losses share the draws.
+its scores, and each is simulated: seconds c(k). Three losses share the draws.
 
 * **Self-labelling** (Corsini et al., 2024, arXiv 2401.11849). The best placement of the problem
   that was ever drawn is the label of all its decisions: the mean over decisions of
@@ -12,9 +12,23 @@ its scores, and each is simulated: seconds c(k). Two losses share the draws.
   the mean over draws of advantage times the mean over decisions of -log p(chosen). Only the
   ``kept`` draws of greatest and least advantage are learned from: the others say least.
 
-``label`` and ``gradient`` weigh the two.
+Where the order is learned, the policy gradient also holds for the order of each draw: for the mean
+over ops of its log-probability (``policy.gnn.learned_order``). Step times depend on devices alone,
+so a label has no order: its decisions are learned in the order of the greedy decode.
 
-Cost of a problem: K decodes and simulations in numba, ``kept`` + 1 decodes in torch, one encoding.
+* **The greedy decode** is what is wanted in the end, and it may be worse than most draws: where a
+  branch may leave a device at any of ten ops, each time with a probability of a third, it leaves in
+  every draw, and never in the greedy decode. So its decisions are learned from like a draw's, with
+  its own advantage over the draws: they become more likely where it is the better one, less where
+  not. (An unsure decision changes most.)
+
+``label``, ``gradient`` and ``greedy`` weigh the three.
+
+Beside the K draws ``shared`` more are made with noise that clusters share (``policy.gnn.noise``),
+and ``moves`` moves are tried on the label (``label_moves``): for labels alone.
+
+Cost of a problem: K + ``shared`` decodes and simulations in numba, ``moves`` simulations, ``kept``
++ 2 decodes in torch, one encoding.
 """
 
 from __future__ import annotations
@@ -28,15 +42,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
-from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.search.repair import repair
 from gnnplace.train.data import Sample
+from gnnplace.train.label_moves import bettered
 from gnnplace.train.learner import Learner, begin_with, check_least
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 MOST = 2.0  # greatest advantage, in standard deviations
+MANY = 400  # units beyond which fewer placements are drawn, so that a problem takes as long
 KEPT = 4_000  # problems that stay as the network walks them
 LABELS = "labels"  # of a checkpoint
 
@@ -46,11 +64,11 @@ class Lesson:
     """Placements of a problem to learn from.
 
     Attributes:
-        unit_device: device of each unit in each of them. [B, U]
+        drawn: the placements, and in which orders they are decided. B of them
         weight: how much more likely each is to become. [B]
     """
 
-    unit_device: IntArray
+    drawn: Drawn
     weight: FloatArray
 
 
@@ -65,11 +83,15 @@ class Reinforce(Learner):
         layers: rounds of messages; 0 leaves the graph out.
         decoder_hidden: size of the decoder's layers.
         memory: entries of a device's memory.
-        order: the traversal order.
+        order: the traversal order, or ``learned-order``.
         samples: placements drawn of each problem, K; at least 2.
+        shared: further draws with noise that clusters share, for labels alone.
+        moves: moves tried on the label of each problem, whenever it is met.
         kept: draws of each problem that the policy gradient learns from.
         label: weight of self-labelling.
         gradient: weight of the policy gradient.
+        greedy: weight of the greedy decode's own advantage.
+        temperature: of draws, above 0: what scores are divided by before the softmax.
         start: folder of a network to start from; its sizes must be those given here.
         learning_rate: the learning rate of Adam, at its highest.
         steps: training steps over which the learning rate falls to a tenth.
@@ -92,9 +114,13 @@ class Reinforce(Learner):
         memory: int = 16,
         order: str = ORDER,
         samples: int = 32,
+        shared: int = 8,
+        moves: int = 24,
         kept: int = 8,
         label: float = 1.0,
         gradient: float = 1.0,
+        greedy: float = 0.5,
+        temperature: float = 1.0,
         start: str | None = None,
         learning_rate: float = 1e-3,
         steps: int = 3000,
@@ -103,12 +129,16 @@ class Reinforce(Learner):
         check_least(hidden=(hidden, 1), layers=(layers, 0), decoder_hidden=(decoder_hidden, 1))
         check_least(memory=(memory, 1), samples=(samples, 2), kept=(kept, 2))
         check_least(label=(label, 0.0), gradient=(gradient, 0.0))
+        check_least(shared=(shared, 0), moves=(moves, 0), greedy=(greedy, 0.0))
+        check_least(temperature=(temperature, 0.01))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
-            begin_with(network, read_gnn, start, CHECKPOINT, SIZES)
+            begin_with(network, read_gnn, start, CHECKPOINT, SIZES, added="priority")
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
-        self.label, self.gradient = label, gradient
+        self.shared, self.moves = shared, moves
+        self.label, self.gradient, self.greedy = label, gradient, greedy
+        self.temperature = temperature
         self.episodes: OrderedDict[int, Episodes] = OrderedDict()
         self.labels: dict[int, tuple[float, IntArray]] = {}
 
@@ -129,7 +159,7 @@ class Reinforce(Learner):
             return None
         episodes = [self.episode(sample) for sample in batch]
         inputs = [one.inputs for one in episodes]
-        parts = self.policy.states(inputs).split([len(x) for x, _, _ in inputs])
+        parts = self.policy.states(inputs).split([len(one.nodes) for one in inputs])
         losses = [
             self.loss(one, states, self.lesson(sample, one, states.detach()))
             for sample, one, states in zip(batch, episodes, parts, strict=True)
@@ -140,31 +170,47 @@ class Reinforce(Learner):
         """Draws placements, and says what to make of them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
-        drawn = episodes.samples(network, self.samples, rng)
-        seconds = self.seconds(episodes, drawn)
+        few = min(1.0, MANY / sample.space.problem.num_units)
+        samples = max(2, round(few * self.samples))
+        shared = round(few * self.shared)
+        drawn = episodes.samples(network, samples, rng, shared, self.temperature)
+        seconds = self.seconds(episodes, drawn.unit_device)
         self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
-        best = self._best(sample, float(seconds.min()), drawn[int(seconds.argmin())])
-        gains = advantages(seconds[1:])
+        first = float(seconds.min()), drawn.unit_device[seconds.argmin()]
+        best = self._best(sample, episodes, first, rng)
+        gains = advantages(seconds[1 : 1 + samples])
         extreme = extremes(gains, self.kept)
+        rows = np.concatenate([[0, 0], 1 + extreme])
+        order = drawn.order[rows] if len(drawn.order) > 1 else drawn.order
+        unit_device = np.concatenate([best[None], drawn.unit_device[rows[1:]]])
+        greedy = self.greedy * gain_over(float(seconds[0]), seconds[1 : 1 + samples])
         weight = self.gradient * gains[extreme] / len(extreme)
-        return Lesson(
-            np.concatenate([best[None], drawn[1:][extreme]]), np.concatenate([[self.label], weight])
-        )
+        label = self.label * regret(float(seconds[0]), self.labels[sample.index][0])
+        return Lesson(Drawn(unit_device, order), np.r_[label, greedy, weight])
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
         """Seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
         return np.array([episodes.seconds(one) for one in drawn])
 
-    def _best(self, sample: Sample, seconds: float, drawn: IntArray) -> IntArray:
-        """The best placement of a problem that was ever drawn."""
-        if seconds < self.labels.get(sample.index, (np.inf,))[0]:
-            self.labels[sample.index] = (seconds, drawn.copy())
-        return self.labels[sample.index][1] if sample.index in self.labels else drawn
+    def _best(
+        self,
+        sample: Sample,
+        episodes: Episodes,
+        drawn: tuple[float, IntArray],
+        rng: np.random.Generator,
+    ) -> IntArray:
+        """The best placement of a problem that is known, after some moves."""
+        known = self.labels.get(sample.index, (np.inf, drawn[1]))
+        best = drawn if drawn[0] < known[0] else known
+        few = min(1.0, MANY / sample.space.problem.num_units)
+        seconds, devices = bettered(episodes, best, round(few * self.moves), rng)
+        self.labels[sample.index] = seconds, devices.copy()
+        return devices
 
     def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
         """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
         network = self.policy.network(states.detach(), episodes.devices)
-        seen = episodes.seen(network, lesson.unit_device)
+        seen = episodes.seen(network, lesson.drawn)
         chosen = torch.from_numpy(seen.chosen).long()
         scores = self.policy.decoder(
             states[torch.from_numpy(seen.step).long()],
@@ -173,9 +219,30 @@ class Reinforce(Learner):
             torch.from_numpy(seen.allowed),
             chosen,
         )
-        logs = torch.log_softmax(scores, dim=-1)
-        taken = logs.gather(-1, chosen[..., None])[..., 0].mean(dim=1)
-        return -(torch.from_numpy(lesson.weight).float() * taken).sum()
+        heat = torch.full((len(scores), 1, 1), self.temperature)
+        heat[0] = 1.0  # the label's
+        logs = torch.log_softmax(scores / heat, dim=-1).gather(-1, chosen[..., None])[..., 0]
+        taken = logs.where(logs.isfinite(), 0.0).mean(dim=1)  # a move may go where the mask says no
+        weight = torch.from_numpy(lesson.weight).float()
+        loss = -(weight * taken).sum()
+        if episodes.name == LEARNED:
+            loss = (
+                loss
+                - (
+                    self._order_gradient(episodes, network, lesson) * self.policy.priorities(states)
+                ).sum()
+            )
+        return loss
+
+    def _order_gradient(self, episodes: Episodes, network: Network, lesson: Lesson) -> Tensor:
+        """Gradient by the priorities of all draws' weights times log-probabilities an op. [m]"""
+        graph, priority = episodes.graph.graph, episodes.priority(network)
+        rows = zip(lesson.weight[1:], lesson.drawn.order[1:], strict=True)
+        total = sum(
+            weight * order_gradient(graph.successor_offset, graph.successor, order, priority)
+            for weight, order in rows
+        )
+        return torch.from_numpy(np.asarray(total / len(priority), np.float32))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the best placements, as numbers and tensors alone."""
@@ -203,6 +270,18 @@ def advantages(seconds: FloatArray) -> FloatArray:
     logs = np.log(np.clip(seconds, 1e-300, 1e300))
     below = (logs.sum() - logs) / (len(logs) - 1) - logs
     return np.asarray(np.clip(below / max(float(logs.std()), 1e-6), -MOST, MOST))
+
+
+def regret(greedy: float, label: float) -> float:
+    """Weight of a label: a half where the greedy decode is as good, one where it is 5 % longer."""
+    return float(np.clip(0.5 + 10.0 * np.log(max(greedy, 1e-300) / max(label, 1e-300)), 0.5, 3.0))
+
+
+def gain_over(one: float, seconds: FloatArray) -> float:
+    """How far the log of one is below the mean of others', in their standard deviations."""
+    logs = np.log(np.clip(seconds, 1e-300, 1e300))
+    below = (float(logs.mean()) - np.log(max(one, 1e-300))) / max(float(logs.std()), 1e-6)
+    return float(np.clip(below, -MOST, MOST))
 
 
 def extremes(gains: FloatArray, count: int) -> NDArray[np.intp]:

@@ -7,9 +7,11 @@ import torch
 from gnnplace.data.random_families import random_problem
 from gnnplace.errors import MismatchError
 from gnnplace.placers import SearchSpace
-from gnnplace.train import Reinforce
+from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
+from gnnplace.policy.gnn.rollouts import Drawn
+from gnnplace.train import Reinforce, reinforce
 from gnnplace.train.data import Sample
-from gnnplace.train.reinforce import Lesson, advantages, extremes
+from gnnplace.train.reinforce import Lesson, advantages, extremes, gain_over, regret
 
 torch.set_num_threads(1)
 SIZES = {"hidden": 16, "layers": 1, "decoder_hidden": 16}
@@ -41,26 +43,59 @@ def test_the_baseline_of_a_placement_is_the_mean_of_the_others():
     assert not advantages(np.ones(4)).any()
 
 
+def test_the_greedy_decode_gains_what_it_is_below_the_draws():
+    draws = np.exp([0.0, 1.0, 2.0])
+    spread = np.std([0.0, 1.0, 2.0])
+    assert gain_over(float(np.exp(0.5)), draws) == pytest.approx(0.5 / spread)
+    assert gain_over(float(np.exp(1.5)), draws) == pytest.approx(-0.5 / spread)
+    assert gain_over(1e-9, draws) == 2.0
+    assert gain_over(1.0, np.ones(4)) == 0.0
+
+
+def test_the_greedy_decode_is_learned_from_with_its_own_gain():
+    made, one = module(samples=8, kept=4, gradient=0.0, label=0.0, greedy=0.5, moves=0), sample()
+    episodes, lesson = drawn_lesson(made, one)
+    assert (lesson.drawn.unit_device[1] == episodes.greedy(episodes.network(made.policy))).all()
+    assert lesson.weight[1] != 0.0
+    assert not np.delete(lesson.weight, 1).any()
+
+
+def test_large_problems_have_fewer_draws(monkeypatch):
+    monkeypatch.setattr(reinforce, "MANY", 1)
+    made, one = module(samples=200, shared=0, moves=0), sample()
+    taken = []
+
+    def seconds(episodes, drawn):
+        taken.append(len(drawn))
+        return np.ones(len(drawn))
+
+    monkeypatch.setattr(made, "seconds", seconds)
+    drawn_lesson(made, one)
+    assert taken == [1 + max(2, round(200 / one.space.problem.num_units))]
+
+
 def test_the_extremes_are_the_least_and_the_greatest():
     assert sorted(extremes(np.array([0.0, 3.0, -2.0, 1.0, -1.0]), 2)) == [1, 2]
     assert len(extremes(np.arange(3.0), 8)) == 3
 
 
 def test_the_label_is_the_best_that_was_ever_drawn():
-    made, one = module(samples=8, kept=4), sample()
+    made, one = module(samples=8, kept=4, moves=4), sample()
     episodes, lesson = drawn_lesson(made, one)
-    seconds = [episodes.seconds(devices) for devices in lesson.unit_device]
+    seconds = [episodes.seconds(devices) for devices in lesson.drawn.unit_device]
     assert seconds[0] == min(seconds) == made.labels[one.index][0]
-    assert lesson.weight[0] == made.label
-    better = lesson.unit_device[0].copy()
+    assert lesson.weight[0] == made.label * regret(
+        episodes.seconds(lesson.drawn.unit_device[1]), seconds[0]
+    )
+    better = lesson.drawn.unit_device[0].copy()
     made.labels[one.index] = (seconds[0] / 2, better)
-    assert (drawn_lesson(made, one)[1].unit_device[0] == better).all()
+    assert (drawn_lesson(made, one)[1].drawn.unit_device[0] == better).all()
 
 
 def test_what_took_less_becomes_more_likely():
     made, one = module(samples=8, kept=4, label=0.0), sample()
     episodes, lesson = drawn_lesson(made, one)
-    seconds = np.array([episodes.seconds(devices) for devices in lesson.unit_device[1:]])
+    seconds = np.array([episodes.seconds(devices) for devices in lesson.drawn.unit_device[1:]])
     assert np.corrcoef(np.log(seconds), lesson.weight[1:])[0, 1] < -0.9
 
 
@@ -68,7 +103,8 @@ def test_what_took_less_becomes_more_likely():
 def test_a_step_makes_a_placement_more_or_less_likely_by_its_weight(sign):
     made, one = module(learning_rate=1e-2), sample()
     episodes = made.episode(one)
-    chosen = episodes.samples(episodes.network(made.policy), 1, np.random.default_rng(0))[1:]
+    chosen = episodes.samples(episodes.network(made.policy), 1, np.random.default_rng(0))
+    chosen = Drawn(chosen.unit_device[1:], chosen.order)
     optimizer = torch.optim.SGD(made.policy.parameters(), lr=1e-2)
 
     def loss(weight):
@@ -81,14 +117,16 @@ def test_a_step_makes_a_placement_more_or_less_likely_by_its_weight(sign):
     assert (float(loss(1.0)) < before) == (sign > 0)
 
 
-@pytest.mark.parametrize("given", [{"gradient": 0.0}, {"label": 0.0}])
+@pytest.mark.parametrize("given", [{"gradient": 0.0, "greedy": 0.0}, {"label": 0.0}])
 def test_either_loss_alone_learns_one_problem(given):
-    made, one = module(samples=16, kept=16, learning_rate=3e-3, **given), sample()
+    made, one = module(samples=16, moves=0, kept=16, **given), sample()
     before, episodes = made.place(made.policy, one), made.episode(one)
-    drawn = episodes.samples(episodes.network(made.policy), 60, np.random.default_rng(0))
+    drawn = episodes.samples(
+        episodes.network(made.policy), 60, np.random.default_rng(0)
+    ).unit_device
     mean = np.mean([episodes.seconds(devices) for devices in drawn])
     optimizer = torch.optim.Adam(made.policy.parameters(), lr=3e-3)
-    for _ in range(40):
+    for _ in range(80):
         optimizer.zero_grad()
         made.batch_loss([one]).backward()
         optimizer.step()
@@ -118,3 +156,27 @@ def test_a_start_of_other_sizes_is_refused(tmp_path):
     )
     with pytest.raises(MismatchError, match=r"^model\.start .*model\.hidden"):
         module(start=str(tmp_path), hidden=8)
+
+
+def test_a_learned_order_that_took_less_becomes_more_likely():
+    made, one = module(order=LEARNED, label=0.0), sample()
+    episodes = made.episode(one)
+    graph, rng = episodes.graph.graph, np.random.default_rng(0)
+    drawn = episodes.samples(episodes.network(made.policy), 1, rng)
+    lesson = Lesson(drawn, np.array([0.0, 1.0]))
+    states = made.policy.states([episodes.inputs])
+    made.loss(episodes, states, lesson).backward()
+    priority = episodes.priority(episodes.network(made.policy))
+    csr = graph.successor_offset, graph.successor
+    wanted = -order_gradient(*csr, drawn.order[1], priority) @ states.detach().numpy()
+    found = made.policy.priority.weight.grad[0].numpy()
+    np.testing.assert_allclose(found, wanted / len(priority), rtol=1e-3, atol=1e-5)
+
+
+def test_a_learned_order_may_begin_with_a_network_of_a_fixed_one(tmp_path):
+    fixed = module().policy
+    fixed.save_pretrained(tmp_path)
+    made = module(order=LEARNED, start=str(tmp_path))
+    assert torch.equal(made.policy.decoder.last, fixed.decoder.last)
+    assert not made.policy.priority.weight.any()
+    assert made.batch_loss([sample()]).isfinite()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gnnplace.policy.decode.kernels import NUM_DYNAMIC
+from gnnplace.policy.gnn.held import NUM_CANDIDATE
 
 GAIN = 0.1  # spread of the last layer's weights: first scores are close to even
 
@@ -34,7 +34,7 @@ class Decoder(nn.Module):
         self.context = nn.Linear(state, hidden)
         self.value = nn.Linear(state, memory)
         self.device = nn.Linear(device_features, hidden)
-        self.first = nn.Parameter(torch.randn(NUM_DYNAMIC, hidden) / NUM_DYNAMIC**0.5)
+        self.first = nn.Parameter(torch.randn(NUM_CANDIDATE, hidden) / NUM_CANDIDATE**0.5)
         self.held = nn.Parameter(torch.randn(memory, hidden) / memory**0.5)
         self.second = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)
         self.pooled = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)

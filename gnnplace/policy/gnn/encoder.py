@@ -2,7 +2,8 @@
 
 Each layer adds to an op's state what a small network makes of it, of the mean of its producers'
 messages, of the maximum of its consumers' messages, of the mean of the ops at about the same place
-in the graph (a bucket of the work before it) and its neighbouring buckets, and of the whole.
+in the graph (a bucket of the work before it) and its neighbouring buckets, of the whole, and of the
+means of its clusters of two levels.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch.nn.functional import linear
 from torch_geometric.utils import scatter
 
 NUM_BUCKETS = 16
+NUM_POOLED = 2  # levels of clusters
+PARTS = 5 + NUM_POOLED  # what an op's state is updated from
 
 
 class Messages(nn.Module):
@@ -47,13 +50,19 @@ class Layer(nn.Module):
         self.consumers = Messages(hidden, "max")
         self.along = nn.Conv1d(hidden, hidden, kernel_size=5, padding=2)
         self.update = nn.Sequential(
-            nn.Linear(5 * hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden)
+            nn.Linear(PARTS * hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden)
         )
 
     def forward(
-        self, values: Tensor, edges: Tensor, attr: Tensor, place: Tensor, of: Tensor
+        self,
+        values: Tensor,
+        edges: Tensor,
+        attr: Tensor,
+        place: Tensor,
+        of: Tensor,
+        clusters: Tensor,
     ) -> Tensor:
-        """New states. ``place``: bucket of each node over all graphs; ``of``: its graph."""
+        """New states; arguments as of ``Encoder``."""
         y = self.norm(values)
         graphs = int(of.max()) + 1
         pooled = scatter(y, place, dim=0, dim_size=graphs * NUM_BUCKETS, reduce="mean")
@@ -62,16 +71,31 @@ class Layer(nn.Module):
         along = torch.relu(self.along(lanes)).transpose(1, 2).reshape(pooled.shape)
         before = self.producers(y, edges, attr)
         behind = self.consumers(y, edges.flip(0), attr)
-        return values + self._updated(torch.cat([y, before, behind], dim=1), along, whole, place)
+        own = self._of_clusters(y, clusters)
+        parts = torch.cat([y, before, behind], dim=1)
+        return values + self._updated(parts, along, whole, place, own)
 
-    def _updated(self, own: Tensor, along: Tensor, whole: Tensor, place: Tensor) -> Tensor:
-        """``update`` of all five parts; what ops of a bucket share is multiplied once a bucket."""
+    def _of_clusters(self, y: Tensor, clusters: Tensor) -> Tensor:
+        """What the means of an op's clusters add within ``update``. [nodes, 2 hidden]"""
+        weights = cast("nn.Linear", self.update[0]).weight[:, 5 * y.shape[1] :]
+        total = y.new_zeros(len(y), weights.shape[0])
+        for of, weight in zip(clusters, weights.chunk(NUM_POOLED, dim=1), strict=True):
+            mean = scatter(y, of, dim=0, dim_size=int(of.max()) + 1, reduce="mean")
+            total = total + linear(mean, weight)[of]
+        return total
+
+    def _updated(
+        self, own: Tensor, along: Tensor, whole: Tensor, place: Tensor, clusters: Tensor
+    ) -> Tensor:
+        """``update`` of all parts; what ops of a bucket share is multiplied once a bucket."""
         enter, hidden = cast("nn.Linear", self.update[0]), along.shape[1]
         weight = enter.weight
         shared = linear(along, weight[:, 3 * hidden : 4 * hidden])
-        shared = shared + linear(whole, weight[:, 4 * hidden :]).repeat_interleave(NUM_BUCKETS, 0)
+        shared = shared + linear(whole, weight[:, 4 * hidden : 5 * hidden]).repeat_interleave(
+            NUM_BUCKETS, 0
+        )
         own = linear(own, weight[:, : 3 * hidden], enter.bias)
-        return self.update[1:](own + shared[place])
+        return cast("Tensor", self.update[1:](own + shared[place] + clusters))
 
 
 class Encoder(nn.Module):
@@ -89,7 +113,13 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(hidden) for _ in range(layers))
 
     def forward(
-        self, values: Tensor, edges: Tensor, attr: Tensor, place: Tensor, of: Tensor
+        self,
+        values: Tensor,
+        edges: Tensor,
+        attr: Tensor,
+        place: Tensor,
+        of: Tensor,
+        clusters: Tensor,
     ) -> Tensor:
         """States of all nodes. [nodes, hidden]
 
@@ -99,8 +129,10 @@ class Encoder(nn.Module):
             attr: features of edges. [edges, 1]
             place: bucket of each node's place, 0..NUM_BUCKETS-1, plus NUM_BUCKETS times its graph.
             of: graph of each node. [nodes]
+            clusters: cluster of each node at the levels that are pooled, numbered over all graphs.
+                [NUM_POOLED, nodes]
         """
         state = self.enter(values)
         for layer in self.layers:
-            state = layer(state, edges, attr, place, of)
+            state = layer(state, edges, attr, place, of, clusters)
         return state

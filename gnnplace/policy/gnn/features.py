@@ -1,4 +1,4 @@
-"""What the GNN sees beside the features of partial schedules: ops, messages, devices and links.
+"""What the GNN sees beside the features of partial schedules: ops, clusters, messages, devices.
 
 Times are in units of the mean op, bytes in units of what all ops keep, so that the network does not
 depend on how fast the machine is.
@@ -10,21 +10,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph.ranks import levels, levels_from_sinks
-from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.gnn.clusters import NUM_LEVELS, Clusters
+from gnnplace.policy.gnn.held import CANDIDATE
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.network.features import GLOBAL, spread_over
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE
 from gnnplace.simulation.transfer import DELAY, PACE
 
+FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 
 
-def static_features(graph: WalkGraph) -> SingleArray:
+def static_features(graph: WalkGraph, clusters: Clusters) -> SingleArray:
     """Features of each visited op, named by ``STATIC``. [m, len(STATIC)]"""
     out = np.empty((len(STATIC), graph.graph.num_ops), np.float32)
     _write_static(graph, out)
+    out[len(OWN) :] = cluster_features(graph, clusters)[:, graph.unit]
     return np.ascontiguousarray(out.T)
+
+
+def cluster_features(graph: WalkGraph, clusters: Clusters) -> FloatArray:
+    """What is known of each unit's cluster at each level, named by ``CLUSTER``. [.., U]
+
+    The cluster's work in even shares of the devices; its transfers with the others over its work;
+    the share of the unit's own transfers that stay inside.
+    """
+    of, flow, walk = clusters.of, clusters.flow, graph.forward
+    num_units, out = of.shape[1], []
+    unit = np.repeat(np.arange(num_units), np.diff(walk.flow_offset))
+    whole = np.bincount(unit, flow, num_units)
+    for level in of:
+        inside = np.bincount(unit, flow * (level[unit] == level[walk.flow_unit]), num_units)
+        out.append(np.log1p(clusters.work[level] * graph.problem.num_devices / walk.work))
+        out.append(np.log1p(clusters.outside[level] / clusters.work[level]))
+        out.append(np.where(whole > 0.0, inside / np.maximum(whole, 1e-300), 1.0))
+    return np.stack(out)
 
 
 @named_columns("out")
@@ -97,5 +118,11 @@ def _write_device(graph: WalkGraph, out: NamedRow) -> None:
     out["one"] = 1.0
 
 
-STATIC, DEVICE = names_of(_write_static), names_of(_write_device)
-FEATURE_VERSION = version_of(DYNAMIC, STATIC, GLOBAL, DEVICE)
+OWN, DEVICE = names_of(_write_static), names_of(_write_device)
+CLUSTER = tuple(
+    f"{name} of the cluster, level {level}"
+    for level in range(NUM_LEVELS)
+    for name in ("log work", "log transfers over work", "share of the unit's transfers inside")
+)
+STATIC = OWN + CLUSTER
+FEATURE_VERSION = version_of(CANDIDATE, STATIC, GLOBAL, DEVICE)

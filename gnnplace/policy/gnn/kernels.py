@@ -1,8 +1,9 @@
 """The GNN's decoder in numba: the score of each candidate device, and whole decodes.
 
 The partial schedule, its features and the candidates are those of ``policy.decode``: what is known
-of a device when a unit is to be decided. No feature is added to a score; the network alone says
-what it makes of them. ``decoder`` has the same scores in torch, for learning.
+of a device when a unit is to be decided; ``held`` adds what the device has of the unit's clusters.
+No feature is added to a score; the network alone says what it makes of them. ``decoder`` has the
+same scores in torch, for learning.
 
 Complexity of a decode: O(D * (m + inputs + flows + decisions * H * (F + K + H))).
 """
@@ -29,15 +30,18 @@ from gnnplace.policy.decode.decoder_state import (
     decide,
     start_state,
 )
-from gnnplace.policy.decode.kernels import NUM_DYNAMIC, SCRATCH, look, only
+from gnnplace.policy.decode.kernels import SCRATCH, look, only
 from gnnplace.policy.decode.ready_queue import FIXED
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.arrays import copy_to
+from gnnplace.policy.gnn.clusters import Clusters
+from gnnplace.policy.gnn.held import NUM_CANDIDATE, hold, nothing_held, observe_held
+from gnnplace.simulation.arrays import copy_rows, copy_to
 from gnnplace.simulation.indices import Index
 
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
+EQUAL = np.float32(1e-4)  # difference of scores of devices that are alike
 
 
 class Network(NamedTuple):
@@ -55,6 +59,7 @@ class Network(NamedTuple):
         pooled: from the mean of the candidates' first hidden layers to the second. [H, H]
         bias: the bias of the second hidden layer. [H]
         last: from the second hidden layer to the score. [H]
+        priority: what a learned order adds to the first priorities, else nothing. [m] or [0]
     """
 
     context: SingleArray
@@ -66,6 +71,7 @@ class Network(NamedTuple):
     pooled: SingleArray
     bias: SingleArray
     last: SingleArray
+    priority: SingleArray
 
 
 class Scratch(NamedTuple):
@@ -93,7 +99,7 @@ def make_scratch(network: Network) -> Scratch:
     """Empty room."""
     num_devices, hidden = network.device.shape
     return Scratch(
-        zero_single_table(num_devices, NUM_DYNAMIC),
+        zero_single_table(num_devices, NUM_CANDIDATE),
         zero_flags(num_devices),
         zero_single_table(num_devices, network.value.shape[1]),
         zero_single_table(2 * num_devices + 2, hidden),
@@ -134,15 +140,30 @@ def score(network: Network, i: int, room: Scratch) -> None:
 
 @inner()
 def choose(network: Network, i: int, room: Scratch, noise: SingleArray) -> int:
-    """The candidate with the highest score and noise, the first among equals."""
+    """The candidate with the highest score and noise, the first among equals.
+
+    Without noise candidates of equal scores are one: such devices cannot be told apart, and draws
+    go to either of them. What counts is the probability of all of them.
+    """
     noisy = len(noise) > 0
     score(network, i, room)
     best, choice = -np.inf, 0
     for d in range(len(room.allowed)):
-        value = room.scores[d] + noise[d] if noisy else room.scores[d]
-        if room.allowed[d] and value > best:
+        if not room.allowed[d]:
+            continue
+        value = room.scores[d] + noise[d] if noisy else room.scores[d] + log_alike(room, d)
+        if value > best + EQUAL:
             best, choice = value, d
     return choice
+
+
+@inner()
+def log_alike(room: Scratch, d: int) -> float:
+    """Log of the number of candidates whose scores are those of candidate ``d``."""
+    count = 0
+    for e in range(len(room.allowed)):
+        count += room.allowed[e] and abs(room.scores[e] - room.scores[d]) < EQUAL
+    return np.log(np.float32(count))
 
 
 @inner(_nrt=False)
@@ -155,6 +176,7 @@ def remember(network: Network, room: Scratch, i: int, d: int, share: float) -> N
 @inner()
 def walk_through(
     walk: Walk,
+    clusters: Clusters,
     network: Network,
     order: IntArray,
     goal: Goal,
@@ -168,6 +190,7 @@ def walk_through(
     """One decode; arguments as of ``decode``, of one sample."""
     num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
     state, room = start_state(walk), make_scratch(network)
+    held = nothing_held(clusters, num_devices)
     share, count = num_devices / num_units, 0
     scratch = zero_table(SCRATCH, num_devices)
     for k in range(len(order)):
@@ -177,11 +200,16 @@ def walk_through(
             choice, told = forced[u], (features, masks, step)
             out = (room.allowed, scratch, room.features, *told)
             number = look(walk, state, i, goal, margin, choice >= 0, *out, count)
+            if number > 1 or len(features) > 0:
+                observe_held(clusters, held, u, room.allowed, room.features)
+            if len(features) > 0:
+                copy_rows(features[count], room.features)
             if choice < 0:
                 choice = only(room.allowed)
                 if number > 1:
                     choice = choose(network, i, room, noise[u] if len(noise) else noise[0:0, 0])
             decide(walk, state, u, choice)
+            hold(walk, clusters, held, u, choice)
             remember(network, room, i, choice, share)
             count += 1
         book(walk, state, i)
@@ -191,6 +219,7 @@ def walk_through(
 @kernel
 def decode(
     walk: Walk,
+    clusters: Clusters,
     network: Network,
     order: IntArray,
     margin: float,
@@ -205,8 +234,9 @@ def decode(
 
     Args:
         walk: the problem.
+        clusters: its clusters.
         network: the parameters, and the encoder's word on the problem.
-        order: visited ops in the order of the walk. [m]
+        order: visited ops in the order of each walk, or one for all. [B, m] or [1, m]
         margin: on the bytes at the peak, for the memory mask.
         noise: added to the scores of each unit's candidates. [B, U, D], or [B, 0, D] for none
         forced: device of each unit, -1 for the network's choice. [B, U]
@@ -224,8 +254,9 @@ def decode(
     for b in range(len(device)):
         state, count = walk_through(
             walk,
+            clusters,
             network,
-            order,
+            order[b if len(order) > 1 else 0],
             goal,
             margin,
             noise[b],

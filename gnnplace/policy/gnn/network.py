@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse, read_json
 from gnnplace.graph.orders import ORDERS
 from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.gnn.clusters import Clusters
 from gnnplace.policy.gnn.decoder import Decoder
 from gnnplace.policy.gnn.encoder import NUM_BUCKETS, Encoder
 from gnnplace.policy.gnn.features import (
@@ -32,14 +33,31 @@ from gnnplace.policy.gnn.features import (
     static_features,
 )
 from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.learned_order import LEARNED
 from gnnplace.policy.network.features import GLOBAL, global_features
 from gnnplace.policy.network.model import read_parameters
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
-Inputs = tuple[Tensor, Tensor, Tensor]
 ORDER = "upward-rank"
 PLACE = STATIC.index("place")
 DECODER = ("first", "held", "second", "pooled", "bias", "last")
+POOLED = (1, 2)  # levels of clusters that the encoder pools
+
+
+class Inputs(NamedTuple):
+    """What the encoder takes of one problem; m visited ops.
+
+    Attributes:
+        nodes: features. [m, len(STATIC) + len(GLOBAL)]
+        edges: producer and consumer. [2, edges]
+        attributes: features of edges. [edges, 1]
+        clusters: cluster of each op at each level of ``POOLED``, numbered from 0. [2, m]
+    """
+
+    nodes: Tensor
+    edges: Tensor
+    attributes: Tensor
+    clusters: Tensor
 
 
 class GnnPolicy(  # type: ignore[call-arg]
@@ -56,7 +74,7 @@ class GnnPolicy(  # type: ignore[call-arg]
         layers: rounds of messages; 0 leaves the graph out.
         decoder_hidden: size of the decoder's layers.
         memory: entries of a device's memory.
-        order: the traversal order it was trained under.
+        order: the traversal order it was trained under, or ``learned-order``.
         feature_version: version of the features that the parameters were trained on.
 
     Raises:
@@ -73,7 +91,7 @@ class GnnPolicy(  # type: ignore[call-arg]
         feature_version: str = FEATURE_VERSION,
     ) -> None:
         super().__init__()
-        if feature_version != FEATURE_VERSION or order not in ORDERS:
+        if feature_version != FEATURE_VERSION or order not in (*ORDERS, LEARNED):
             raise MismatchError(
                 f"GNN checkpoint: order {order}, feature_version {feature_version}, but this "
                 f"gnnplace has {FEATURE_VERSION}; train it anew (trainers/gnn) or install the "
@@ -82,6 +100,9 @@ class GnnPolicy(  # type: ignore[call-arg]
         self.order = order
         self.encoder = Encoder(len(STATIC) + len(GLOBAL), hidden, layers)
         self.decoder = Decoder(hidden, decoder_hidden, memory, len(DEVICE))
+        self.priority = nn.Linear(hidden, 1, bias=False) if order == LEARNED else None
+        if self.priority is not None:
+            nn.init.zeros_(self.priority.weight)
 
     def states(self, inputs: Sequence[Inputs]) -> Tensor:
         """The encoder's states of all visited ops of a batch, one problem after the other.
@@ -89,14 +110,17 @@ class GnnPolicy(  # type: ignore[call-arg]
         Args:
             inputs: what ``tensors_of`` gives of each problem.
         """
-        sizes = [len(x) for x, _, _ in inputs]
-        start = np.concatenate(([0], np.cumsum(sizes)))
+        sizes = [len(one.nodes) for one in inputs]
         of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        x = torch.cat([x for x, _, _ in inputs])
-        edges = torch.cat([e + int(s) for (_, e, _), s in zip(inputs, start, strict=False)], dim=1)
+        x = torch.cat([one.nodes for one in inputs])
+        start = np.concatenate(([0], np.cumsum(sizes)))
+        edges = torch.cat(
+            [one.edges + int(s) for one, s in zip(inputs, start, strict=False)], dim=1
+        )
         bucket = (x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1)
-        attributes = torch.cat([a for _, _, a in inputs])
-        states: Tensor = self.encoder(x, edges, attributes, bucket + NUM_BUCKETS * of, of)
+        attributes = torch.cat([one.attributes for one in inputs])
+        rest = (bucket + NUM_BUCKETS * of, of, _numbered([one.clusters for one in inputs]))
+        states: Tensor = self.encoder(x, edges, attributes, *rest)
         return states
 
     @torch.no_grad()
@@ -109,19 +133,34 @@ class GnnPolicy(  # type: ignore[call-arg]
         """
         decoder = self.decoder
         told = (decoder.context(states), decoder.value(states), decoder.device(devices))
-        return Network(*map(_array, told), *(_array(getattr(decoder, name)) for name in DECODER))
+        own = (getattr(decoder, name) for name in DECODER)
+        return Network(*map(_array, (*told, *own, self.priorities(states))))
+
+    def priorities(self, states: Tensor) -> Tensor:
+        """What a learned order adds to the first priorities, else nothing. [m] or [0]"""
+        return states[:0, 0] if self.priority is None else self.priority(states)[:, 0]
 
 
-def tensors_of(graph: WalkGraph) -> Inputs:
-    """Node features, edges and edge features of one problem."""
-    static = static_features(graph)
+def _numbered(clusters: Sequence[Tensor]) -> Tensor:
+    """Clusters of several problems, numbered over all of them. [NUM_POOLED, nodes]"""
+    counts = torch.stack([one.max(dim=1).values + 1 for one in clusters])
+    first = counts.cumsum(dim=0) - counts
+    return torch.cat([one + f[:, None] for one, f in zip(clusters, first, strict=True)], dim=1)
+
+
+def tensors_of(graph: WalkGraph, clusters: Clusters) -> Inputs:
+    """Features, edges and clusters of one problem, for the encoder."""
+    static = static_features(graph, clusters)
     whole = np.broadcast_to(global_features(graph), (len(static), len(GLOBAL)))
     source, target, _ = graph.graph.edges
     edges = np.stack([source, target]).astype(np.int64)
-    return (
+    levels = clusters.of[list(POOLED)].astype(np.int64)
+    own = (levels - levels.min(axis=1, keepdims=True))[:, graph.unit]
+    return Inputs(
         torch.from_numpy(np.concatenate([static, whole], axis=1)),
         torch.from_numpy(edges),
         torch.from_numpy(message_features(graph)),
+        torch.from_numpy(own),
     )
 
 

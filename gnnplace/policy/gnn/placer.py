@@ -2,7 +2,8 @@
 
 After Wang et al. (2022, arXiv 2201.09676). Without a budget this is one greedy decode: no other
 placement is compared with it and nothing is refined. With a budget further placements are drawn
-from the softmax of the same scores until the time is up, and the best by simulation stays. Devices
+until the time is up, from the softmax of the same scores and, by turns, with noise that clusters
+share (``noise``); the best by simulation stays. Devices
 that lack memory, a link or a kind, or that pins exclude, are no candidates. Sequences are those
 that every construction gets. Complexity: O(D * decisions * H^2 + D * edges) a decode.
 """
@@ -54,9 +55,10 @@ def _drawn(
     """The best of ``found``, which takes so many seconds, and of draws until the deadline."""
     space, count = episodes.space, 0
     while not expired(deadline):
-        device = space.spread(episodes.samples(network, 1, rng)[1])
-        score, order = space.sequence(device, cutoff=seconds)
-        count += 1
-        if score < seconds:
-            seconds, found = score, Found(device, order)
+        for drawn in episodes.samples(network, 1, rng, shared=1).unit_device[1:]:
+            device = space.spread(drawn)
+            score, order = space.sequence(device, cutoff=seconds)
+            count += 1
+            if score < seconds:
+                seconds, found = score, Found(device, order)
     return Found(found.device, found.order, f"{episodes.name}, the best of {count + 1} decodes")

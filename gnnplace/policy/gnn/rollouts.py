@@ -10,20 +10,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.kernels import NUM_DYNAMIC
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.policy.gnn import kernels
+from gnnplace.policy.gnn.clusters import Clusters, clusters_of
 from gnnplace.policy.gnn.features import device_features
+from gnnplace.policy.gnn.held import NUM_CANDIDATE
 from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.learned_order import LEARNED, drawn_order, first_priority, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
+from gnnplace.policy.gnn.noise import gumbel_noise, shared_noise
 
+FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
@@ -38,6 +44,18 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+class Drawn(NamedTuple):
+    """Decodes of one problem.
+
+    Attributes:
+        unit_device: device of each unit. [B, U]
+        order: visited ops in the order of each walk, or one for all. [B, m] or [1, m]
+    """
+
+    unit_device: IntArray
+    order: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +80,7 @@ class Episodes:
 
     Args:
         space: the problem.
-        order: the traversal order.
+        order: the traversal order, or ``learned-order`` for the network's own.
     """
 
     def __init__(self, space: SearchSpace, order: str) -> None:
@@ -77,13 +95,18 @@ class Episodes:
 
     @cached_property
     def order(self) -> IntArray:
-        """Visited ops in the traversal order. [m]"""
-        return self.graph.order(self.name)
+        """Visited ops in the traversal order; the first one where it is learned. [m]"""
+        return self.graph.order("upward-rank" if self.name == LEARNED else self.name)
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """Clusters of the problem's units."""
+        return clusters_of(self.graph)
 
     @cached_property
     def inputs(self) -> Inputs:
         """What the encoder takes."""
-        return tensors_of(self.graph)
+        return tensors_of(self.graph, self.clusters)
 
     @cached_property
     def devices(self) -> Tensor:
@@ -99,39 +122,72 @@ class Episodes:
         with one_thread():
             return policy.network(policy.states([self.inputs]), self.devices)
 
+    def orders(self, network: Network, count: int = 0, rng: Generator | None = None) -> IntArray:
+        """Visited ops in the order of the greedy walk, and of draws. [1 or 1 + count, m]
+
+        Args:
+            network: whose priorities are meant, where the order is learned.
+            count: draws of a learned order.
+            rng: what they are drawn with.
+        """
+        if self.name != LEARNED:
+            return self.order[None]
+        priority, graph = self.priority(network), self.graph.graph
+        drawn = [drawn_order(graph, priority, rng) for _ in range(count)] if rng else []
+        return np.stack([priority_order(graph, priority), *drawn])
+
+    def priority(self, network: Network) -> FloatArray:
+        """Priority of each visited op in a learned order. [m]"""
+        first = first_priority(self.order)
+        return first + network.priority if len(network.priority) else first
+
     def greedy(self, network: Network) -> IntArray:
         """Device of each unit by the best score at every decision. [U]"""
-        return self._decode(network, None, None)[0]
+        return self._decode(network, None, self.orders(network))[0]
 
-    def samples(self, network: Network, count: int, rng: np.random.Generator) -> IntArray:
-        """Device of each unit in the greedy decode and in draws from the softmax. [count + 1, U]
+    def samples(
+        self,
+        network: Network,
+        count: int,
+        rng: Generator,
+        shared: int = 0,
+        temperature: float = 1.0,
+    ) -> Drawn:
+        """The greedy decode, draws, and draws by cluster. [1 + count + shared, U]
 
-        Gumbel noise on the scores makes the highest one a draw.
+        Args:
+            network: the network.
+            count: draws from the softmax, and from the order if it is learned.
+            rng: what they are drawn with.
+            shared: further draws with noise that units of a cluster share.
+            temperature: what scores are divided by before the softmax of draws.
         """
-        problem = self.space.problem
-        noise = rng.gumbel(size=(count + 1, problem.num_units, problem.num_devices))
-        noise[0] = 0.0
-        return self._decode(network, noise.astype(np.float32), None)
+        units, devices = self.space.problem.num_units, self.space.problem.num_devices
+        noise = temperature * gumbel_noise(rng, count, units, devices)
+        noise = np.concatenate([noise, shared_noise(rng, shared, self.clusters.of, devices)])
+        order = self.orders(network, count + shared, rng)
+        greedy = self._decode(network, None, order[:1])
+        drawn = self._decode(network, noise, order[1:] if len(order) > 1 else order)
+        return Drawn(np.concatenate([greedy, drawn]), order)
 
-    def seen(self, network: Network, unit_device: IntArray) -> Seen:
-        """What the network sees when it decides as it is told. ``unit_device``: [B, U]"""
+    def seen(self, network: Network, drawn: Drawn) -> Seen:
+        """What the network sees when it decides as it is told."""
+        unit_device = drawn.unit_device
         (count, num_units), num_devices = unit_device.shape, self.space.problem.num_devices
-        features = np.zeros((count, num_units, num_devices, NUM_DYNAMIC), np.float32)
+        features = np.zeros((count, num_units, num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, num_units, num_devices), np.bool_)
         step = np.zeros((count, num_units), np.int32)
-        self._run(network, None, unit_device, features, masks, step)
+        self._run(network, None, unit_device, features, masks, step, drawn.order)
         chosen = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
         return Seen(features, masks, step, chosen)
 
-    def _decode(
-        self, network: Network, noise: SingleArray | None, forced: IntArray | None
-    ) -> IntArray:
+    def _decode(self, network: Network, noise: SingleArray | None, order: IntArray) -> IntArray:
         count, problem = 1 if noise is None else len(noise), self.space.problem
-        if forced is None:
-            forced = np.full((count, problem.num_units), -1, np.int32)
-        empty = np.zeros((count, 0, problem.num_devices, NUM_DYNAMIC), np.float32)
+        forced = np.full((count, problem.num_units), -1, np.int32)
+        empty = np.zeros((count, 0, problem.num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, 0, problem.num_devices), np.bool_)
-        return self._run(network, noise, forced, empty, masks, np.zeros((count, 0), np.int32))
+        step = np.zeros((count, 0), np.int32)
+        return self._run(network, noise, forced, empty, masks, step, order)
 
     def _run(
         self,
@@ -141,12 +197,13 @@ class Episodes:
         features: SingleArray,
         masks: NDArray[np.bool_],
         step: IntArray,
+        order: IntArray,
     ) -> IntArray:
         num_devices, device = self.space.problem.num_devices, np.empty_like(forced)
         if noise is None:
             noise = np.zeros((len(forced), 0, num_devices), np.float32)
         given = (noise, forced, features, masks, step, device)
-        kernels.decode(self.walk, network, self.order, self.margin, *given)
+        kernels.decode(self.walk, self.clusters, network, order, self.margin, *given)
         return device
 
     def seconds(self, unit_device: IntArray, cutoff: float = np.inf) -> float:

@@ -37,6 +37,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.graph.orders import ORDERS
 from gnnplace.placers import SearchSpace
+from gnnplace.policy.gnn.learned_order import LEARNED
 from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.placing import place
@@ -65,8 +66,10 @@ STUDIED = (
     "depth-first-post",
     "lexicographic",
     "upward-rank",
+    LEARNED,
     "random",
 )
+KNOWN = (*ORDERS, LEARNED)
 CLUSTER, GROUPS = "nvlink-v100-4", 200  # the machine, and ops of a graph on it
 OWN_GROUPS = (120, 160, 200, 240)  # of the graphs that a family is learned from
 OWN_SHARE = 8  # first training over that on one family, in steps
@@ -172,8 +175,8 @@ def study_network_orders(
     """
     names = tuple(name for name in orders.split(",") if name) or STUDIED
     for name in names:
-        if name not in ORDERS:
-            raise InputError(f"order {name!r}: unknown; orders: {', '.join(ORDERS)}")
+        if name not in KNOWN:
+            raise InputError(f"order {name!r}: unknown; orders: {', '.join(KNOWN)}")
     if seeds < 1 or steps < 1:
         raise InputError("study: one seed, one step: give no less")
     study = NetworkStudy(Path(folder), steps, progress)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.network import GnnPolicy
-from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from tests.policy.problems import constrained_problem
 from tests.random_problems import random_problem, seeds
 
@@ -17,17 +17,25 @@ ORDERS = ("topological", "upward-rank", "reverse-topological", "depth-first-pre"
 CLOSE = 1e-3
 
 
-def random_network(seed: int = 0) -> GnnPolicy:
+def random_network(seed: int = 0, **given: str) -> GnnPolicy:
     """A small network whose scores are far apart."""
     torch.manual_seed(seed)
-    policy = GnnPolicy(hidden=16, layers=2, decoder_hidden=16, memory=8)
+    policy = GnnPolicy(hidden=16, layers=2, decoder_hidden=16, memory=8, **given)
     with torch.no_grad():
+        if policy.priority is not None:
+            policy.priority.weight.normal_(std=8.0)
         policy.decoder.last.normal_()
         policy.decoder.bias.normal_()
     return policy.eval()
 
 
 POLICY = random_network()
+
+
+def greedily_seen(episodes, network):
+    """What a network sees in its greedy decode."""
+    drawn = Drawn(episodes.greedy(network)[None], episodes.orders(network))
+    return episodes.seen(network, drawn)
 
 
 def torch_scores(episodes, seen):
@@ -51,11 +59,13 @@ def test_torch_scores_every_decision_of_a_decode_as_numba_decided_it(seed):
         return
     episodes = Episodes(SearchSpace(problem), ORDERS[seed % len(ORDERS)])
     network = episodes.network(POLICY)
-    drawn = episodes.greedy(network)
-    seen = episodes.seen(network, drawn[None])
+    seen = greedily_seen(episodes, network)
     scores = torch_scores(episodes, seen)[0]
-    chosen = scores[np.arange(len(scores)), seen.chosen[0]]
-    assert (chosen >= scores.max(axis=1) - CLOSE).all()
+    finite = np.where(seen.allowed[0], scores, 1e9)
+    alike = np.abs(finite[:, :, None] - finite[:, None, :]) < kernels.EQUAL
+    values = scores + np.log(alike.sum(axis=2))
+    chosen = values[np.arange(len(values)), seen.chosen[0]]
+    assert (chosen >= values.max(axis=1) - CLOSE).all()
     assert sorted(episodes.graph.unit[seen.step[0]]) == list(range(problem.num_units))
 
 
@@ -91,13 +101,24 @@ def test_what_devices_hold_matters():
     assert torch.allclose(held[2, 1], values[0, 0] * 2 / 3)
 
 
+def test_devices_that_cannot_be_told_apart_count_together_without_noise():
+    room = kernels.Scratch(
+        np.zeros((4, 2), np.float32),
+        np.array([True, True, True, False]),
+        *(np.zeros((1, 1), np.float32) for _ in range(3)),
+        np.log(np.array([0.4, 0.3, 0.3, 0.3], np.float32)),
+    )
+    found = [kernels.log_alike(room, d) for d in range(3)]
+    np.testing.assert_allclose(found, np.log([1, 2, 2]), atol=1e-6)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_draws_follow_the_softmax(order):
     problem = random_problem(np.random.default_rng(5), 1, 3)
     episodes = Episodes(SearchSpace(problem), order)
     network = episodes.network(POLICY)
-    drawn = episodes.samples(network, 4000, np.random.default_rng(1))
-    seen = episodes.seen(network, drawn[:1])
+    drawn = episodes.samples(network, 4000, np.random.default_rng(1)).unit_device
+    seen = episodes.seen(network, Drawn(drawn[:1], episodes.order[None]))
     wanted = torch.softmax(torch.from_numpy(torch_scores(episodes, seen)[0, 0]), 0).numpy()
     shares = np.bincount(drawn[1:, 0], minlength=3) / 4000
     np.testing.assert_allclose(shares, wanted, atol=0.03)

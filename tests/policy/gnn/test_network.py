@@ -10,7 +10,7 @@ from gnnplace.errors import FormatError, MismatchError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
-from tests.policy.gnn.test_decoder import random_network
+from tests.policy.gnn.test_decoder import greedily_seen, random_network
 
 torch.set_num_threads(1)
 
@@ -61,7 +61,7 @@ def test_gradients_reach_the_first_layer_of_the_encoder():
     policy = random_network()
     episodes = Episodes(SearchSpace(random_problem("inception", 1)), policy.order)
     network = episodes.network(policy)
-    seen = episodes.seen(network, episodes.greedy(network)[None])
+    seen = greedily_seen(episodes, network)
     states = policy.states([episodes.inputs])
     scores = policy.decoder(
         states[torch.from_numpy(seen.step).long()],

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.policy.gnn.rollouts import Episodes
-from tests.policy.gnn.test_decoder import random_network
+from tests.policy.gnn.test_decoder import greedily_seen, random_network
 from tests.random_problems import random_problem, seeds
 
 torch.set_num_threads(1)
@@ -21,14 +21,15 @@ def test_every_draw_puts_units_where_kinds_and_pins_allow(seed):
     if not problem.unit_allowed.any(axis=1).all():
         return
     episodes = Episodes(SearchSpace(problem), "topological")
-    for drawn in episodes.samples(episodes.network(POLICY), 4, rng):
+    for drawn in episodes.samples(episodes.network(POLICY), 4, rng).unit_device:
         assert problem.unit_allowed[np.arange(problem.num_units), drawn].all()
 
 
 def test_state_never_exceeds_the_memory_while_there_is_room():
     problem = contract.training_chain(memory=48.0)
     episodes = Episodes(SearchSpace(problem), "topological")
-    for drawn in episodes.samples(episodes.network(POLICY), 20, np.random.default_rng(0)):
+    draws = episodes.samples(episodes.network(POLICY), 20, np.random.default_rng(0), shared=10)
+    for drawn in draws.unit_device:
         state = np.bincount(drawn, problem.unit_state, problem.num_devices)
         assert (state <= problem.cluster.memory).all()
 
@@ -37,7 +38,7 @@ def test_each_unit_is_decided_once_when_its_first_op_comes():
     problem = contract.training_chain()
     episodes = Episodes(SearchSpace(problem), "topological")
     network = episodes.network(POLICY)
-    seen = episodes.seen(network, episodes.greedy(network)[None])
+    seen = greedily_seen(episodes, network)
     first = [int(np.flatnonzero(episodes.graph.unit[episodes.order] == u)[0]) for u in range(3)]
     steps = [int(np.flatnonzero(episodes.order == i)[0]) for i in seen.step[0]]
     assert problem.num_units < problem.num_ops
@@ -49,6 +50,6 @@ def test_the_same_seed_draws_the_same():
     problem = random_problem(np.random.default_rng(2), 20, 3)
     episodes = Episodes(SearchSpace(problem), "upward-rank")
     network = episodes.network(POLICY)
-    draws = [episodes.samples(network, 3, np.random.default_rng(5)) for _ in range(2)]
+    draws = [episodes.samples(network, 3, np.random.default_rng(5), 2)[0] for _ in range(2)]
     assert (draws[0] == draws[1]).all()
     assert (draws[0][0] == episodes.greedy(network)).all()

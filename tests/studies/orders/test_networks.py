@@ -19,7 +19,7 @@ from tests.bench.small_problems import drawn
 torch.set_num_threads(1)
 FAMILIES = ("searched-cnn", "searched-rnn", "nmt")
 SMALL = {"hidden": 8, "layers": 1, "samples": 4}
-ORDERS = "topological,reverse-topological"
+ORDERS = "learned-order,reverse-topological"
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,126 @@
+"""The learned traversal order: of the ready ops, the walk takes the one of highest priority.
+
+The paper's system chooses the order beside the devices. Here an op's priority is a number that a
+linear head makes of the encoder's state, added to ``SHARPNESS`` times the share of ops that come
+after it by upward rank; the head begins at zero, so the order begins as upward rank. A draw takes
+each op with the softmax of the ready ops' priorities (Plackett-Luce over ready ops):
+
+    log p(order) = sum over steps of (priority(chosen) - log sum over ready ops of exp(priority))
+
+whose gradient by an op's priority is the number of times that it was chosen (one) minus the sum of
+its shares in the softmax while it was ready. ``order_gradient`` computes it exactly.
+``raced`` draws by exponential waiting times from when an op gets ready, of rate exp(priority): they
+have no memory, so that the first to end is such a choice at every step. (Gumbel noise that is drawn
+once an op would favour ops that get ready late.)
+Complexity: an order O((m + edges) log m), a gradient O(edges + m * most ready ops).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.graph import ComputationGraph, kernels
+from gnnplace.graph.allocation import zero_floats, zero_ints
+from gnnplace.graph.jit import kernel
+from gnnplace.simulation.heaps import heap_pop, heap_push
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+LEARNED = "learned-order"
+SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth of all
+
+
+def first_priority(order: IntArray) -> FloatArray:
+    """Priorities that give ``order``, which lists producers first. [m]"""
+    priority = np.empty(len(order))
+    priority[order] = SHARPNESS * (1.0 - np.arange(len(order)) / max(1, len(order)))
+    return priority
+
+
+def priority_order(graph: ComputationGraph, priority: FloatArray) -> IntArray:
+    """Ops, producers first, of the ready ones always that of highest priority. [m]"""
+    preferred = np.argsort(-priority, kind="stable").astype(np.int32)
+    return np.asarray(kernels.least_first(graph.successor_offset, graph.successor, preferred))
+
+
+def drawn_order(
+    graph: ComputationGraph, priority: FloatArray, rng: np.random.Generator
+) -> IntArray:
+    """A draw: ops, producers first, each taken by the softmax over the ready ones. [m]"""
+    wait = rng.exponential(size=len(priority)) * np.exp(priority.max(initial=0.0) - priority)
+    return np.asarray(raced(graph.successor_offset, graph.successor, wait))
+
+
+@kernel
+def raced(offset: IntArray, successor: IntArray, wait: FloatArray) -> IntArray:
+    """Ops in the order in which they end, each so long after it is ready. [m]
+
+    Args:
+        offset: where each op's successors start. [m + 1]
+        successor: the successors.
+        wait: how long each waits once it is ready. [m]
+    """
+    m, low = len(wait), np.int64(0)
+    keys, items, order = zero_floats(m), zero_ints(m), zero_ints(m)
+    missing, count = zero_ints(m), np.int64(0)
+    for k in successor:
+        missing[k] += 1
+    for i in range(m):
+        if missing[i] == 0:
+            heap_push(keys, items, low, count, wait[i], i)
+            count += 1
+    for step in range(m):
+        time = keys[0]
+        chosen = heap_pop(keys, items, low, count)
+        count -= 1
+        order[step] = chosen
+        for k in range(offset[chosen], offset[chosen + 1]):
+            other = successor[k]
+            missing[other] -= 1
+            if missing[other] == 0:
+                heap_push(keys, items, low, count, time + wait[other], other)
+                count += 1
+    return order
+
+
+@kernel
+def order_gradient(
+    offset: IntArray, successor: IntArray, order: IntArray, priority: FloatArray
+) -> FloatArray:
+    """Gradient of an order's log-probability by the priorities. [m]
+
+    Args:
+        offset: where each op's successors start. [m + 1]
+        successor: the successors.
+        order: ops, producers first. [m]
+        priority: of each op. [m]
+    """
+    m = len(order)
+    gradient, missing, ready, count = zero_floats(m), zero_ints(m), zero_ints(m), 0
+    for k in successor:
+        missing[k] += 1
+    for i in range(m):
+        if missing[i] == 0:
+            ready[count] = i
+            count += 1
+    for chosen in order:
+        most, total = -np.inf, 0.0
+        for k in range(count):
+            most = max(most, priority[ready[k]])
+        for k in range(count):
+            total += np.exp(priority[ready[k]] - most)
+        for k in range(count):
+            gradient[ready[k]] -= np.exp(priority[ready[k]] - most) / total
+        gradient[chosen] += 1.0
+        for k in range(count):
+            if ready[k] == chosen:
+                count -= 1
+                ready[k] = ready[count]
+                break
+        for k in range(offset[chosen], offset[chosen + 1]):
+            missing[successor[k]] -= 1
+            if missing[successor[k]] == 0:
+                ready[count] = successor[k]
+                count += 1
+    return gradient
