@@ -1,0 +1,86 @@
+"""Networks of ``--placer gnn`` on validation families: a network is chosen by these.
+
+Captured graphs of the validation part in 200 groups and whole, on four V100 with NVLink and on one
+bus, with one and four micro-batches, and random graphs of validation families; or, to see what a
+network can fit, every third graph of the training part. One greedy decode each; predicted step
+times over those of one device, geometric means, then over the best construction's and min-cut's.
+
+    python benchmarks/gnn_validation.py [--part train] [FOLDER...]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import torch
+
+from gnnplace.cluster.presets import preset
+from gnnplace.data.captured import TRAIN, VALIDATION, shipped_store
+from gnnplace.data.datasets import dataset_problem, find_dataset
+from gnnplace.data.random_families import random_problem
+from gnnplace.placers import Placer, SearchSpace
+from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
+from gnnplace.policy.gnn.placer import GnnPlacer
+from gnnplace.policy.roster import make_placer
+
+RIVALS = ("single", "min-cut", "heft", "portfolio", "learned")
+CASES = ((200, 1), (200, 4), (0, 1))  # groups, 0 for none, and micro-batches
+Problems = dict[str, list[SearchSpace]]
+
+
+def captured(part: str) -> Problems:
+    """Captured graphs by cluster, size and micro-batches."""
+    step, result = 3 if part == TRAIN else 1, Problems()
+    for cluster in ("nvlink-v100-4", "pcie-v100-4"):
+        for groups, copies in CASES:
+            spaces = result[f"{cluster}, {groups or 'whole'}, {copies}"] = []
+            for store in (shipped_store(), find_dataset("networks")):
+                for name in list(store.part(part))[::step]:
+                    graph, options = store.graph(name), {"microbatches": copies}
+                    made = dataset_problem(graph, preset(cluster), groups=groups or None, **options)
+                    spaces.append(SearchSpace(made))
+    return result
+
+
+def drawn() -> Problems:
+    """Random graphs of validation families on four devices, by cluster."""
+    shape = {"ops": (60, 300), "devices": (4, 4), "microbatches": (1,)}
+    return {
+        f"random, {cluster}": [
+            SearchSpace(random_problem(family, 7000 + i, clusters=(cluster,), **shape))
+            for family in ("nas", "two-tower")
+            for i in range(16)
+        ]
+        for cluster in ("own", "shared")
+    }
+
+
+def logs(placer: Placer, problems: Problems) -> dict[str, np.ndarray]:
+    """Log seconds of a placer's first answers."""
+    return {
+        name: np.log([placer.place(s.problem, space=s).step_time for s in spaces])
+        for name, spaces in problems.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", choices=(VALIDATION, TRAIN), default=VALIDATION)
+    parser.add_argument("folders", nargs="*", default=[str(CHECKPOINT)])
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    problems = captured(args.part) | (drawn() if args.part == VALIDATION else {})
+    found = {name: logs(make_placer(name), problems) for name in RIVALS}
+    found |= {folder: logs(GnnPlacer(read_gnn(folder)), problems) for folder in args.folders}
+    print("| placer |", " | ".join(problems), "| over `portfolio` | over `min-cut` |")
+    print("|---|" + "---:|" * (len(problems) + 2))
+    for name, times in found.items():
+        cells = [np.mean(times[key] - found["single"][key]) for key in problems]
+        for rival in ("portfolio", "min-cut"):
+            cells.append(np.concatenate([times[k] - found[rival][k] for k in problems]).mean())
+        print(f"| {name} |", " | ".join(f"{np.exp(c):.3f}" for c in cells), "|")
+
+
+if __name__ == "__main__":
+    main()
