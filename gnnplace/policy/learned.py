@@ -1,7 +1,8 @@
 """``learned``: the policy as a placer; on ops, no other placer's placements are in it.
 
-With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), refines the best
-few by passes (``passes``), and the best by simulation stays. A budget goes on with a local search
+With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), on large problems
+the graph network decodes as well (``gnn.starts``), the best few are refined by passes (``passes``),
+and the best by simulation stays. A budget goes on with a local search
 from there (``anytime``). Complexity: near-linear in the graph for each decode, pass and move.
 
 A large problem with narrow groups is searched on those (``placers.narrow``). When the groups have
@@ -10,6 +11,7 @@ nothing more to give, the whole graph is decoded and searched by turns with them
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,6 +22,8 @@ import torch
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
+from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
+from gnnplace.policy.gnn.starts import network_decodes, worth_asking
 from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
@@ -31,6 +35,7 @@ from gnnplace.search.narrow_problem import narrow_problem, searched_alone
 from gnnplace.search.orders import LARGE
 
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
+FEWER_AIMS = 4  # where the network decodes as well
 GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
 STARTING = 3e-6  # seconds an op that the search takes before its first move
 
@@ -54,6 +59,7 @@ class LearnedPlacer(Placer):
         orders: traversal orders to decode under, or None for the policy's choice.
         on_groups: whether large problems with narrow groups are searched on these, and others of
             some size on groups beside their ops.
+        network: what loads the graph network that decodes large problems as well; None: none does.
     """
 
     name = "learned"
@@ -63,9 +69,11 @@ class LearnedPlacer(Placer):
         policy: PlacementPolicy | None = None,
         orders: tuple[str, ...] | None = None,
         on_groups: bool = True,
+        network: Callable[[], GnnPolicy] | None = load_gnn,
     ) -> None:
         self.policy = policy
         self.orders = orders
+        self.network = network if orders is None else None
         self.on_groups = on_groups
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
@@ -135,9 +143,16 @@ class LearnedPlacer(Placer):
         """The best decode, refined; after the deadline the first one as it is."""
         rollouts = self.rollouts(space)
         until = deadline if deadline > NO_BUDGET else np.inf
-        ranked = rollouts.greedy(until)
-        passes = Passes(rollouts)
+        ranked, passes = self.decodes(rollouts, until), Passes(rollouts)
         return FirstChoice(rollouts, passes, passes.best(ranked, until), len(ranked))
+
+    def decodes(self, rollouts: Rollouts, until: float) -> list[Decoded]:
+        """Decodes under some aims, and on large problems the network's; the best first."""
+        if self.network is None or not worth_asking(rollouts.space.problem):
+            return rollouts.greedy(until)
+        ranked = rollouts.greedy(until, FEWER_AIMS)
+        ranked += network_decodes(rollouts, self.network(), ranked[0].aim, until)
+        return sorted(ranked, key=lambda decoded: decoded.score)
 
 
 def too_late(space: SearchSpace, deadline: float) -> bool:
@@ -184,7 +199,7 @@ def untrained(orders: tuple[str, ...] | None = None) -> LearnedPlacer:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         policy = PlacementPolicy().eval()
-    return Untrained(policy, orders)
+    return Untrained(policy, orders, network=None)
 
 
 class Untrained(LearnedPlacer):

@@ -13,18 +13,34 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from torch_geometric.utils import scatter
 
 NUM_BUCKETS = 16
 NUM_POOLED = 2  # levels of clusters
 PARTS = 5 + NUM_POOLED  # what an op's state is updated from
 
 
+def aggregated(values: Tensor, index: Tensor, size: int, how: str = "mean") -> Tensor:
+    """Mean or maximum of the rows of each group; zero for a group of none. [size, H]
+
+    Args:
+        values: [rows, H]
+        index: group of each row. [rows]
+        size: number of groups.
+        how: ``mean`` or ``max``.
+    """
+    total = values.new_zeros(size, values.shape[1])
+    if how == "max":
+        of = index[:, None].expand_as(values)
+        return total.scatter_reduce(0, of, values, "amax", include_self=False)
+    count = torch.bincount(index, minlength=size).clamp(min=1)
+    return total.index_add(0, index, values) / count[:, None]
+
+
 class Messages(nn.Module):
     """Messages along edges with features, aggregated by ``mean`` or ``max``.
 
-    Written with PyG's ``scatter``: its ``MessagePassing`` compiles itself into a temporary file in
-    every process, which takes a second and leaves the file behind.
+    Written with torch alone: to import PyG takes seconds, which placing does not have, and its
+    ``MessagePassing`` compiles itself into a temporary file in every process.
     """
 
     def __init__(self, hidden: int, aggregation: str) -> None:
@@ -37,7 +53,7 @@ class Messages(nn.Module):
         """Aggregated messages of each node; zero without an edge. [nodes, hidden]"""
         source, target = edge_index
         message = torch.relu(self.other(values)[source] + self.edge(edge_attr))
-        return scatter(message, target, dim=0, dim_size=len(values), reduce=self.aggregation)
+        return aggregated(message, target, len(values), self.aggregation)
 
 
 class Layer(nn.Module):
@@ -65,8 +81,8 @@ class Layer(nn.Module):
         """New states; arguments as of ``Encoder``."""
         y = self.norm(values)
         graphs = int(of.max()) + 1
-        pooled = scatter(y, place, dim=0, dim_size=graphs * NUM_BUCKETS, reduce="mean")
-        whole = scatter(y, of, dim=0, dim_size=graphs, reduce="mean")
+        pooled = aggregated(y, place, graphs * NUM_BUCKETS)
+        whole = aggregated(y, of, graphs)
         lanes = pooled.view(graphs, NUM_BUCKETS, -1).transpose(1, 2)
         along = torch.relu(self.along(lanes)).transpose(1, 2).reshape(pooled.shape)
         before = self.producers(y, edges, attr)
@@ -80,7 +96,7 @@ class Layer(nn.Module):
         weights = cast("nn.Linear", self.update[0]).weight[:, 5 * y.shape[1] :]
         total = y.new_zeros(len(y), weights.shape[0])
         for of, weight in zip(clusters, weights.chunk(NUM_POOLED, dim=1), strict=True):
-            mean = scatter(y, of, dim=0, dim_size=int(of.max()) + 1, reduce="mean")
+            mean = aggregated(y, of, int(of.max()) + 1)
             total = total + linear(mean, weight)[of]
         return total
 

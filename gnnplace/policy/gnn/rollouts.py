@@ -81,11 +81,12 @@ class Episodes:
     Args:
         space: the problem.
         order: the traversal order, or ``learned-order`` for the network's own.
+        graph: what is walked, where it has been made before.
     """
 
-    def __init__(self, space: SearchSpace, order: str) -> None:
+    def __init__(self, space: SearchSpace, order: str, graph: WalkGraph | None = None) -> None:
         self.space, self.name = space, order
-        self.graph = WalkGraph(space)
+        self.graph = graph or WalkGraph(space)
         self.margin = MARGIN if space.memory_matters else 0.0
 
     @cached_property
@@ -169,6 +170,14 @@ class Episodes:
         greedy = self._decode(network, None, order[:1])
         drawn = self._decode(network, noise, order[1:] if len(order) > 1 else order)
         return Drawn(np.concatenate([greedy, drawn]), order)
+
+    def each(self, network: Network, count: int, rng: Generator) -> Iterator[IntArray]:
+        """The greedy decode and draws, one after the other as they are asked for. Each [U]"""
+        units, devices = self.space.problem.num_units, self.space.problem.num_devices
+        yield self.greedy(network)
+        for _ in range(count):
+            order = self.orders(network, 1, rng)[-1:]
+            yield self._decode(network, gumbel_noise(rng, 1, units, devices), order)[0]
 
     def seen(self, network: Network, drawn: Drawn) -> Seen:
         """What the network sees when it decides as it is told."""

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch_geometric.utils import scatter
 
-from gnnplace.policy.gnn.encoder import NUM_BUCKETS, NUM_POOLED, Encoder, Layer
+from gnnplace.policy.gnn.encoder import NUM_BUCKETS, NUM_POOLED, Encoder, Layer, aggregated
 
 
 def batch(sizes=(7, 5), hidden=6, seed=0):
@@ -47,3 +48,13 @@ def test_graphs_of_a_batch_do_not_see_each_other():
     own = (place[mine], of[mine], clusters[:, mine])
     alone = encoder(x[mine], edges[:, kept], attr[kept], *own)
     assert torch.allclose(encoder(x, edges, attr, place, of, clusters)[mine], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+def test_groups_are_aggregated_as_pyg_does(how):
+    """Empty groups and groups of negative numbers included."""
+    generator = torch.Generator().manual_seed(1)
+    values, index = torch.randn(30, 4, generator=generator), torch.randint(0, 9, (30,))
+    index[index == 5] = 6
+    expected = scatter(values, index, dim=0, dim_size=12, reduce=how)
+    assert torch.allclose(aggregated(values, index, 12, how), expected)

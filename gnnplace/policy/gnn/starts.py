@@ -1,0 +1,56 @@
+"""Decodes of the GNN beside those of the learned placer, which refines the best of all.
+
+Formulation: the graph network is run once a problem, then its decoder walks ``1 + DRAWS`` times,
+greedily first and then with Gumbel noise, so that each further walk is a draw from the softmax of
+its scores. Each gets the orders that a decode of the learned placer gets. Where a problem is large
+a search sees little of it, and starts of another kind than those of a list scheduler pay; on small
+problems it has tried what they could tell it (docs/learned.md has the figures).
+Complexity: one encoding, O(ops + edges), and ``1 + DRAWS`` decodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
+from gnnplace.policy.gnn.network import GnnPolicy
+from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.problem import Problem
+from gnnplace.search.clock import now
+from gnnplace.search.orders import LARGE
+
+DRAWS = 8
+LEAST_OPS = 1_000  # of a problem that the network is asked for; at most ``LARGE``
+SEED = 0  # of the draws, which are the same whatever the seed of a search is
+NAME = "graph network"
+
+
+def worth_asking(problem: Problem) -> bool:
+    """Whether a problem is large enough for the network, and not too large."""
+    return problem.num_devices > 1 and LEAST_OPS <= problem.num_ops <= LARGE
+
+
+def network_decodes(
+    rollouts: Rollouts, policy: GnnPolicy, aim: Aim, deadline: float
+) -> list[Decoded]:
+    """The greedy decode of the network and draws, simulated; none begins after the deadline.
+
+    Args:
+        rollouts: the problem as the learned placer walks it.
+        policy: the network.
+        aim: whose rounds the orders of micro-batches go by.
+        deadline: when to be back.
+    """
+    found: list[Decoded] = []
+    if now() >= deadline:
+        return found
+    episodes = Episodes(rollouts.space, policy.order, rollouts.graph)
+    network, named = episodes.network(policy), replace(aim, order=NAME)
+    for unit_device in episodes.each(network, DRAWS, np.random.default_rng(SEED)):
+        found.append(rollouts.finish(named, Walked(unit_device, None), deadline))
+        if now() >= deadline:
+            break
+    return found
