@@ -171,13 +171,16 @@ class Episodes:
         drawn = self._decode(network, noise, order[1:] if len(order) > 1 else order)
         return Drawn(np.concatenate([greedy, drawn]), order)
 
-    def each(self, network: Network, count: int, rng: Generator) -> Iterator[IntArray]:
+    def each(
+        self, network: Network, count: int, rng: Generator, temperature: float = 1.0
+    ) -> Iterator[IntArray]:
         """The greedy decode and draws, one after the other as they are asked for. Each [U]"""
         units, devices = self.space.problem.num_units, self.space.problem.num_devices
         yield self.greedy(network)
         for _ in range(count):
             order = self.orders(network, 1, rng)[-1:]
-            yield self._decode(network, gumbel_noise(rng, 1, units, devices), order)[0]
+            noise = temperature * gumbel_noise(rng, 1, units, devices)
+            yield self._decode(network, noise, order)[0]
 
     def seen(self, network: Network, drawn: Drawn) -> Seen:
         """What the network sees when it decides as it is told."""
