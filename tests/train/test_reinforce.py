@@ -60,6 +60,13 @@ def test_the_greedy_decode_is_learned_from_with_its_own_gain():
     assert not np.delete(lesson.weight, 1).any()
 
 
+def test_labels_weigh_more_where_the_greedy_decode_is_behind():
+    assert regret(1.0, 1.0) == 0.5
+    assert regret(float(np.exp(0.05)), 1.0) == pytest.approx(1.0)
+    assert regret(10.0, 1.0) == 3.0
+    assert regret(0.9, 1.0) == 0.5
+
+
 def test_large_problems_have_fewer_draws(monkeypatch):
     monkeypatch.setattr(reinforce, "MANY", 1)
     made, one = module(samples=200, shared=0, moves=0), sample()

@@ -46,6 +46,19 @@ def test_each_unit_is_decided_once_when_its_first_op_comes():
     assert set(first) <= set(steps)
 
 
+def test_cold_draws_are_nearer_to_the_greedy_decode():
+    problem = random_problem(np.random.default_rng(2), 40, 3)
+    episodes = Episodes(SearchSpace(problem), "upward-rank")
+    network = episodes.network(POLICY)
+
+    def differing(temperature):
+        rng = np.random.default_rng(5)
+        drawn = episodes.samples(network, 40, rng, temperature=temperature).unit_device
+        return (drawn[1:] != drawn[0]).mean()
+
+    assert differing(0.02) < differing(0.4) < differing(1.0)
+
+
 def test_the_same_seed_draws_the_same():
     problem = random_problem(np.random.default_rng(2), 20, 3)
     episodes = Episodes(SearchSpace(problem), "upward-rank")
