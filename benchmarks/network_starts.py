@@ -3,15 +3,17 @@
 Each row begins the same search from other starts, refined alike: ``aims`` from eight decodes of the
 policy, as small problems have them; ``more aims`` from twenty; ``noise`` from eight and eight more
 with noise on the scores; ``network`` from four and nine decodes of the graph network, as `learned`
-does; ``shuffled`` from four and nine of the network with its weights shuffled. Seconds are the
+does; ``shuffled`` from four and nine of the network with its weights shuffled. ``best`` and ``best,
+no network`` are the default placer as it is and with a `learned` that asks no network, a run for
+each budget. Seconds are the
 processor's, encoding and all included; each run is one trajectory, so that what it has found by
 each mark is what that budget finds. Runs are kept as lines of a file and are not repeated; the
 table says means of the logarithm of the ratio to ``aims``, problem by problem, with 95 % bootstrap
-intervals over problems and the worst problem.
+intervals over problems and the worst problem; ``--base`` names another row to compare with.
 
     python benchmarks/network_starts.py run results.jsonl [--rows aims,network] [--seeds 0,1]
         [--marks 1,3] [--every 3] [--suite benchmarks/suites/large.yaml]
-    python benchmarks/network_starts.py table results.jsonl
+    python benchmarks/network_starts.py table results.jsonl [--base aims]
 """
 
 from __future__ import annotations
@@ -30,16 +32,18 @@ from gnnplace import api
 from gnnplace.bench.rows import provenance
 from gnnplace.bench.suite import read_suite
 from gnnplace.placers import SearchSpace
+from gnnplace.policy.best import Best
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn, read_gnn
 from gnnplace.policy.gnn.starts import network_decodes
-from gnnplace.policy.learned import FEWER_AIMS, FirstChoice, load_policy
+from gnnplace.policy.learned import FEWER_AIMS, FirstChoice, LearnedPlacer, load_policy
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.problem import Problem
 
 SUITE = Path(__file__).parent / "suites" / "by-ops.yaml"
 AIMS, MORE, NOISY, TEMPERATURE = 8, 20, 8, 0.3
+BEST = "best"
 DRAWS = 2000  # of the bootstrap
 Line = dict[str, Any]
 
@@ -108,11 +112,19 @@ def searched(
     return {"first": best.score, "first_seconds": took, "marks": found}
 
 
+def placed(problem: Problem, row: str, seed: int, marks: list[float]) -> Line:
+    """Seconds a step of the default placer without a budget and with each."""
+    placer = Best(LearnedPlacer(network=load_gnn if row == BEST else None))
+    first = placer.place(problem, budget=0.0, seed=seed)
+    found = {str(m): placer.place(problem, budget=m, seed=seed).step_time for m in marks}
+    return {"first": first.step_time, "first_seconds": first.seconds, "marks": found}
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Adds a line for each problem, seed and row that the file lacks."""
     time.perf_counter = time.process_time
     torch.set_num_threads(1)
-    api.warm(["learned"])
+    api.warm(["best"])
     marks, policy, rows = [float(m) for m in arguments.marks.split(",")], load_policy(), starts()
     done = {(r["problem"], r["seed"], r["row"]) for r in known(arguments.file)}
     for entry in read_suite(arguments.suite).problems[:: arguments.every]:
@@ -123,7 +135,11 @@ def run(arguments: argparse.Namespace) -> None:
                 if (name, seed, row) in done:
                     continue
                 line = {"problem": name, "ops": problem.num_ops, "seed": seed, "row": row}
-                line |= searched(problem, policy, rows[row], seed, marks) | provenance()
+                if row in rows:
+                    line |= searched(problem, policy, rows[row], seed, marks)
+                else:
+                    line |= placed(problem, row, seed, marks)
+                line |= provenance()
                 with open(arguments.file, "a") as file:
                     file.write(json.dumps(line) + "\n")
 
@@ -133,15 +149,19 @@ def known(path: Path) -> list[Line]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def table(lines: list[Line]) -> None:
-    """Prints step times of each row over those of ``aims``."""
+def table(lines: list[Line], reference: str) -> None:
+    """Prints step times of each row over those of a row."""
     marks = sorted({mark for line in lines for mark in line["marks"]}, key=float)
     print("| starts | problems x seeds | first choice after | first choice |", end=" ")
     print(" | ".join(f"{mark} s" for mark in marks), "|")
     print("|---|---|---|" + "---|" * (1 + len(marks)))
-    base = {(r["problem"], r["seed"]): r for r in lines if r["row"] == "aims"}
+    base = {(r["problem"], r["seed"]): r for r in lines if r["row"] == reference}
     for row in dict.fromkeys(line["row"] for line in lines):
-        pairs = [(r, base[r["problem"], r["seed"]]) for r in lines if r["row"] == row]
+        pairs = [
+            (r, base[r["problem"], r["seed"]])
+            for r in lines
+            if r["row"] == row and (r["problem"], r["seed"]) in base
+        ]
         took = np.mean([one["first_seconds"] for one, _ in pairs])
         cells = [interval(pairs, lambda r: r["first"])]
         cells += [interval(pairs, lambda r, m=mark: r["marks"].get(m)) for mark in marks]
@@ -171,6 +191,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--rows", default="aims,network")
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--base", default="aims")
     parser.add_argument("--marks", default="1")
     parser.add_argument("--every", type=int, default=1, help="only every so many problems")
     parser.add_argument("--suite", type=Path, default=SUITE)
@@ -178,7 +199,7 @@ def main() -> None:
     if arguments.action == "run":
         run(arguments)
     else:
-        table(known(arguments.file))
+        table(known(arguments.file), arguments.base)
 
 
 if __name__ == "__main__":

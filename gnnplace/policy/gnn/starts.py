@@ -24,6 +24,7 @@ from gnnplace.search.orders import LARGE
 
 DRAWS = 8
 TEMPERATURE = 0.7  # of draws; 0.4 and 1.0 were worse on validation families
+ENCODING = 1.5e-5  # seconds an op that one encoding takes
 LEAST_OPS = 1_000  # of a problem that the network is asked for; at most ``LARGE``
 SEED = 0  # of the draws, which are the same whatever the seed of a search is
 NAME = "graph network"
@@ -39,6 +40,8 @@ def network_decodes(
 ) -> list[Decoded]:
     """The greedy decode of the network and draws, simulated; none begins after the deadline.
 
+    None at all where the encoding would end after it.
+
     Args:
         rollouts: the problem as the learned placer walks it.
         policy: the network.
@@ -46,7 +49,7 @@ def network_decodes(
         deadline: when to be back.
     """
     found: list[Decoded] = []
-    if now() >= deadline:
+    if now() + ENCODING * rollouts.space.problem.num_ops >= deadline:
         return found
     episodes = Episodes(rollouts.space, policy.order, rollouts.graph)
     network, named = episodes.network(policy), replace(aim, order=NAME)
