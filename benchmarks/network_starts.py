@@ -1,15 +1,14 @@
-"""Do starts of the graph network pay in `learned`? Large graphs that are placed op by op.
+"""Do starts of the graph network pay? Large graphs that are placed op by op.
 
 Each row begins the same search from other starts, refined alike: ``aims`` from eight decodes of the
 policy, as small problems have them; ``more aims`` from twenty; ``noise`` from eight and eight more
 with noise on the scores; ``network`` from four and nine decodes of the graph network, as `learned`
-does; ``shuffled`` from four and nine of the network with its weights shuffled. ``best`` and ``best,
-no network`` are the default placer as it is and with a `learned` that asks no network, a run for
-each budget. Seconds are the
-processor's, encoding and all included; each run is one trajectory, so that what it has found by
-each mark is what that budget finds. Runs are kept as lines of a file and are not repeated; the
-table says means of the logarithm of the ratio to ``aims``, problem by problem, with 95 % bootstrap
-intervals over problems and the worst problem; ``--base`` names another row to compare with.
+does; ``shuffled`` from four and nine of the network with its weights shuffled. Each run is one
+trajectory, so that what it has found by each mark is what that budget finds. ``best`` and ``best
+without`` are the default placer as it is and with a `learned` that asks no network, a run for each
+budget. Seconds are the processor's, encoding and all included. Runs are kept as lines of a file and
+are not repeated; the table says means of the logarithm of the ratio to a row, problem by problem,
+with 95 % bootstrap intervals over problems and the worst problem.
 
     python benchmarks/network_starts.py run results.jsonl [--rows aims,network] [--seeds 0,1]
         [--marks 1,3] [--every 3] [--suite benchmarks/suites/large.yaml]
