@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from paired import shuffled
 
 from gnnplace.bench.rows import append, now, provenance, read_rows
 from gnnplace.bench.statistics import Interval, geometric_interval
@@ -23,7 +24,6 @@ from gnnplace.cluster.presets import preset
 from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.files import write_text
 from gnnplace.placers import Placer, SearchSpace
-from gnnplace.policy.gnn.network import GnnPolicy, load_gnn, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.roster import make_placer
 
@@ -33,17 +33,6 @@ GNN, SHUFFLED = "gnn", "gnn, weights shuffled"
 RIVALS = ("single", "round-robin", "min-cut", "expert", "etf", "heft", "portfolio", "learned")
 NAMES = (*RIVALS, SHUFFLED, GNN)
 FloatArray = NDArray[np.float64]
-
-
-def shuffled() -> GnnPolicy:
-    """The shipped network with the weights of each array in another order."""
-    network = read_gnn(Path(load_gnn.__wrapped__.__defaults__[0]))
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            flat = parameter.flatten()
-            parameter.copy_(flat[torch.randperm(len(flat))].view_as(parameter))
-    return network
 
 
 def placer(name: str) -> Placer:

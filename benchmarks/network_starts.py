@@ -22,10 +22,10 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from paired import Line, interval, shuffled
 
 from gnnplace import api
 from gnnplace.bench.rows import provenance
@@ -33,7 +33,7 @@ from gnnplace.bench.suite import read_suite
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.best import Best
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
-from gnnplace.policy.gnn.network import GnnPolicy, load_gnn, read_gnn
+from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
 from gnnplace.policy.gnn.starts import network_decodes
 from gnnplace.policy.learned import FEWER_AIMS, FirstChoice, LearnedPlacer, load_policy
 from gnnplace.policy.network.model import PlacementPolicy
@@ -43,19 +43,6 @@ from gnnplace.problem import Problem
 SUITE = Path(__file__).parent / "suites" / "by-ops.yaml"
 AIMS, MORE, NOISY, TEMPERATURE = 8, 20, 8, 0.3
 BEST = "best"
-DRAWS = 2000  # of the bootstrap
-Line = dict[str, Any]
-
-
-def shuffled() -> GnnPolicy:
-    """The shipped network with the weights of each array in another order."""
-    network = read_gnn(Path(load_gnn.__wrapped__.__defaults__[0]))
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            flat = parameter.flatten()
-            parameter.copy_(flat[torch.randperm(len(flat))].view_as(parameter))
-    return network
 
 
 def noisy(rollouts: Rollouts) -> list[Decoded]:
@@ -165,22 +152,6 @@ def table(lines: list[Line], reference: str) -> None:
         cells = [interval(pairs, lambda r: r["first"])]
         cells += [interval(pairs, lambda r, m=mark: r["marks"].get(m)) for mark in marks]
         print(f"| {row} | {len(pairs)} | {took:.2f} s | {' | '.join(cells)} |")
-
-
-def interval(pairs: list[tuple[Line, Line]], seconds: Callable[[Line], Any]) -> str:
-    """Mean of the logarithm of the ratio in percent, its interval, and the worst problem's."""
-    by_problem: dict[str, list[float]] = {}
-    for one, other in pairs:
-        if seconds(one) and seconds(other):
-            ratio = float(np.log(seconds(one) / seconds(other)))
-            by_problem.setdefault(one["problem"], []).append(ratio)
-    if not by_problem:
-        return "–"
-    means = 100 * np.array([np.mean(values) for values in by_problem.values()])
-    rng = np.random.default_rng(0)
-    drawn = [rng.choice(means, len(means)).mean() for _ in range(DRAWS)]
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return f"{means.mean():+.2f} % ({low:+.2f} to {high:+.2f}; worst {means.max():+.1f})"
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from paired import interval
 
 from gnnplace import api
 from gnnplace.bench.suite import read_suite
@@ -36,7 +37,6 @@ from gnnplace.problem import Problem
 from gnnplace.search.narrow_problem import narrow_problem
 
 SUITE = Path(__file__).parent / "suites" / "whole.yaml"
-DRAWS = 2000  # of the bootstrap
 
 
 def main() -> None:
@@ -130,21 +130,6 @@ def table(lines: list[dict[str, Any]]) -> None:
             have = [(a, b) for a, b in pairs if mark in a["marks"] and mark in b["marks"]]
             cells.append(interval(have, lambda r, m=mark: r["marks"][m]))
         print(f"| {row} | {len(pairs)} | {took:.2f} s | {' | '.join(cells)} |")
-
-
-def interval(pairs: list[tuple[dict[str, Any], dict[str, Any]]], seconds: Any) -> str:
-    """Mean of the logarithm of the ratio in percent, its interval, and the worst problem's."""
-    by_problem: dict[str, list[float]] = {}
-    for one, other in pairs:
-        ratio = float(np.log(seconds(one) / seconds(other)))
-        by_problem.setdefault(one["problem"], []).append(ratio)
-    if not by_problem:
-        return "–"
-    means = 100 * np.array([np.mean(values) for values in by_problem.values()])
-    rng = np.random.default_rng(0)
-    drawn = [rng.choice(means, len(means)).mean() for _ in range(DRAWS)]
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return f"{means.mean():+.2f} % ({low:+.2f} to {high:+.2f}; worst {means.max():+.1f})"
 
 
 if __name__ == "__main__":
