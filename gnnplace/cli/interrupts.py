@@ -4,7 +4,9 @@ Python raises ``KeyboardInterrupt`` where the main thread happens to be. Inside 
 compiled code that may come out as another error, and inside a callback it is printed and lost. So
 it is remembered here that there was one, and what was lost is raised again. What a kernel of numba
 takes and returns is made in Python, by generated code and by a file of numba's own, and the process
-crashes where that raises: there the interrupt waits for a moment.
+crashes where that raises: there the interrupt waits for a moment. So it does where something is put
+into a ``queue.Queue``, as loggers do for the thread that writes: whoever waits for a queue that
+counts what its thread was not told of waits for ever.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ import threading
 from types import FrameType
 
 AGAIN = 0.02  # seconds until an interrupt that was lost, or had to wait, is raised again
+MOST_WAITS = 100  # an interrupt that has waited so often is raised wherever it is
+QUEUE, PUT, CALLERS = "/queue.py", "put", 4  # frames at most from an interrupt up to ``Queue.put``
 GLUE = ("numba/core/serialize.py", "numba/core/typing/typeof.py")
 _state = {"interrupted": False}
+_waits = [0]
 _hook = {"before": sys.unraisablehook}
 
 
 def watch() -> None:
     """Remembers Ctrl-C from here on; nothing in a thread, or where the signal is ignored."""
-    _state["interrupted"] = False
+    _state["interrupted"], _waits[0] = False, 0
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -50,7 +55,8 @@ def leave() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _state["interrupted"] = True
-    if frame is not None and _in_glue(frame):
+    if frame is not None and _waits[0] < MOST_WAITS and (_in_glue(frame) or _in_put(frame)):
+        _waits[0] += 1
         _again()
         return
     raise KeyboardInterrupt
@@ -59,6 +65,17 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _in_glue(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
     return name.endswith(GLUE) or (name.startswith("<") and not name.startswith("<frozen"))
+
+
+def _in_put(frame: FrameType) -> bool:
+    caller: FrameType | None = frame
+    for _ in range(CALLERS):
+        if caller is None:
+            break
+        if caller.f_code.co_name == PUT and caller.f_code.co_filename.endswith(QUEUE):
+            return True
+        caller = caller.f_back
+    return False
 
 
 def _again() -> None:

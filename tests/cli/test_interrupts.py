@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from types import SimpleNamespace
@@ -88,3 +90,48 @@ def test_the_handler_is_put_back():
     assert signal.getsignal(signal.SIGINT) is before
     assert sys.unraisablehook is hook
     assert not interrupts.interrupted()
+
+
+def test_an_interrupt_while_something_is_put_into_a_queue_waits(monkeypatch, capsys):
+    """Else the queue counts a thing that its thread is not told of, and ``join`` never ends."""
+    things = queue.Queue()
+    written = []
+
+    def writer():
+        while True:
+            written.append(things.get())
+            things.task_done()
+
+    def work(args):
+        threading.Thread(target=writer, daemon=True).start()
+        notify = things.not_empty.notify
+
+        def struck():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.001)
+            notify()
+
+        monkeypatch.setattr(things.not_empty, "notify", struck)
+        try:
+            things.put("line")
+            time.sleep(5)
+        finally:
+            things.join()
+
+    assert doing(monkeypatch, work) == 130
+    assert written == ["line"]
+    assert capsys.readouterr().err == "gnnplace: interrupted; nothing half-written is left\n"
+
+
+def test_an_interrupt_does_not_wait_for_a_queue_that_stays_full(monkeypatch):
+    monkeypatch.setattr(interrupts, "MOST_WAITS", 3)
+    full = queue.Queue(1)
+    full.put(1)
+
+    def work(args):
+        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        full.put(2, timeout=20)
+
+    begin = time.monotonic()
+    assert doing(monkeypatch, work) == 130
+    assert time.monotonic() - begin < 10
