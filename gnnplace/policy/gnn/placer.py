@@ -3,9 +3,9 @@
 After Wang et al. (2022, arXiv 2201.09676). Without a budget this is one greedy decode: no other
 placement is compared with it and nothing is refined. With a budget further placements are drawn
 until the time is up, from the softmax of the same scores and, by turns, with noise that clusters
-share (``noise``); the best by simulation stays. Devices
-that lack memory, a link or a kind, or that pins exclude, are no candidates. Sequences are those
-that every construction gets. Complexity: O(D * decisions * H^2 + D * edges) a decode.
+share (``noise``); the best by simulation stays. Devices that lack memory, a link or a kind, or that
+pins exclude, are no candidates. Sequences are those that every construction gets.
+Complexity: O(D * decisions * H^2 + D * edges) a decode.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _drawn(
     """The best of ``found``, which takes so many seconds, and of draws until the deadline."""
     space, count = episodes.space, 0
     while not expired(deadline):
-        for drawn in episodes.samples(network, 1, rng, shared=1).unit_device[1:]:
+        for drawn in episodes.draws(network, 1, rng, shared=1).unit_device:
             device = space.spread(drawn)
             score, order = space.sequence(device, cutoff=seconds)
             count += 1

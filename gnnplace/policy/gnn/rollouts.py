@@ -154,7 +154,22 @@ class Episodes:
         shared: int = 0,
         temperature: float = 1.0,
     ) -> Drawn:
-        """The greedy decode, draws, and draws by cluster. [1 + count + shared, U]
+        """The greedy decode and ``draws``, whose arguments these are. [1 + count + shared, U]"""
+        drawn = self.draws(network, count, rng, shared, temperature)
+        greedy = self._decode(network, None, drawn.order[:1])
+        return Drawn(np.concatenate([greedy, drawn.unit_device]), drawn.order)
+
+    def draws(
+        self,
+        network: Network,
+        count: int,
+        rng: Generator,
+        shared: int = 0,
+        temperature: float = 1.0,
+    ) -> Drawn:
+        """Draws, and draws by cluster, with the greedy walk's order before theirs.
+
+        Their devices are [count + shared, U].
 
         Args:
             network: the network.
@@ -167,20 +182,16 @@ class Episodes:
         noise = temperature * gumbel_noise(rng, count, units, devices)
         noise = np.concatenate([noise, shared_noise(rng, shared, self.clusters.of, devices)])
         order = self.orders(network, count + shared, rng)
-        greedy = self._decode(network, None, order[:1])
         drawn = self._decode(network, noise, order[1:] if len(order) > 1 else order)
-        return Drawn(np.concatenate([greedy, drawn]), order)
+        return Drawn(drawn, order)
 
     def each(
         self, network: Network, count: int, rng: Generator, temperature: float = 1.0
     ) -> Iterator[IntArray]:
         """The greedy decode and draws, one after the other as they are asked for. Each [U]"""
-        units, devices = self.space.problem.num_units, self.space.problem.num_devices
         yield self.greedy(network)
         for _ in range(count):
-            order = self.orders(network, 1, rng)[-1:]
-            noise = temperature * gumbel_noise(rng, 1, units, devices)
-            yield self._decode(network, noise, order)[0]
+            yield self.draws(network, 1, rng, temperature=temperature).unit_device[0]
 
     def seen(self, network: Network, drawn: Drawn) -> Seen:
         """What the network sees when it decides as it is told."""
