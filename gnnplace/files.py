@@ -146,7 +146,7 @@ def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Puts off looking for garbage: a large file makes millions of objects, and all are wanted."""
+    """Puts off looking for garbage where millions of objects are made, and all are wanted."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -9,7 +9,6 @@ this machine, so that nobody has to import or compile anything to know.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import platform
 import sys
@@ -24,6 +23,7 @@ import numpy as np
 from numba.core import event
 
 from gnnplace.errors import GnnplaceError
+from gnnplace.files import uncollected
 from gnnplace.graph import jit
 from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import Placer, SearchSpace
@@ -84,7 +84,8 @@ def warm(
     if progress is not None and not all(_is_noted(name, objective, large) for name in names):
         progress(f"compiling kernels (once; kept in {cache_folder().parent})")
     names = [name for name in names if _is_known(name, objective)]
-    with _without_collecting(), _telling(progress, names, large):
+    # The compiler makes many objects that stay: to look for garbage takes a tenth of its time.
+    with uncollected(), _telling(progress, names, large):
         if helped and objective == TIME and "best" in names and not is_warm(["best"], num_ops=0):
             with beside([LEARNED]):
                 _warm_all([*OTHERS, *(["narrow"] if large else [])], large)
@@ -192,18 +193,6 @@ def _note(name: str, objective: str, large: bool) -> Path:
     machine = (platform.python_version(), numba.__version__, np.__version__)
     about = repr((name, objective, large, states, machine, platform.processor()))
     return cache_folder() / f"warm-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
-
-
-@contextmanager
-def _without_collecting() -> Iterator[None]:
-    """The compiler makes many objects that stay: to look for garbage takes a tenth of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager
