@@ -13,19 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.train.even_use import unevenness
 
 IntArray = NDArray[np.int32]
 LEAST = 1e-6  # gain of a move that stays, of the step time
 
 
 def bettered(
-    episodes: Episodes, label: tuple[float, IntArray], count: int, rng: np.random.Generator
+    episodes: Episodes,
+    label: tuple[float, IntArray],
+    limit: int,
+    count: int,
+    rng: np.random.Generator,
 ) -> tuple[float, IntArray]:
-    """Seconds and units' devices of the best placement after some moves; never a worse one.
+    """Cost and units' devices of the best placement after some moves; never a worse one.
 
     Args:
         episodes: the problem.
-        label: seconds of a placement, and the device of each unit. [U]
+        label: cost of a placement (seconds times ``unevenness``), and each unit's device. [U]
+        limit: number of devices to use.
         count: moves to try.
         rng: what they are drawn with.
     """
@@ -33,9 +39,10 @@ def bettered(
         moved = _moved(episodes, label[1], rng)
         if (moved == label[1]).all():
             continue
-        seconds = episodes.seconds(moved, label[0])
-        if seconds < label[0] * (1.0 - LEAST):
-            label = seconds, moved
+        uneven = unevenness(episodes, moved, limit)
+        cost = uneven * episodes.seconds(moved, label[0] / uneven)
+        if cost < label[0] * (1.0 - LEAST):
+            label = float(cost), moved
     return label
 
 

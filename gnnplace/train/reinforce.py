@@ -1,13 +1,14 @@
 """``Reinforce``: how the GNN placer learns, from the step times of placements that it draws itself.
 
 Formulation. The network draws K placements of a problem, decision by decision from the softmax of
-its scores, and each is simulated: seconds c(k). Three losses share the draws.
+its scores, and each is simulated. They are to use a random number of devices, and what a draw costs
+is its seconds times its ``unevenness`` (``even_use``): c(k). Three losses share the draws.
 
-* **Self-labelling** (Corsini et al., 2024, arXiv 2401.11849). The best placement of the problem
-  that was ever drawn is the label of all its decisions: the mean over decisions of
-  -log p(chosen). Nothing else is compared with it, so nothing can diverge.
+* **Self-labelling** (Corsini et al., 2024, arXiv 2401.11849). The placement of the problem of least
+  cost that was ever drawn for that number of devices is the label of all its decisions: the mean
+  over decisions of -log p(chosen). Nothing else is compared with it, so nothing can diverge.
 * **Policy gradient** (Williams, 1992) as Wang et al. (2022, arXiv 2201.09676) train. The advantage
-  of a draw is how far the log of its seconds is below the mean of the other draws (leave-one-out:
+  of a draw is how far the log of its cost is below the mean of the other draws (leave-one-out:
   Kool et al., 2019), over the standard deviation of all of them, cut off at ``MOST``. The loss is
   the mean over draws of advantage times the mean over decisions of -log p(chosen). Only the
   ``kept`` draws of greatest and least advantage are learned from: the others say least.
@@ -22,13 +23,15 @@ so a label has no order: its decisions are learned in the order of the greedy de
   its own advantage over the draws: they become more likely where it is the better one, less where
   not. (An unsure decision changes most.)
 
-``label``, ``gradient`` and ``greedy`` weigh the three.
+``label``, ``gradient`` and ``greedy`` weigh the three. A fourth loss is that of the number of
+devices (``policy.gnn.device_count``): its cross-entropy with the softmax of the negative log
+seconds of the greedy decodes under all numbers, over ``HEAT``.
 
 Beside the K draws ``shared`` more are made with noise that clusters share (``policy.gnn.noise``),
 and ``moves`` moves are tried on the label (``label_moves``): for labels alone.
 
-Cost of a problem: K + ``shared`` decodes and simulations in numba, ``moves`` simulations, ``kept``
-+ 2 decodes in torch, one encoding.
+Cost of a problem: K + ``shared`` decodes and one for each number of devices, and as many
+simulations, in numba, ``moves`` simulations, ``kept`` + 2 decodes in torch, one encoding.
 """
 
 from __future__ import annotations
@@ -42,12 +45,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.kernels import Network
 from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.search.repair import repair
 from gnnplace.train.data import Sample
+from gnnplace.train.even_use import unevenness
 from gnnplace.train.label_moves import bettered
 from gnnplace.train.learner import Learner, begin_with, check_least
 
@@ -57,6 +62,9 @@ MOST = 2.0  # greatest advantage, in standard deviations
 MANY = 400  # units beyond which fewer placements are drawn, so that a problem takes as long
 KEPT = 4_000  # problems that stay as the network walks them
 LABELS = "labels"  # of a checkpoint
+HEAT = 0.03  # difference of log seconds that makes a number of devices less wanted by a factor of e
+COUNT = 0.3  # weight of the loss of the number of devices
+ADDED = ("priority", "count")  # parameters that a network to start from may lack
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +74,12 @@ class Lesson:
     Attributes:
         drawn: the placements, and in which orders they are decided. B of them
         weight: how much more likely each is to become. [B]
+        wanted: how likely each number of devices should be. [limits]
     """
 
     drawn: Drawn
     weight: FloatArray
+    wanted: FloatArray
 
 
 SIZES = "model.hidden, model.layers, model.memory and model.decoder_hidden"
@@ -133,14 +143,14 @@ class Reinforce(Learner):
         check_least(temperature=(temperature, 0.01))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
-            begin_with(network, read_gnn, start, CHECKPOINT, SIZES, added="priority")
+            begin_with(network, read_gnn, start, CHECKPOINT, SIZES, ADDED)
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
         self.shared, self.moves = shared, moves
         self.label, self.gradient, self.greedy = label, gradient, greedy
         self.temperature = temperature
         self.episodes: OrderedDict[int, Episodes] = OrderedDict()
-        self.labels: dict[int, tuple[float, IntArray]] = {}
+        self.labels: dict[tuple[int, int], tuple[float, IntArray]] = {}
 
     def episode(self, sample: Sample) -> Episodes:
         """A problem as the network walks it; the last ones are kept."""
@@ -170,23 +180,42 @@ class Reinforce(Learner):
         """Draws placements, and says what to make of them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
-        few = min(1.0, MANY / sample.space.problem.num_units)
-        samples = max(2, round(few * self.samples))
-        shared = round(few * self.shared)
-        drawn = episodes.samples(network, samples, rng, shared, self.temperature)
-        seconds = self.seconds(episodes, drawn.unit_device)
-        self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
-        first = float(seconds.min()), drawn.unit_device[seconds.argmin()]
-        best = self._best(sample, episodes, first, rng)
-        gains = advantages(seconds[1 : 1 + samples])
+        drawn, cost, likely = self._tried(sample, episodes, network, rng)
+        best = self._best(sample, episodes, drawn, cost, rng)
+        draws = slice(1, 1 + self._fewer(sample, self.samples, 2))
+        gains = advantages(cost[draws])
         extreme = extremes(gains, self.kept)
         rows = np.concatenate([[0, 0], 1 + extreme])
         order = drawn.order[rows] if len(drawn.order) > 1 else drawn.order
         unit_device = np.concatenate([best[None], drawn.unit_device[rows[1:]]])
-        greedy = self.greedy * gain_over(float(seconds[0]), seconds[1 : 1 + samples])
-        weight = self.gradient * gains[extreme] / len(extreme)
-        label = self.label * regret(float(seconds[0]), self.labels[sample.index][0])
-        return Lesson(Drawn(unit_device, order), np.r_[label, greedy, weight])
+        greedy = self.greedy * gain_over(float(cost[0]), cost[draws])
+        label = self.label * regret(float(cost[0]), self.labels[sample.index, drawn.limit][0])
+        weight = np.r_[label, greedy, self.gradient * gains[extreme] / len(extreme)]
+        return Lesson(Drawn(unit_device, order, drawn.limit), weight, likely)
+
+    def _tried(
+        self, sample: Sample, episodes: Episodes, network: Network, rng: np.random.Generator
+    ) -> tuple[Drawn, FloatArray, FloatArray]:
+        """Placements for a random number of devices, their costs, and how likely numbers should be.
+
+        The placements are the greedy decode, draws, draws that clusters share, and the greedy
+        decodes for each number of devices.
+        """
+        limits = device_limits(sample.space.problem.num_devices)
+        limit = limits[int(rng.integers(int(episodes.alike), len(limits)))]
+        count = self._fewer(sample, self.samples, 2), rng, self._fewer(sample, self.shared)
+        drawn = episodes.samples(network, *count, self.temperature, limit)
+        greedy = np.stack([episodes.greedy(network, each) for each in limits])
+        drawn = drawn._replace(unit_device=np.concatenate([drawn.unit_device, greedy]))
+        seconds = self.seconds(episodes, drawn.unit_device)
+        self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
+        cost = seconds * [unevenness(episodes, one, limit) for one in drawn.unit_device]
+        return drawn, cost, wanted(seconds[-len(limits) :])
+
+    def _fewer(self, sample: Sample, count: int, least: int = 0) -> int:
+        """Fewer of ``count`` where the problem is large."""
+        few = min(1.0, MANY / sample.space.problem.num_units)
+        return max(least, round(few * count))
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
         """Seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
@@ -196,16 +225,19 @@ class Reinforce(Learner):
         self,
         sample: Sample,
         episodes: Episodes,
-        drawn: tuple[float, IntArray],
+        drawn: Drawn,
+        cost: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
-        """The best placement of a problem that is known, after some moves."""
-        known = self.labels.get(sample.index, (np.inf, drawn[1]))
-        best = drawn if drawn[0] < known[0] else known
-        few = min(1.0, MANY / sample.space.problem.num_units)
-        seconds, devices = bettered(episodes, best, round(few * self.moves), rng)
-        self.labels[sample.index] = seconds, devices.copy()
-        return devices
+        """The placement of least cost that is known for a number of devices, after some moves."""
+        which, least = (sample.index, drawn.limit), int(cost.argmin())
+        best = self.labels.get(which)
+        if best is None or cost[least] < best[0]:
+            best = float(cost[least]), drawn.unit_device[least]
+        moves = self._fewer(sample, self.moves)
+        best = bettered(episodes, best, drawn.limit, moves, rng)
+        self.labels[which] = best[0], best[1].copy()
+        return best[1]
 
     def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
         """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
@@ -225,6 +257,8 @@ class Reinforce(Learner):
         taken = logs.where(logs.isfinite(), 0.0).mean(dim=1)  # a move may go where the mask says no
         weight = torch.from_numpy(lesson.weight).float()
         loss = -(weight * taken).sum()
+        counts = torch.log_softmax(self.policy.count(states, len(episodes.devices)), dim=0)
+        loss = loss - COUNT * (torch.from_numpy(lesson.wanted).float() * counts).sum()
         if episodes.name == LEARNED:
             loss = (
                 loss
@@ -270,6 +304,13 @@ def advantages(seconds: FloatArray) -> FloatArray:
     logs = np.log(np.clip(seconds, 1e-300, 1e300))
     below = (logs.sum() - logs) / (len(logs) - 1) - logs
     return np.asarray(np.clip(below / max(float(logs.std()), 1e-6), -MOST, MOST))
+
+
+def wanted(seconds: FloatArray) -> FloatArray:
+    """How likely each number of devices should be, by the seconds under it. [limits]"""
+    logs = np.log(np.clip(seconds, 1e-300, 1e300))
+    likely = np.exp((logs.min() - logs) / HEAT)
+    return np.asarray(likely / likely.sum(), np.float64)
 
 
 def regret(greedy: float, label: float) -> float:

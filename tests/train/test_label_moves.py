@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.train.even_use import unevenness
 from gnnplace.train.label_moves import bettered
 from tests.policy.problems import constrained_problem
 from tests.random_problems import seeds
@@ -33,9 +34,12 @@ def test_moves_never_make_a_label_worse_or_go_where_a_unit_may_not_be(seed):
         return
     episodes, label = started(problem, rng)
     before = label[1].copy()
-    seconds, devices = bettered(episodes, label, 12, rng)
-    assert seconds <= label[0]
-    assert episodes.seconds(devices) == pytest.approx(seconds)
+    limit = 1 + seed % problem.num_devices
+    label = label[0] * unevenness(episodes, label[1], limit), label[1]
+    cost, devices = bettered(episodes, label, limit, 12, rng)
+    assert cost <= label[0]
+    uneven = unevenness(episodes, devices, limit)
+    assert uneven * episodes.seconds(devices) == pytest.approx(cost)
     assert problem.unit_allowed[np.arange(problem.num_units), devices].all()
     assert (label[1] == before).all()
 
@@ -46,9 +50,10 @@ def test_moves_of_clusters_find_what_a_bus_needs():
     episodes, label = started(problem, rng)
     alone = episodes.seconds(np.zeros(problem.num_units, np.int32))
     assert label[0] > 1.5 * alone
-    assert bettered(episodes, label, 300, rng)[0] < 1.05 * alone
+    label = label[0] * unevenness(episodes, label[1], 1), label[1]
+    assert bettered(episodes, label, 1, 300, rng)[0] < 1.05 * alone
 
 
 def test_without_moves_a_label_stays():
     episodes, label = started(constrained_problem(7), np.random.default_rng(0))
-    assert bettered(episodes, label, 0, np.random.default_rng(0)) is label
+    assert bettered(episodes, label, 2, 0, np.random.default_rng(0)) is label

@@ -7,14 +7,16 @@ import torch
 from gnnplace.data.random_families import random_problem
 from gnnplace.errors import MismatchError
 from gnnplace.placers import SearchSpace
+from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
-from gnnplace.policy.gnn.rollouts import Drawn
 from gnnplace.train import Reinforce, reinforce
 from gnnplace.train.data import Sample
-from gnnplace.train.reinforce import Lesson, advantages, extremes, gain_over, regret
+from gnnplace.train.even_use import unevenness
+from gnnplace.train.reinforce import Lesson, advantages, extremes, gain_over, regret, wanted
 
 torch.set_num_threads(1)
 SIZES = {"hidden": 16, "layers": 1, "decoder_hidden": 16}
+NOTHING = np.zeros(len(device_limits(3)))  # said of the number of devices
 
 
 def sample(seed=1):
@@ -32,6 +34,16 @@ def module(**given):
 def drawn_lesson(made, one):
     episodes = made.episode(one)
     return episodes, made.lesson(one, episodes, made.policy.states([episodes.inputs]).detach())
+
+
+def costs_of(episodes, lesson):
+    """What each placement costs for the number of devices that was asked for."""
+    return np.array(
+        [
+            episodes.seconds(devices) * unevenness(episodes, devices, lesson.drawn.limit)
+            for devices in lesson.drawn.unit_device
+        ]
+    )
 
 
 def test_the_baseline_of_a_placement_is_the_mean_of_the_others():
@@ -55,7 +67,8 @@ def test_the_greedy_decode_gains_what_it_is_below_the_draws():
 def test_the_greedy_decode_is_learned_from_with_its_own_gain():
     made, one = module(samples=8, kept=4, gradient=0.0, label=0.0, greedy=0.5, moves=0), sample()
     episodes, lesson = drawn_lesson(made, one)
-    assert (lesson.drawn.unit_device[1] == episodes.greedy(episodes.network(made.policy))).all()
+    greedy = episodes.greedy(episodes.network(made.policy), lesson.drawn.limit)
+    assert (lesson.drawn.unit_device[1] == greedy).all()
     assert lesson.weight[1] != 0.0
     assert not np.delete(lesson.weight, 1).any()
 
@@ -78,7 +91,8 @@ def test_large_problems_have_fewer_draws(monkeypatch):
 
     monkeypatch.setattr(made, "seconds", seconds)
     drawn_lesson(made, one)
-    assert taken == [1 + max(2, round(200 / one.space.problem.num_units))]
+    draws = max(2, round(200 / one.space.problem.num_units))
+    assert taken == [1 + draws + len(device_limits(3))]
 
 
 def test_the_extremes_are_the_least_and_the_greatest():
@@ -89,34 +103,32 @@ def test_the_extremes_are_the_least_and_the_greatest():
 def test_the_label_is_the_best_that_was_ever_drawn():
     made, one = module(samples=8, kept=4, moves=4), sample()
     episodes, lesson = drawn_lesson(made, one)
-    seconds = [episodes.seconds(devices) for devices in lesson.drawn.unit_device]
-    assert seconds[0] == min(seconds) == made.labels[one.index][0]
-    assert lesson.weight[0] == made.label * regret(
-        episodes.seconds(lesson.drawn.unit_device[1]), seconds[0]
-    )
+    costs, known = costs_of(episodes, lesson), (one.index, lesson.drawn.limit)
+    assert costs[0] == min(costs) == made.labels[known][0]
+    assert lesson.weight[0] == made.label * regret(costs[1], costs[0])
     better = lesson.drawn.unit_device[0].copy()
-    made.labels[one.index] = (seconds[0] / 2, better)
+    made.labels[known] = (costs[0] / 2, better)
     assert (drawn_lesson(made, one)[1].drawn.unit_device[0] == better).all()
 
 
 def test_what_took_less_becomes_more_likely():
     made, one = module(samples=8, kept=4, label=0.0), sample()
     episodes, lesson = drawn_lesson(made, one)
-    seconds = np.array([episodes.seconds(devices) for devices in lesson.drawn.unit_device[1:]])
-    assert np.corrcoef(np.log(seconds), lesson.weight[1:])[0, 1] < -0.9
+    assert np.corrcoef(np.log(costs_of(episodes, lesson)[1:]), lesson.weight[1:])[0, 1] < -0.9
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_step_makes_a_placement_more_or_less_likely_by_its_weight(sign):
     made, one = module(learning_rate=1e-2), sample()
     episodes = made.episode(one)
-    chosen = episodes.samples(episodes.network(made.policy), 1, np.random.default_rng(0))
-    chosen = Drawn(chosen.unit_device[1:], chosen.order)
+    network = episodes.network(made.policy)
+    chosen = episodes.samples(network, 1, np.random.default_rng(0), limit=3)
+    chosen = chosen._replace(unit_device=chosen.unit_device[1:])
     optimizer = torch.optim.SGD(made.policy.parameters(), lr=1e-2)
 
     def loss(weight):
         states = made.policy.states([episodes.inputs])
-        return made.loss(episodes, states, Lesson(chosen, np.array([weight])))
+        return made.loss(episodes, states, Lesson(chosen, np.array([weight]), NOTHING))
 
     before = float(loss(1.0))
     loss(sign).backward()
@@ -147,8 +159,31 @@ def test_the_best_placements_are_kept_over_an_interruption():
     made.on_save_checkpoint(checkpoint)
     again = module()
     again.on_load_checkpoint(checkpoint)
-    assert again.labels[one.index][0] == made.labels[one.index][0]
-    assert (again.labels[one.index][1] == made.labels[one.index][1]).all()
+    assert again.labels.keys() == made.labels.keys()
+    ((cost, devices),) = made.labels.values()
+    ((found, others),) = again.labels.values()
+    assert found == cost
+    assert (others == devices).all()
+
+
+def test_numbers_of_devices_are_wanted_by_their_seconds():
+    likely = wanted(np.array([2.0, 1.0, 1.03]))
+    assert likely.sum() == pytest.approx(1.0)
+    assert likely[1] > 2 * likely[2] > 100 * likely[0]
+    np.testing.assert_allclose(wanted(np.array([2e3, 1e3, 1.03e3])), likely)
+
+
+def test_the_number_of_devices_is_learned_from_the_greedy_decodes():
+    made, one = module(label=0.0, gradient=0.0, greedy=0.0, moves=0), sample()
+    episodes, limits = made.episode(one), device_limits(3)
+    optimizer = torch.optim.Adam(made.policy.count.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        made.batch_loss([one]).backward()
+        optimizer.step()
+    network = episodes.network(made.policy)
+    seconds = [episodes.seconds(episodes.greedy(network, limit)) for limit in limits]
+    assert network.limit == limits[int(np.argmin(seconds))]
 
 
 def test_one_device_is_nothing_to_learn():
@@ -170,7 +205,7 @@ def test_a_learned_order_that_took_less_becomes_more_likely():
     episodes = made.episode(one)
     graph, rng = episodes.graph.graph, np.random.default_rng(0)
     drawn = episodes.samples(episodes.network(made.policy), 1, rng)
-    lesson = Lesson(drawn, np.array([0.0, 1.0]))
+    lesson = Lesson(drawn, np.array([0.0, 1.0]), NOTHING)
     states = made.policy.states([episodes.inputs])
     made.loss(episodes, states, lesson).backward()
     priority = episodes.priority(episodes.network(made.policy))

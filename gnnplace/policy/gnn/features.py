@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gnnplace.graph.ranks import levels, levels_from_sinks
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import NUM_LEVELS, Clusters
+from gnnplace.policy.gnn.device_count import LIMIT
 from gnnplace.policy.gnn.held import CANDIDATE
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.network.features import GLOBAL, spread_over
@@ -125,4 +126,4 @@ CLUSTER = tuple(
     for name in ("log work", "log transfers over work", "share of the unit's transfers inside")
 )
 STATIC = OWN + CLUSTER
-FEATURE_VERSION = version_of(CANDIDATE, STATIC, GLOBAL, DEVICE)
+FEATURE_VERSION = version_of(CANDIDATE, STATIC, GLOBAL, DEVICE, LIMIT)

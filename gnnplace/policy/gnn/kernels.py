@@ -50,6 +50,7 @@ class Network(NamedTuple):
     m visited ops, D devices, F features of a candidate, H hidden, K entries of a device's memory.
 
     Attributes:
+        limit: how many devices to use at most.
         context: what the encoder says of each visited op to its own decision. [m, H]
         value: what it says of each visited op to later decisions. [m, K]
         device: what is known of each device before anything is placed. [D, H]
@@ -62,6 +63,7 @@ class Network(NamedTuple):
         priority: what a learned order adds to the first priorities, else nothing. [m] or [0]
     """
 
+    limit: int
     context: SingleArray
     value: SingleArray
     device: SingleArray
@@ -222,6 +224,7 @@ def decode(
     clusters: Clusters,
     network: Network,
     order: IntArray,
+    limit: int,
     margin: float,
     noise: SingleArray,
     forced: IntArray,
@@ -237,6 +240,7 @@ def decode(
         clusters: its clusters.
         network: the parameters, and the encoder's word on the problem.
         order: visited ops in the order of each walk, or one for all. [B, m] or [1, m]
+        limit: number of devices that each walk may use.
         margin: on the bytes at the peak, for the memory mask.
         noise: added to the scores of each unit's candidates. [B, U, D], or [B, 0, D] for none
         forced: device of each unit, -1 for the network's choice. [B, U]
@@ -248,9 +252,8 @@ def decode(
     Returns:
         The number of decisions of a decode, the same for all.
     """
-    num_devices, count = walk.time.shape[1], 0
-    nowhere = full_ints(device.shape[1], -1)
-    goal = Goal(num_devices, 1, 0, nowhere, 0, FIXED)
+    count, nowhere = 0, full_ints(device.shape[1], -1)
+    goal = Goal(limit, 1, 0, nowhere, 0, FIXED)
     for b in range(len(device)):
         state, count = walk_through(
             walk,

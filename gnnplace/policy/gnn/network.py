@@ -24,6 +24,7 @@ from gnnplace.graph.orders import ORDERS
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
 from gnnplace.policy.gnn.decoder import Decoder
+from gnnplace.policy.gnn.device_count import DeviceCount
 from gnnplace.policy.gnn.encoder import NUM_BUCKETS, Encoder
 from gnnplace.policy.gnn.features import (
     DEVICE,
@@ -100,6 +101,7 @@ class GnnPolicy(  # type: ignore[call-arg]
         self.order = order
         self.encoder = Encoder(len(STATIC) + len(GLOBAL), hidden, layers)
         self.decoder = Decoder(hidden, decoder_hidden, memory, len(DEVICE))
+        self.count = DeviceCount(hidden, decoder_hidden)
         self.priority = nn.Linear(hidden, 1, bias=False) if order == LEARNED else None
         if self.priority is not None:
             nn.init.zeros_(self.priority.weight)
@@ -134,7 +136,8 @@ class GnnPolicy(  # type: ignore[call-arg]
         decoder = self.decoder
         told = (decoder.context(states), decoder.value(states), decoder.device(devices))
         own = (getattr(decoder, name) for name in DECODER)
-        return Network(*map(_array, (*told, *own, self.priorities(states))))
+        arrays = map(_array, (*told, *own, self.priorities(states)))
+        return Network(self.count.choice(states, len(devices)), *arrays)
 
     def priorities(self, states: Tensor) -> Tensor:
         """What a learned order adds to the first priorities, else nothing. [m] or [0]"""

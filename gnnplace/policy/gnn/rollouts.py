@@ -52,10 +52,12 @@ class Drawn(NamedTuple):
     Attributes:
         unit_device: device of each unit. [B, U]
         order: visited ops in the order of each walk, or one for all. [B, m] or [1, m]
+        limit: number of devices that all of them may use.
     """
 
     unit_device: IntArray
     order: IntArray
+    limit: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +116,11 @@ class Episodes:
         """Features of each device before anything is placed. [D, len(DEVICE)]"""
         return torch.from_numpy(device_features(self.graph))
 
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all devices are as fast as each other."""
+        return bool(np.ptp(self.walk.device_time) == 0.0)
+
     @torch.no_grad()
     def network(self, policy: GnnPolicy) -> Network:
         """A policy's parameters and what its encoder says of the problem.
@@ -142,9 +149,14 @@ class Episodes:
         first = first_priority(self.order)
         return first + network.priority if len(network.priority) else first
 
-    def greedy(self, network: Network) -> IntArray:
-        """Device of each unit by the best score at every decision. [U]"""
-        return self._decode(network, None, self.orders(network))[0]
+    def greedy(self, network: Network, limit: int | None = None) -> IntArray:
+        """Device of each unit by the best score at every decision. [U]
+
+        Args:
+            network: the network.
+            limit: number of devices to use, or None for the network's choice.
+        """
+        return self._decode(network, None, self.orders(network), limit or network.limit)[0]
 
     def samples(
         self,
@@ -153,11 +165,12 @@ class Episodes:
         rng: Generator,
         shared: int = 0,
         temperature: float = 1.0,
+        limit: int | None = None,
     ) -> Drawn:
         """The greedy decode and ``draws``, whose arguments these are. [1 + count + shared, U]"""
-        drawn = self.draws(network, count, rng, shared, temperature)
-        greedy = self._decode(network, None, drawn.order[:1])
-        return Drawn(np.concatenate([greedy, drawn.unit_device]), drawn.order)
+        drawn = self.draws(network, count, rng, shared, temperature, limit)
+        greedy = self._decode(network, None, drawn.order[:1], drawn.limit)
+        return drawn._replace(unit_device=np.concatenate([greedy, drawn.unit_device]))
 
     def draws(
         self,
@@ -166,6 +179,7 @@ class Episodes:
         rng: Generator,
         shared: int = 0,
         temperature: float = 1.0,
+        limit: int | None = None,
     ) -> Drawn:
         """Draws, and draws by cluster, with the greedy walk's order before theirs.
 
@@ -177,13 +191,15 @@ class Episodes:
             rng: what they are drawn with.
             shared: further draws with noise that units of a cluster share.
             temperature: what scores are divided by before the softmax of draws.
+            limit: number of devices to use, or None for the network's choice.
         """
+        limit = limit or network.limit
         units, devices = self.space.problem.num_units, self.space.problem.num_devices
         noise = temperature * gumbel_noise(rng, count, units, devices)
         noise = np.concatenate([noise, shared_noise(rng, shared, self.clusters.of, devices)])
         order = self.orders(network, count + shared, rng)
-        drawn = self._decode(network, noise, order[1:] if len(order) > 1 else order)
-        return Drawn(drawn, order)
+        drawn = self._decode(network, noise, order[1:] if len(order) > 1 else order, limit)
+        return Drawn(drawn, order, limit)
 
     def each(
         self, network: Network, count: int, rng: Generator, temperature: float = 1.0
@@ -200,17 +216,19 @@ class Episodes:
         features = np.zeros((count, num_units, num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, num_units, num_devices), np.bool_)
         step = np.zeros((count, num_units), np.int32)
-        self._run(network, None, unit_device, features, masks, step, drawn.order)
+        self._run(network, None, unit_device, features, masks, step, drawn.order, drawn.limit)
         chosen = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
         return Seen(features, masks, step, chosen)
 
-    def _decode(self, network: Network, noise: SingleArray | None, order: IntArray) -> IntArray:
+    def _decode(
+        self, network: Network, noise: SingleArray | None, order: IntArray, limit: int
+    ) -> IntArray:
         count, problem = 1 if noise is None else len(noise), self.space.problem
         forced = np.full((count, problem.num_units), -1, np.int32)
         empty = np.zeros((count, 0, problem.num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, 0, problem.num_devices), np.bool_)
         step = np.zeros((count, 0), np.int32)
-        return self._run(network, noise, forced, empty, masks, step, order)
+        return self._run(network, noise, forced, empty, masks, step, order, limit)
 
     def _run(
         self,
@@ -221,12 +239,13 @@ class Episodes:
         masks: NDArray[np.bool_],
         step: IntArray,
         order: IntArray,
+        limit: int,
     ) -> IntArray:
         num_devices, device = self.space.problem.num_devices, np.empty_like(forced)
         if noise is None:
             noise = np.zeros((len(forced), 0, num_devices), np.float32)
         given = (noise, forced, features, masks, step, device)
-        kernels.decode(self.walk, self.clusters, network, order, self.margin, *given)
+        kernels.decode(self.walk, self.clusters, network, order, limit, self.margin, *given)
         return device
 
     def seconds(self, unit_device: IntArray, cutoff: float = np.inf) -> float:

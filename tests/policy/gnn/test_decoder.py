@@ -18,12 +18,13 @@ CLOSE = 1e-3
 
 
 def random_network(seed: int = 0, **given: str) -> GnnPolicy:
-    """A small network whose scores are far apart."""
+    """A small network whose scores are far apart; it uses all devices."""
     torch.manual_seed(seed)
     policy = GnnPolicy(hidden=16, layers=2, decoder_hidden=16, memory=8, **given)
     with torch.no_grad():
         if policy.priority is not None:
             policy.priority.weight.normal_(std=8.0)
+        policy.count.last.weight.zero_()
         policy.decoder.last.normal_()
         policy.decoder.bias.normal_()
     return policy.eval()
@@ -34,7 +35,8 @@ POLICY = random_network()
 
 def greedily_seen(episodes, network):
     """What a network sees in its greedy decode."""
-    drawn = Drawn(episodes.greedy(network)[None], episodes.orders(network))
+    greedy = episodes.greedy(network)[None]
+    drawn = Drawn(greedy, episodes.orders(network), network.limit)
     return episodes.seen(network, drawn)
 
 
@@ -118,7 +120,7 @@ def test_draws_follow_the_softmax(order):
     episodes = Episodes(SearchSpace(problem), order)
     network = episodes.network(POLICY)
     drawn = episodes.samples(network, 4000, np.random.default_rng(1)).unit_device
-    seen = episodes.seen(network, Drawn(drawn[:1], episodes.order[None]))
+    seen = episodes.seen(network, Drawn(drawn[:1], episodes.order[None], network.limit))
     wanted = torch.softmax(torch.from_numpy(torch_scores(episodes, seen)[0, 0]), 0).numpy()
     shares = np.bincount(drawn[1:, 0], minlength=3) / 4000
     np.testing.assert_allclose(shares, wanted, atol=0.03)
