@@ -31,6 +31,8 @@ MORE_SPLIT: Mapping[str, str] = {
     "densenet": TRAIN,
     "unet": TRAIN,
     "rnn_lm": TRAIN,
+    "tagger": TRAIN,
+    "wired": TRAIN,
     "gpt_neox": TRAIN,
     "opt": TRAIN,
     "qwen2": TRAIN,

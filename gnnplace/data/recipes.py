@@ -7,7 +7,7 @@ cells as architecture search samples them, and translation models of varied leng
 Their graphs are not public; these are drawn from the same search spaces, one seed a graph. Sizes
 are drawn too (below), so that a family covers a few hundred to a few thousand ops. ``pipelines``
 and ``whole``: transformers of many depths and widths, one set of families to learn from and
-another, of larger graphs, to test on.
+another, of larger graphs, to test on. ``varied``: families to learn from, in many sizes.
 """
 
 from __future__ import annotations
@@ -164,6 +164,38 @@ def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
     )
 
 
+def _varied() -> tuple[CapturedModel, ...]:
+    """Graphs of families with branches; the sizes of each are drawn from its name."""
+    counts = {"wired": 20, "rnn_lm": 14, "tagger": 14, "two_tower": 6, "densenet": 5, "unet": 5}
+    names = [(family, f"varied-{family}-{i:02}") for family, n in counts.items() for i in range(n)]
+    return tuple(
+        CapturedModel(name, family, f"{family}?{_varied_sizes(family, name)}", "sgd")
+        for family, name in names
+    )
+
+
+def _varied_sizes(family: str, name: str) -> str:
+    draw = random.Random(name)
+    sizes: dict[str, object] = {"batch": draw.choice((16, 32, 64, 128))}
+    if family == "wired":
+        sizes |= {"nodes": draw.randint(6, 24), "stages": draw.randint(2, 3)}
+        sizes |= {"width": draw.choice((16, 32, 64)), "architecture": draw.randrange(1000)}
+    elif family in ("rnn_lm", "tagger"):
+        layers = draw.randint(1, 4)
+        sizes |= {"layers": layers, "length": draw.randint(3, 32 // layers)}
+        sizes |= {"width": draw.choice((256, 512, 1024)), "cell": draw.choice(("lstm", "gru"))}
+        sizes |= {"vocabulary": draw.choice((2000, 8000, 32000))}
+    elif family == "two_tower":
+        sizes |= {"batch": draw.choice((512, 2048)), "hidden": draw.choice((512, 1024))}
+        sizes |= {"width": draw.choice((64, 256)), "depth": draw.randint(3, 10)}
+    elif family == "densenet":
+        sizes |= {"layers": draw.choice((22, 40)), "growth": draw.choice((12, 24, 32))}
+        sizes |= {"size": draw.choice((32, 64))}
+    else:
+        sizes |= {"size": 64, "width": draw.choice((16, 32, 64)), "depth": draw.randint(3, 5)}
+    return "&".join(f"{key}={value}" for key, value in sizes.items())
+
+
 def _sizes(family: str, number: int) -> str:
     """Sizes of a sampled family's graph, drawn from its number."""
     draw = random.Random(f"{family} {number}")
@@ -204,6 +236,12 @@ RECIPES: Mapping[str, Recipe] = {
             "Transformers of 6 to 36 blocks and several widths, whole, to learn pipelines from.",
             "Adam alone; causal language models and vision transformers alone.",
             _pipelines(),
+        ),
+        Recipe(
+            "varied",
+            "Families with branches, sizes drawn at random: what the network of `gnn` learns from.",
+            "Taggers and language models are unrolled over few words; plain SGD alone.",
+            _varied(),
         ),
         Recipe(
             "whole",

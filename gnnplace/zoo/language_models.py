@@ -1,4 +1,5 @@
-"""Recurrent language models: LSTM or GRU (Zaremba et al., 2014), and cells sampled as ENAS does.
+"""Recurrent language models: LSTM or GRU (Zaremba et al., 2014), and cells sampled as ENAS does;
+and taggers, whose layers read a text both ways (Huang et al., 2015, arXiv 1508.01991, no CRF).
 
 ``searched_rnn`` draws the cell as the controller of ENAS does before it has learned anything (Pham
 et al., ICML 2018, section 2.1: highway nodes, each on one earlier node, with tanh, ReLU, identity
@@ -120,6 +121,41 @@ def rnn_lm(
     recurrent = CELLS[cell](width, width, layers, batch_first=True)
     model = LanguageModel(recurrent, vocabulary, width)
     return _workload("rnn_lm", model, batch, length, vocabulary)
+
+
+def tagger(
+    batch: int = 16,
+    length: int = 6,
+    vocabulary: int = 1000,
+    width: int = 128,
+    layers: int = 2,
+    cell: str = "lstm",
+    tags: int = 20,
+) -> Workload:
+    """Tagger of words by recurrent layers both ways; its time steps are captured one by one.
+
+    Args:
+        batch: Texts in a step.
+        length: Words of a text.
+        vocabulary: Words.
+        width: The width of the embedding, and of the state of both directions together.
+        layers: Recurrent layers.
+        cell: `lstm` or `gru`.
+        tags: Classes of a word.
+
+    Raises:
+        InputError: another cell.
+    """
+    if cell not in CELLS:
+        raise InputError(f"tagger: cell {cell!r}: unknown; there are {', '.join(CELLS)}")
+    options = {"batch_first": True, "bidirectional": True}
+    recurrent = CELLS[cell](width, width // 2, layers, **options)
+    model = LanguageModel(recurrent, vocabulary, width)
+    model.head = nn.Linear(width, tags)
+    random = generator(0)
+    words = torch.randint(vocabulary, (batch, length), generator=random)
+    targets = torch.randint(tags, (batch, length), generator=random)
+    return Workload("tagger", model, (words, targets), word_loss)
 
 
 def searched_rnn(

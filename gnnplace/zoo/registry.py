@@ -13,7 +13,7 @@ from gnnplace.zoo.cells import nasnet, searched_cnn
 from gnnplace.zoo.densenet import densenet
 from gnnplace.zoo.gnmt import gnmt
 from gnnplace.zoo.inception import inception
-from gnnplace.zoo.language_models import rnn_lm, searched_rnn
+from gnnplace.zoo.language_models import rnn_lm, searched_rnn, tagger
 from gnnplace.zoo.mixture import moe
 from gnnplace.zoo.mlp import mlp
 from gnnplace.zoo.recommender import recommender
@@ -22,6 +22,7 @@ from gnnplace.zoo.seq2seq import seq2seq
 from gnnplace.zoo.transformers import bert, gpt2, vit
 from gnnplace.zoo.two_tower import two_tower
 from gnnplace.zoo.unet import unet
+from gnnplace.zoo.wired import wired
 from gnnplace.zoo.workload import Workload
 
 WORKLOADS: Mapping[str, Callable[..., Workload]] = {
@@ -40,9 +41,11 @@ WORKLOADS: Mapping[str, Callable[..., Workload]] = {
     "searched_rnn": searched_rnn,
     "seq2seq": seq2seq,
     "small_resnet": small_resnet,
+    "tagger": tagger,
     "two_tower": two_tower,
     "unet": unet,
     "vit": vit,
+    "wired": wired,
 }
 
 

@@ -39,11 +39,13 @@ SIZES: dict[str, dict[str, int]] = {
     "rnn_lm": {"batch": 2, "length": 2, "vocabulary": 50, "width": 16},
     "searched_cnn": {"batch": 2, "size": 16, "width": 4},
     "searched_rnn": {"batch": 2, "length": 2, "vocabulary": 50, "width": 16},
+    "tagger": {"batch": 2, "length": 2, "vocabulary": 50, "width": 16},
+    "wired": {"batch": 2, "size": 16, "nodes": 6, "stages": 2, "width": 4},
     "unet": {"batch": 2, "size": 16, "width": 4, "depth": 2},
     "vit": {"batch": 2, "size": 32, "layers": 2, "width": 64, "heads": 2},
 }
 # Decomposed into time steps, where eager runs one fused kernel: equal up to rounding.
-ROUNDED = {"gnmt", "rnn_lm", "seq2seq"}
+ROUNDED = {"gnmt", "rnn_lm", "seq2seq", "tagger"}
 
 
 def agree(ours: torch.Tensor, theirs: torch.Tensor, rounded: bool) -> bool:

@@ -2,17 +2,21 @@
 
 After Wang et al. (2022, arXiv 2201.09676). Without a budget this is one greedy decode: no other
 placement is compared with it and nothing is refined. With a budget further placements are drawn
-until the time is up, from the softmax of the same scores and, by turns, with noise that clusters
-share (``noise``); the best by simulation stays. Devices that lack memory, a link or a kind, or that
-pins exclude, are no candidates. Sequences are those that every construction gets.
+until the time is up, for each number of devices in turn, from the softmax of the same scores and
+with noise that clusters share (``noise``); the best by simulation stays. Devices that lack memory,
+a link or a kind, or that pins exclude, are no candidates. Sequences are those that every
+construction gets.
 Complexity: O(D * decisions * H^2 + D * edges) a decode.
 """
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import numpy as np
 
 from gnnplace.placers import Found, Placer, SearchSpace
+from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.kernels import Network
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
@@ -38,7 +42,7 @@ class GnnPlacer(Placer):
         network = episodes.network(policy)
         device = space.spread(episodes.greedy(network))
         seconds, order = space.sequence(device)
-        found = Found(device, order, f"{episodes.name}, one decode")
+        found = Found(device, order, f"{episodes.name}, {network.limit} devices, one decode")
         if deadline <= NO_BUDGET:
             return found
         return _drawn(episodes, network, found, seconds, rng, deadline)
@@ -54,8 +58,10 @@ def _drawn(
 ) -> Found:
     """The best of ``found``, which takes so many seconds, and of draws until the deadline."""
     space, count = episodes.space, 0
-    while not expired(deadline):
-        for drawn in episodes.draws(network, 1, rng, shared=1).unit_device:
+    for limit in cycle(device_limits(space.problem.num_devices)):
+        if expired(deadline):
+            break
+        for drawn in episodes.draws(network, 1, rng, shared=1, limit=limit).unit_device:
             device = space.spread(drawn)
             score, order = space.sequence(device, cutoff=seconds)
             count += 1

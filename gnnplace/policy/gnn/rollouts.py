@@ -204,10 +204,15 @@ class Episodes:
     def each(
         self, network: Network, count: int, rng: Generator, temperature: float = 1.0
     ) -> Iterator[IntArray]:
-        """The greedy decode and draws, one after the other as they are asked for. Each [U]"""
+        """The greedy decode and draws, one after the other as they are asked for. Each [U]
+
+        Draws use all devices where the greedy decode uses one.
+        """
         yield self.greedy(network)
+        limit = network.limit if network.limit > 1 else self.space.problem.num_devices
         for _ in range(count):
-            yield self.draws(network, 1, rng, temperature=temperature).unit_device[0]
+            drawn = self.draws(network, 1, rng, temperature=temperature, limit=limit)
+            yield drawn.unit_device[0]
 
     def seen(self, network: Network, drawn: Drawn) -> Seen:
         """What the network sees when it decides as it is told."""
