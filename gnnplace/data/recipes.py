@@ -165,13 +165,14 @@ def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
 
 
 def _varied() -> tuple[CapturedModel, ...]:
-    """Graphs of families with branches; the sizes of each are drawn from its name."""
+    """Graphs of families with branches; the sizes of each are drawn from its name, none twice."""
     counts = {"wired": 20, "rnn_lm": 14, "tagger": 14, "two_tower": 6, "densenet": 5, "unet": 5}
-    names = [(family, f"varied-{family}-{i:02}") for family, n in counts.items() for i in range(n)]
-    return tuple(
-        CapturedModel(name, family, f"{family}?{_varied_sizes(family, name)}", "sgd")
-        for family, name in names
-    )
+    found: dict[str, CapturedModel] = {}
+    for family, count in counts.items():
+        for name in (f"varied-{family}-{i:02}" for i in range(count)):
+            spec = f"{family}?{_varied_sizes(family, name)}"
+            found.setdefault(spec, CapturedModel(name, family, spec, "sgd"))
+    return tuple(found.values())
 
 
 def _varied_sizes(family: str, name: str) -> str:

@@ -40,5 +40,17 @@ def test_words_depend_on_earlier_words_alone(name):
 
 
 def test_other_cells_are_refused():
-    with pytest.raises(InputError, match="cell 'elman': unknown; there are lstm, gru"):
-        zoo.build("rnn_lm", cell="elman")
+    for name in ("rnn_lm", "tagger"):
+        with pytest.raises(InputError, match=f"{name}: cell 'elman': unknown; there are lstm, gru"):
+            zoo.build(name, cell="elman")
+
+
+def test_a_tagger_reads_both_ways():
+    work = zoo.build("tagger", batch=2, length=5)
+    model, words = work.model.eval(), work.inputs[0]
+    before = model(words)
+    for changed in (0, 4):
+        others = words.clone()
+        others[:, changed] = (others[:, changed] + 1) % 1000
+        after = model(others)
+        assert all(not torch.equal(after[:, i], before[:, i]) for i in range(5))

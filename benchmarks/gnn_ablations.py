@@ -1,0 +1,123 @@
+"""What each part of the GNN's training is worth: short trainings that lack one of them.
+
+Every network is trained from random weights as the order study trains one (upward rank, 1,200 steps
+of four problems of training families, the same ones with the same seed), and gives the problems of
+validation families one greedy decode each (``gnn_validation``). Lines are kept and not repeated.
+
+    python benchmarks/gnn_ablations.py run results.jsonl [--seeds 0,1]
+    python benchmarks/gnn_ablations.py table results.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from gnn_validation import captured, drawn, logs
+from paired import Line
+
+from gnnplace.bench.rows import provenance
+from gnnplace.data.captured import VALIDATION
+from gnnplace.policy.gnn import device_count
+from gnnplace.policy.gnn.device_count import DeviceCount
+from gnnplace.policy.gnn.network import GnnPolicy
+from gnnplace.policy.gnn.placer import GnnPlacer
+from gnnplace.policy.roster import make_placer
+from gnnplace.studies.orders.networks import BATCH, SMALL, fitted, training_data
+from gnnplace.train import reinforce
+from gnnplace.train.reinforce import Reinforce
+
+STEPS = 1_200
+WHOLE, ALL_DEVICES, NO_MESSAGES = "all parts", "the number of devices", "rounds of messages"
+WITHOUT: dict[str, dict[str, Any]] = {
+    WHOLE: {},
+    ALL_DEVICES: {},
+    NO_MESSAGES: {"layers": 0},
+    "moves of labels": {"moves": 0},
+    "draws by cluster": {"shared": 0},
+    "the greedy decode's advantage": {"greedy": 0.0},
+    "policy gradient": {"gradient": 0.0},
+    "labels": {"label": 0.0},
+}
+
+
+@contextmanager
+def always_all_devices() -> Iterator[None]:
+    """The network uses all devices, and draws may use them as they like."""
+    with (
+        patch.object(DeviceCount, "choice", lambda self, states, devices: devices),
+        patch.object(reinforce, "device_limits", lambda devices: [1, devices]),
+        patch.object(device_count, "device_limits", lambda devices: [1, devices]),
+        patch.object(reinforce.Episodes, "alike", True),
+        patch.object(reinforce, "unevenness", lambda *given: 1.0),
+        patch("gnnplace.train.label_moves.unevenness", lambda *given: 1.0),
+    ):
+        yield
+
+
+def network(name: str, seed: int) -> GnnPolicy:
+    """What a training without a part makes."""
+    torch.manual_seed(seed)
+    module = Reinforce(steps=STEPS, **SMALL | WITHOUT[name])
+    return fitted(module, training_data(seed), STEPS, seed)
+
+
+def run(path: Path, seeds: list[int]) -> None:
+    """Adds a line for each part and seed that the file lacks."""
+    torch.set_num_threads(1)
+    problems = captured(VALIDATION) | drawn()
+    best = logs(make_placer("portfolio"), problems)
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {(line["without"], line["seed"]) for line in lines}
+    for seed in seeds:
+        for name in WITHOUT:
+            if (name, seed) in done:
+                continue
+            with always_all_devices() if name == ALL_DEVICES else patch.dict({}):
+                found = logs(GnnPlacer(network(name, seed)), problems)
+            over = {key: [float(x) for x in found[key] - best[key]] for key in problems}
+            line = {"without": name, "seed": seed, "steps": STEPS, "batch": BATCH, "over": over}
+            with open(path, "a") as file:
+                file.write(json.dumps(line | provenance()) + "\n")
+
+
+def table(lines: list[Line]) -> None:
+    """Prints step times over the best construction's by cluster, the mean of all seeds."""
+    places = {"NVLink": "nvlink", "bus": "pcie", "random": "random", "all": ""}
+    print("| without | seeds |", " | ".join(places), "|")
+    print("|---|---:|" + "---:|" * len(places))
+    for name in WITHOUT:
+        mine = [line["over"] for line in lines if line["without"] == name]
+        cells = [
+            np.mean([np.mean(np.concatenate(_of(over, part))) for over in mine])
+            for part in places.values()
+            if mine
+        ]
+        print(f"| {name} | {len(mine)} |", " | ".join(f"{np.exp(c):.3f}" for c in cells), "|")
+
+
+def _of(over: dict[str, list[float]], part: str) -> list[list[float]]:
+    return [values for key, values in over.items() if key.startswith(part)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("run", "table"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seeds", default="0")
+    args = parser.parse_args()
+    if args.command == "run":
+        run(args.file, [int(seed) for seed in args.seeds.split(",")])
+    else:
+        table([json.loads(line) for line in args.file.read_text().splitlines()])
+
+
+if __name__ == "__main__":
+    main()
