@@ -24,6 +24,7 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.train.data import Sample
 
 SHIPPED = "shipped"  # the network of the package, as a start
+AT_THE_END = "last"  # of the name of the folder that has the network of the last step
 DECAY = 0.99  # of the moving average, a step
 BETTER = -1e-3  # log ratio below which a problem was placed better than by the heuristics
 
@@ -35,7 +36,8 @@ class Learner(LightningModule):
         network: what learns; saved by ``save_pretrained``.
         learning_rate: the learning rate of Adam, at its highest.
         steps: training steps over which the learning rate falls to a tenth.
-        export: folder that the network is saved to whenever the validation improves.
+        export: folder that the network is saved to whenever the validation improves; ``-last`` is
+            added to its name for the network at the end.
 
     Raises:
         InputError: a number is too small.
@@ -118,6 +120,11 @@ class Learner(LightningModule):
             self.best.fill_(ratio)
             if self.export is not None and self.trainer.is_global_zero:
                 save_whole(self.average, Path(self.export))
+
+    def on_train_end(self) -> None:
+        """Saves the average as it is at the end, beside the best one."""
+        if self.export is not None and self.trainer.is_global_zero:
+            save_whole(self.average, Path(f"{self.export}-{AT_THE_END}"))
 
     def on_test_epoch_start(self) -> None:
         """Forgets the ratios of the validation."""
