@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import cycle, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnnplace.placers import SearchSpace
+from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.clusters import Clusters, clusters_of
@@ -204,13 +206,16 @@ class Episodes:
     def each(
         self, network: Network, count: int, rng: Generator, temperature: float = 1.0
     ) -> Iterator[IntArray]:
-        """The greedy decode and draws, one after the other as they are asked for. Each [U]
+        """Greedy decodes and draws, ``1 + count``, one after the other as they are asked for.
 
-        Draws use all devices where the greedy decode uses one.
+        First the greedy decode, then greedy decodes for other numbers of devices above one, then
+        draws for each number in turn. Each [U]
         """
-        yield self.greedy(network)
-        limit = network.limit if network.limit > 1 else self.space.problem.num_devices
-        for _ in range(count):
+        limits = [n for n in device_limits(self.space.problem.num_devices)[::-1] if n > 1] or [1]
+        greedy = [network.limit, *(n for n in limits if n != network.limit)][: 1 + count]
+        for limit in greedy:
+            yield self.greedy(network, limit)
+        for limit in islice(cycle(limits), 1 + count - len(greedy)):
             drawn = self.draws(network, 1, rng, temperature=temperature, limit=limit)
             yield drawn.unit_device[0]
 

@@ -1,10 +1,11 @@
 """Decodes of the GNN beside those of the learned placer, which refines the best of all.
 
-Formulation: the graph network is run once a problem, then its decoder walks ``1 + DRAWS`` times,
-greedily first and then with Gumbel noise, so that each further walk is a draw from the softmax of
-its scores. Each gets the orders that a decode of the learned placer gets. Where a problem is large
-a search sees little of it, and starts of another kind than those of a list scheduler pay; on small
-problems it has tried what they could tell it (docs/learned.md has the figures).
+Formulation: the graph network is run once a problem, then its decoder walks ``1 + DRAWS`` times:
+greedily for the number of devices that it chose and for each other one above one, then with Gumbel
+noise, so that each further walk is a draw from the softmax of its scores, for each number in turn.
+Each gets the orders that a decode of the learned placer gets. Where a problem is large a search sees
+little of it, and starts of another kind than those of a list scheduler pay; on small problems it has
+tried what they could tell it (docs/learned.md has the figures).
 Complexity: one encoding, O(ops + edges), and ``1 + DRAWS`` decodes.
 """
 
@@ -38,7 +39,7 @@ def worth_asking(problem: Problem) -> bool:
 def network_decodes(
     rollouts: Rollouts, policy: GnnPolicy, aim: Aim, deadline: float
 ) -> list[Decoded]:
-    """The greedy decode of the network and draws, simulated; none begins after the deadline.
+    """Greedy decodes of the network and draws, simulated; none begins after the deadline.
 
     None at all where the encoding would end after it.
 
