@@ -3,9 +3,9 @@
 Formulation: the graph network is run once a problem, then its decoder walks ``1 + DRAWS`` times:
 greedily for the number of devices that it chose and for each other one above one, then with Gumbel
 noise, so that each further walk is a draw from the softmax of its scores, for each number in turn.
-Each gets the orders that a decode of the learned placer gets. Where a problem is large a search sees
-little of it, and starts of another kind than those of a list scheduler pay; on small problems it has
-tried what they could tell it (docs/learned.md has the figures).
+Each gets the orders that a decode of the learned placer gets. Where a problem is large a search
+sees little of it, and starts of another kind than those of a list scheduler pay; on small problems
+it has tried what they could tell it (docs/learned.md has the figures).
 Complexity: one encoding, O(ops + edges), and ``1 + DRAWS`` decodes.
 """
 
