@@ -42,7 +42,8 @@ class GnnPlacer(Placer):
         network = episodes.network(policy)
         device = space.spread(episodes.greedy(network))
         seconds, order = space.sequence(device)
-        found = Found(device, order, f"{episodes.name}, {network.limit} devices, one decode")
+        number = f"up to {network.limit} of {space.problem.num_devices} devices"
+        found = Found(device, order, f"{episodes.name}, {number}, one decode")
         if deadline <= NO_BUDGET:
             return found
         return _drawn(episodes, network, found, seconds, rng, deadline)
