@@ -64,7 +64,6 @@ KEPT = 4_000  # problems that stay as the network walks them
 LABELS = "labels"  # of a checkpoint
 HEAT = 0.03  # difference of log seconds that makes a number of devices less wanted by a factor of e
 COUNT = 0.3  # weight of the loss of the number of devices
-ADDED = ("priority", "count")  # parameters that a network to start from may lack
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +142,7 @@ class Reinforce(Learner):
         check_least(temperature=(temperature, 0.01))
         network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
         if start is not None:
-            begin_with(network, read_gnn, start, CHECKPOINT, SIZES, ADDED)
+            begin_with(network, read_gnn, start, CHECKPOINT, SIZES, added="priority")
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
         self.shared, self.moves = shared, moves
