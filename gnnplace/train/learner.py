@@ -177,7 +177,7 @@ def begin_with(
     folder: str,
     shipped: Path,
     sizes: str,
-    added: tuple[str, ...] = (),
+    added: str = "",
 ) -> None:
     """Gives a network the parameters of the one saved in ``folder``, or of the shipped one.
 
@@ -187,7 +187,7 @@ def begin_with(
         folder: of the saved one, or ``SHIPPED``.
         shipped: the folder of the shipped one.
         sizes: the arguments that say sizes, for the error.
-        added: beginnings of the names of parameters that the saved one may lack.
+        added: what names of parameters begin with that the saved one may lack.
 
     Raises:
         FormatError: a file is missing or malformed.
@@ -196,7 +196,7 @@ def begin_with(
     try:
         path = shipped if folder == SHIPPED else folder
         own = {name: p for name, p in network.state_dict().items() if name.startswith(added)}
-        network.load_state_dict((own) | read(path).state_dict())
+        network.load_state_dict((own if added else {}) | read(path).state_dict())
     except RuntimeError:
         raise MismatchError(
             f"model.start {folder}: other sizes than {sizes}; give those in its config.json"

@@ -78,6 +78,13 @@ def test_other_commands_log_their_figure(tmp_path, command):
     assert 0.5 < float(row["val/ratio" if command == "validate" else "test/ratio"]) < 5
 
 
+def test_the_network_at_the_end_is_saved_beside_the_best(tmp_path):
+    run("fit", tmp_path, "--trainer.max_epochs=1", f"--model.export={tmp_path / 'policy'}")
+    last = read_gnn(tmp_path / "policy-last").state_dict()
+    state = torch.load(next(tmp_path.rglob("last.ckpt")), weights_only=True)["state_dict"]
+    assert all(torch.equal(last[name], state[f"average.{name}"]) for name in last)
+
+
 def test_only_learning_exports_the_policy(tmp_path):
     run("validate", tmp_path, f"--model.export={tmp_path / 'policy'}")
     assert not (tmp_path / "policy").exists()
