@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from gnn_validation import captured, drawn, logs
-from paired import Line
+from paired import Line, known
 
 from gnnplace.bench.rows import provenance
 from gnnplace.data.captured import VALIDATION
@@ -35,11 +35,11 @@ from gnnplace.train import reinforce
 from gnnplace.train.reinforce import Reinforce
 
 STEPS = 1_200
-WHOLE, ALL_DEVICES, NO_MESSAGES = "all parts", "the number of devices", "rounds of messages"
+ALL_DEVICES = "the number of devices"
 WITHOUT: dict[str, dict[str, Any]] = {
-    WHOLE: {},
+    "all parts": {},
     ALL_DEVICES: {},
-    NO_MESSAGES: {"layers": 0},
+    "rounds of messages": {"layers": 0},
     "moves of labels": {"moves": 0},
     "draws by cluster": {"shared": 0},
     "the greedy decode's advantage": {"greedy": 0.0},
@@ -74,13 +74,12 @@ def run(path: Path, seeds: list[int]) -> None:
     torch.set_num_threads(1)
     problems = captured(VALIDATION) | drawn()
     best = logs(make_placer("portfolio"), problems)
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {(line["without"], line["seed"]) for line in lines}
+    done = {(line["without"], line["seed"]) for line in known(path)}
     for seed in seeds:
         for name in WITHOUT:
             if (name, seed) in done:
                 continue
-            with always_all_devices() if name == ALL_DEVICES else patch.dict({}):
+            with always_all_devices() if name == ALL_DEVICES else nullcontext():
                 found = logs(GnnPlacer(network(name, seed)), problems)
             over = {key: [float(x) for x in found[key] - best[key]] for key in problems}
             line = {"without": name, "seed": seed, "steps": STEPS, "batch": BATCH, "over": over}
@@ -116,7 +115,7 @@ def main() -> None:
     if args.command == "run":
         run(args.file, [int(seed) for seed in args.seeds.split(",")])
     else:
-        table([json.loads(line) for line in args.file.read_text().splitlines()])
+        table(known(args.file))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from paired import Line, interval, shuffled
+from paired import Line, interval, known, shuffled
 
 from gnnplace import api
 from gnnplace.bench.rows import provenance
@@ -128,11 +128,6 @@ def run(arguments: argparse.Namespace) -> None:
                 line |= provenance()
                 with open(arguments.file, "a") as file:
                     file.write(json.dumps(line) + "\n")
-
-
-def known(path: Path) -> list[Line]:
-    """Lines of a file, none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def table(lines: list[Line], reference: str) -> None:

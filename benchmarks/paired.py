@@ -1,7 +1,8 @@
-"""What benchmarks of learned parts share: intervals of paired differences, a shuffled network."""
+"""What benchmarks of learned parts share: kept lines, paired intervals, a shuffled network."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_gnn
 
 DRAWS = 2000  # of the bootstrap
 Line = dict[str, Any]
+
+
+def known(path: Path) -> list[Line]:
+    """Lines of a file, none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def interval(pairs: list[tuple[Line, Line]], seconds: Callable[[Line], Any]) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from paired import interval
+from paired import interval, known
 
 from gnnplace import api
 from gnnplace.bench.suite import read_suite
@@ -71,11 +71,6 @@ def run(arguments: argparse.Namespace) -> None:
                     line |= {"commit": commit.stdout.strip(), **result}
                     with open(arguments.file, "a") as file:
                         file.write(json.dumps(line) + "\n")
-
-
-def known(path: Path) -> list[dict[str, Any]]:
-    """Lines of a file, none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def covers(line: dict[str, Any], marks: list[float]) -> bool:

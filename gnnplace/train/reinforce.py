@@ -298,16 +298,21 @@ class Reinforce(Learner):
         return sample.space.score(*repair(sample.space, device, order))
 
 
+def finite_logs(seconds: FloatArray) -> FloatArray:
+    """Logs of seconds, where nothing and infinity have one too."""
+    return np.asarray(np.log(np.clip(seconds, 1e-300, 1e300)))
+
+
 def advantages(seconds: FloatArray) -> FloatArray:
     """How far the log of each is below the mean of the others', in standard deviations. [K]"""
-    logs = np.log(np.clip(seconds, 1e-300, 1e300))
+    logs = finite_logs(seconds)
     below = (logs.sum() - logs) / (len(logs) - 1) - logs
     return np.asarray(np.clip(below / max(float(logs.std()), 1e-6), -MOST, MOST))
 
 
 def wanted(seconds: FloatArray) -> FloatArray:
     """How likely each number of devices should be, by the seconds under it. [limits]"""
-    logs = np.log(np.clip(seconds, 1e-300, 1e300))
+    logs = finite_logs(seconds)
     likely = np.exp((logs.min() - logs) / HEAT)
     return np.asarray(likely / likely.sum(), np.float64)
 
@@ -319,7 +324,7 @@ def regret(greedy: float, label: float) -> float:
 
 def gain_over(one: float, seconds: FloatArray) -> float:
     """How far the log of one is below the mean of others', in their standard deviations."""
-    logs = np.log(np.clip(seconds, 1e-300, 1e300))
+    logs = finite_logs(seconds)
     below = (float(logs.mean()) - np.log(max(one, 1e-300))) / max(float(logs.std()), 1e-6)
     return float(np.clip(below, -MOST, MOST))
 

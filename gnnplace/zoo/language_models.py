@@ -25,17 +25,26 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "identity": lambda x: x,
     "sigmoid": torch.sigmoid,
 }
-CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
+CELLS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class LanguageModel(nn.Module):
-    """Embedding, recurrent layers, head. [batch, length] -> [batch, length, vocabulary]."""
+    """Embedding, recurrent layers, head. [batch, length] -> [batch, length, classes].
 
-    def __init__(self, recurrent: nn.Module, vocabulary: int, width: int) -> None:
+    Args:
+        recurrent: the recurrent layers.
+        vocabulary: words.
+        width: the width of the embedding and of what the layers give.
+        classes: of a word; by default the words.
+    """
+
+    def __init__(
+        self, recurrent: nn.Module, vocabulary: int, width: int, classes: int | None = None
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.recurrent = recurrent
-        self.head = nn.Linear(width, vocabulary)
+        self.head = nn.Linear(width, classes or vocabulary)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """Return the scores of every next word."""
@@ -89,9 +98,23 @@ def sampled_nodes(architecture: int, nodes: int) -> list[tuple[int, str]]:
     return [(random.randrange(max(1, i)), random.choice(list(ACTIVATIONS))) for i in range(nodes)]
 
 
-def _workload(name: str, model: nn.Module, batch: int, length: int, vocabulary: int) -> Workload:
-    random = generator(0)
-    words, targets = (torch.randint(vocabulary, (batch, length), generator=random) for _ in "ab")
+def _cell(name: str, cell: str) -> type[nn.LSTM] | type[nn.GRU]:
+    """The recurrent layers of that name, or an error of the workload ``name``."""
+    if cell not in CELLS:
+        raise InputError(f"{name}: cell {cell!r}: unknown; there are {', '.join(CELLS)}")
+    return CELLS[cell]
+
+
+def _workload(
+    name: str,
+    model: nn.Module,
+    batch: int,
+    length: int,
+    vocabulary: int,
+    classes: int | None = None,
+) -> Workload:
+    random, sizes = generator(0), (vocabulary, classes or vocabulary)
+    words, targets = (torch.randint(size, (batch, length), generator=random) for size in sizes)
     return Workload(name, model, (words, targets), word_loss)
 
 
@@ -116,9 +139,7 @@ def rnn_lm(
     Raises:
         InputError: another cell.
     """
-    if cell not in CELLS:
-        raise InputError(f"rnn_lm: cell {cell!r}: unknown; there are {', '.join(CELLS)}")
-    recurrent = CELLS[cell](width, width, layers, batch_first=True)
+    recurrent = _cell("rnn_lm", cell)(width, width, layers, batch_first=True)
     model = LanguageModel(recurrent, vocabulary, width)
     return _workload("rnn_lm", model, batch, length, vocabulary)
 
@@ -146,16 +167,10 @@ def tagger(
     Raises:
         InputError: another cell.
     """
-    if cell not in CELLS:
-        raise InputError(f"tagger: cell {cell!r}: unknown; there are {', '.join(CELLS)}")
-    options = {"batch_first": True, "bidirectional": True}
-    recurrent = CELLS[cell](width, width // 2, layers, **options)
-    model = LanguageModel(recurrent, vocabulary, width)
-    model.head = nn.Linear(width, tags)
-    random = generator(0)
-    words = torch.randint(vocabulary, (batch, length), generator=random)
-    targets = torch.randint(tags, (batch, length), generator=random)
-    return Workload("tagger", model, (words, targets), word_loss)
+    make = _cell("tagger", cell)
+    recurrent = make(width, width // 2, layers, batch_first=True, bidirectional=True)
+    model = LanguageModel(recurrent, vocabulary, width, tags)
+    return _workload("tagger", model, batch, length, vocabulary, tags)
 
 
 def searched_rnn(

@@ -49,8 +49,8 @@ class DeviceCount(nn.Module):
 
     def choice(self, states: Tensor, num_devices: int) -> int:
         """The number of devices of the greatest score, the greater one of equals."""
-        scores = self(states, num_devices).flip(0)
-        return device_limits(num_devices)[len(scores) - 1 - int(scores.argmax())]
+        scores = self(states, num_devices).tolist()
+        return max(zip(scores, device_limits(num_devices), strict=True))[1]
 
 
 def limit_features(num_devices: int) -> Tensor:
