@@ -292,9 +292,9 @@ def add_links(parser: ArgumentParser) -> None:
 
 
 ZOO = (
-    *("bert", "densenet", "gnmt", "gpt2", "inception", "mlp", "moe", "nasnet", "recommender"),
-    *("resnet50", "rnn_lm", "searched_cnn", "searched_rnn", "seq2seq", "small_resnet"),
-    *("tagger", "two_tower", "unet", "vit", "wired"),
+    *("bert", "densenet", "fractal", "gnmt", "gpt2", "highway", "inception", "mlp", "moe"),
+    *("nasnet", "recommender", "resnet50", "rnn_lm", "searched_cnn", "searched_rnn", "seq2seq"),
+    *("small_resnet", "speech", "tagger", "tree_lstm", "two_tower", "unet", "vit", "wired"),
 )
 """Names of the zoo, for the help: to ask the zoo itself would import torch."""
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gnnplace.data.captured_models import MODELS, CapturedModel
+from gnnplace.data.varied_sizes import COUNTS, varied_sizes
 from gnnplace.errors import InputError
 
 EACH = 32  # graphs of a sampled family
@@ -166,35 +167,12 @@ def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
 
 def _varied() -> tuple[CapturedModel, ...]:
     """Graphs of families with branches; the sizes of each are drawn from its name, none twice."""
-    counts = {"wired": 20, "rnn_lm": 14, "tagger": 14, "two_tower": 6, "densenet": 5, "unet": 5}
     found: dict[str, CapturedModel] = {}
-    for family, count in counts.items():
+    for family, count in COUNTS.items():
         for name in (f"varied-{family}-{i:02}" for i in range(count)):
-            spec = f"{family}?{_varied_sizes(family, name)}"
+            spec = f"{family}?{varied_sizes(family, name)}"
             found.setdefault(spec, CapturedModel(name, family, spec, "sgd"))
     return tuple(found.values())
-
-
-def _varied_sizes(family: str, name: str) -> str:
-    draw = random.Random(name)
-    sizes: dict[str, object] = {"batch": draw.choice((16, 32, 64, 128))}
-    if family == "wired":
-        sizes |= {"nodes": draw.randint(6, 24), "stages": draw.randint(2, 3)}
-        sizes |= {"width": draw.choice((16, 32, 64)), "architecture": draw.randrange(1000)}
-    elif family in ("rnn_lm", "tagger"):
-        layers = draw.randint(1, 4)
-        sizes |= {"layers": layers, "length": draw.randint(3, 32 // layers)}
-        sizes |= {"width": draw.choice((256, 512, 1024)), "cell": draw.choice(("lstm", "gru"))}
-        sizes |= {"vocabulary": draw.choice((2000, 8000, 32000))}
-    elif family == "two_tower":
-        sizes |= {"batch": draw.choice((512, 2048)), "hidden": draw.choice((512, 1024))}
-        sizes |= {"width": draw.choice((64, 256)), "depth": draw.randint(3, 10)}
-    elif family == "densenet":
-        sizes |= {"layers": draw.choice((22, 40)), "growth": draw.choice((12, 24, 32))}
-        sizes |= {"size": draw.choice((32, 64))}
-    else:
-        sizes |= {"size": 64, "width": draw.choice((16, 32, 64)), "depth": draw.randint(3, 5)}
-    return "&".join(f"{key}={value}" for key, value in sizes.items())
 
 
 def _sizes(family: str, number: int) -> str:
@@ -241,7 +219,7 @@ RECIPES: Mapping[str, Recipe] = {
         Recipe(
             "varied",
             "Families with branches, sizes drawn at random: what the network of `gnn` learns from.",
-            "Taggers and language models are unrolled over few words; plain SGD alone.",
+            "Recurrent models are unrolled over few words; plain SGD alone.",
             _varied(),
         ),
         Recipe(

@@ -105,7 +105,7 @@ def _cell(name: str, cell: str) -> type[nn.LSTM] | type[nn.GRU]:
     return CELLS[cell]
 
 
-def _workload(
+def word_workload(
     name: str,
     model: nn.Module,
     batch: int,
@@ -113,6 +113,7 @@ def _workload(
     vocabulary: int,
     classes: int | None = None,
 ) -> Workload:
+    """A model of [batch, length] words with a loss on the class of each (by default the next)."""
     random, sizes = generator(0), (vocabulary, classes or vocabulary)
     words, targets = (torch.randint(size, (batch, length), generator=random) for size in sizes)
     return Workload(name, model, (words, targets), word_loss)
@@ -141,7 +142,7 @@ def rnn_lm(
     """
     recurrent = _cell("rnn_lm", cell)(width, width, layers, batch_first=True)
     model = LanguageModel(recurrent, vocabulary, width)
-    return _workload("rnn_lm", model, batch, length, vocabulary)
+    return word_workload("rnn_lm", model, batch, length, vocabulary)
 
 
 def tagger(
@@ -170,7 +171,7 @@ def tagger(
     make = _cell("tagger", cell)
     recurrent = make(width, width // 2, layers, batch_first=True, bidirectional=True)
     model = LanguageModel(recurrent, vocabulary, width, tags)
-    return _workload("tagger", model, batch, length, vocabulary, tags)
+    return word_workload("tagger", model, batch, length, vocabulary, tags)
 
 
 def searched_rnn(
@@ -193,4 +194,4 @@ def searched_rnn(
     """
     cell = SearchedCell(width, sampled_nodes(architecture, nodes))
     model = LanguageModel(cell, vocabulary, width)
-    return _workload("searched_rnn", model, batch, length, vocabulary)
+    return word_workload("searched_rnn", model, batch, length, vocabulary)

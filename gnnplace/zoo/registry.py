@@ -11,7 +11,9 @@ import torch
 from gnnplace.errors import InputError
 from gnnplace.zoo.cells import nasnet, searched_cnn
 from gnnplace.zoo.densenet import densenet
+from gnnplace.zoo.fractal import fractal
 from gnnplace.zoo.gnmt import gnmt
+from gnnplace.zoo.highway import highway
 from gnnplace.zoo.inception import inception
 from gnnplace.zoo.language_models import rnn_lm, searched_rnn, tagger
 from gnnplace.zoo.mixture import moe
@@ -19,7 +21,9 @@ from gnnplace.zoo.mlp import mlp
 from gnnplace.zoo.recommender import recommender
 from gnnplace.zoo.resnet import resnet50, small_resnet
 from gnnplace.zoo.seq2seq import seq2seq
+from gnnplace.zoo.speech import speech
 from gnnplace.zoo.transformers import bert, gpt2, vit
+from gnnplace.zoo.tree_lstm import tree_lstm
 from gnnplace.zoo.two_tower import two_tower
 from gnnplace.zoo.unet import unet
 from gnnplace.zoo.wired import wired
@@ -28,8 +32,10 @@ from gnnplace.zoo.workload import Workload
 WORKLOADS: Mapping[str, Callable[..., Workload]] = {
     "bert": bert,
     "densenet": densenet,
+    "fractal": fractal,
     "gnmt": gnmt,
     "gpt2": gpt2,
+    "highway": highway,
     "inception": inception,
     "mlp": mlp,
     "moe": moe,
@@ -41,7 +47,9 @@ WORKLOADS: Mapping[str, Callable[..., Workload]] = {
     "searched_rnn": searched_rnn,
     "seq2seq": seq2seq,
     "small_resnet": small_resnet,
+    "speech": speech,
     "tagger": tagger,
+    "tree_lstm": tree_lstm,
     "two_tower": two_tower,
     "unet": unet,
     "vit": vit,

@@ -41,11 +41,15 @@ SIZES: dict[str, dict[str, int]] = {
     "searched_rnn": {"batch": 2, "length": 2, "vocabulary": 50, "width": 16},
     "tagger": {"batch": 2, "length": 2, "vocabulary": 50, "width": 16},
     "wired": {"batch": 2, "size": 16, "nodes": 6, "stages": 2, "width": 4},
+    "fractal": {"batch": 2, "size": 16, "columns": 2, "stages": 2, "width": 4},
+    "highway": {"batch": 2, "length": 2, "vocabulary": 50, "width": 16, "depth": 2},
+    "speech": {"batch": 2, "frames": 4, "letters": 2, "width": 16},
+    "tree_lstm": {"batch": 2, "length": 4, "vocabulary": 50, "width": 16},
     "unet": {"batch": 2, "size": 16, "width": 4, "depth": 2},
     "vit": {"batch": 2, "size": 32, "layers": 2, "width": 64, "heads": 2},
 }
 # Decomposed into time steps, where eager runs one fused kernel: equal up to rounding.
-ROUNDED = {"gnmt", "rnn_lm", "seq2seq", "tagger"}
+ROUNDED = {"gnmt", "rnn_lm", "seq2seq", "speech", "tagger"}
 
 
 def agree(ours: torch.Tensor, theirs: torch.Tensor, rounded: bool) -> bool:

@@ -1,0 +1,71 @@
+"""FractalNet (Larsson et al., ICLR 2017, arXiv 1605.07648): blocks whose paths double in depth.
+
+A block of C columns is f_C(x), with f_1(x) = layer(x) and f_{c+1}(x) = mean(f_c(f_c(x)), layer(x)),
+where a layer is convolution, batch norm, ReLU; so its longest path has 2^(C-1) layers, its shortest
+one. Paths that end at the same depth are joined at once by their mean, as in the paper. Stages end
+by pooling. Without drop-path and dropout.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from gnnplace.zoo.workload import Workload, classified_images
+
+
+def layer(inputs: int, outputs: int) -> nn.Module:
+    """Convolution, batch norm, ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
+    )
+
+
+class Block(nn.Module):
+    """A fractal block. [batch, inputs, size, size] -> [batch, outputs, size, size]."""
+
+    def __init__(self, columns: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.short = layer(inputs, outputs)
+        self.long = nn.ModuleList()
+        if columns > 1:
+            self.long.append(Block(columns - 1, inputs, outputs))
+            self.long.append(Block(columns - 1, outputs, outputs))
+
+    def paths(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """What each column gives, not yet joined."""
+        if not self.long:
+            return [self.short(x)]
+        first, second = self.long
+        return [self.short(x), *second.paths(first(x))]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean of all columns."""
+        paths = self.paths(x)
+        return paths[0] if len(paths) == 1 else torch.stack(paths).mean(0)
+
+
+def fractal(
+    batch: int = 8,
+    size: int = 32,
+    columns: int = 3,
+    stages: int = 3,
+    width: int = 16,
+    classes: int = 10,
+) -> Workload:
+    """FractalNet with a classification loss.
+
+    Args:
+        batch: Images in a step.
+        size: Height and width of an image; halved by each stage.
+        columns: Columns of a block; its longest path has two to the power of one less layers.
+        stages: The number of blocks.
+        width: Channels of the first stage; doubled by each.
+        classes: The number of classes of the classifier.
+    """
+    made: list[nn.Module] = []
+    for i in range(stages):
+        made += [Block(columns, width << (i - 1) if i else 3, width << i), nn.MaxPool2d(2)]
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = nn.Sequential(*made, head, nn.Linear(width << (stages - 1), classes))
+    return classified_images("fractal", model, batch, size, classes)
