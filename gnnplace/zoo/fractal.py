@@ -27,17 +27,14 @@ class Block(nn.Module):
     def __init__(self, columns: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.short = layer(inputs, outputs)
-        self.long = nn.ModuleList()
-        if columns > 1:
-            self.long.append(Block(columns - 1, inputs, outputs))
-            self.long.append(Block(columns - 1, outputs, outputs))
+        self.first = Block(columns - 1, inputs, outputs) if columns > 1 else None
+        self.second = Block(columns - 1, outputs, outputs) if columns > 1 else None
 
     def paths(self, x: torch.Tensor) -> list[torch.Tensor]:
         """What each column gives, not yet joined."""
-        if not self.long:
+        if self.first is None or self.second is None:
             return [self.short(x)]
-        first, second = self.long
-        return [self.short(x), *second.paths(first(x))]
+        return [self.short(x), *self.second.paths(self.first(x))]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The mean of all columns."""

@@ -9,10 +9,10 @@ from gnnplace.zoo.fractal import Block
 def test_a_block_is_what_the_rule_says():
     torch.manual_seed(0)
     block, x = Block(3, 4, 8).eval(), torch.randn(2, 4, 6, 6)
-    first, second = block.long
+    first, second = block.first, block.second
     inner = first(x)
-    torch.testing.assert_close(inner, (first.short(x) + first.long[1](first.long[0](x))) / 2)
-    deepest = second.long[1](second.long[0](inner))
+    torch.testing.assert_close(inner, (first.short(x) + first.second(first.first(x))) / 2)
+    deepest = second.second(second.first(inner))
     expected = (block.short(x) + second.short(inner) + deepest) / 3
     torch.testing.assert_close(block(x), expected)
 
