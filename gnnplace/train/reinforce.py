@@ -198,18 +198,19 @@ class Reinforce(Learner):
         """Placements for a random number of devices, their costs, and how likely numbers should be.
 
         The placements are the greedy decode, draws, draws that clusters share, and the greedy
-        decodes for each number of devices.
+        decodes for each other number of devices.
         """
         limits = device_limits(sample.space.problem.num_devices)
         limit = limits[int(rng.integers(int(episodes.alike), len(limits)))]
         count = self._fewer(sample, self.samples, 2), rng, self._fewer(sample, self.shared)
         drawn = episodes.samples(network, *count, self.temperature, limit)
-        greedy = np.stack([episodes.greedy(network, each) for each in limits])
-        drawn = drawn._replace(unit_device=np.concatenate([drawn.unit_device, greedy]))
+        others = [episodes.greedy(network, each) for each in limits if each != limit]
+        drawn = drawn._replace(unit_device=np.concatenate([drawn.unit_device, np.stack(others)]))
         seconds = self.seconds(episodes, drawn.unit_device)
         self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
         cost = seconds * [unevenness(episodes, one, limit) for one in drawn.unit_device]
-        return drawn, cost, wanted(seconds[-len(limits) :])
+        by_limit = np.insert(seconds[-len(others) :], limits.index(limit), seconds[0])
+        return drawn, cost, wanted(by_limit)
 
     def _fewer(self, sample: Sample, count: int, least: int = 0) -> int:
         """Fewer of ``count`` where the problem is large."""

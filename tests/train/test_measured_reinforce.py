@@ -40,7 +40,7 @@ def true_seconds(objective, placement):
 def test_every_draw_is_measured_and_the_best_is_kept(tmp_path):
     objective = MadeUp()
     made = fit(tmp_path, objective)
-    assert len(objective.asked) == 2 * 3 * (5 + len(device_limits(objective.problem.num_devices)))
+    assert len(objective.asked) == 2 * 3 * (4 + len(device_limits(objective.problem.num_devices)))
     best = min(true_seconds(objective, placement) for placement in objective.asked)
     kept = read_placement(tmp_path / "placement.json", objective.problem)
     assert true_seconds(objective, kept) == best == made.found[0]
