@@ -25,9 +25,14 @@ from paired import Line, known
 
 from gnnplace.bench.rows import provenance
 from gnnplace.data.captured import VALIDATION
+from gnnplace.policy.decode.kernels import NUM_DYNAMIC
+from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn import device_count
+from gnnplace.policy.gnn.clusters import Clusters
 from gnnplace.policy.gnn.device_count import DeviceCount
-from gnnplace.policy.gnn.network import GnnPolicy
+from gnnplace.policy.gnn.features import CLUSTER, STATIC
+from gnnplace.policy.gnn.held import NUM_CANDIDATE
+from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.roster import make_placer
 from gnnplace.studies.orders.networks import BATCH, SMALL, fitted, training_data
@@ -36,10 +41,18 @@ from gnnplace.train.reinforce import Reinforce
 
 STEPS = 1_200
 ALL_DEVICES = "the number of devices"
+BY_HAND = "features of the graph"
+NEITHER = "features of the graph and messages"
+MADE_BY_HAND = (  # of an op, from the whole graph
+    *("level from the sources", "level from the sinks", "downward rank", "upward rank"),
+    *("slack", "work before", "place"),
+)
 WITHOUT: dict[str, dict[str, Any]] = {
     "all parts": {},
     ALL_DEVICES: {},
     "rounds of messages": {"layers": 0},
+    BY_HAND: {},
+    NEITHER: {"layers": 0},
     "moves of labels": {"moves": 0},
     "draws by cluster": {"shared": 0},
     "the greedy decode's advantage": {"greedy": 0.0},
@@ -62,24 +75,56 @@ def always_all_devices() -> Iterator[None]:
         yield
 
 
+def inputs_without(graph: WalkGraph, found: Clusters) -> Inputs:
+    """What the encoder takes, but for what takes the whole graph to compute."""
+    inputs = tensors_of(graph, found)
+    inputs.nodes[:, [STATIC.index(name) for name in (*MADE_BY_HAND, *CLUSTER)]] = 0.0
+    alone = torch.arange(len(inputs.nodes)).expand(inputs.clusters.shape)
+    return inputs._replace(clusters=alone)
+
+
+@contextmanager
+def nothing_by_hand() -> Iterator[None]:
+    """Neither clusters nor ranks nor places are inputs; labels and the order of the walk stay."""
+    with patch("gnnplace.policy.gnn.rollouts.tensors_of", inputs_without):
+        yield
+
+
+def without_clusters(module: Reinforce) -> None:
+    """Has the decoder see nothing of what devices hold of clusters."""
+    for policy in (module.policy, module.average):
+        policy.decoder.first.data[NUM_DYNAMIC:] = 0.0
+    seen = (torch.arange(NUM_CANDIDATE) < NUM_DYNAMIC)[:, None]
+    module.policy.decoder.first.register_hook(lambda gradient: gradient * seen)
+
+
+PATCHES = {
+    ALL_DEVICES: always_all_devices,
+    BY_HAND: nothing_by_hand,
+    NEITHER: nothing_by_hand,
+}
+
+
 def network(name: str, seed: int) -> GnnPolicy:
     """What a training without a part makes."""
     torch.manual_seed(seed)
     module = Reinforce(steps=STEPS, **SMALL | WITHOUT[name])
+    if PATCHES.get(name) is nothing_by_hand:
+        without_clusters(module)
     return fitted(module, training_data(seed), STEPS, seed)
 
 
-def run(path: Path, seeds: list[int]) -> None:
+def run(path: Path, seeds: list[int], parts: list[str]) -> None:
     """Adds a line for each part and seed that the file lacks."""
     torch.set_num_threads(1)
     problems = captured(VALIDATION) | drawn()
     best = logs(make_placer("portfolio"), problems)
     done = {(line["without"], line["seed"]) for line in known(path)}
     for seed in seeds:
-        for name in WITHOUT:
+        for name in parts:
             if (name, seed) in done:
                 continue
-            with always_all_devices() if name == ALL_DEVICES else nullcontext():
+            with PATCHES.get(name, nullcontext)():
                 found = logs(GnnPlacer(network(name, seed)), problems)
             over = {key: [float(x) for x in found[key] - best[key]] for key in problems}
             line = {"without": name, "seed": seed, "steps": STEPS, "batch": BATCH, "over": over}
@@ -111,9 +156,10 @@ def main() -> None:
     parser.add_argument("command", choices=("run", "table"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--parts", default=",".join(WITHOUT), help="parts to leave out")
     args = parser.parse_args()
     if args.command == "run":
-        run(args.file, [int(seed) for seed in args.seeds.split(",")])
+        run(args.file, [int(seed) for seed in args.seeds.split(",")], args.parts.split(","))
     else:
         table(known(args.file))
 
