@@ -3,12 +3,13 @@
 Each row begins the same search from other starts, refined alike: ``aims`` from eight decodes of the
 policy, as small problems have them; ``more aims`` from twenty; ``noise`` from eight and eight more
 with noise on the scores; ``network`` from four and nine decodes of the graph network, as `learned`
-does; ``shuffled`` from four and nine of the network with its weights shuffled. Each run is one
-trajectory, so that what it has found by each mark is what that budget finds. ``best`` and ``best
-without`` are the default placer as it is and with a `learned` that asks no network, a run for each
-budget. Seconds are the processor's, encoding and all included. Runs are kept as lines of a file and
-are not repeated; the table says means of the logarithm of the ratio to a row, problem by problem,
-with 95 % bootstrap intervals over problems and the worst problem.
+does; ``shuffled`` from four and nine of the network with its weights shuffled; ``twin with
+messages`` and ``twin without`` from four and nine of two networks that were trained alike. Each run
+is one trajectory, so that what it has found by each mark is what that budget finds. ``best`` and
+``best without`` are the default placer as it is and with a `learned` that asks no network, a run
+for each budget. Seconds are the processor's, encoding and all included. Runs are kept as lines of a
+file and are not repeated; the table says means of the logarithm of the ratio to a row, problem by
+problem, with 95 % bootstrap intervals over problems and the worst problem.
 
     python benchmarks/network_starts.py run results.jsonl [--rows aims,network] [--seeds 0,1]
         [--marks 1,3] [--every 3] [--suite benchmarks/suites/large.yaml]
@@ -25,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from paired import Line, interval, known, shuffled
+from paired import MESSAGES, NO_MESSAGES, Line, interval, known, shuffled, twin
 
 from gnnplace import api
 from gnnplace.bench.rows import provenance
@@ -73,6 +74,7 @@ def starts() -> dict[str, Callable[[Rollouts], list[Decoded]]]:
         "noise": noisy,
         "shuffled": with_network(shuffled()),
         "network": with_network(load_gnn()),
+        **{name: with_network(twin(name)) for name in (MESSAGES, NO_MESSAGES)},
     }
 
 

@@ -1,4 +1,4 @@
-"""What benchmarks of learned parts share: kept lines, paired intervals, a shuffled network."""
+"""What benchmarks of learned parts share: kept lines, paired intervals, networks to compare."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import torch
 from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_gnn
 
 DRAWS = 2000  # of the bootstrap
+TWINS = Path(__file__).parents[1] / "trainers" / "gnn" / "twins"
+MESSAGES, NO_MESSAGES = "twin with messages", "twin without"
 Line = dict[str, Any]
 
 
@@ -40,6 +42,11 @@ def interval(pairs: list[tuple[Line, Line]], seconds: Callable[[Line], Any]) -> 
     drawn = [rng.choice(means, len(means)).mean() for _ in range(DRAWS)]
     low, high = np.percentile(drawn, [2.5, 97.5])
     return f"{means.mean():+.2f} % ({low:+.2f} to {high:+.2f}; worst {means.max():+.1f})"
+
+
+def twin(name: str) -> GnnPolicy:
+    """One of two networks trained alike, with three rounds of messages and with none."""
+    return read_gnn(TWINS / {MESSAGES: "messages", NO_MESSAGES: "none"}[name])
 
 
 def shuffled(folder: Path = CHECKPOINT) -> GnnPolicy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,7 +12,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from gnnplace.cluster.presets import preset
 from gnnplace.data import random_families
-from gnnplace.data.captured import TEST, TRAIN, VALIDATION, captured_problem, shipped_store
+from gnnplace.data.captured import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    CapturedStore,
+    captured_problem,
+    shipped_store,
+)
 from gnnplace.data.captured_graph import CapturedGraph
 from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.errors import GnnplaceError, InfeasibleError
@@ -96,16 +104,19 @@ class Draws:
             most_ops=max(random_families.MOST_OPS, self.large_ops[1] if large else 0),
         )
 
+    @cached_property
+    def _graphs(self) -> list[tuple[CapturedStore, str]]:
+        """The captured graphs of the part, by store and name; graphs are read once."""
+        stores = (shipped_store(), *map(find_dataset, self.datasets))
+        return [(store, name) for store in stores for name in store.part(self.part)]
+
     def _captured(self, index: int, large: bool, rng: np.random.Generator) -> Problem:
-        stores = [shipped_store(), *map(find_dataset, self.datasets)]
-        owner = [store for store in stores for _ in store.part(self.part)]
-        names = [name for store in stores for name in store.part(self.part)]
-        chosen = int(rng.choice(len(names)))
+        store, name = self._graphs[int(rng.choice(len(self._graphs)))]
         if self.presets and rng.random() < self.on_presets:
-            return self._on_preset(owner[chosen].graph(names[chosen]), large, rng)
+            return self._on_preset(store.graph(name), large, rng)
         return captured_problem(
-            owner[chosen],
-            names[chosen],
+            store,
+            name,
             self.seed + index,
             groups=None if large else self.groups,
             devices=self.devices,

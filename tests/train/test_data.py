@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from gnnplace.data import captured
 from gnnplace.data.captured import shipped_store
+from gnnplace.data.captured_graph import read_captured
 from gnnplace.data.random_families import TEST, random_problem
 from gnnplace.problem import problem_to_data
 from gnnplace.train.data import ProblemDataModule
@@ -38,6 +40,18 @@ def test_a_share_is_drawn_from_captured_graphs_of_the_own_part():
         assert abs(len(real) / 40 - share) < 0.25
         assert set(real) <= set(store.part(part))
     assert len(set(names(module.train, 40))) > 8
+
+
+def test_graphs_of_a_dataset_are_read_once(monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        captured, "read_captured", lambda path: read.append(path) or read_captured(path)
+    )
+    module = ProblemDataModule(captured=1.0, datasets=("networks",), **SMALL)
+    names(module.train, 3)
+    names(module.train, 3)
+    assert read
+    assert len(set(read)) == len(read)
 
 
 def test_large_problems_are_large_and_the_same_each_time():
