@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, Dataset
 from gnnplace.cluster.presets import preset
 from gnnplace.data import random_families
 from gnnplace.data.captured import (
+    AMPLE,
     TEST,
+    TIGHT_MEMORY,
     TRAIN,
     VALIDATION,
     CapturedStore,
@@ -69,6 +71,7 @@ class Draws:
         datasets: datasets beside the store that captured graphs are drawn from.
         presets: names of clusters; empty for drawn clusters alone.
         on_presets: share of captured problems that are on one of ``presets``.
+        tight: share of those on presets whose devices have tight memory.
         groups: least and most groups of a captured graph.
     """
 
@@ -86,6 +89,7 @@ class Draws:
     datasets: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
     on_presets: float = 0.0
+    tight: float = 0.0
     groups: tuple[int, int] = GROUPS
 
     def problem(self, index: int) -> Problem:
@@ -130,7 +134,8 @@ class Draws:
         cluster = preset(self.presets[int(rng.integers(len(self.presets)))])
         count = self.microbatches[int(rng.integers(len(self.microbatches)))]
         groups = None if large else int(np.exp(rng.uniform(*np.log(self.groups))))
-        return dataset_problem(graph, cluster, microbatches=count, groups=groups)
+        memory = TIGHT_MEMORY if rng.random() < self.tight else AMPLE
+        return dataset_problem(graph, cluster, microbatches=count, groups=groups, memory=memory)
 
 
 class Problems(Dataset[Sample]):
@@ -193,6 +198,7 @@ class ProblemDataModule(LightningDataModule):
         datasets: datasets beside the store that captured graphs are drawn from, likewise.
         presets: names of clusters for captured graphs, beside drawn clusters.
         on_presets: share of captured problems that are on one of ``presets``.
+        tight: share of those on presets whose devices have tight memory.
         groups: least and most groups of a captured graph.
         pool: number of training problems that are met over and over; None: each is met once.
         batch_size: problems a step.
@@ -218,6 +224,7 @@ class ProblemDataModule(LightningDataModule):
         datasets: tuple[str, ...] = (),
         presets: tuple[str, ...] = (),
         on_presets: float = 0.0,
+        tight: float = 0.0,
         groups: tuple[int, int] = GROUPS,
         pool: int | None = None,
         batch_size: int = 8,
@@ -231,7 +238,12 @@ class ProblemDataModule(LightningDataModule):
             families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large, large_ops
         )
         draws = replace(
-            draws, datasets=datasets, presets=presets, on_presets=on_presets, groups=groups
+            draws,
+            datasets=datasets,
+            presets=presets,
+            on_presets=on_presets,
+            tight=tight,
+            groups=groups,
         )
         validation = replace(
             draws,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from gnnplace.cluster.presets import preset
 from gnnplace.data import captured
 from gnnplace.data.captured import shipped_store
 from gnnplace.data.captured_graph import read_captured
@@ -52,6 +53,18 @@ def test_graphs_of_a_dataset_are_read_once(monkeypatch):
     names(module.train, 3)
     assert read
     assert len(set(read)) == len(read)
+
+
+def test_a_share_of_problems_on_presets_has_tight_memory():
+    presets = {"captured": 1.0, "presets": ("nvlink-v100-4",), "on_presets": 1.0}
+
+    def memories(tight):
+        draws = ProblemDataModule(tight=tight, **presets, **SMALL).train.draws
+        return [draws.problem(i).cluster.devices[0].memory for i in range(6)]
+
+    ample, tight = memories(0.0), memories(1.0)
+    assert set(ample) == {preset("nvlink-v100-4").devices[0].memory}
+    assert all(less < more for less, more in zip(tight, ample, strict=True))
 
 
 def test_large_problems_are_large_and_the_same_each_time():
