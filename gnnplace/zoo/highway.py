@@ -10,25 +10,17 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo.language_models import LanguageModel, word_workload
+from gnnplace.zoo.language_models import LanguageModel, Unrolled, word_workload
 from gnnplace.zoo.workload import Workload
 
 
-class Highway(nn.Module):
+class Highway(Unrolled):
     """Recurrent highway layers. [batch, length, width] -> the same, and the last state."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.word = nn.Linear(width, 2 * width)
         self.state = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(depth))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return all states, and the last one."""
-        state, states = torch.zeros_like(x[:, 0]), []
-        for now in x.unbind(1):
-            state = self.step(now, state)
-            states.append(state)
-        return torch.stack(states, 1), state
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """Return the next state. [batch, width]."""

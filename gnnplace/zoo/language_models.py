@@ -51,7 +51,23 @@ class LanguageModel(nn.Module):
         return self.head(self.recurrent(self.embedding(words))[0])
 
 
-class SearchedCell(nn.Module):
+class Unrolled(nn.Module):
+    """A cell that is unrolled over time. [batch, length, width] -> the same, and the last state."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return all states, and the last one."""
+        state, states = torch.zeros_like(x[:, 0]), []
+        for now in x.unbind(1):
+            state = self.step(now, state)
+            states.append(state)
+        return torch.stack(states, 1), state
+
+    def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """Return the next state. [batch, width]."""
+        raise NotImplementedError
+
+
+class SearchedCell(Unrolled):
     """A sampled cell unrolled over time. [batch, length, width] -> the same, and the last state.
 
     Args:
@@ -67,14 +83,6 @@ class SearchedCell(nn.Module):
         self.others = nn.ModuleList(nn.Linear(width, 2 * width) for _ in nodes[1:])
         taken = {source for source, _ in nodes[1:]}
         self.loose = [i for i in range(len(nodes)) if i not in taken]
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return all states, and the last one."""
-        state, states = torch.zeros_like(x[:, 0]), []
-        for now in x.unbind(1):
-            state = self.step(now, state)
-            states.append(state)
-        return torch.stack(states, 1), state
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """Return the next state. [batch, width]."""

@@ -28,9 +28,11 @@ def test_a_step_is_what_the_formula_says():
     assert torch.allclose(cell.step(x, state), (second + third) / 2)
 
 
-@pytest.mark.parametrize("name", ["rnn_lm", "searched_rnn"])
-def test_words_depend_on_earlier_words_alone(name):
-    work = zoo.build(name, batch=2, length=5)
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("rnn_lm", {}), ("searched_rnn", {}), ("highway", {"layers": 2})]
+)
+def test_words_depend_on_earlier_words_alone(name, sizes):
+    work = zoo.build(name, batch=2, length=5, **sizes)
     words = work.inputs[0].clone()
     before = work.model(words)
     words[:, 3] = (words[:, 3] + 1) % 1000
