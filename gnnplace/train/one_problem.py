@@ -1,14 +1,18 @@
-"""``OneProblem``: the same problem at every step, to fine-tune a network for it; or a few."""
+"""``OneProblem`` and ``ProblemFiles``: to fine-tune a network for one problem, or for a family."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from glob import glob, has_magic
+from pathlib import Path
 
+import numpy as np
 import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
+from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import Problem, read_problem
 from gnnplace.train.data import Sample, as_list, reference_seconds
@@ -32,12 +36,11 @@ class FewProblems(LightningDataModule):
         check_least(steps=(steps, 1), batch_size=(batch_size, 1))
         self.problems, self.steps, self.batch_size = list(problems), steps, batch_size
         self.samples: list[Sample] = []
+        self.held_out: list[Sample] = []  # validated on in place of the others
 
     def setup(self, stage: str) -> None:
         """Makes the samples."""
-        if not self.samples:
-            spaces = map(SearchSpace, self.problems)
-            self.samples = [Sample(space, index) for index, space in enumerate(spaces)]
+        self.samples = self.samples or _samples(self.problems)
 
     def train_dataloader(self) -> DataLoader[Sample]:
         """The problems in turn."""
@@ -45,22 +48,16 @@ class FewProblems(LightningDataModule):
         return self._loader([self.samples[i % len(self.samples)] for i in range(count)])
 
     def val_dataloader(self) -> DataLoader[Sample]:
-        """The problems, once."""
-        return self._loader(
-            [replace(s, reference=reference_seconds(s.space)) for s in self.samples]
-        )
+        """The problems that are validated on, once."""
+        return self._loader(self._referenced())
 
     def test_dataloader(self) -> DataLoader[Sample]:
-        """The problems, once."""
-        return self._loader(
-            [replace(s, reference=reference_seconds(s.space)) for s in self.samples]
-        )
+        """The problems that are validated on, once."""
+        return self._loader(self._referenced())
 
     def predict_dataloader(self) -> DataLoader[Sample]:
-        """The problems, once."""
-        return self._loader(
-            [replace(s, reference=reference_seconds(s.space)) for s in self.samples]
-        )
+        """The problems that are validated on, once."""
+        return self._loader(self._referenced())
 
     def transfer_batch_to_device(
         self, batch: list[Sample], device: torch.device, dataloader_idx: int
@@ -69,11 +66,16 @@ class FewProblems(LightningDataModule):
         return batch
 
     def _referenced(self) -> list[Sample]:
-        """The samples with what the heuristics take."""
-        return [replace(one, reference=reference_seconds(one.space)) for one in self.samples]
+        """What is validated on, with what the heuristics take."""
+        samples = self.held_out or self.samples
+        return [replace(one, reference=reference_seconds(one.space)) for one in samples]
 
     def _loader(self, samples: list[Sample]) -> DataLoader[Sample]:
         return DataLoader(samples, self.batch_size, collate_fn=as_list)  # type: ignore[arg-type]
+
+
+def _samples(problems: Sequence[Problem], first: int = 0) -> list[Sample]:
+    return [Sample(SearchSpace(one), index) for index, one in enumerate(problems, first)]
 
 
 class OneProblem(FewProblems):
@@ -100,3 +102,56 @@ class OneProblem(FewProblems):
         if not self.problems:
             self.problems = [read_problem(self.path)]
         super().setup(stage)
+
+
+class ProblemFiles(FewProblems):
+    """Problems of files to learn from, as those of one family, and others to validate on.
+
+    Args:
+        problems: paths of problem files, or patterns such as ``family/*.json``.
+        held_out: the same of problems to validate on; those that are learned from where there are
+            none.
+        steps: steps of an epoch.
+        batch_size: problems a step.
+
+    Raises:
+        InputError: no steps, none a step, or a pattern that no file has.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[str],
+        held_out: Sequence[str] = (),
+        steps: int = 40,
+        batch_size: int = 4,
+    ) -> None:
+        super().__init__([], steps, batch_size)
+        self.paths, self.held_out_paths = _matching(problems), _matching(held_out)
+        if not self.paths:
+            raise InputError(
+                "problems: none; name files, such as --data.problems='[family/*.json]'"
+            )
+
+    def setup(self, stage: str) -> None:
+        """Reads the problems; those to learn from are mixed, so that sizes come in no order.
+
+        Raises:
+            FormatError: naming the file, the key path and the fault.
+        """
+        if not self.problems:
+            self.problems = [read_problem(path) for path in self.paths]
+            np.random.default_rng(0).shuffle(self.problems)  # type: ignore[arg-type]
+            others = [read_problem(path) for path in self.held_out_paths]
+            self.held_out = _samples(others, len(self.problems))
+        super().setup(stage)
+
+
+def _matching(patterns: Sequence[str]) -> list[str]:
+    """Paths as they are, and the files of each pattern by name."""
+    found: list[str] = []
+    for pattern in patterns:
+        matching = sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]
+        if not matching:
+            raise InputError(f"problems {pattern!r}: no such file below {str(Path.cwd())!r}")
+        found += matching
+    return found

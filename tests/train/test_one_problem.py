@@ -8,7 +8,7 @@ from gnnplace.data.random_families import random_problem
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
-from gnnplace.train import OneProblem
+from gnnplace.train import OneProblem, ProblemFiles
 from gnnplace.train.cli import main
 from gnnplace.train.one_problem import FewProblems
 from tests.train.test_cli import last_checkpoint
@@ -39,6 +39,40 @@ def test_a_problem_is_read_from_its_file_when_it_is_needed(tmp_path):
         OneProblem("problem.json", steps=0)
 
 
+@pytest.fixture
+def family(tmp_path):
+    """A folder of four problem files and one with another name."""
+    for name in ("a1", "a2", "a3", "a4", "b1"):
+        write_json(tmp_path / f"{name}.json", problem_to_data(small(int(name[1]))))
+    return tmp_path
+
+
+def test_a_family_is_read_from_files_by_pattern_and_by_name(family):
+    given = [str(family / "a*.json"), str(family / "b1.json")]
+    data = ProblemFiles(given, steps=5, batch_size=1)
+    data.setup("fit")
+    drawn = [sample.space.problem for (sample,) in data.train_dataloader()]
+    names = [Path(path).stem for path in data.paths]
+    assert names == ["a1", "a2", "a3", "a4", "b1"]
+    assert len({id(problem) for problem in drawn}) == 5
+    assert len(list(data.val_dataloader())) == 5
+
+
+def test_what_is_held_out_is_validated_on_alone(family):
+    data = ProblemFiles([str(family / "a*.json")], [str(family / "b1.json")], batch_size=2)
+    data.setup("fit")
+    (validated,) = data.val_dataloader()
+    assert [problem_to_data(one.space.problem) for one in validated] == [problem_to_data(small(1))]
+    assert validated[0].index not in {one.index for one in data.samples}
+
+
+def test_a_pattern_without_a_file_and_no_problems_are_refused(family):
+    with pytest.raises(InputError, match=r"c\*.json.*no such file"):
+        ProblemFiles([str(family / "c*.json")])
+    with pytest.raises(InputError, match="problems: none"):
+        ProblemFiles([])
+
+
 def test_the_network_is_fine_tuned_for_it_from_the_command_line(tmp_path):
     write_json(tmp_path / "problem.json", problem_to_data(small()))
     recipe = Path(__file__).parents[2] / "trainers" / "gnn" / "finetune.yaml"
@@ -47,3 +81,12 @@ def test_the_network_is_fine_tuned_for_it_from_the_command_line(tmp_path):
     main(["fit", f"--config={recipe}", *given, f"--trainer.default_root_dir={tmp_path}"])
     assert last_checkpoint(tmp_path).exists()
     assert (tmp_path / "net" / "model.safetensors").exists()
+
+
+def test_the_network_is_trained_on_a_family_from_the_command_line(family):
+    recipe = Path(__file__).parents[2] / "trainers" / "gnn" / "family.yaml"
+    given = [f"--data.problems=[{family}/a*.json]", f"--data.held_out=[{family}/b1.json]"]
+    given += ["--data.steps=1", "--trainer.max_epochs=1", "--model.samples=4"]
+    given += [f"--model.export={family / 'net'}", f"--trainer.default_root_dir={family}"]
+    main(["fit", f"--config={recipe}", *given])
+    assert (family / "net-last" / "model.safetensors").exists()
