@@ -115,7 +115,7 @@ class ProblemFiles(FewProblems):
         batch_size: problems a step.
 
     Raises:
-        InputError: no steps, none a step, or a pattern that no file has.
+        InputError: no steps, or none a step.
     """
 
     def __init__(
@@ -126,32 +126,31 @@ class ProblemFiles(FewProblems):
         batch_size: int = 4,
     ) -> None:
         super().__init__([], steps, batch_size)
-        self.paths, self.held_out_paths = _matching(problems), _matching(held_out)
-        if not self.paths:
-            raise InputError(
-                "problems: none; name files, such as --data.problems='[family/*.json]'"
-            )
+        self.patterns, self.held_out_patterns = tuple(problems), tuple(held_out)
 
     def setup(self, stage: str) -> None:
         """Reads the problems; those to learn from are mixed, so that sizes come in no order.
 
         Raises:
+            InputError: no problems, or a pattern that no file has.
             FormatError: naming the file, the key path and the fault.
         """
+        if not self.patterns:
+            raise InputError("problems: none; name them: --data.problems='[family/*.json]'")
         if not self.problems:
-            self.problems = [read_problem(path) for path in self.paths]
+            self.problems = _read(self.patterns)
             np.random.default_rng(0).shuffle(self.problems)  # type: ignore[arg-type]
-            others = [read_problem(path) for path in self.held_out_paths]
+            others = _read(self.held_out_patterns)
             self.held_out = _samples(others, len(self.problems))
         super().setup(stage)
 
 
-def _matching(patterns: Sequence[str]) -> list[str]:
-    """Paths as they are, and the files of each pattern by name."""
-    found: list[str] = []
+def _read(patterns: Sequence[str]) -> list[Problem]:
+    """The problems of paths as they are, and of each pattern by name."""
+    found: list[Problem] = []
     for pattern in patterns:
-        matching = sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]
-        if not matching:
+        paths = sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]
+        if not paths:
             raise InputError(f"problems {pattern!r}: no such file below {str(Path.cwd())!r}")
-        found += matching
+        found += [read_problem(path) for path in paths]
     return found
