@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from paired import MESSAGES, NO_MESSAGES, shuffled, twin
+from paired import TWINS, shuffled, twin
 
 from gnnplace.bench.rows import append, now, provenance, read_rows
 from gnnplace.bench.statistics import Interval, geometric_interval
@@ -30,7 +30,6 @@ from gnnplace.policy.roster import make_placer
 FAMILIES = ("searched-cnn", "searched-rnn", "nmt")
 CLUSTERS, GROUPS = ("nvlink-v100-4", "pcie-v100-4"), (200, 0)  # 0: whole
 GNN, SHUFFLED = "gnn", "gnn, weights shuffled"
-TWINS = (MESSAGES, NO_MESSAGES)
 RIVALS = ("single", "round-robin", "min-cut", "expert", "etf", "heft", "portfolio", "learned")
 NAMES = (*RIVALS, SHUFFLED, *TWINS, GNN)
 FloatArray = NDArray[np.float64]

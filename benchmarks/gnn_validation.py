@@ -39,9 +39,13 @@ def captured(part: str, memory: str = AMPLE) -> Problems:
             spaces = result[f"{cluster}, {groups or 'whole'}, {copies}"] = []
             for store in (shipped_store(), find_dataset("networks")):
                 for name in list(store.part(part))[::step]:
-                    graph = store.graph(name)
-                    options = {"microbatches": copies, "memory": memory}
-                    made = dataset_problem(graph, preset(cluster), groups=groups or None, **options)
+                    made = dataset_problem(
+                        store.graph(name),
+                        preset(cluster),
+                        microbatches=copies,
+                        groups=groups or None,
+                        memory=memory,
+                    )
                     spaces.append(SearchSpace(made))
     return result
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from paired import MESSAGES, NO_MESSAGES, Line, interval, known, shuffled, twin
+from paired import TWINS, Line, interval, known, shuffled, twin
 
 from gnnplace import api
 from gnnplace.bench.rows import provenance
@@ -74,7 +74,7 @@ def starts() -> dict[str, Callable[[Rollouts], list[Decoded]]]:
         "noise": noisy,
         "shuffled": with_network(shuffled()),
         "network": with_network(load_gnn()),
-        **{name: with_network(twin(name)) for name in (MESSAGES, NO_MESSAGES)},
+        **{name: with_network(twin(name)) for name in TWINS},
     }
 
 

@@ -13,8 +13,7 @@ import torch
 from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_gnn
 
 DRAWS = 2000  # of the bootstrap
-TWINS = Path(__file__).parents[1] / "trainers" / "gnn" / "twins"
-MESSAGES, NO_MESSAGES = "twin with messages", "twin without"
+TWINS = {"twin with messages": "messages", "twin without": "none"}  # in trainers/gnn/twins
 Line = dict[str, Any]
 
 
@@ -46,7 +45,7 @@ def interval(pairs: list[tuple[Line, Line]], seconds: Callable[[Line], Any]) -> 
 
 def twin(name: str) -> GnnPolicy:
     """One of two networks trained alike, with three rounds of messages and with none."""
-    return read_gnn(TWINS / {MESSAGES: "messages", NO_MESSAGES: "none"}[name])
+    return read_gnn(Path(__file__).parents[1] / "trainers" / "gnn" / "twins" / TWINS[name])
 
 
 def shuffled(folder: Path = CHECKPOINT) -> GnnPolicy:
