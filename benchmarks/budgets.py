@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from gnnplace import api
-from gnnplace.cluster import preset
-from gnnplace.data.random_families import random_problem
 from gnnplace.errors import GnnplaceError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Problem, build_problem, read_problem, write_problem
+from gnnplace.problem.cluster import preset
+from gnnplace.train.data.random_families import random_problem
 
 PLACERS = (
     "single,contiguous,interleaved,expert,heft,heft-contention,etf,m-topo,min-cut,"

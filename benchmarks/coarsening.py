@@ -21,16 +21,17 @@ import time
 
 import numpy as np
 
-from gnnplace import api, profiling
+from gnnplace import api
 from gnnplace.bench.suite import dataset_problem
-from gnnplace.data.captured import shipped_store
+from gnnplace.costs import profiling
 from gnnplace.placers import Found, SearchSpace
 from gnnplace.placers.coarse_annealing import GROUPS, projected
+from gnnplace.placers.search.coarse_problem import coarse_problem
+from gnnplace.placers.search.narrow_problem import narrow_problem
 from gnnplace.policy.learned import LearnedPlacer
-from gnnplace.search.coarse_problem import coarse_problem
-from gnnplace.search.narrow_problem import narrow_problem
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.justification import justify
+from gnnplace.train.data.captured import shipped_store
 
 MODELS = "two_tower,inception,seq2seq,moe,gpt2,bert,vit,small_resnet"
 SIZES = (50, 100, 200, 400)

@@ -20,12 +20,12 @@ from paired import TWINS, shuffled, twin
 
 from gnnplace.bench.rows import append, now, provenance, read_rows
 from gnnplace.bench.statistics import Interval, geometric_interval
-from gnnplace.cluster.presets import preset
-from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.files import write_text
 from gnnplace.placers import Placer, SearchSpace
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.roster import make_placer
+from gnnplace.problem.cluster.presets import preset
+from gnnplace.train.data.datasets import dataset_problem, find_dataset
 
 FAMILIES = ("searched-cnn", "searched-rnn", "nmt")
 CLUSTERS, GROUPS = ("nvlink-v100-4", "pcie-v100-4"), (200, 0)  # 0: whole

@@ -24,7 +24,6 @@ from gnn_validation import captured, drawn, logs
 from paired import Line, known
 
 from gnnplace.bench.rows import provenance
-from gnnplace.data.captured import VALIDATION
 from gnnplace.policy.decode.kernels import NUM_DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn import device_count
@@ -37,6 +36,7 @@ from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.roster import make_placer
 from gnnplace.studies.orders.networks import BATCH, SMALL, fitted, training_data
 from gnnplace.train import reinforce
+from gnnplace.train.data.captured import VALIDATION
 from gnnplace.train.reinforce import Reinforce
 
 STEPS = 1_200

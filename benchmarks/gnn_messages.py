@@ -24,14 +24,14 @@ from paired import Line, known
 
 from gnnplace.bench.rows import provenance
 from gnnplace.bench.statistics import geometric_interval
-from gnnplace.cluster.presets import preset
-from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.placers import Placer, SearchSpace
 from gnnplace.policy.gnn.network import read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.roster import make_placer
 from gnnplace.problem import Problem
+from gnnplace.problem.cluster.presets import preset
 from gnnplace.studies.orders.networks import BATCH, OWN_GROUPS, SMALL, fitted
+from gnnplace.train.data.datasets import dataset_problem, find_dataset
 from gnnplace.train.one_problem import FewProblems
 from gnnplace.train.reinforce import Reinforce
 

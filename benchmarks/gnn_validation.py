@@ -16,15 +16,15 @@ import argparse
 import numpy as np
 import torch
 
-from gnnplace.cluster.presets import preset
-from gnnplace.data.captured import AMPLE, MEMORY, TRAIN, VALIDATION, shipped_store
-from gnnplace.data.datasets import dataset_problem, find_dataset
-from gnnplace.data.random_families import random_problem
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import Placer, SearchSpace
 from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.roster import make_placer
+from gnnplace.problem.cluster.presets import preset
+from gnnplace.train.data.captured import AMPLE, MEMORY, TRAIN, VALIDATION, shipped_store
+from gnnplace.train.data.datasets import dataset_problem, find_dataset
+from gnnplace.train.data.random_families import random_problem
 
 RIVALS = ("single", "min-cut", "heft", "portfolio", "learned")
 CASES = ((200, 1), (200, 4), (0, 1))  # groups, 0 for none, and micro-batches

@@ -1,8 +1,8 @@
 """Profiles the zoo's training steps on one GPU, keeps them as a data set, and runs them.
 
 Of each model, number type and batch: op times by CUDA events between the ops of the step
-(`gnnplace.profiling`), the step as simulated from them on one GPU, and the same step executed on
-it (CUDA events, numbers checked, the allocator's peak beside the predicted memory).
+(`gnnplace.costs.profiling`), the step as simulated from them on one GPU, and the same step
+executed on it (CUDA events, numbers checked, the allocator's peak beside the predicted memory).
 Written to `datasets/gpu-KIND/`: one problem file each, `rows.jsonl`, a card with all rows, and
 `ops.csv`, the ops of all steps as a table for `gnnplace profile --table`. A row that is there is
 not made again (its ops come from the cache of measured times); a case that fails is a row. At the
@@ -29,13 +29,13 @@ import torch
 from gnnplace import api
 from gnnplace.costs.calibration import NINETY
 from gnnplace.costs.prediction import predict
+from gnnplace.costs.profiling.profiler import op_times
+from gnnplace.costs.profiling.table import measured_rows, merged_rows
 from gnnplace.costs.rows import Rows, write_rows
 from gnnplace.costs.tables import shipped
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.problem import Problem, write_problem
-from gnnplace.profiling.profiler import op_times
-from gnnplace.profiling.table import measured_rows, merged_rows
 from gnnplace.zoo.registry import default_batch, names
 
 DTYPES = "float32,bfloat16"

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import UnsupportedError
-from gnnplace.sharding.flat import Flat, flat_of
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.search import ShardingResult
+from gnnplace.sharding.solver.flat import Flat, flat_of
+from gnnplace.sharding.solver.search import ShardingResult
 
 FloatArray = NDArray[np.float64]
 MOST_VARIABLES = 3_000_000  # About 2 GB in the solver.

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.fidelity.calibration import Calibration, Forward
+from gnnplace.measurements.calibration import Calibration, Forward
 from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
 
 
 class MadeUp(StepObjective):

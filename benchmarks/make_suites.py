@@ -16,8 +16,8 @@ from typing import Any
 
 from gnnplace import api
 from gnnplace.bench.suite import ProblemEntry
-from gnnplace.data.random_families import TEST, TRAIN
 from gnnplace.errors import GnnplaceError
+from gnnplace.train.data.random_families import TEST, TRAIN
 
 FOLDER = Path(__file__).parent / "suites"
 ROOM = 0.03

@@ -42,20 +42,20 @@ from rich.console import Console
 from rich.table import Table
 
 from gnnplace import api
-from gnnplace.execution.workbench import Workbench
-from gnnplace.fidelity.agreement import shortest
-from gnnplace.fidelity.calibration import Forward, calibrated, mean_overlap
-from gnnplace.fidelity.candidates import candidates
-from gnnplace.fidelity.posterior import Posterior, fit_parameters
+from gnnplace.measurements.agreement import shortest
+from gnnplace.measurements.calibration import Forward, calibrated, mean_overlap
+from gnnplace.measurements.candidates import candidates
 from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.placement import Placement
+from gnnplace.measurements.posterior import Posterior, fit_parameters
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import ORDERS
 from gnnplace.policy.learned import CHECKPOINT, load_policy
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.train.measured import MeasuredTuning, Rounds
 from gnnplace.train.measured_proposals import Effort, key_of, proposals
+from gnnplace.train.workbench import Workbench
 
 MODELS = "two_tower,inception?batch=4,moe?batch=512"
 AFTER = (5, 10, 20)

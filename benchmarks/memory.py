@@ -13,8 +13,8 @@ from pathlib import Path
 
 from gnnplace import api
 from gnnplace.cli.console import say
+from gnnplace.costs.profiling import conditions
 from gnnplace.errors import GnnplaceError
-from gnnplace.profiling import conditions
 
 MODELS = (
     "bert",

@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from gnnplace import api
-from gnnplace.devicemap.rival import NAME, accelerate_result
+from gnnplace.execution.devicemap.rival import NAME, accelerate_result
 
 FILE = Path(__file__).parent / "peers.yaml"
 KEYS = ("who", "what", "figure", "source")

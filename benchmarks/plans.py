@@ -17,14 +17,14 @@ from typing import Any
 
 import yaml
 
-from gnnplace.cluster import Cluster
-from gnnplace.costs.memory import with_slack
+from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError
-from gnnplace.pipelines.chains import chain_of
-from gnnplace.planning.answers import find_baselines
-from gnnplace.planning.baselines import BASELINES
-from gnnplace.planning.plan import Plan
-from gnnplace.profiling.targets import resolve_cluster
+from gnnplace.plans.answers import find_baselines
+from gnnplace.plans.baselines import BASELINES
+from gnnplace.plans.plan import Plan
+from gnnplace.plans.segments.chains import chain_of
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.headroom import with_slack
 
 ROOT = Path(__file__).parent
 BUDGET = 2.0

@@ -17,16 +17,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.graph import ComputationGraph
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import ORDERS
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import clusters_of
 from gnnplace.policy.gnn.features import message_features, static_features
 from gnnplace.problem import Problem
+from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import finished_placement, lower_bound
+from gnnplace.train.data.random_families import random_problem
 
 UNITS = ("work", "mean_work", "unit_order", "unit_edges", "unit_ops", "memory_matters", "penalty")
 

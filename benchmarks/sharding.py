@@ -29,9 +29,9 @@ from gnnplace.files import write_text
 from gnnplace.sharding import ShardingProblem, ShardingResult, best_strategy, read_sharding, warm
 from gnnplace.sharding.configurations import configurations
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, layouts, sharding_problem
-from gnnplace.sharding.markov_chain import random_search
 from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
+from gnnplace.sharding.solver.markov_chain import random_search
 from gnnplace.sharding.strategy import Setting
 
 RESULTS = Path(__file__).parent / "results"

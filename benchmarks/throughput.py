@@ -15,10 +15,10 @@ from pathlib import Path
 from gnnplace import api
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import SearchSpace
+from gnnplace.placers.throughput import ThroughputResult, with_interval
+from gnnplace.placers.throughput.ideals import ideals_of, make_blocks
+from gnnplace.placers.throughput.placer import MOST_IDEALS
 from gnnplace.problem import Problem
-from gnnplace.throughput import ThroughputResult, with_interval
-from gnnplace.throughput.ideals import ideals_of, make_blocks
-from gnnplace.throughput.placer import MOST_IDEALS
 
 CLUSTERS = ("pcie-v100-4", "two-tier-v100-2x4")
 

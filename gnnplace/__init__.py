@@ -54,19 +54,19 @@ if TYPE_CHECKING:
     from gnnplace.api import write_report as write_report
     from gnnplace.execution import TrainingStep as TrainingStep
     from gnnplace.execution import compile as compile
-    from gnnplace.microbatching import with_microbatches as with_microbatches
-    from gnnplace.pipelines.plans import JointPlan as JointPlan
-    from gnnplace.pipelines.plans import read_plan as read_plan
-    from gnnplace.placement import Placement as Placement
-    from gnnplace.placement import read_placement as read_placement
-    from gnnplace.placement import write_placement as write_placement
-    from gnnplace.planning.plan import Plan as Plan
+    from gnnplace.plans.plan import Plan as Plan
+    from gnnplace.plans.plans import JointPlan as JointPlan
+    from gnnplace.plans.plans import read_plan as read_plan
     from gnnplace.problem import Problem as Problem
     from gnnplace.problem import read_problem as read_problem
     from gnnplace.problem import write_problem as write_problem
-    from gnnplace.splitting.run.plan import ShardPlan as ShardPlan
-    from gnnplace.splitting.run.plan import read_shard_plan as read_shard_plan
-    from gnnplace.splitting.tables.costs import MeshMachine as MeshMachine
+    from gnnplace.problem.microbatching import with_microbatches as with_microbatches
+    from gnnplace.problem.placement import Placement as Placement
+    from gnnplace.problem.placement import read_placement as read_placement
+    from gnnplace.problem.placement import write_placement as write_placement
+    from gnnplace.sharding.captured.costs import MeshMachine as MeshMachine
+    from gnnplace.sharding.run.plan import ShardPlan as ShardPlan
+    from gnnplace.sharding.run.plan import read_shard_plan as read_shard_plan
 
 VERBS = (
     "CaptureOptions",
@@ -117,13 +117,13 @@ VERBS = (
 HOMES = {
     "gnnplace.api": VERBS,
     "gnnplace.execution": ("TrainingStep", "compile"),
-    "gnnplace.microbatching": ("with_microbatches",),
-    "gnnplace.placement": ("Placement", "read_placement", "write_placement"),
-    "gnnplace.pipelines.plans": ("JointPlan", "read_plan"),
-    "gnnplace.planning.plan": ("Plan",),
+    "gnnplace.problem.microbatching": ("with_microbatches",),
+    "gnnplace.problem.placement": ("Placement", "read_placement", "write_placement"),
+    "gnnplace.plans.plans": ("JointPlan", "read_plan"),
+    "gnnplace.plans.plan": ("Plan",),
     "gnnplace.problem": ("Problem", "read_problem", "write_problem"),
-    "gnnplace.splitting.run.plan": ("ShardPlan", "read_shard_plan"),
-    "gnnplace.splitting.tables.costs": ("MeshMachine",),
+    "gnnplace.sharding.run.plan": ("ShardPlan", "read_shard_plan"),
+    "gnnplace.sharding.captured.costs": ("MeshMachine",),
 }
 ROOMS = ("lightning",)
 """Rooms that are imported when somebody asks for them."""

@@ -12,24 +12,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.cluster.caches import Cache
-from gnnplace.cluster.machine import machine, versions
-from gnnplace.constraints import Constraints as Constraints
-from gnnplace.constraints import as_constraints as as_constraints
-from gnnplace.constraints import constrained as constrained
-from gnnplace.constraints import limited as limited
-from gnnplace.constraints import read_constraints as read_constraints
-from gnnplace.constraints.constraints import Given
-from gnnplace.constraints.headroom import check_headroom as check_headroom
-from gnnplace.constraints.headroom import with_headroom as with_headroom
+from gnnplace.costs.profiling.targets import is_problem_file as is_problem_file
+from gnnplace.costs.profiling.targets import on_cluster as on_cluster
+from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
+from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
 from gnnplace.errors import InputError
-from gnnplace.explanation.difference import Difference
-from gnnplace.explanation.difference import difference as _difference
-from gnnplace.formats import convert as convert
-from gnnplace.placement import Placement
-from gnnplace.placement import placed_microbatches as placed_microbatches
-from gnnplace.placement import read_placement_for as read_placement_for
 from gnnplace.placers import Result as Result
+from gnnplace.placers.throughput import ThroughputResult
+from gnnplace.placers.throughput.comparison import intervals
 from gnnplace.policy.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
 from gnnplace.policy.placing import THROUGHPUT as THROUGHPUT
 from gnnplace.policy.placing import TIME as TIME
@@ -46,59 +36,69 @@ from gnnplace.policy.roster import shown_placers as shown_placers
 from gnnplace.policy.warming import is_warm as is_warm
 from gnnplace.policy.warming import warm as warm
 from gnnplace.problem import Problem
-from gnnplace.profiling.targets import is_problem_file as is_problem_file
-from gnnplace.profiling.targets import on_cluster as on_cluster
-from gnnplace.profiling.targets import read_on_cluster as read_on_cluster
-from gnnplace.profiling.targets import resolve_cluster as resolve_cluster
+from gnnplace.problem.cluster.caches import Cache
+from gnnplace.problem.cluster.machine import machine, versions
+from gnnplace.problem.constraints import Constraints as Constraints
+from gnnplace.problem.constraints import as_constraints as as_constraints
+from gnnplace.problem.constraints import constrained as constrained
+from gnnplace.problem.constraints import limited as limited
+from gnnplace.problem.constraints import read_constraints as read_constraints
+from gnnplace.problem.constraints.constraints import Given
+from gnnplace.problem.constraints.headroom import check_headroom as check_headroom
+from gnnplace.problem.constraints.headroom import with_headroom as with_headroom
+from gnnplace.problem.formats import convert as convert
+from gnnplace.problem.placement import Placement
+from gnnplace.problem.placement import placed_microbatches as placed_microbatches
+from gnnplace.problem.placement import read_placement_for as read_placement_for
+from gnnplace.report.explanation.difference import Difference
+from gnnplace.report.explanation.difference import difference as _difference
 from gnnplace.simulation import simulate as simulate
-from gnnplace.throughput import ThroughputResult
-from gnnplace.throughput.comparison import intervals
 from gnnplace.tracing.options import CaptureOptions as CaptureOptions
 
 if TYPE_CHECKING:
     from gnnplace.bench import run_suite as run_suite
     from gnnplace.bench import summarise as summarise
-    from gnnplace.data.build import build_data as build_data
-    from gnnplace.data.datasets import verify as verify_data
-    from gnnplace.devicemap.mapping import device_map as device_map
-    from gnnplace.devicemap.rival import accelerate_result as accelerate_result
-    from gnnplace.devicemap.walking import check_device_map as check_device_map
+    from gnnplace.costs.profiling.cache import measured_anew as measured_anew
+    from gnnplace.costs.profiling.problems import capture_for as capture_for
+    from gnnplace.costs.profiling.problems import estimated_problem as estimated_problem
+    from gnnplace.costs.profiling.problems import profile_model as profile
+    from gnnplace.costs.profiling.problems import read_or_profile as read_or_profile
+    from gnnplace.execution.devicemap.mapping import device_map as device_map
+    from gnnplace.execution.devicemap.rival import accelerate_result as accelerate_result
+    from gnnplace.execution.devicemap.walking import check_device_map as check_device_map
+    from gnnplace.execution.fidelity import check_fidelity as check_fidelity
     from gnnplace.execution.running import Executed as Executed
     from gnnplace.execution.running import dry_run_placement as dry_run
     from gnnplace.execution.running import eager_times as eager_times
     from gnnplace.execution.running import execute_placement as execute
     from gnnplace.execution.setting import execution_mode as execution_mode
-    from gnnplace.explanation.advice import advise as advise
-    from gnnplace.explanation.explaining import explain as explain
-    from gnnplace.fidelity.fitting import calibrate as calibrate
-    from gnnplace.hybrid.run import execute_hybrid as execute_hybrid
-    from gnnplace.hybrid.study import study_hybrid as study_hybrid
-    from gnnplace.pipelines.plans import compare_plans as compare_plans
-    from gnnplace.pipelines.plans import plan_model as plan
-    from gnnplace.pipelines.run.workers import run_plan as run_plan
-    from gnnplace.profiling.cache import measured_anew as measured_anew
-    from gnnplace.profiling.problems import capture_for as capture_for
-    from gnnplace.profiling.problems import estimated_problem as estimated_problem
-    from gnnplace.profiling.problems import profile_model as profile
-    from gnnplace.profiling.problems import read_or_profile as read_or_profile
+    from gnnplace.measurements.fitting import calibrate as calibrate
+    from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid
+    from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
+    from gnnplace.plans.plans import compare_plans as compare_plans
+    from gnnplace.plans.plans import plan_model as plan
+    from gnnplace.plans.run.workers import run_plan as run_plan
+    from gnnplace.policy.sizes import choose_microbatches as choose_microbatches
+    from gnnplace.report.explanation.advice import advise as advise
+    from gnnplace.report.explanation.explaining import explain as explain
     from gnnplace.report.files import write_report as write_report
     from gnnplace.report.placements import write_page as write_page
-    from gnnplace.sizes import choose_microbatches as choose_microbatches
-    from gnnplace.splitting.answers import plan_shard as plan_shard
-    from gnnplace.splitting.answers import shard_counts as shard_counts
-    from gnnplace.splitting.answers import shard_frontier as shard_frontier
-    from gnnplace.splitting.answers import shard_network as shard_network
-    from gnnplace.splitting.answers import shard_tables as shard_tables
-    from gnnplace.splitting.run.planning import plan_model as shard
-    from gnnplace.splitting.run.sharded import run_sharded as run_shard
+    from gnnplace.report.road import walk_road as walk_road
+    from gnnplace.sharding.answers import plan_shard as plan_shard
+    from gnnplace.sharding.answers import shard_counts as shard_counts
+    from gnnplace.sharding.answers import shard_frontier as shard_frontier
+    from gnnplace.sharding.answers import shard_network as shard_network
+    from gnnplace.sharding.answers import shard_tables as shard_tables
+    from gnnplace.sharding.run.planning import plan_model as shard
+    from gnnplace.sharding.run.sharded import run_sharded as run_shard
     from gnnplace.studies.costs.study import study_costs as study_costs
-    from gnnplace.studies.fidelity import check_fidelity as check_fidelity
     from gnnplace.studies.orders.networks import study_network_orders as study_network_orders
     from gnnplace.studies.orders.study import study_orders as study_orders
     from gnnplace.studies.plans.study import study_plans as study_plans
-    from gnnplace.studies.road import walk_road as walk_road
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
+    from gnnplace.train.data.build import build_data as build_data
+    from gnnplace.train.data.datasets import verify as verify_data
 
 KERNELS = "compiled kernels"
 ENVIRONMENT = (
@@ -113,47 +113,47 @@ ENVIRONMENT = (
 )
 # Verb: module and name there. Imported when first used.
 LATE = {
-    "accelerate_result": ("gnnplace.devicemap.rival", "accelerate_result"),
-    "advise": ("gnnplace.explanation.advice", "advise"),
+    "accelerate_result": ("gnnplace.execution.devicemap.rival", "accelerate_result"),
+    "advise": ("gnnplace.report.explanation.advice", "advise"),
     "Executed": ("gnnplace.execution.running", "Executed"),
-    "build_data": ("gnnplace.data.build", "build_data"),
-    "calibrate": ("gnnplace.fidelity.fitting", "calibrate"),
+    "build_data": ("gnnplace.train.data.build", "build_data"),
+    "calibrate": ("gnnplace.measurements.fitting", "calibrate"),
     "capture": ("gnnplace.tracing.models", "capture_model"),
-    "capture_for": ("gnnplace.profiling.problems", "capture_for"),
-    "check_device_map": ("gnnplace.devicemap.walking", "check_device_map"),
-    "check_fidelity": ("gnnplace.studies.fidelity", "check_fidelity"),
-    "choose_microbatches": ("gnnplace.sizes", "choose_microbatches"),
-    "compare_plans": ("gnnplace.pipelines.plans", "compare_plans"),
-    "device_map": ("gnnplace.devicemap.mapping", "device_map"),
+    "capture_for": ("gnnplace.costs.profiling.problems", "capture_for"),
+    "check_device_map": ("gnnplace.execution.devicemap.walking", "check_device_map"),
+    "check_fidelity": ("gnnplace.execution.fidelity", "check_fidelity"),
+    "choose_microbatches": ("gnnplace.policy.sizes", "choose_microbatches"),
+    "compare_plans": ("gnnplace.plans.plans", "compare_plans"),
+    "device_map": ("gnnplace.execution.devicemap.mapping", "device_map"),
     "dry_run": ("gnnplace.execution.running", "dry_run_placement"),
     "eager_times": ("gnnplace.execution.running", "eager_times"),
-    "estimated_problem": ("gnnplace.profiling.problems", "estimated_problem"),
+    "estimated_problem": ("gnnplace.costs.profiling.problems", "estimated_problem"),
     "execute": ("gnnplace.execution.running", "execute_placement"),
-    "execute_hybrid": ("gnnplace.hybrid.run", "execute_hybrid"),
-    "explain": ("gnnplace.explanation.explaining", "explain"),
+    "execute_hybrid": ("gnnplace.plans.hybrid.run", "execute_hybrid"),
+    "explain": ("gnnplace.report.explanation.explaining", "explain"),
     "execution_mode": ("gnnplace.execution.setting", "execution_mode"),
-    "profile": ("gnnplace.profiling.problems", "profile_model"),
-    "read_or_profile": ("gnnplace.profiling.problems", "read_or_profile"),
+    "profile": ("gnnplace.costs.profiling.problems", "profile_model"),
+    "read_or_profile": ("gnnplace.costs.profiling.problems", "read_or_profile"),
     "say_batch": ("gnnplace.tracing.models", "say_batch"),
-    "run_plan": ("gnnplace.pipelines.run.workers", "run_plan"),
-    "run_shard": ("gnnplace.splitting.run.sharded", "run_sharded"),
+    "run_plan": ("gnnplace.plans.run.workers", "run_plan"),
+    "run_shard": ("gnnplace.sharding.run.sharded", "run_sharded"),
     "run_suite": ("gnnplace.bench", "run_suite"),
-    "shard": ("gnnplace.splitting.run.planning", "plan_model"),
-    "shard_counts": ("gnnplace.splitting.answers", "shard_counts"),
-    "shard_frontier": ("gnnplace.splitting.answers", "shard_frontier"),
-    "measured_anew": ("gnnplace.profiling.cache", "measured_anew"),
-    "plan": ("gnnplace.pipelines.plans", "plan_model"),
-    "plan_shard": ("gnnplace.splitting.answers", "plan_shard"),
-    "shard_tables": ("gnnplace.splitting.answers", "shard_tables"),
-    "shard_network": ("gnnplace.splitting.answers", "shard_network"),
+    "shard": ("gnnplace.sharding.run.planning", "plan_model"),
+    "shard_counts": ("gnnplace.sharding.answers", "shard_counts"),
+    "shard_frontier": ("gnnplace.sharding.answers", "shard_frontier"),
+    "measured_anew": ("gnnplace.costs.profiling.cache", "measured_anew"),
+    "plan": ("gnnplace.plans.plans", "plan_model"),
+    "plan_shard": ("gnnplace.sharding.answers", "plan_shard"),
+    "shard_tables": ("gnnplace.sharding.answers", "shard_tables"),
+    "shard_network": ("gnnplace.sharding.answers", "shard_network"),
     "study_costs": ("gnnplace.studies.costs.study", "study_costs"),
-    "study_hybrid": ("gnnplace.hybrid.study", "study_hybrid"),
+    "study_hybrid": ("gnnplace.plans.hybrid.study", "study_hybrid"),
     "study_network_orders": ("gnnplace.studies.orders.networks", "study_network_orders"),
     "study_orders": ("gnnplace.studies.orders.study", "study_orders"),
     "study_plans": ("gnnplace.studies.plans.study", "study_plans"),
     "summarise": ("gnnplace.bench", "summarise"),
-    "verify_data": ("gnnplace.data.datasets", "verify"),
-    "walk_road": ("gnnplace.studies.road", "walk_road"),
+    "verify_data": ("gnnplace.train.data.datasets", "verify"),
+    "walk_road": ("gnnplace.report.road", "walk_road"),
     "write_page": ("gnnplace.report.placements", "write_page"),
     "write_report": ("gnnplace.report.files", "write_report"),
 }
@@ -260,8 +260,8 @@ def environment() -> dict[str, dict[str, Any]]:
 
 def caches() -> dict[str, Cache]:
     """Where measurements and compiled kernels are kept, by what they are."""
+    from gnnplace.costs.profiling.cache import cache_folder
     from gnnplace.measurements import default_store
-    from gnnplace.profiling.cache import cache_folder
 
     compiled = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent
     return {

@@ -45,10 +45,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 ALONE = (
-    "tests/profiling/test_measurement.py",
+    "tests/costs/profiling/test_measurement.py",
     "tests/runtime/",
-    "tests/splitting/run/test_measure.py",
-    "tests/studies/test_fidelity.py",
+    "tests/sharding/run/test_measure.py",
+    "tests/execution/test_fidelity.py",
 )
 """Tests whose processes spin, whose clocks others would disturb, or that look for what is left."""
 

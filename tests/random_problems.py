@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
-from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.microbatching import with_microbatches
 
 CHANNELS = ("x", "y", ("x", "y"), ("z", "y"), ("z", "x", "w"))
 

@@ -9,9 +9,9 @@ from torch import nn
 
 import gnnplace
 from gnnplace import api
-from gnnplace.cluster import Cluster, preset
 from gnnplace.errors import InputError, UnsupportedError
 from gnnplace.placers import contract
+from gnnplace.problem.cluster import Cluster, preset
 
 
 def test_a_module_of_ones_own_goes_the_whole_way():

@@ -13,9 +13,9 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from gnnplace.cluster import preset
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Problem, build_problem
+from gnnplace.problem.cluster import preset
 
 ROUNDS = 3
 

@@ -9,11 +9,11 @@ from typing import Any
 from gnnplace.bench.best_known import RUN_SUFFIX
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import Cell, ProblemEntry
+from gnnplace.costs.profiling.problems import profile_model
 from gnnplace.errors import ExecutionError
 from gnnplace.execution import Execution
 from gnnplace.execution.running import execute_placement
 from gnnplace.placers import Result
-from gnnplace.profiling.problems import profile_model
 from gnnplace.tracing import Program
 from gnnplace.tracing.models import capture_model
 

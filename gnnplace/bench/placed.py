@@ -11,10 +11,10 @@ import numpy as np
 
 from gnnplace.bench.rows import digest
 from gnnplace.bench.suite import Cell, ProblemEntry
-from gnnplace.placement import write_placement
 from gnnplace.placers import Result
 from gnnplace.policy.placing import place
 from gnnplace.problem import Problem, write_problem
+from gnnplace.problem.placement import write_placement
 
 Data = dict[str, Any]
 

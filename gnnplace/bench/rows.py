@@ -20,10 +20,10 @@ import numpy as np
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gnnplace.cluster.machine import processor_name
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import key_path
 from gnnplace.problem import Problem
+from gnnplace.problem.cluster.machine import processor_name
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")

@@ -14,9 +14,9 @@ from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.sharding import ShardingProblem, best_strategy
 from gnnplace.sharding.configurations import Space
 from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.markov_chain import random_search
 from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
+from gnnplace.sharding.solver.markov_chain import random_search
 from gnnplace.sharding.strategy import Setting
 
 Data = dict[str, Any]

@@ -31,18 +31,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from gnnplace.constraints import as_constraints, constrained, limited
-from gnnplace.data.captured import CapturedStore, captured_problem, shipped_store
-from gnnplace.data.datasets import dataset_problem, find_dataset
-from gnnplace.data.random_clusters import CLUSTERS
-from gnnplace.data.random_families import MOST_OPS, random_problem
-from gnnplace.data.recipes import RECIPES, STORE
+from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_yaml
-from gnnplace.formats import convert
-from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, read_problem
-from gnnplace.profiling.targets import resolve_cluster
+from gnnplace.problem.constraints import as_constraints, constrained, limited
+from gnnplace.problem.formats import convert
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.train.data.captured import CapturedStore, captured_problem, shipped_store
+from gnnplace.train.data.datasets import dataset_problem, find_dataset
+from gnnplace.train.data.random_clusters import CLUSTERS
+from gnnplace.train.data.random_families import MOST_OPS, random_problem
+from gnnplace.train.data.recipes import RECIPES, STORE
 
 if TYPE_CHECKING:
     from gnnplace.tracing.options import CaptureOptions
@@ -62,7 +62,7 @@ class ProblemEntry(Schema):
     Attributes:
         family: a random family.
         captured: a graph of the shipped store.
-        dataset: a dataset by its name, as ``gnnplace.data.datasets.find_dataset`` looks for it.
+        dataset: a dataset by its name (``gnnplace.train.data.datasets.find_dataset``).
         graph: the graph of the dataset.
         model: a model to capture and profile.
         profile: a file of ``format``.
@@ -172,7 +172,7 @@ class ProblemEntry(Schema):
 
     def _profiled(self, model: str) -> Problem:
         # Imported late: suites of problems alone need no torch.
-        from gnnplace.profiling.problems import profile_model
+        from gnnplace.costs.profiling.problems import profile_model
 
         return profile_model(model, self.cluster or "auto", options=self.capture_options())
 

@@ -13,7 +13,7 @@ from gnnplace.bench.grid import Grid, interval_text
 from gnnplace.bench.paired import pairings
 from gnnplace.bench.profiles import FACTORS, performance_profiles
 from gnnplace.bench.standings import Entrant, Standing, standings
-from gnnplace.fidelity.agreement import FEWEST, agreement
+from gnnplace.measurements.agreement import FEWEST, agreement
 
 Row = Mapping[str, Any]
 Best = Mapping[ProblemId, BestKnown]

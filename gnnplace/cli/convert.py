@@ -7,8 +7,8 @@ from jsonargparse import ArgumentParser, Namespace
 from gnnplace import api
 from gnnplace.cli.console import check_output, console
 from gnnplace.cli.options import add_output
-from gnnplace.formats import READERS
 from gnnplace.problem import write_problem
+from gnnplace.problem.formats import READERS
 
 SUMMARY = "Reads a public profile and writes it as a problem."
 

@@ -24,7 +24,7 @@ from gnnplace.report.tables import comparison_table
 from gnnplace.report.units import eager_line, seconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.studies.road import Road
+    from gnnplace.report.road import Road
 
 SUMMARY = "Captures, profiles, places, executes, verifies and reports one model."
 
@@ -50,7 +50,7 @@ def run(args: Namespace) -> int:
     Returns:
         0, or 1 if an execution computed something else than one device.
     """
-    from gnnplace.studies.road import Walking
+    from gnnplace.report.road import Walking
 
     begin, folder = time.perf_counter(), output_folder(args.output)
     api.check_budget(args.budget)

@@ -11,8 +11,8 @@ from gnnplace.cli.console import check_output
 from gnnplace.cli.options import AUTO
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
 
 if TYPE_CHECKING:
     from gnnplace.tracing.program import Program

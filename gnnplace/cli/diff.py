@@ -10,9 +10,9 @@ from gnnplace import api
 from gnnplace.cli.console import check_output, console, print_json
 from gnnplace.cli.options import add_html, add_json, add_trace
 from gnnplace.cli.placed import add_placed, read_placed
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem
-from gnnplace.report.explanation import difference_data, difference_parts
+from gnnplace.problem.placement import Placement
+from gnnplace.report.explanations import difference_data, difference_parts
 from gnnplace.report.placements import write_placements
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace

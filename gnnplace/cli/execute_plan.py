@@ -12,7 +12,7 @@ from gnnplace.cli.console import print_json, print_lines
 from gnnplace.cli.progress import say
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import read_json, write_text
-from gnnplace.pipelines.plans import read_plan
+from gnnplace.plans.plans import read_plan
 from gnnplace.report.plan_page import plan_page
 from gnnplace.report.plans import run_lines
 

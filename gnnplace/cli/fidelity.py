@@ -63,8 +63,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Measures, compares, calibrates, prints, writes."""
+    from gnnplace.execution.fidelity import FidelityOptions
     from gnnplace.report.fidelity import study_data, study_lines, study_table, write_study
-    from gnnplace.studies.fidelity import FidelityOptions
 
     options = FidelityOptions(
         placements=args.placements,

@@ -27,7 +27,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 
 if TYPE_CHECKING:
-    from gnnplace.hybrid.place import Search
+    from gnnplace.plans.hybrid.place import Search
 
 SUMMARY = "Shows how to use N devices: data-parallel groups of model-parallel devices."
 
@@ -140,7 +140,7 @@ def run(args: Namespace) -> int:
 
 
 def _study(args: Namespace) -> int:
-    from gnnplace.hybrid.study import HybridOptions
+    from gnnplace.plans.hybrid.study import HybridOptions
     from gnnplace.report.hybrid import hybrid_table, study_data, study_lines
     from gnnplace.report.hybrid_page import hybrid_page
     from gnnplace.report.hybrid_plot import hybrid_plot
@@ -185,7 +185,7 @@ def _study(args: Namespace) -> int:
 
 def _execute(args: Namespace) -> int:
     """Runs groups x devices and DDP on as many shares; 1 if numbers are wrong."""
-    from gnnplace.hybrid.run import Running
+    from gnnplace.plans.hybrid.run import Running
     from gnnplace.report.hybrid import run_data, run_lines, run_table
 
     if args.cluster is None:
@@ -216,7 +216,7 @@ def _execute(args: Namespace) -> int:
 
 
 def _search(args: Namespace) -> Search:
-    from gnnplace.hybrid.place import Search
+    from gnnplace.plans.hybrid.place import Search
 
     capture = capture_options(args, microbatches=1)
     counts = microbatch_counts(args.microbatches or "1,4")

@@ -17,9 +17,9 @@ from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_number
 from gnnplace.cli.options import add_output, add_store
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
-from gnnplace.fidelity.calibration import write_calibration
 from gnnplace.files import write_text
 from gnnplace.measurements import MeasurementStore, Selection, StoredRun, default_store
+from gnnplace.measurements.calibration import write_calibration
 from gnnplace.report.measurements import calibration_table, runs_table
 
 SUMMARY = "Lists, exports or forgets measured runs; or fits a calibration to them."

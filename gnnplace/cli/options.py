@@ -20,10 +20,10 @@ from gnnplace.cli.numbers import (
     add_number,
     size,
 )
-from gnnplace.cluster import preset_names
-from gnnplace.constraints import Constraints, from_words
-from gnnplace.placement import OPTIONS_KEY
-from gnnplace.splitting.answers import BANDWIDTH, FLOPS, SplitOptions
+from gnnplace.problem.cluster import preset_names
+from gnnplace.problem.constraints import Constraints, from_words
+from gnnplace.problem.placement import OPTIONS_KEY
+from gnnplace.sharding.answers import BANDWIDTH, FLOPS, SplitOptions
 
 AUTO = "auto"
 CAPTURE = ("optimizer", "dtype", "forward_only", "groups", "microbatches", "accept_other_loss")

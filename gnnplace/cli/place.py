@@ -45,15 +45,10 @@ from gnnplace.cli.options import (
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import in_place, read_json, read_text, write_json, write_text
-from gnnplace.placement import (
-    CLUSTER_KEY,
-    CONSTRAINTS_KEY,
-    OPTIONS_KEY,
-    placement_to_data,
-)
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem, problem_to_data
+from gnnplace.problem.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, placement_to_data
 from gnnplace.report.chakra import write_chakra
 from gnnplace.report.intervals import interval_keys
 from gnnplace.report.module_tables import check_table, placement_rows, write_table
@@ -64,7 +59,7 @@ from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text
 
 if TYPE_CHECKING:
-    from gnnplace.sizes import Size
+    from gnnplace.policy.sizes import Size
     from gnnplace.tracing.program import Program
 
 ADVISING = 1.0  # seconds, at most, for what else is worth trying

@@ -11,8 +11,8 @@ from gnnplace.cli.options import CAPTURE, add_capture_options
 from gnnplace.cli.progress import say
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
-from gnnplace.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, Placement
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, Placement
 
 
 def add_placed(parser: ArgumentParser, *placements: str) -> None:

@@ -31,16 +31,16 @@ from gnnplace.report.sharding import (
     split_data,
     split_lines,
 )
-from gnnplace.sharding.files import write_sharding
-from gnnplace.sharding.networks.registry import NETWORKS
-from gnnplace.splitting.answers import (
+from gnnplace.sharding.answers import (
     Tables,
     plan_shard,
     shard_frontier,
     shard_network,
     shard_tables,
 )
-from gnnplace.splitting.limits import limited_split
+from gnnplace.sharding.files import write_sharding
+from gnnplace.sharding.limits import limited_split
+from gnnplace.sharding.networks.registry import NETWORKS
 
 SUMMARY = "Finds the best way to split every layer over the devices."
 

@@ -15,7 +15,7 @@ from gnnplace.cli.options import add_json, add_output, model_help
 from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.report.sharding import run_data, run_lines
-from gnnplace.splitting.answers import EXECUTED_DEVICES
+from gnnplace.sharding.answers import EXECUTED_DEVICES
 
 if TYPE_CHECKING:
     from gnnplace.zoo import Workload
@@ -61,7 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Runs the best strategy that DTensor can run, or a plan."""
     from gnnplace.runtime.workers import available_cores
-    from gnnplace.splitting.run.plan import read_shard_plan
+    from gnnplace.sharding.run.plan import read_shard_plan
 
     check_output(args.output)
     plan = None if args.plan is None else read_shard_plan(args.plan)

@@ -33,8 +33,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnplace.cluster import Cluster
-from gnnplace.cluster.fabrics import is_between
 from gnnplace.costs.links import (
     ERRORS,
     FORMULA,
@@ -48,6 +46,8 @@ from gnnplace.costs.links import (
     shipped,
 )
 from gnnplace.errors import InputError
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.fabrics import is_between
 
 ALL_REDUCE, ALL_GATHER = "all_reduce", "all_gather"
 REDUCE_SCATTER, ALL_TO_ALL = "reduce_scatter", "all_to_all"

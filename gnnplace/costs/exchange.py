@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from gnnplace.cluster import Cluster
 from gnnplace.costs.collectives import ALL_REDUCE, Group, collective_seconds, group_of
 from gnnplace.costs.links import FloatArray, Table, shipped
 from gnnplace.errors import InputError
+from gnnplace.problem.cluster import Cluster
 
 # Gradients are reduced together in buckets of so many bytes: PyTorch DDP's default.
 BUCKET = 25 * 2**20

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gnnplace.costs.gpus import figures
 from gnnplace.costs.rows import FAMILY, VECTOR
+from gnnplace.problem.cluster.gpus import figures
 
 POOL = "pointwise"  # all pointwise ops of a GPU together
 POOLED = frozenset(("add", "mul", "div", "relu", "gelu", "tanh"))

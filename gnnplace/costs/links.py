@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.cluster.fabrics import FABRICS
 from gnnplace.errors import InputError
+from gnnplace.problem.cluster.fabrics import FABRICS
 
 FloatArray = NDArray[np.float64]
 MEASURED, NEIGHBOUR, FORMULA = "measured", "neighbour", "formula"

@@ -42,15 +42,11 @@ is not public and nothing is claimed of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from gnnplace.cluster import Cluster
-from gnnplace.costs.gpus import known_kind
 from gnnplace.errors import InputError
+from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem.cluster.headroom import PROCESS, SLACK
 
-SLACK = 0.112
-PROCESS = 4.24e9
-CONTEXT = 1e9  # of PROCESS; presets leave it out of a device's memory
 MEBI = 2**20
 # Bytes a parameter: itself, its gradient, the optimizer's; by precision.
 PARAMETER: Mapping[str, tuple[int, int, int]] = {
@@ -164,27 +160,3 @@ def held_bytes(allocated: float, parameters: float = 0.0) -> float:
         parameters: of which a copy more is made.
     """
     return PROCESS + (1.0 + SLACK) * (allocated + 4.0 * parameters)
-
-
-def with_slack(cluster: Cluster) -> Cluster:
-    """The cluster with the room on every GPU that allocator, libraries and NCCL take.
-
-    It stands in ``reserve``. A CPU needs none. The part of ``PROCESS`` that is the CUDA context is
-    in the presets' memory already, and a GPU alone has no groups: it keeps the slack alone.
-
-    Raises:
-        InputError: a GPU that is too small for it.
-    """
-    group = PROCESS - CONTEXT if cluster.num_devices > 1 else 0.0
-    devices = []
-    for device in cluster.devices:
-        usable = (device.memory - group) / (1.0 + SLACK)
-        if known_kind(device.kind) == "cpu":
-            usable = device.memory - device.reserve
-        elif usable <= 0:
-            raise InputError(
-                f"headroom auto: device {device.name!r} has {device.memory:.4g} bytes, and NCCL "
-                f"and CUDA take {group:.3g} of them"
-            )
-        devices.append(device.model_copy(update={"reserve": device.memory - usable}))
-    return replace(cluster, devices=tuple(devices))

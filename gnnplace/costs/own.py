@@ -1,8 +1,8 @@
 """A user's own measurements of links and collectives, in place of the package's.
 
-A log of nccl-tests (``formats.nccl_tests``) of the GPUs of one server says what links inside of
-servers take, one of several servers what those between them take. A cluster's link is between
-servers if its fabric is; where links name no fabric, the slowest are, if not all are alike.
+A log of nccl-tests (``problem.formats.nccl_tests``) of the GPUs of one server says what links
+inside of servers take, one of several servers what those between them take. A cluster's link is
+between servers if its fabric is; where links name no fabric, the slowest are, if not all are alike.
 Of every kind of link that was measured all links get the same figures:
 
 * ``bandwidth``: what the largest message of ``sendrecv_perf`` attains; without that program, the
@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnplace.cluster import Cluster, Link
-from gnnplace.cluster.fabrics import OWN_BETWEEN, OWN_INSIDE, is_between
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, hops, share
 from gnnplace.costs.links import P2P, Key, Series, Table, shipped
 from gnnplace.errors import InputError
-from gnnplace.formats.nccl_tests import Run, read_nccl_tests
+from gnnplace.problem.cluster import Cluster, Link
+from gnnplace.problem.cluster.fabrics import OWN_BETWEEN, OWN_INSIDE, is_between
+from gnnplace.problem.formats.nccl_tests import Run, read_nccl_tests
 
 RELIED_ON = (P2P, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE)  # the first that was measured
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.costs.gpus import FLOAT32, figures, known_kind
 from gnnplace.costs.kin import (
     OTHER_TYPES,
     apart,
@@ -34,6 +33,7 @@ from gnnplace.costs.kin import (
 )
 from gnnplace.costs.rows import Floats, Names, Rows, roofline
 from gnnplace.costs.tables import Tables
+from gnnplace.problem.cluster.gpus import FLOAT32, figures, known_kind
 
 TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
 PROVENANCES = (TABLE, NEIGHBOUR, ROOFLINE)

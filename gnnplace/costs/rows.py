@@ -34,8 +34,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.costs.gpus import figures
 from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.problem.cluster.gpus import figures
 
 Floats = NDArray[np.float64]
 Names = NDArray[np.str_]

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.costs.gpus import figures, known_kind
 from gnnplace.costs.kin import CORRECTED, POOL, POOLED, kin_of
 from gnnplace.costs.rows import Rows, read_rows, roofline
 from gnnplace.costs.surface import Correction, Surface
 from gnnplace.files import read_json
+from gnnplace.problem.cluster.gpus import figures, known_kind
 
 FOLDER = Path(__file__).parent / "tables"
 ERRORS = "errors.json"

@@ -16,7 +16,7 @@ from gnnplace.execution.plan import ExecutionPlan
 from gnnplace.execution.result import OpTiming, StepTiming, TransferTiming
 from gnnplace.execution.source import DeviceProgram
 from gnnplace.execution.worker import Records
-from gnnplace.placement import Placement
+from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Transfers, simulate
 
 WALL, CPU = 0, 1

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from gnnplace.costs.profiling.cache import program_digest
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.execution.exchange import Exchange
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
@@ -14,9 +15,8 @@ from gnnplace.execution.saving import SavedValues, made_values, state_values
 from gnnplace.execution.setting import Setting, made_for, played_kinds
 from gnnplace.execution.stream import Observer, StepStream
 from gnnplace.execution.worker import DeviceWorker
-from gnnplace.placement import Placement, faults
 from gnnplace.problem import Problem
-from gnnplace.profiling.cache import program_digest
+from gnnplace.problem.placement import Placement, faults
 from gnnplace.runtime.hosts import Hosts
 from gnnplace.runtime.transports import TRANSPORTS
 from gnnplace.runtime.workers import Task, run_tasks

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.cluster.machine import machine
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.execution.executor import execute, with_sequences
 from gnnplace.execution.recording import recording, step_record
@@ -30,8 +29,9 @@ from gnnplace.measurements import MeasurementStore, Selection, StoredRun
 from gnnplace.measurements.objective import Measured as Measured
 from gnnplace.measurements.records import FAILED, OK, StepRecord
 from gnnplace.measurements.samples import CLOCKS, VIRTUAL, WALL, fastest_of
-from gnnplace.placement import Placement, placement_to_data
 from gnnplace.problem import Problem
+from gnnplace.problem.cluster.machine import machine
+from gnnplace.problem.placement import Placement, placement_to_data
 from gnnplace.runtime.parallel import core_groups, side_by_side
 from gnnplace.tracing.microbatching import microbatched
 from gnnplace.tracing.program import Program

@@ -20,8 +20,8 @@ import torch
 
 from gnnplace.errors import DeadlockError, MismatchError
 from gnnplace.execution.views import Travels, travels
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
 from gnnplace.runtime.transport import Message
 from gnnplace.tracing.program import Program, ValueInfo
 

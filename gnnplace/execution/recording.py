@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from gnnplace.cluster.machine import machine, versions
 from gnnplace.errors import GnnplaceError
 from gnnplace.execution.executor import with_sequences
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.verification import Verification
 from gnnplace.measurements import MeasurementStore, Outcome, RunRecord, StepRecord
 from gnnplace.measurements.records import FAILED, INTERRUPTED, OK
-from gnnplace.placement import Placement, placement_to_data
 from gnnplace.problem import Problem, problem_to_data
+from gnnplace.problem.cluster.machine import machine, versions
+from gnnplace.problem.placement import Placement, placement_to_data
 from gnnplace.simulation import simulate
 
 

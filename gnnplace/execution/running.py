@@ -16,8 +16,8 @@ from gnnplace.execution.structure import read_plan
 from gnnplace.execution.verification import Verification, verify
 from gnnplace.execution.whole_batch import WholeBatch, beside_whole_batch
 from gnnplace.measurements import MeasurementStore
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
 from gnnplace.runtime.hosts import Hosts
 from gnnplace.tracing.microbatching import microbatched
 from gnnplace.tracing.models import capture_model, workload_of

@@ -10,7 +10,7 @@ from gnnplace.execution.plan import ExecutionPlan
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.source import DeviceProgram
 from gnnplace.execution.worker import Records
-from gnnplace.placement import Placement
+from gnnplace.problem.placement import Placement
 from gnnplace.runtime.board import DONE, Board
 
 Observer = Callable[[int, Sequence[StepTiming]], None]

@@ -14,14 +14,19 @@ from typing import Any
 
 import torch
 
-from gnnplace.cluster import Cluster, Device, Link
-from gnnplace.constraints.constraints import Constraints, Given, as_constraints
+from gnnplace.costs.profiling.detection import detect
+from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
-from gnnplace.placement import OPTIONS_KEY, Placement, placed_microbatches, placement_from_data
 from gnnplace.problem import Problem
-from gnnplace.profiling.detection import detect
-from gnnplace.profiling.profiler import profile
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.constraints.constraints import Constraints, Given, as_constraints
+from gnnplace.problem.placement import (
+    OPTIONS_KEY,
+    Placement,
+    placed_microbatches,
+    placement_from_data,
+)
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import UPDATE, Program, ProgramInput, Ref, ValueInfo

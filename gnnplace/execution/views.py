@@ -3,7 +3,7 @@
 Where several values that share memory (a tensor and its views) are made by one problem op and read
 on one other device, the tensor at their root travels once, and the receiver makes the views anew:
 a view costs nothing. So a problem op's values that share memory are one tensor of its problem (see
-``gnnplace.profiling.grouping``), and the run sends what the simulator counts.
+``gnnplace.costs.profiling.grouping``), and the run sends what the simulator counts.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags, compile_result
 
 PACKAGE = Path(__file__).resolve().parent.parent
-ROOMS = ("graph", "simulation", "search", "placers", "throughput", "policy")  # lowest first
+ROOMS = ("graph", "simulation", "placers", "policy")  # lowest first
 WRAPPER, LINKED = "_ZN7cpython", llvm.Linkage.linkonce_odr
 
 

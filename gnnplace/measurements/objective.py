@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
 
 
 @dataclass(frozen=True)

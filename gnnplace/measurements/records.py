@@ -47,7 +47,7 @@ class RunRecord:
         predicted: Simulated seconds of a step, None if it was not simulated.
         mode: "measured" (wall clock) or "emulated" (virtual clock).
         transport: How tensors travelled.
-        machine: See `gnnplace.cluster.machine.machine`.
+        machine: See `gnnplace.problem.cluster.machine.machine`.
         versions: The versions of the packages that matter.
         source: What made the run: "execute", "demo", "fidelity", …
         id: The id of the run.

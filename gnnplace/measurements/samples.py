@@ -10,8 +10,8 @@ import numpy as np
 
 from gnnplace.measurements.records import EMULATED, OK, StepRecord, StoredRun, fastest, medians
 from gnnplace.measurements.store import MeasurementStore, Selection
-from gnnplace.placement import Placement, placement_from_data
 from gnnplace.problem import Problem, problem_from_data
+from gnnplace.problem.placement import Placement, placement_from_data
 
 WALL, VIRTUAL = "wall", "virtual"
 CLOCKS = (WALL, VIRTUAL)

@@ -6,4 +6,4 @@
 from gnnplace.placers.base import Found as Found
 from gnnplace.placers.base import Placer as Placer
 from gnnplace.placers.base import Result as Result
-from gnnplace.search.space import SearchSpace as SearchSpace
+from gnnplace.placers.search.space import SearchSpace as SearchSpace

@@ -1,4 +1,4 @@
-"""``annealing``: ``gnnplace.search.annealing`` from the best of all constructions.
+"""``annealing``: ``gnnplace.placers.search.annealing`` from the best of all constructions.
 
 Complexity: O(moves) simulations.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import annealed_construction
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace
 
 
 class Annealing(Placer):

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.errors import InfeasibleError, UnsupportedError
-from gnnplace.placement import Placement, faults
+from gnnplace.placers.search.clock import NO_BUDGET, now
+from gnnplace.placers.search.found import Found as Found
+from gnnplace.placers.search.orders import LARGE
+from gnnplace.placers.search.repair import repair
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.search.clock import NO_BUDGET, now
-from gnnplace.search.found import Found as Found
-from gnnplace.search.orders import LARGE
-from gnnplace.search.repair import repair
-from gnnplace.search.space import SearchSpace
+from gnnplace.problem.placement import Placement, faults
 from gnnplace.simulation import Simulation, finished_placement, lower_bounds
 from gnnplace.simulation.bounds import LowerBounds, quick_bounds
 

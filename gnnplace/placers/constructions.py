@@ -28,12 +28,12 @@ from gnnplace.placers.m_topo import MTopo
 from gnnplace.placers.min_cut import MinCut
 from gnnplace.placers.round_robin import RoundRobin
 from gnnplace.placers.row import Row, Speed
+from gnnplace.placers.search.annealing import anneal
+from gnnplace.placers.search.clock import NO_BUDGET, expired, now
+from gnnplace.placers.search.orders import LARGE
+from gnnplace.placers.search.repair import repair
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.placers.single import Single
-from gnnplace.search.annealing import anneal
-from gnnplace.search.clock import NO_BUDGET, expired, now
-from gnnplace.search.orders import LARGE
-from gnnplace.search.repair import repair
-from gnnplace.search.space import SearchSpace
 
 REPAIRED, REPAIRING = 8, 150_000  # placements, and ops simulated for each, where there is a budget
 WHOLE = 1_000  # ops above which the whole variants are left out, where there is a budget

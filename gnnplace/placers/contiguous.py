@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.search.chunks import (
+from gnnplace.placers.search.chunks import (
     chunk_of_unit,
     device_counts,
     device_ranking,
@@ -24,8 +24,8 @@ from gnnplace.search.chunks import (
     most_constructed,
     move_cut,
 )
-from gnnplace.search.clock import NO_BUDGET, expired, now
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.clock import NO_BUDGET, expired, now
+from gnnplace.placers.search.space import SearchSpace
 
 IntArray = NDArray[np.int32]
 KEPT = 3

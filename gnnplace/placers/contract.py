@@ -16,13 +16,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.graph import ComputationGraph
-from gnnplace.microbatching import with_microbatches
-from gnnplace.placement import faults
 from gnnplace.placers.base import Placer, Result
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem.placement import faults
 from gnnplace.simulation import simulate
 
 

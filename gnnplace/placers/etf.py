@@ -28,9 +28,9 @@ from gnnplace.graph.allocation import (
 )
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.search.orders import rank_order, with_own_order
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.search.orders import rank_order, with_own_order
-from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.indices import Index

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.search.chunks import device_ranking
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.chunks import device_ranking
+from gnnplace.placers.search.space import SearchSpace
 
 IntArray = NDArray[np.int32]
 SIDES = (("encoder",), ("decoder",))

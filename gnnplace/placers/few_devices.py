@@ -1,8 +1,8 @@
 """Placing on at most k devices: the sub-clusters that differ, and the whole budget for the best.
 
-Each sub-cluster (``constraints.subclusters``) is placed on without a budget; the one with the
-shortest step is placed on once more with what is left of the budget. Which one that is does not
-depend on the budget, so more is never worse. The lower bound is the least over all sub-clusters
+Each sub-cluster (``problem.constraints.subclusters``) is placed on without a budget; the one with
+the shortest step is placed on once more with what is left of the budget. Which one that is does
+not depend on the budget, so more is never worse. The lower bound is the least over all sub-clusters
 where each set of k devices is like one of them, and that of the whole cluster elsewhere.
 """
 
@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gnnplace.constraints.subclusters import Devices, on_subcluster, on_whole_cluster, subclusters
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers.base import Placer, Result
+from gnnplace.placers.search.clock import now
 from gnnplace.problem import Problem
-from gnnplace.search.clock import now
+from gnnplace.problem.constraints.subclusters import (
+    Devices,
+    on_subcluster,
+    on_whole_cluster,
+    subclusters,
+)
 from gnnplace.simulation import lower_bound, simulate
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found
+from gnnplace.placers.search.clock import NO_BUDGET, now
+from gnnplace.placers.search.coarse_problem import coarse_problem
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.search.clock import NO_BUDGET, now
-from gnnplace.search.coarse_problem import coarse_problem
-from gnnplace.search.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

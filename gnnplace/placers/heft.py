@@ -14,7 +14,7 @@ sent at once; the overheads of receiving come before the op that consumes it.
 Deviations: the first op of a colocation class decides for the whole class; pins and kinds mask
 devices; memory is left to the repair step; the sequence handed back is the better of HEFT's own
 (by scheduled start) and those of ``SearchSpace.sequence``.
-Complexity: O(n D inputs) and n D searches among gaps (``search.gaps``), near-linear in all.
+Complexity: O(n D inputs) and n D searches among gaps (``placers.search.gaps``), near-linear in all.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from gnnplace.graph.ahead import ahead
 from gnnplace.graph.allocation import full_ints, full_table, zero_floats
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
-from gnnplace.search.gaps import earliest_gap, empty_gaps, least_start, take
-from gnnplace.search.orders import rank_order, with_own_order
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.gaps import earliest_gap, empty_gaps, least_start, take
+from gnnplace.placers.search.orders import rank_order, with_own_order
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import (

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.problem import BACKWARD, Problem
-from gnnplace.search.chunks import (
+from gnnplace.placers.search.chunks import (
     chunk_of_unit,
     device_counts,
     device_ranking,
@@ -23,8 +22,9 @@ from gnnplace.search.chunks import (
     most_constructed,
     move_cut,
 )
-from gnnplace.search.clock import expired
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.clock import expired
+from gnnplace.placers.search.space import SearchSpace
+from gnnplace.problem import BACKWARD, Problem
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

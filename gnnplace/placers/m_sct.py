@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from gnnplace.graph.allocation import empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.search.orders import with_own_order
+from gnnplace.placers.search.repair import unit_bytes
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.search.orders import with_own_order
-from gnnplace.search.repair import unit_bytes
-from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled, least_times
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.search.repair import unit_bytes
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.repair import unit_bytes
+from gnnplace.placers.search.space import SearchSpace
 
 
 class MTopo(Placer):

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.search.chunks import device_counts, device_ranking, most_constructed
+from gnnplace.placers.search.clock import expired
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.search.chunks import device_counts, device_ranking, most_constructed
-from gnnplace.search.clock import expired
-from gnnplace.search.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

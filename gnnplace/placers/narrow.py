@@ -1,14 +1,15 @@
 """``narrow``: search on narrow groups of a large graph, expanded to the whole.
 
-Formulation: the coarse problem of ``search.narrow_problem`` gets starts by construction: its line
-of segments cut into chunks of equal work, dealt to 1 to D devices in rounds, cyclic or V-shaped,
-each segment that stands alone on the device where that is quickest. ``search.chunk_search`` goes
-on from the best; where memory matters, with as many micro-batches in flight as the starts fit best
-with (``search.in_flight``). What it finds is expanded: an op goes where its group is, list
-scheduling of the whole graph starts from the groups' order, and justification follows. The best
-expanded placement counts. A lap of the search has a fixed number of moves, and only the ends of
-laps are expanded, so that a larger budget is never worse. With budget 0 the search has one lap for
-each of its members, and one more from the best state.
+Formulation: the coarse problem of ``placers.search.narrow_problem`` gets starts by construction:
+its line of segments cut into chunks of equal work, dealt to 1 to D devices in rounds, cyclic or
+V-shaped, each segment that stands alone on the device where that is quickest.
+``placers.search.chunk_search`` goes on from the best; where memory matters, with as many
+micro-batches in flight as the starts fit best with (``placers.search.in_flight``). What it finds
+is expanded: an op goes where its group is, list scheduling of the whole graph starts from the
+groups' order, and justification follows. The best expanded placement counts. A lap of the search
+has a fixed number of moves, and only the ends of laps are expanded, so that a larger budget is
+never worse. With budget 0 the search has one lap for each of its members, and one more from the
+best state.
 Where narrow groups are not worth it (a small graph, or a grid), this is ``coarse-annealing``.
 Coarse to fine is multilevel refinement (Karypis and Kumar, 1998), cyclic chunks are those of
 Narayanan et al. (2021).
@@ -24,12 +25,12 @@ from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
-from gnnplace.search.chunk_search import ChunkSearch, Start, justified
-from gnnplace.search.chunks import device_counts, device_ranking
-from gnnplace.search.clock import NO_BUDGET, now
-from gnnplace.search.in_flight import fewer_in_flight
-from gnnplace.search.narrow_problem import NarrowProblem, narrow_problem
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.chunk_search import ChunkSearch, Start, justified
+from gnnplace.placers.search.chunks import device_counts, device_ranking
+from gnnplace.placers.search.clock import NO_BUDGET, now
+from gnnplace.placers.search.in_flight import fewer_in_flight
+from gnnplace.placers.search.narrow_problem import NarrowProblem, narrow_problem
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.list_scheduling import timed_list_schedule
 
 FloatArray = NDArray[np.float64]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.group_search import GroupSearch
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

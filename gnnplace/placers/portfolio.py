@@ -11,9 +11,9 @@ import numpy as np
 
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import best_construction
-from gnnplace.search.annealing import anneal
-from gnnplace.search.clock import NO_BUDGET, expired
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.annealing import anneal
+from gnnplace.placers.search.clock import NO_BUDGET, expired
+from gnnplace.placers.search.space import SearchSpace
 
 
 class Portfolio(Placer):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.search.clock import now
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.clock import now
+from gnnplace.placers.search.space import SearchSpace
 
 
 class Random(Placer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace
 
 
 class RoundRobin(Placer):

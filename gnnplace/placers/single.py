@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.base import Found, Placer
-from gnnplace.search.clock import expired
-from gnnplace.search.orders import LARGE
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.clock import expired
+from gnnplace.placers.search.orders import LARGE
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.kernels import ROUNDING
 
 IntArray = NDArray[np.int32]

@@ -19,11 +19,11 @@ import numpy as np
 
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.constructions import best_construction, run_member
-from gnnplace.search.annealing import Annealer
-from gnnplace.search.clock import NO_BUDGET, expired, now
-from gnnplace.search.found import better
-from gnnplace.search.narrow_problem import searched_alone
-from gnnplace.search.repair import repair
+from gnnplace.placers.search.annealing import Annealer
+from gnnplace.placers.search.clock import NO_BUDGET, expired, now
+from gnnplace.placers.search.found import better
+from gnnplace.placers.search.narrow_problem import searched_alone
+from gnnplace.placers.search.repair import repair
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer

@@ -20,17 +20,17 @@ from typing import Any
 
 import numpy as np
 
+from gnnplace.costs.profiling.targets import read_on_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_json
-from gnnplace.placement import placement_to_data
 from gnnplace.placers import Placer, Result
 from gnnplace.placers.contiguous import Contiguous
+from gnnplace.placers.search.found import Found
+from gnnplace.placers.search.repair import repair
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.placers.single import Single
+from gnnplace.problem.placement import placement_to_data
 from gnnplace.processes import ends_with_this
-from gnnplace.profiling.targets import read_on_cluster
-from gnnplace.search.found import Found
-from gnnplace.search.repair import repair
-from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.bounds import LowerBounds, quick_bounds
 
 REPAIRING = 20.0  # seconds that a repair may take

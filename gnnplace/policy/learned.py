@@ -21,6 +21,10 @@ import torch
 
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.narrow import NarrowSearch
+from gnnplace.placers.search.clock import NO_BUDGET, expired, now
+from gnnplace.placers.search.found import better
+from gnnplace.placers.search.narrow_problem import narrow_problem, searched_alone
+from gnnplace.placers.search.orders import LARGE
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
 from gnnplace.policy.gnn.starts import network_decodes, worth_asking
@@ -29,10 +33,6 @@ from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
 from gnnplace.policy.search.beside import Beside
 from gnnplace.policy.search.narrow_beside import NarrowBeside
-from gnnplace.search.clock import NO_BUDGET, expired, now
-from gnnplace.search.found import better
-from gnnplace.search.narrow_problem import narrow_problem, searched_alone
-from gnnplace.search.orders import LARGE
 
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
 FEWER_AIMS = 4  # where the network decodes as well

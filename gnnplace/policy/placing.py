@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gnnplace.constraints import Constraints, as_constraints, constrained
-from gnnplace.constraints.constraints import Given
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.placers.base import Placer, Result
 from gnnplace.placers.few_devices import place_on_few
+from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.throughput.registry import make_throughput_placer
 from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
-from gnnplace.search.space import SearchSpace
-from gnnplace.throughput.registry import make_throughput_placer
+from gnnplace.problem.constraints import Constraints, as_constraints, constrained
+from gnnplace.problem.constraints.constraints import Given
 
 Progress = Callable[[str], None]
 Failure = tuple[str, GnnplaceError]

@@ -25,21 +25,21 @@ from numba.core import event
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
 from gnnplace.graph import jit
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import Placer, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.narrow import Expansion, ranked_starts
+from gnnplace.placers.search.annealing import anneal
+from gnnplace.placers.search.chunk_search import ChunkSearch
+from gnnplace.placers.search.clock import NO_BUDGET
+from gnnplace.placers.search.found import Found
+from gnnplace.placers.search.narrow_problem import LEAST_TIGHT, narrow_groups
+from gnnplace.placers.search.space_kernels import flows_of_ops
+from gnnplace.placers.throughput.registry import make_throughput_placer
 from gnnplace.policy.helper import beside
 from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
-from gnnplace.search.annealing import anneal
-from gnnplace.search.chunk_search import ChunkSearch
-from gnnplace.search.clock import NO_BUDGET
-from gnnplace.search.found import Found
-from gnnplace.search.narrow_problem import LEAST_TIGHT, narrow_groups
-from gnnplace.search.space_kernels import flows_of_ops
+from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation.kernels import run_kernel
-from gnnplace.throughput.registry import make_throughput_placer
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
@@ -56,7 +56,7 @@ NUMBER = {"best": 139, "learned": 120, "learned-untrained": 120, "single": 66}
 ON_GROUPS = ("best", "learned", "learned-untrained", "narrow")  # search large problems on groups
 FEWER = 102
 GROUPS = 29  # besides, for large problems
-ROOMS = ("graph", "simulation", "search", "placers", "throughput", "policy")  # of kernels
+ROOMS = ("graph", "simulation", "placers", "policy")  # of kernels
 
 
 def warm(

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
+from gnnplace.problem.cluster import Cluster
 
 FORWARD, BACKWARD, UPDATE = 0, 1, 2
 PHASES = ("forward", "backward", "update")

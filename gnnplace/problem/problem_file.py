@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gnnplace.cluster import Cluster, Device, Link
-from gnnplace.cluster.cluster import cluster_faults
-from gnnplace.cluster.kinds import spelling_faults
 from gnnplace.errors import FormatError, InputError, of_faults
 from gnnplace.files import Bytes, Schema, parse, read_json, uncollected, write_json
 from gnnplace.graph import ComputationGraph
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.cluster.cluster import cluster_faults
+from gnnplace.problem.cluster.kinds import spelling_faults
 from gnnplace.problem.problem import PHASES, Problem, build_problem
 
 OPTIONS_KEY = "x-capture"  # of problem and placement files: how the model was captured

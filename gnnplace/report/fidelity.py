@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from gnnplace.cluster import write_cluster
-from gnnplace.cluster.machine import machine
-from gnnplace.fidelity.agreement import Agreement, ceiling
-from gnnplace.fidelity.calibration import (
-    calibrated,
-    calibrated_cluster,
-    write_calibration,
-)
-from gnnplace.fidelity.residuals import link_residuals, op_residuals
-from gnnplace.fidelity.study import Row, Study
 from gnnplace.files import write_json, write_text
+from gnnplace.measurements.agreement import Agreement, ceiling
+from gnnplace.measurements.calibration import calibrated, calibrated_cluster, write_calibration
+from gnnplace.measurements.fidelity import Row, Study
+from gnnplace.measurements.residuals import link_residuals, op_residuals
 from gnnplace.measurements.samples import Sample
 from gnnplace.problem import problem_to_data
+from gnnplace.problem.cluster import write_cluster
+from gnnplace.problem.cluster.machine import machine
 from gnnplace.report import html, seconds_text
 from gnnplace.report.pictures import BLUE, GREY, Axis, Series, chart, svg
 from gnnplace.report.timeline import Timeline, from_simulation

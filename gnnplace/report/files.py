@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnplace.placement import Placement, read_placement_for
 from gnnplace.problem import read_problem
+from gnnplace.problem.placement import Placement, read_placement_for
 from gnnplace.report.placements import write_placements
 from gnnplace.report.rows import Row
 from gnnplace.report.timeline import from_simulation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gnnplace.hybrid.advice import hours, sentence
-from gnnplace.hybrid.study import HybridStudy
+from gnnplace.plans.hybrid.advice import hours, sentence
+from gnnplace.plans.hybrid.study import HybridStudy
 from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.hybrid import split_cells, study_lines

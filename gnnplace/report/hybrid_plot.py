@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gnnplace.hybrid.advice import hours
-from gnnplace.hybrid.splits import Row
+from gnnplace.plans.hybrid.advice import hours
+from gnnplace.plans.hybrid.splits import Row
 from gnnplace.report.pictures import Axis, Series, chart
 
 if TYPE_CHECKING:

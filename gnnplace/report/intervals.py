@@ -9,8 +9,8 @@ from rich.table import Table
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import Result
+from gnnplace.placers.throughput import ThroughputResult
 from gnnplace.report import seconds_text
-from gnnplace.throughput import ThroughputResult
 
 
 def interval_row(result: ThroughputResult | tuple[str, GnnplaceError]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from rich.table import Table
 
-from gnnplace.fidelity.calibration import Calibration, Forward
-from gnnplace.fidelity.fitting import Calibrated
 from gnnplace.measurements import StoredRun
+from gnnplace.measurements.calibration import Calibration, Forward
+from gnnplace.measurements.fitting import Calibrated
 from gnnplace.report.units import seconds_text
 
 COLUMNS = ("run", "began", "model", "M", "placer", "mode", "steps", "step", "predicted", "outcome")

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.explanation.modules import module_rows
 from gnnplace.files import write_text
-from gnnplace.placement import Placement
-from gnnplace.planning.plan import Plan
+from gnnplace.plans.plan import Plan
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
+from gnnplace.report.explanation.modules import module_rows
 
 SUFFIXES = (".md", ".csv")
 ALL = 10**9  # rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gnnplace.explanation.advice import ONE_DEVICE, Advice
 from gnnplace.placers import Result
+from gnnplace.report.explanation.advice import ONE_DEVICE, Advice
 from gnnplace.report.units import seconds_text
 
 CLOSE = 0.02  # of the bound: nothing is left to gain

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from gnnplace.errors import GnnplaceError, MismatchError
-from gnnplace.explanation.causes import Causes
-from gnnplace.explanation.difference import Difference, difference
-from gnnplace.explanation.idle import device_times
 from gnnplace.files import write_text
 from gnnplace.placers import Result
 from gnnplace.problem import Problem
 from gnnplace.report import html
+from gnnplace.report.explanation.causes import Causes
+from gnnplace.report.explanation.difference import Difference, difference
+from gnnplace.report.explanation.idle import device_times
 from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_simulation

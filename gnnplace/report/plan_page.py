@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.planning.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
-from gnnplace.planning.plan import MemoryEntry, Plan, PlanFile, StageEntry
-from gnnplace.planning.timing import Timing, timed
+from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
+from gnnplace.plans.order.timing import Timing, timed
+from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
 from gnnplace.report.plans import plan_lines
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gnnplace.planning.plan import Plan, StageEntry
+from gnnplace.plans.plan import Plan, StageEntry
 
 if TYPE_CHECKING:
-    from gnnplace.pipelines.run.workers import PlanRun as Run
+    from gnnplace.plans.run.workers import PlanRun as Run
 
 
 def plan_lines(plan: Plan) -> list[str]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.explanation.causes import Cause, Causes
-from gnnplace.explanation.critical_path import COMPUTING, critical_path
 from gnnplace.problem import Problem
+from gnnplace.report.explanation.causes import Cause, Causes
+from gnnplace.report.explanation.critical_path import COMPUTING, critical_path
 from gnnplace.report.timeline import Timeline
 
 UNKNOWN, NOTHING, DEVICE, ARRIVAL, COPY = 255, 0, 1, 2, 3

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.cluster import Cluster, Device
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Problem, build_problem
+from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import svg

@@ -11,14 +11,14 @@ from gnnplace.report.frontier import Trade, frontier_plot
 from gnnplace.report.pictures import write_picture
 from gnnplace.sharding import Frontier, ShardingProblem, ShardingResult
 from gnnplace.sharding.device_counts import fewest_devices
-from gnnplace.sharding.markov_chain import random_search
 from gnnplace.sharding.rivals import expert, greedy
+from gnnplace.sharding.solver.markov_chain import random_search
 from gnnplace.sharding.strategy import Parts, Setting
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
-    from gnnplace.splitting.run.plan import Planned, ShardPlan
-    from gnnplace.splitting.run.sharded import ShardRun
+    from gnnplace.sharding.run.plan import Planned, ShardPlan
+    from gnnplace.sharding.run.sharded import ShardRun
 
 PROPOSALS = 1_000_000  # of the random search: less than a second
 WHOLE = "whole on every device"  # what a layer that is not split is called

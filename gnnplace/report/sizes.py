@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from gnnplace.policy.sizes import Size
 from gnnplace.report.units import seconds_text
-from gnnplace.sizes import Size
 
 
 def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table:

@@ -23,8 +23,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from gnnplace.cluster import Link
 from gnnplace.errors import InputError
+from gnnplace.problem.cluster import Link
 from gnnplace.runtime.board import Board
 from gnnplace.runtime.transport import Message, Receive, Send, Transport
 from gnnplace.runtime.transports import TRANSPORTS, make_transport

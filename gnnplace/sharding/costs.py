@@ -32,10 +32,10 @@ from numpy.typing import NDArray
 from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL
 from gnnplace.costs.exchange import Exchange
 from gnnplace.errors import InputError
-from gnnplace.sharding.classes import Classes, ClassTable
 from gnnplace.sharding.configurations import ANY, Space, configurations
 from gnnplace.sharding.layers import Axes, Network, Operation
 from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.sharding.solver.classes import Classes, ClassTable
 
 FloatArray = NDArray[np.float64]
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from gnnplace.errors import InfeasibleError
 from gnnplace.sharding.configurations import ANY, Space
 from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.frontier import cheapest_within
 from gnnplace.sharding.layers import Network
-from gnnplace.sharding.search import ShardingResult, best_strategy
+from gnnplace.sharding.solver.frontier import cheapest_within
+from gnnplace.sharding.solver.search import ShardingResult, best_strategy
 
 
 def powers_of_two(devices: int) -> list[int]:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_json
-from gnnplace.sharding.classes import ClassTable
+from gnnplace.sharding.solver.classes import ClassTable
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from gnnplace.errors import DeadlockError
 from gnnplace.graph import describe_cycle
 from gnnplace.graph.kernels import first_ready_first
-from gnnplace.placement import Placement, faults, sequence_from_order
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement, faults, sequence_from_order
 from gnnplace.simulation.compiled import compile_problem
 from gnnplace.simulation.kernels import step_time_kernel, step_times_kernel
 from gnnplace.simulation.list_scheduling import complete

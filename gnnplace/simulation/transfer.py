@@ -32,8 +32,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.cluster import Cluster, Link
 from gnnplace.graph.jit import inner
+from gnnplace.problem.cluster import Cluster, Link
 from gnnplace.simulation.indices import Index
 
 FloatArray = NDArray[np.float64]

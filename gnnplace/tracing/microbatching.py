@@ -1,4 +1,4 @@
-"""The micro-batch transform of a program; the twin of `gnnplace.microbatching` for problems."""
+"""The micro-batch transform of a program; that of problems is `gnnplace.problem.microbatching`."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from gnnplace.constraints.constraints import Constraints, as_constraints
 from gnnplace.errors import InputError
+from gnnplace.problem.constraints.constraints import Constraints, as_constraints
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gnnplace.policy.network.aim_net import aim_features
 from gnnplace.policy.network.features import global_features
-from gnnplace.train.data import Sample
+from gnnplace.train.data_module import Sample
 from gnnplace.train.learner import BETTER, check_least
 from gnnplace.train.policy_module import PolicyModule
 

@@ -29,7 +29,7 @@ from torch.nn import Parameter
 from gnnplace.errors import InputError
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
-from gnnplace.train.data import Sample
+from gnnplace.train.data_module import Sample
 from gnnplace.train.learner import check_least
 from gnnplace.train.placements import a_decode
 from gnnplace.train.policy_module import PolicyModule

@@ -21,7 +21,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.train.data import Sample
+from gnnplace.train.data_module import Sample
 
 SHIPPED = "shipped"  # the network of the package, as a start
 AT_THE_END = "last"  # of the name of the folder that has the network of the last step

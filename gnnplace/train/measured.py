@@ -39,16 +39,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from gnnplace.fidelity.posterior import NOISE, Posterior, distance
 from gnnplace.files import write_text
 from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.placement import Placement, placement_from_data, placement_to_data
+from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
+from gnnplace.problem.placement import Placement, placement_from_data, placement_to_data
 from gnnplace.simulation import finished_placement
-from gnnplace.train.data import Sample, as_list
+from gnnplace.train.data_module import Sample, as_list
 from gnnplace.train.evolution import Evolution
 from gnnplace.train.learner import check_least, save_whole
 from gnnplace.train.measured_proposals import (

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnplace.placement import Placement
 from gnnplace.placers import SearchSpace
+from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.moves import Habit, State, search_kernel, start_state
 from gnnplace.problem import Problem
-from gnnplace.search.moves import neighbourhood, seed_kernel
+from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulator, finished_placement
 
 HABITS = (Habit(0.1, 0.1), Habit(0.2, 0.1), Habit(0.3, 0.0))

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gnnplace.measurements.objective import StepObjective
-from gnnplace.placement import Placement
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.problem.placement import Placement
 from gnnplace.simulation import finished_placement
-from gnnplace.train.data import Sample
+from gnnplace.train.data_module import Sample
 from gnnplace.train.learner import save_whole
 from gnnplace.train.reinforce import Reinforce
 

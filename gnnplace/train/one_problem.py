@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import Problem, read_problem
-from gnnplace.train.data import Sample, as_list, reference_seconds
+from gnnplace.train.data_module import Sample, as_list, reference_seconds
 from gnnplace.train.learner import check_least
 
 

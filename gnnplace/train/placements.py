@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.search.moves import Habit, State, search_kernel, start_state
-from gnnplace.search.moves import neighbourhood, seed_kernel
 
 STARTS = 4  # best decodes that one is drawn from
 HABIT = Habit(shifts=0.1, loose=0.05)

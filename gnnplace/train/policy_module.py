@@ -9,7 +9,7 @@ from gnnplace.policy.decode.aims import ORDERS
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
-from gnnplace.train.data import Sample
+from gnnplace.train.data_module import Sample
 from gnnplace.train.learner import Learner, begin_with
 
 

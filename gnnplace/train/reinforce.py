@@ -45,13 +45,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnplace.placers.search.repair import repair
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.kernels import Network
 from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
-from gnnplace.search.repair import repair
-from gnnplace.train.data import Sample
+from gnnplace.train.data_module import Sample
 from gnnplace.train.even_use import unevenness
 from gnnplace.train.label_moves import bettered
 from gnnplace.train.learner import Learner, begin_with, check_least

@@ -21,8 +21,13 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.train import AimChoice as AimChoice
 from gnnplace.train import Evolution as Evolution
+from gnnplace.train import MeasuredReinforce as MeasuredReinforce
+from gnnplace.train import MeasuredTuning as MeasuredTuning
+from gnnplace.train import OneProblem as OneProblem
 from gnnplace.train import ProblemDataModule as ProblemDataModule
+from gnnplace.train import ProblemFiles as ProblemFiles
 from gnnplace.train import Reinforce as Reinforce
 from gnnplace.train import run_folder
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.problem import Problem
 from gnnplace.studies.orders.problems import StudyProblem, families
+from gnnplace.train.data.random_families import random_problem
 
 
 def few(part: str) -> list[StudyProblem]:

@@ -6,13 +6,13 @@ import pytest
 
 from gnnplace.bench.kinds import known_names
 from gnnplace.bench.suite import ProblemEntry, cells, read_suite
-from gnnplace.cluster import preset_names
-from gnnplace.data.captured import shipped_store
-from gnnplace.data.datasets import find_dataset
-from gnnplace.data.random_families import TEST, TRAIN
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import write_problem
+from gnnplace.problem.cluster import preset_names
 from gnnplace.sharding.networks.registry import NETWORKS
+from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.datasets import find_dataset
+from gnnplace.train.data.random_families import TEST, TRAIN
 
 SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
 SUITE = """

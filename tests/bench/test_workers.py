@@ -24,10 +24,10 @@ from gnnplace.bench.suite import cells, read_suite
 from gnnplace.bench.workers import Worker, here, in_processes
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
-from gnnplace.placement import read_placement
 from gnnplace.placers import contract
 from gnnplace.placers.single import Single
 from gnnplace.problem import read_problem, write_problem
+from gnnplace.problem.placement import read_placement
 from gnnplace.simulation import simulate
 
 SUITE = """

@@ -19,29 +19,29 @@ from gnnplace.bench.best_known import read_best_known
 from gnnplace.bench.rows import read_rows
 from gnnplace.bench.suite import cells, read_suite
 from gnnplace.cli.main import run
-from gnnplace.cluster import preset
-from gnnplace.cluster.files import read_cluster, write_cluster
-from gnnplace.data.captured_graph import read_captured
-from gnnplace.data.datasets import verify
+from gnnplace.costs.profiling import cache
+from gnnplace.costs.profiling.conditions import Conditions
 from gnnplace.execution.training.training_file import read_training, write_training
-from gnnplace.fidelity.calibration import Calibration, read_calibration, write_calibration
-from gnnplace.formats import convert
-from gnnplace.hybrid.convergence import read_epochs
 from gnnplace.measurements import MeasurementStore
-from gnnplace.placement import placement_to_data, read_placement_for
+from gnnplace.measurements.calibration import Calibration, read_calibration, write_calibration
 from gnnplace.placers import contract
 from gnnplace.placers.etf import Etf
+from gnnplace.plans.hybrid.convergence import read_epochs
 from gnnplace.problem import read_problem, write_problem
-from gnnplace.profiling import cache
-from gnnplace.profiling.conditions import Conditions
+from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster.files import read_cluster, write_cluster
+from gnnplace.problem.formats import convert
+from gnnplace.problem.placement import placement_to_data, read_placement_for
 from gnnplace.sharding import best_strategy, read_sharding
 from gnnplace.sharding.files import write_sharding
+from gnnplace.sharding.run.plan import plan_from_data, plan_to_data, read_shard_plan
 from gnnplace.simulation import simulate
-from gnnplace.splitting.run.plan import plan_from_data, plan_to_data, read_shard_plan
+from gnnplace.train.data.captured_graph import read_captured
+from gnnplace.train.data.datasets import verify
 from gnnplace.train.sweep.space import read_space
 from tests.campaign import mutations as m
-from tests.formats.test_dnn_partitioning import SMALL as PARTITIONING
-from tests.formats.test_pipedream import SMALL as PIPEDREAM
+from tests.problem.formats.test_dnn_partitioning import SMALL as PARTITIONING
+from tests.problem.formats.test_pipedream import SMALL as PIPEDREAM
 from tests.sharding.problems import random_problem
 
 DATASETS = Path(__file__).parents[2] / "datasets"
@@ -177,7 +177,7 @@ _plans: dict[str, bytes] = {}
 
 def shard_plan(folder: Path) -> Path:
     if not _plans:
-        from gnnplace.splitting.answers import SplitOptions, plan_shard
+        from gnnplace.sharding.answers import SplitOptions, plan_shard
 
         made = plan_shard("mlp?width=8&depth=1", SplitOptions(2))
         _plans["plan"] = json.dumps(plan_to_data(made.plan)).encode()

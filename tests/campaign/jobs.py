@@ -19,7 +19,7 @@ def prepare() -> None:
     import gnnplace.train.cli  # noqa: F401
     from gnnplace import api
     from gnnplace.cli.main import COMMANDS, command
-    from gnnplace.profiling import conditions
+    from gnnplace.costs.profiling import conditions
 
     torch.set_num_threads(1)
     conditions.MOST_LOAD = conditions.MOST_NOISE = float("inf")  # measure once, noisy or not

@@ -25,8 +25,8 @@ import torch
 from gnnplace.bench.rows import identity, read_rows
 from gnnplace.execution.training.training_file import read_training
 from gnnplace.measurements import MeasurementStore
-from gnnplace.placement import read_placement_for
 from gnnplace.problem import problem_from_data, read_problem
+from gnnplace.problem.placement import read_placement_for
 from tests.campaign.jobs import MODEL
 
 SMOKE = Path(__file__).parents[2] / "trainers" / "smoke.yaml"

@@ -7,10 +7,10 @@ import pytest
 from gnnplace import zoo
 from gnnplace.cli.main import run
 from gnnplace.cli.options import ZOO
-from gnnplace.cluster import preset_names
-from gnnplace.formats import READERS
 from gnnplace.graph.orders import ORDERS
 from gnnplace.policy.roster import placer_names
+from gnnplace.problem.cluster import preset_names
+from gnnplace.problem.formats import READERS
 from gnnplace.sharding.networks.registry import NETWORKS
 
 

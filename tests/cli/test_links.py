@@ -7,8 +7,8 @@ import json
 import pytest
 
 from gnnplace.cli.main import run
-from gnnplace.cluster import preset_names
-from tests.formats.test_nccl_tests import new
+from gnnplace.problem.cluster import preset_names
+from tests.problem.formats.test_nccl_tests import new
 
 
 @pytest.fixture

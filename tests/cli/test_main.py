@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from gnnplace.cli.main import COMMANDS, command, parser_of, run
-from gnnplace.placement import read_placement
 from gnnplace.placers import contract
 from gnnplace.problem import problem_to_data, read_problem, write_problem
-from tests.formats.test_pipedream import SMALL
+from gnnplace.problem.placement import read_placement
+from tests.problem.formats.test_pipedream import SMALL
 
 BUILT_IN = ("help",)
 

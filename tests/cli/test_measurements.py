@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.cli.main import run
-from gnnplace.cluster.machine import machine
-from gnnplace.fidelity.calibration import Calibration, read_calibration
 from gnnplace.measurements import MeasurementStore, Outcome
-from gnnplace.placement import placement_to_data
+from gnnplace.measurements.calibration import Calibration, read_calibration
 from gnnplace.problem import problem_to_data, write_problem
-from tests.fidelity.test_calibration import samples
+from gnnplace.problem.cluster.machine import machine
+from gnnplace.problem.placement import placement_to_data
+from tests.measurements.test_calibration import samples
 from tests.measurements.writer import run_record, step_record
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from gnnplace.cli.main import run
-from gnnplace.sharding import best_strategy, search
-from tests.formats.test_nccl_tests import new
+from gnnplace.sharding import best_strategy
+from gnnplace.sharding.solver import search
+from tests.problem.formats.test_nccl_tests import new
 from tests.sharding.problems import clique, every_point, random_problem, write_files
 
 TITLE = "{http://www.w3.org/2000/svg}title"

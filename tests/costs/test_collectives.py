@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gnnplace.cluster import Cluster, Device, Link, preset
 from gnnplace.costs.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -21,6 +20,7 @@ from gnnplace.costs.collectives import (
 )
 from gnnplace.costs.links import ERRORS, FORMULA, MEASURED, NEIGHBOUR, Table, message, shipped
 from gnnplace.errors import InputError
+from gnnplace.problem.cluster import Cluster, Device, Link, preset
 
 SWITCHES = ("nvswitch-a100", "nvswitch-h100", "nvswitch-h200", "nvswitch-b200")
 SIZES = np.unique(np.round(np.logspace(0, 11, 221)))

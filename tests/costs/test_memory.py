@@ -3,20 +3,18 @@
 import pytest
 
 from gnnplace import api
-from gnnplace.cluster import preset
 from gnnplace.costs.memory import (
-    PROCESS,
-    SLACK,
     attention_work,
     cublas_work,
     held_bytes,
     state_bytes,
     transformer_activations,
-    with_slack,
 )
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import build_problem
+from gnnplace.problem.cluster import preset
+from gnnplace.problem.cluster.headroom import PROCESS, SLACK, with_slack
 
 MEBI = 2**20
 LLAMA = ((1, 1, 301.28), (2, 2, 364.31), (4, 4, 492.38), (8, 8, 748.50))

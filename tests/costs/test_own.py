@@ -2,14 +2,14 @@
 
 import pytest
 
-from gnnplace.cluster import preset
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, Group, collective
 from gnnplace.costs.exchange import Exchange
 from gnnplace.costs.links import MEASURED, NEIGHBOUR
 from gnnplace.costs.own import with_measurements
 from gnnplace.errors import InputError
-from gnnplace.hybrid.fabric import Fabric
-from tests.formats.test_nccl_tests import new
+from gnnplace.plans.hybrid.fabric import Fabric
+from gnnplace.problem.cluster import preset
+from tests.problem.formats.test_nccl_tests import new
 
 SENDS = """\
         1024           256     float     sum      -1    12.02    0.09    0.09      0    12.10    0.08    0.08    N/A

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from gnnplace.costs.calibration import NINETY, calibrate, spread, widened
-from gnnplace.costs.gpus import GPUS, figures
 from gnnplace.costs.kin import SPECIAL, apart, kin_of, on_tensor_cores, tensor_types
 from gnnplace.costs.prediction import (
     MISALIGNED,
@@ -15,6 +14,7 @@ from gnnplace.costs.prediction import (
 from gnnplace.costs.rows import Record, Rows, from_records, roofline, write_rows
 from gnnplace.costs.tables import FOLDER, Tables, shipped, with_table
 from gnnplace.errors import InputError
+from gnnplace.problem.cluster.gpus import GPUS, figures
 
 
 def products(m: int, n: int, k: int, dtype: str = "float32", op: str = "matmul") -> Rows:

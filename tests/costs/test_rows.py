@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from gnnplace.costs.gpus import figures
 from gnnplace.costs.rows import (
     SHORTEST,
     Record,
@@ -12,6 +11,7 @@ from gnnplace.costs.rows import (
     write_rows,
 )
 from gnnplace.errors import FormatError, InputError
+from gnnplace.problem.cluster.gpus import figures
 
 RECORDS = [
     Record("matmul", "float32", 1e-3, m=64, n=32, k=128, bytes=4 * (64 * 128 + 128 * 32 + 64 * 32)),

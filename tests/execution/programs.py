@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnplace.cluster import Cluster, Device, Link
-from gnnplace.placement import Placement, sequence_from_order
 from gnnplace.problem import Problem, build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.placement import Placement, sequence_from_order
 from gnnplace.tracing.operations import sgd_update
 from gnnplace.tracing.program import Program, ProgramInput, ProgramOp, Ref, value_info
 from gnnplace.tracing.structure import program_graph

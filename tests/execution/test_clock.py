@@ -11,7 +11,7 @@ from gnnplace.execution.clock import StepClock, emulated_step, measured_step, vi
 from gnnplace.execution.plan import plan_execution
 from gnnplace.execution.source import TICKS, device_program
 from gnnplace.execution.worker import Records
-from gnnplace.placement import Placement, sequence_from_order
+from gnnplace.problem.placement import Placement, sequence_from_order
 from gnnplace.simulation import simulate
 from tests.execution.programs import ProgramBuilder, aten, problem_of, random_placement, two_towers
 

@@ -13,15 +13,15 @@ from torch import nn
 
 import gnnplace
 from gnnplace import api, zoo
-from gnnplace.cluster import Cluster, Device, Link
+from gnnplace.costs.profiling.profiler import profile
+from gnnplace.costs.profiling.straight import straight_line
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.execution import dry_run as dry
 from gnnplace.execution import worker
 from gnnplace.execution.dry_run import DryRun, dry_run, walk
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
-from gnnplace.placement import Placement, write_placement
-from gnnplace.profiling.profiler import profile
-from gnnplace.profiling.straight import straight_line
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.placement import Placement, write_placement
 from gnnplace.tracing import Program, capture, operations
 from gnnplace.tracing.claimed import Claims, DeviceFault, DeviceWatch, claimed
 from gnnplace.tracing.microbatching import microbatched

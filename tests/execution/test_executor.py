@@ -16,11 +16,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gnnplace.cluster import Cluster, Device
 from gnnplace.errors import ExecutionError, InfeasibleError, InputError, UnsupportedError
 from gnnplace.execution import execute, verify
 from gnnplace.execution.setting import assign_cores, torch_device
-from gnnplace.placement import Placement
+from gnnplace.problem.cluster import Cluster, Device
+from gnnplace.problem.placement import Placement
 from tests.execution.programs import (
     ProgramBuilder,
     problem_of,

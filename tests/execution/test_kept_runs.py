@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import gnnplace
+from gnnplace.costs.profiling.profiler import profile
 from gnnplace.execution.plan import plan_execution
-from gnnplace.profiling.profiler import profile
 from gnnplace.tracing import capture
 from gnnplace.tracing.optimizers import sgd
 from tests.execution.programs import cpu_cluster, random_placement

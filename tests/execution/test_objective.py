@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from gnnplace.cluster import Cluster
 from gnnplace.errors import InputError
 from gnnplace.execution import objective as room
 from gnnplace.execution.objective import MeasuredObjective, work
 from gnnplace.execution.verification import Difference, Verification
 from gnnplace.measurements import MeasurementStore
+from gnnplace.problem.cluster import Cluster
 from gnnplace.runtime import available_cores
 from tests.execution.programs import problem_of, random_placement
 from tests.execution.test_stream import PROGRAM, Dying, with_loss

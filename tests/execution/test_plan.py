@@ -9,7 +9,7 @@ import pytest
 
 from gnnplace.errors import DeadlockError, MismatchError
 from gnnplace.execution.plan import plan_execution
-from gnnplace.placement import Placement
+from gnnplace.problem.placement import Placement
 from tests.execution.programs import problem_of, random_placement, two_towers
 
 PROGRAM = two_towers()

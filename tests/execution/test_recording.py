@@ -15,8 +15,8 @@ from gnnplace import api
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.execution.recording import Recorder, run_record
 from gnnplace.measurements import MeasurementStore
-from gnnplace.placement import placement_from_data
 from gnnplace.problem import problem_from_data
+from gnnplace.problem.placement import placement_from_data
 from gnnplace.simulation import simulate
 from tests.execution.programs import problem_of, random_placement
 from tests.execution.test_stream import PROGRAM, Dying, with_loss

@@ -9,8 +9,8 @@ from gnnplace.execution import execute, verify
 from gnnplace.execution.plan import plan_execution
 from gnnplace.execution.views import travels, view_chains
 from gnnplace.graph.quotient import quotient
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem, build_problem
+from gnnplace.problem.placement import Placement
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.structure import program_graph
 from tests.execution.programs import ProgramBuilder, cpu_cluster

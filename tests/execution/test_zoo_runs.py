@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from gnnplace import zoo
+from gnnplace.costs.profiling.grouping import group_graph
+from gnnplace.costs.profiling.profiler import group_ops
 from gnnplace.errors import DeadlockError
 from gnnplace.execution import execute, verify
 from gnnplace.execution.reference import reference_step
-from gnnplace.microbatching import with_microbatches
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem, build_problem
-from gnnplace.profiling.grouping import group_graph
-from gnnplace.profiling.profiler import group_ops
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem.placement import Placement
 from gnnplace.tracing import Program, capture
 from gnnplace.tracing.microbatching import buffer_turns, microbatched
 from gnnplace.tracing.structure import program_graph

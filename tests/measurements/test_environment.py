@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from gnnplace.cluster.machine import machine, versions
+from gnnplace.problem.cluster.machine import machine, versions
 
 
 def test_they_say_what_times_depend_on():

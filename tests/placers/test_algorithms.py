@@ -11,11 +11,11 @@ import pytest
 from gnnplace.placers import contract
 from gnnplace.placers.m_sct import favourite_children
 from gnnplace.placers.min_cut import parts
+from gnnplace.placers.search.chunks import chunk_of_unit, even_cuts
+from gnnplace.placers.search.repair import pack, repair
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.policy.roster import make_placer as placer
 from gnnplace.problem import build_problem
-from gnnplace.search.chunks import chunk_of_unit, even_cuts
-from gnnplace.search.repair import pack, repair
-from gnnplace.search.space import SearchSpace
 
 
 def brute_force(problem) -> float:
@@ -117,7 +117,7 @@ def test_repair_moves_what_does_not_fit():
 
 
 def test_interleaving_beats_plain_chunks_with_fast_links():
-    from gnnplace.microbatching import with_microbatches
+    from gnnplace.problem.microbatching import with_microbatches
 
     chain = contract.training_chain(num_layers=16, num_devices=2, seed=3)
     cluster = contract._cluster(4, 1e6)
@@ -127,7 +127,7 @@ def test_interleaving_beats_plain_chunks_with_fast_links():
     equal = tuple(device.model_copy(update={"kind": "fast"}) for device in cluster.devices)
     from dataclasses import replace
 
-    from gnnplace.cluster import Cluster
+    from gnnplace.problem.cluster import Cluster
 
     problem = with_microbatches(replace(chain, cluster=Cluster(equal, fast)), 4)
     interleaved = placer("interleaved").place(problem).step_time

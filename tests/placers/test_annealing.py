@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gnnplace.microbatching import with_microbatches
-from gnnplace.placement import sequence_from_order
 from gnnplace.placers import Found, SearchSpace, contract
 from gnnplace.placers.constructions import best_construction
-from gnnplace.policy.roster import make_placer as placer
-from gnnplace.search.annealing import COLDEST, HOTTEST, anneal, hottest
-from gnnplace.search.clock import NO_BUDGET
-from gnnplace.search.moves import (
+from gnnplace.placers.search.annealing import COLDEST, HOTTEST, anneal, hottest
+from gnnplace.placers.search.clock import NO_BUDGET
+from gnnplace.placers.search.moves import (
     move_units,
     neighbourhood,
     passes_none,
@@ -22,6 +19,9 @@ from gnnplace.search.moves import (
     undo_move,
     window_of,
 )
+from gnnplace.policy.roster import make_placer as placer
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem.placement import sequence_from_order
 from tests.random_problems import random_problem, seeds
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from gnnplace import api
 from gnnplace.bench.suite import dataset_problem
-from gnnplace.data.captured import shipped_store
-from gnnplace.data.random_families import random_problem
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract
+from gnnplace.placers.search.clock import counted
 from gnnplace.policy.roster import make_placer
-from gnnplace.search.clock import counted
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.train.data.captured import shipped_store
+from gnnplace.train.data.random_families import random_problem
 
 LOOKS = (1, 2, 4, 8, 12, 20, 40, 80, 160, 400)
 PLACERS = (

@@ -4,13 +4,13 @@ import time
 
 import numpy as np
 
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.coarse_annealing import GROUPS, has_time, projected
 from gnnplace.placers.constructions import best_construction
+from gnnplace.placers.search.clock import NO_BUDGET
+from gnnplace.placers.search.coarse_problem import coarse_problem
 from gnnplace.policy.roster import make_placer as placer
-from gnnplace.search.clock import NO_BUDGET
-from gnnplace.search.coarse_problem import coarse_problem
+from gnnplace.problem.microbatching import with_microbatches
 
 
 def test_large_problems_are_grouped_and_come_out_whole():

@@ -6,9 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gnnplace.cluster import Cluster
 from gnnplace.errors import InfeasibleError
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.base import QUICK
 from gnnplace.placers.constructions import (
@@ -17,8 +15,10 @@ from gnnplace.placers.constructions import (
     cheapest_first,
     run_member,
 )
+from gnnplace.placers.search.clock import NO_BUDGET, counted, now
 from gnnplace.policy.roster import make_placer as placer
-from gnnplace.search.clock import NO_BUDGET, counted, now
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.microbatching import with_microbatches
 
 
 def rng() -> np.random.Generator:

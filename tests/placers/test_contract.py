@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.placers import contract
 from gnnplace.placers.registry import PLACERS
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.policy.roster import make_placer as placer
-from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import simulate
 from tests.random_problems import random_problem, seeds
 
@@ -85,7 +85,7 @@ def test_a_budget_is_kept(name):
 
 def test_microbatches_pipeline_a_chain():
     """Four micro-batches on three devices must beat one device by far, and one batch."""
-    from gnnplace.microbatching import with_microbatches
+    from gnnplace.problem.microbatching import with_microbatches
 
     chain = contract.training_chain(num_layers=12, num_devices=2)
     whole = placer("portfolio").place(chain).step_time

@@ -6,12 +6,12 @@ import numpy as np
 import optuna
 import pytest
 
-from gnnplace.data.random_families import random_problem
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.group_search import EVALUATIONS, GROUPS, GroupSearch, groups_of
 from gnnplace.policy.roster import make_placer as placer
+from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import simulate
+from gnnplace.train.data.random_families import random_problem
 
 NAMES = ("random-search", "optuna")
 

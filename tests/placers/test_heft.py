@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers.heft import heft_kernel, rank_order
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import build_problem
-from gnnplace.search.space import SearchSpace
+from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.simulation import compile_problem
 from tests.graph.test_ranks import COSTS, EDGES
 

@@ -7,8 +7,6 @@ import pytest
 
 from gnnplace import api
 from gnnplace.bench.suite import dataset_problem
-from gnnplace.data.captured import shipped_store
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.narrow import (
     KEPT,
@@ -19,9 +17,11 @@ from gnnplace.placers.narrow import (
     ranked_starts,
     scheduled,
 )
+from gnnplace.placers.search.chunk_search import ChunkSearch
+from gnnplace.placers.search.narrow_problem import narrow_groups, narrow_problem
 from gnnplace.policy.roster import make_placer
-from gnnplace.search.chunk_search import ChunkSearch
-from gnnplace.search.narrow_problem import narrow_groups, narrow_problem
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.train.data.captured import shipped_store
 
 
 @pytest.fixture(scope="module")

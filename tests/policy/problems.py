@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from gnnplace.cluster import Cluster
 from gnnplace.graph import ComputationGraph
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.problem import Problem
+from gnnplace.problem.cluster import Cluster
 from tests.random_problems import random_problem
 
 

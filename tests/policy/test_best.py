@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 
 from gnnplace.errors import FormatError, InfeasibleError, InputError
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import contract
 from gnnplace.placers.registry import PLACERS
 from gnnplace.policy.roster import make_placer, placer_names
 from gnnplace.policy.warming import warm
+from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train.learner import save_whole
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds

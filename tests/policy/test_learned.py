@@ -7,18 +7,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from gnnplace.cluster import Cluster, preset
-from gnnplace.data import random_families
 from gnnplace.errors import InfeasibleError
 from gnnplace.graph import ComputationGraph
-from gnnplace.placement import faults
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.single import Single
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.problem import build_problem
+from gnnplace.problem.cluster import Cluster, preset
+from gnnplace.problem.placement import faults
 from gnnplace.simulation import simulate
+from gnnplace.train.data import random_families
 from tests.policy.problems import permuted_devices, permuted_ops, trained_like
 from tests.random_problems import random_problem, seeds
 

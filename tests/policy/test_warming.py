@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gnnplace.graph.jit import kernel
+from gnnplace.placers.search.narrow_problem import LEAST_OPS
 from gnnplace.policy import warming
-from gnnplace.search.narrow_problem import LEAST_OPS
 
 
 @pytest.fixture

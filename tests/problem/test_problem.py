@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnplace.cluster import preset
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import build_problem, problem_from_data
+from gnnplace.problem.cluster import preset
 from tests.problem.test_problem_file import TOY, changed
 
 

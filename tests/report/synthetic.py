@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Problem, build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link
 
 PARTS = ("attention.self", "attention.output", "mlp.up", "mlp.down")
 

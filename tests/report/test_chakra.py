@@ -9,8 +9,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 
 from gnnplace import api
 from gnnplace.errors import InputError
-from gnnplace.placement import Placement
 from gnnplace.placers import contract
+from gnnplace.problem.placement import Placement
 from gnnplace.report.chakra import write_chakra
 
 KINDS = {"uint64": 4, "int32": 5, "int64": 3, "double": 1, "bool": 8, "string": 9}

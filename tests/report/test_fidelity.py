@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.fidelity.study import Row, Study
+from gnnplace.measurements.fidelity import Row, Study
 from gnnplace.measurements.samples import Sample
 from gnnplace.placers import contract
 from gnnplace.policy.placing import place

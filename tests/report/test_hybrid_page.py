@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gnnplace.cli.main import run
-from gnnplace.hybrid.advice import advise, hours, sentence
-from gnnplace.hybrid.study import HybridStudy
+from gnnplace.plans.hybrid.advice import advise, hours, sentence
+from gnnplace.plans.hybrid.study import HybridStudy
 from gnnplace.report.hybrid_page import hybrid_page
-from tests.hybrid.test_advice import ROWS, row
+from tests.plans.hybrid.test_advice import ROWS, row
 
 
 def test_the_page_has_every_split() -> None:

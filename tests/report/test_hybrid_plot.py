@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gnnplace.report.hybrid_plot import hybrid_plot
 from gnnplace.report.pictures import svg
-from tests.hybrid.test_advice import ROWS, row
+from tests.plans.hybrid.test_advice import ROWS, row
 from tests.report.drawn import texts, tooltips
 
 

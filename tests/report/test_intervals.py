@@ -11,9 +11,9 @@ from gnnplace import api
 from gnnplace.cli import main as cli
 from gnnplace.errors import InputError
 from gnnplace.placers.contract import training_chain
+from gnnplace.placers.throughput import ThroughputResult
 from gnnplace.problem import write_problem
 from gnnplace.report.intervals import interval_keys, interval_row, interval_table
-from gnnplace.throughput import ThroughputResult
 
 
 @pytest.fixture(scope="module")

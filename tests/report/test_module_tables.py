@@ -9,10 +9,10 @@ import pytest
 
 from gnnplace.errors import InputError
 from gnnplace.placers.contract import training_chain
-from gnnplace.planning.answers import find_plans
+from gnnplace.plans.answers import find_plans
 from gnnplace.policy.placing import place
 from gnnplace.report.module_tables import check_table, placement_rows, plan_rows, write_table
-from tests.planning.toys import chain, cluster
+from tests.plans.toys import chain, cluster
 
 
 def test_every_op_and_second_of_a_placement_is_in_its_table(tmp_path):

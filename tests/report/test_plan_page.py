@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from gnnplace.cli.main import run
-from gnnplace.planning.answers import find_plans, given_plan
-from gnnplace.planning.plan import plan_from_data
+from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.plan import plan_from_data
 from gnnplace.report.plan_page import NAMES, _pass, plan_page
-from tests.planning.toys import chain, cluster
+from tests.plans.toys import chain, cluster
 from tests.report.embedded import held, unpacked
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.explanation.causes import Causes
-from gnnplace.explanation.critical_path import COMPUTING, critical_path
 from gnnplace.placers import contract
 from gnnplace.policy.roster import make_placer as placer
 from gnnplace.report import from_simulation
+from gnnplace.report.explanation.causes import Causes
+from gnnplace.report.explanation.critical_path import COMPUTING, critical_path
 from gnnplace.report.reasons import ARRIVAL, DEVICE, NOTHING, UNKNOWN, place_reasons, waits
 
 

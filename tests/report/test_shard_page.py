@@ -7,7 +7,7 @@ import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.report.shard_page import DOES, frontier_page, split_page, split_timeline
-from gnnplace.splitting.answers import SplitOptions, shard_frontier, shard_network, shard_tables
+from gnnplace.sharding.answers import SplitOptions, shard_frontier, shard_network, shard_tables
 from tests.report.embedded import held, instants, unpacked
 from tests.sharding.problems import random_problem, write_files
 

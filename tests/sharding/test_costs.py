@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.cluster import preset
 from gnnplace.costs.collectives import ALL_REDUCE, Group, collective
 from gnnplace.costs.exchange import BUCKET, Exchange
+from gnnplace.problem.cluster import preset
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.configurations import Space, configurations, data_parallel
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, sharding_problem

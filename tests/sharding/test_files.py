@@ -5,11 +5,11 @@ import pytest
 
 from gnnplace.errors import InputError
 from gnnplace.sharding import best_strategy, read_sharding
+from gnnplace.sharding.captured.costs import MeshMachine
+from gnnplace.sharding.captured.problem import CapturedProblem, captured_tables
 from gnnplace.sharding.files import write_sharding
-from gnnplace.splitting.tables.costs import MeshMachine
-from gnnplace.splitting.tables.problem import CapturedProblem, captured_tables
+from tests.sharding.captured_graphs import shared
 from tests.sharding.problems import random_problem
-from tests.splitting.captured_graphs import shared
 
 
 @pytest.mark.parametrize("memory", [True, False])

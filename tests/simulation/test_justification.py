@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gnnplace.data.random_families import random_problem
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace
+from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation.compiled import compile_problem
 from gnnplace.simulation.justification import distances, finish_times, justify, reversed_problem
+from gnnplace.train.data.random_families import random_problem
 from tests.random_problems import random_problem as random_dag
 from tests.random_problems import seeds
 

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.compiled import compile_problem
 from gnnplace.simulation.list_scheduling import list_schedule, timed_list_schedule

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.errors import DeadlockError
 from gnnplace.graph import ComputationGraph
-from gnnplace.placement import Placement, sequence_from_order
 from gnnplace.problem import build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.placement import Placement, sequence_from_order
 from gnnplace.simulation import Simulator, lower_bounds, merge_sequences, simulate
 from tests.random_problems import random_order, random_problem, seeds
 from tests.simulation.oracle import Oracle

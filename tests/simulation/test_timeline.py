@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gnnplace.cluster import Cluster
 from gnnplace.problem import Problem
+from gnnplace.problem.cluster import Cluster
 from gnnplace.simulation import Simulator, timeline
 from gnnplace.simulation.timeline import KEPT, Timeline
 from tests.random_problems import random_order, random_problem, seeds

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.cluster import Cluster, Device, Link, preset
 from gnnplace.graph import ComputationGraph
-from gnnplace.placement import Placement
 from gnnplace.problem import build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link, preset
+from gnnplace.problem.placement import Placement
 from gnnplace.simulation import simulate, transfer
 from gnnplace.simulation.transfer import BANDWIDTH, BUSY, LATENCY, RECEIVES, SENDS
 from tests.random_problems import random_cluster, seeds

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gnnplace import zoo
-from gnnplace.cluster import Cluster, Device
 from gnnplace.errors import InputError
-from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import build_problem
+from gnnplace.problem.cluster import Cluster, Device
+from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.tracing import capture
 from gnnplace.tracing.microbatching import microbatched, with_inputs
 from gnnplace.tracing.structure import program_graph

@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import gnnplace
-from gnnplace.cluster import Cluster, Device
+from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InfeasibleError
-from gnnplace.profiling.profiler import profile
+from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.tracing import Program, capture, microbatched
 from gnnplace.tracing.operations import seeded
 from tests.tracing.oracle import eager

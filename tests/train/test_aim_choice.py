@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.train.aim_choice import AimChoice
-from gnnplace.train.data import Sample
+from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data_module import Sample
 
 
 def module():

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.train import AimChoice, Reinforce
-from gnnplace.train.data import ProblemDataModule, Sample
+from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data_module import ProblemDataModule, Sample
 from gnnplace.train.loading import EpochSampler
 
 torch.set_num_threads(1)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.train.data.random_families import random_problem
 from gnnplace.train.even_use import EVEN, unevenness
 
 

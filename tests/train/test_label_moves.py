@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.train.data.random_families import random_problem
 from gnnplace.train.even_use import unevenness
 from gnnplace.train.label_moves import bettered
 from tests.policy.problems import constrained_problem

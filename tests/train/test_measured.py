@@ -17,13 +17,13 @@ import pytest
 import torch
 from lightning import Trainer
 
-from gnnplace.data import random_families
 from gnnplace.errors import InputError
 from gnnplace.measurements import MeasurementStore
 from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.placement import placement_from_data, write_placement
 from gnnplace.policy.network.model import read_policy
+from gnnplace.problem.placement import placement_from_data, write_placement
 from gnnplace.simulation import Simulator
+from gnnplace.train.data import random_families
 from gnnplace.train.measured import ALIKE, MeasuredTuning, Rounds
 from gnnplace.train.measured_proposals import Effort, key_of, proposals
 

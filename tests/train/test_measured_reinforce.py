@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from lightning import Trainer
 
-from gnnplace.placement import read_placement
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.network import read_gnn
+from gnnplace.problem.placement import read_placement
 from gnnplace.simulation import Simulator
 from gnnplace.train import MeasuredReinforce, Rounds
 from tests.train.test_measured import MadeUp

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
 from gnnplace.train import OneProblem, ProblemFiles
 from gnnplace.train.cli import main
+from gnnplace.train.data.random_families import random_problem
 from gnnplace.train.one_problem import FewProblems
 from tests.train.test_cli import last_checkpoint
 

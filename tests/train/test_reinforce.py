@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.errors import MismatchError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.train import Reinforce, reinforce
-from gnnplace.train.data import Sample
+from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data_module import Sample
 from gnnplace.train.even_use import unevenness
 from gnnplace.train.reinforce import Lesson, advantages, extremes, gain_over, regret, wanted
 

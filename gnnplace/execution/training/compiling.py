@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gnnplace.constraints.constraints import Given
 from gnnplace.execution.structure import read_plan
 from gnnplace.execution.training.training_step import TrainingStep
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem
+from gnnplace.problem.constraints.constraints import Given
+from gnnplace.problem.placement import Placement
 from gnnplace.tracing import load
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.step import Inputs

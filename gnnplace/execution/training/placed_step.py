@@ -23,8 +23,8 @@ from gnnplace.execution.setting import Setting, made_for
 from gnnplace.execution.source import StepFunction
 from gnnplace.execution.training.live_constants import LiveUpdate
 from gnnplace.execution.worker import DeviceWorker, involuntary_switches
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
 from gnnplace.runtime.board import DONE, STEP
 from gnnplace.runtime.crew import Crew
 from gnnplace.runtime.memory import shared_copies

@@ -45,8 +45,8 @@ from gnnplace.execution.training.torch_optimizers import (
     method_groups,
 )
 from gnnplace.execution.training.training_file import read_training, write_training
-from gnnplace.placement import Placement
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
 from gnnplace.tracing import microbatched
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.exact.model import ScheduleModel
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

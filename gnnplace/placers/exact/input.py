@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.transfer import durations, most_seconds
 
 IntArray = NDArray[np.int32]

@@ -44,7 +44,7 @@ from gnnplace.placers.exact.input import (
     serial_time,
     use_order,
 )
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation import Simulation
 from gnnplace.simulation.compiled import least_times
 from gnnplace.simulation.transfer import parts

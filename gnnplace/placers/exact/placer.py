@@ -40,10 +40,10 @@ from gnnplace.placers.exact.input import (
 )
 from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.exact.tree import Tree
+from gnnplace.placers.search.annealing import anneal
+from gnnplace.placers.search.constraint_solver import make_solver, solve
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.search.annealing import anneal
-from gnnplace.search.constraint_solver import make_solver, solve
-from gnnplace.search.space import SearchSpace
 from gnnplace.simulation import lower_bound
 
 FloatArray = NDArray[np.float64]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import empty_ints, full_table, zero_int_table
 from gnnplace.graph.jit import kernel
+from gnnplace.placers.search.chunks import device_ranking
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.search.chunks import device_ranking
 from gnnplace.simulation.arrays import greatest
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.interleaved import round_priority
+from gnnplace.placers.search.clock import now
+from gnnplace.placers.search.orders import LARGE
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, RULES, Aim, possible_aims
 from gnnplace.policy.decode.decoder_state import Goal, State
@@ -25,8 +27,6 @@ from gnnplace.policy.decode.plans import chunk_plan
 from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
 from gnnplace.policy.network.features import global_features
 from gnnplace.policy.network.model import PlacementPolicy
-from gnnplace.search.clock import now
-from gnnplace.search.orders import LARGE
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 

@@ -25,8 +25,8 @@ from gnnplace.graph.kernels import grouped
 from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
 from gnnplace.graph.ranks import downward_rank, upward_rank
 from gnnplace.placers import SearchSpace
+from gnnplace.placers.search.space_kernels import follow_forward, sum_of_finite
 from gnnplace.problem import FORWARD, Problem
-from gnnplace.search.space_kernels import follow_forward, sum_of_finite
 from gnnplace.simulation.compiled import mean_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 from gnnplace.simulation.transfer import DELAY, PACE, Links, reversed_links, without_gaps

@@ -16,11 +16,11 @@ from itertools import cycle
 import numpy as np
 
 from gnnplace.placers import Found, Placer, SearchSpace
+from gnnplace.placers.search.clock import NO_BUDGET, expired
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.kernels import Network
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
-from gnnplace.search.clock import NO_BUDGET, expired
 
 
 class GnnPlacer(Placer):

@@ -15,13 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from gnnplace.placers.search.clock import now
+from gnnplace.placers.search.orders import LARGE
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
 from gnnplace.policy.gnn.network import GnnPolicy
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.problem import Problem
-from gnnplace.search.clock import now
-from gnnplace.search.orders import LARGE
 
 DRAWS = 8
 TEMPERATURE = 0.7  # of draws; 0.4 and 1.0 were worse on validation families

@@ -15,6 +15,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.placers.search.clock import now
+from gnnplace.placers.search.moves import neighbourhood
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, weight_array
 from gnnplace.policy.refine.refining import one_pass
 from gnnplace.policy.refine.refining_state import (
@@ -24,8 +26,6 @@ from gnnplace.policy.refine.refining_state import (
     read_previous,
     refining_units,
 )
-from gnnplace.search.clock import now
-from gnnplace.search.moves import neighbourhood
 
 IntArray = NDArray[np.int32]
 STARTS = 3

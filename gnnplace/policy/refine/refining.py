@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.placers.search.moves import energy_of
 from gnnplace.policy.decode.kernels import MOST, log_above, score
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.policy.refine.refining_state import (
@@ -38,7 +39,6 @@ from gnnplace.policy.refine.refining_state import (
     settle,
     start_pass,
 )
-from gnnplace.search.moves import energy_of
 from gnnplace.simulation.arrays import copy_rows, copy_to, greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index

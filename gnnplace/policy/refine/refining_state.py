@@ -20,8 +20,8 @@ from gnnplace.graph.allocation import (
     zero_ints,
 )
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.placers.search.moves import Neighbourhood
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.search.moves import Neighbourhood
 from gnnplace.simulation.arrays import ascending
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.placers.search.clock import expired
+from gnnplace.placers.search.moves import Neighbourhood, neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.refine.refining_state import Placed
 from gnnplace.policy.search.moves import Habit, back_to_best, search_kernel, start_state
-from gnnplace.search.clock import expired
-from gnnplace.search.moves import Neighbourhood, neighbourhood, seed_kernel
 
 IntArray = NDArray[np.int32]
 COLDEST = 1e-4

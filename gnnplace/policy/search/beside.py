@@ -2,7 +2,7 @@
 
 Where a transfer takes longer than an op, a move of one op gains nothing until its neighbours have
 followed, and a search on ops stays near its start. So a problem of some size gets a second search,
-on ``GROUPS`` groups (``search.coarse_problem``), from decodes of its own. What it finds is
+on ``GROUPS`` groups (``placers.search.coarse_problem``), from decodes of its own. What it finds is
 projected in the order in which the groups start, justified, and offered to the search on ops. It
 begins once that has cost ``BEGUN``, so that short budgets are the ops' alone, and gets a share of
 the moves times ops: ``LEADING`` as long as its last placement was the best of all, ``FOLLOWING``
@@ -18,11 +18,11 @@ from collections.abc import Callable
 import numpy as np
 
 from gnnplace.placers.coarse_annealing import GROUPS, MOST_OPS, has_time, projected
+from gnnplace.placers.search.clock import expired
+from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
+from gnnplace.placers.search.found import Found
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.policy.search.anytime import Anytime
-from gnnplace.search.clock import expired
-from gnnplace.search.coarse_problem import CoarseProblem, coarse_problem
-from gnnplace.search.found import Found
-from gnnplace.search.space import SearchSpace
 from gnnplace.simulation.justification import justify
 
 BEGUN = 10_000_000  # moves times ops of the search on ops before that on groups begins

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import inner, kernel
-from gnnplace.search.moves import (
+from gnnplace.placers.search.moves import (
     Neighbourhood,
     energy,
     energy_of,
@@ -32,7 +32,7 @@ from gnnplace.search.moves import (
     undo_move,
     window_of,
 )
-from gnnplace.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.justification import distances

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gnnplace.placers.narrow import NarrowSearch
+from gnnplace.placers.search.clock import expired
 from gnnplace.policy.search.anytime import Anytime
-from gnnplace.search.clock import expired
 
 SHARE = 1.0  # moves times ops of the search on groups over those of the ops'
 

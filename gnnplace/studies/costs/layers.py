@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnplace.profiling.estimation import estimated_times
+from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.studies.costs.sailor_data import data
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.program import BACKWARD, FORWARD

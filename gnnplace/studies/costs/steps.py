@@ -12,12 +12,12 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from gnnplace.costs.floors import EAGER
-from gnnplace.costs.gpus import figures
+from gnnplace.costs.profiling.description import describe
+from gnnplace.costs.profiling.estimation import OpTimes, estimated_times
 from gnnplace.costs.rows import SHORTEST, Rows
 from gnnplace.costs.tables import Tables, shipped
 from gnnplace.files import read_json
-from gnnplace.profiling.description import describe
-from gnnplace.profiling.estimation import OpTimes, estimated_times
+from gnnplace.problem.cluster.gpus import figures
 from gnnplace.studies.costs.cnns import __name__ as cnns
 from gnnplace.studies.costs.models import captured
 from gnnplace.tracing.models import capture_model

@@ -31,8 +31,6 @@ import torch
 from lightning import LightningDataModule, Trainer
 
 from gnnplace.bench.rows import append, identity, now, provenance
-from gnnplace.cluster.presets import preset
-from gnnplace.data.datasets import dataset_problem, find_dataset
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.graph.orders import ORDERS
@@ -42,6 +40,7 @@ from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.placing import place
 from gnnplace.problem import Problem
+from gnnplace.problem.cluster.presets import preset
 from gnnplace.studies.orders.folder import rows_of_folder
 from gnnplace.studies.orders.networks_report import (
     OWN,
@@ -51,7 +50,8 @@ from gnnplace.studies.orders.networks_report import (
     networks_report,
 )
 from gnnplace.studies.orders.problems import DATASETS, SEARCHED
-from gnnplace.train.data import ProblemDataModule
+from gnnplace.train.data.datasets import dataset_problem, find_dataset
+from gnnplace.train.data_module import ProblemDataModule
 from gnnplace.train.learner import save_whole
 from gnnplace.train.one_problem import FewProblems
 from gnnplace.train.reinforce import Reinforce

@@ -22,17 +22,17 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnplace.data import random_families
-from gnnplace.data.captured import CapturedStore, captured_problem
-from gnnplace.data.captured_models import SPLIT, TRAIN
-from gnnplace.data.datasets import find_dataset
-from gnnplace.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
-from gnnplace.data.recipes import STORE, recipe
 from gnnplace.errors import InputError
 from gnnplace.graph.ranks import levels, upward_rank
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import Problem
+from gnnplace.train.data import random_families
+from gnnplace.train.data.captured import CapturedStore, captured_problem
+from gnnplace.train.data.captured_models import SPLIT, TRAIN
+from gnnplace.train.data.datasets import find_dataset
+from gnnplace.train.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
+from gnnplace.train.data.recipes import STORE, recipe
 
 SEEN, HELD_OUT, NETWORKS, SEARCHED = "seen", "held-out", "networks", "searched"
 OWN = "own"

@@ -4,7 +4,7 @@ Narayanan et al. (2021, arXiv 2104.04473, table 1): steps of GPT from 1.7 to 39.
 on 32 to 512 A100 of Selene, in half precision, everything recomputed. What is published are
 TFLOP/s a GPU; seconds are 96 B s l h^2 (1 + s / 6h + V / 16 l h) of them (there, section 5.1). The
 size of micro-batches is not published: the one that is predicted to be the fastest is taken. Rows
-of more devices than `cluster.measured_presets` lists links for are left out.
+of more devices than `problem.cluster.measured_presets` lists links for are left out.
 
 The model is Hugging Face's with what Megatron-LM fuses: one kernel for GELU, none for dropout
 beside the addition. What is otherwise than the capture has it:
@@ -22,12 +22,12 @@ from functools import cache
 
 import numpy as np
 
-from gnnplace.cluster import Cluster
-from gnnplace.cluster.presets import preset
-from gnnplace.costs.memory import with_slack
-from gnnplace.pipelines.chains import chain_of
-from gnnplace.planning.answers import given_plan
-from gnnplace.planning.chain import Chain, Floats, SegmentCosts
+from gnnplace.plans.answers import given_plan
+from gnnplace.plans.segments.chain import Chain, Floats, SegmentCosts
+from gnnplace.plans.segments.chains import chain_of
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.headroom import with_slack
+from gnnplace.problem.cluster.presets import preset
 from gnnplace.studies.plans.runs import Run
 
 VOCABULARY = 51200
@@ -71,7 +71,7 @@ HOST = Host()
 
 @dataclass(frozen=True, eq=False)
 class Megatron:
-    """A `planning.chain.CostSource`: a captured GPT as Megatron-LM runs it.
+    """A `plans.segments.chain.CostSource`: a captured GPT as Megatron-LM runs it.
 
     Attributes:
         source: the capture, which keeps what it was asked for.
@@ -88,7 +88,7 @@ class Megatron:
     host: Host = HOST
 
     def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
-        """Costs of every segment; see `planning.chain.CostSource`."""
+        """Costs of every segment; see `plans.segments.chain.CostSource`."""
         found, alone = (self.source.costs([kind], t, examples) for t in (shards, 1))
         if found is None or alone is None:
             return None

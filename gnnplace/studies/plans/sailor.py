@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.cluster import Cluster
-from gnnplace.cluster.presets import preset
 from gnnplace.errors import InputError
-from gnnplace.planning.chain import Chain, Segment, SegmentCosts
-from gnnplace.planning.draft import realized
-from gnnplace.planning.given import draft_of_plan
-from gnnplace.planning.mesh import Fabric
-from gnnplace.planning.plan import Plan, PlanFile, StageEntry
-from gnnplace.planning.stage import Pricer
-from gnnplace.planning.timing import timed
+from gnnplace.plans.given import draft_of_plan
+from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.order.timing import timed
+from gnnplace.plans.plan import Plan, PlanFile, StageEntry
+from gnnplace.plans.search.draft import realized
+from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.segments.chain import Chain, Segment, SegmentCosts
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.presets import preset
 from gnnplace.studies.costs.sailor_data import FLOAT, UNSOUND, data
 from gnnplace.studies.plans.runs import Run
 
@@ -34,7 +34,7 @@ SHARDS = 4
 
 @dataclass(frozen=True)
 class Profile:
-    """A `planning.chain.CostSource`: the profiled seconds of a model's layers.
+    """A `plans.segments.chain.CostSource`: the profiled seconds of a model's layers.
 
     Attributes:
         model: its name.

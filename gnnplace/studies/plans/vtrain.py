@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from gnnplace.cluster import Cluster
-from gnnplace.cluster.presets import preset
-from gnnplace.planning.answers import given_plan
-from gnnplace.planning.chain import Chain
-from gnnplace.planning.layers import EQUAL, layer_bounds
+from gnnplace.plans.answers import given_plan
+from gnnplace.plans.layers import EQUAL, layer_bounds
+from gnnplace.plans.segments.chain import Chain
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.presets import preset
 from gnnplace.studies.plans.megatron import HOST, Host, Megatron, gpt
 from gnnplace.studies.plans.runs import Run
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gnnplace
-from gnnplace.profiling.profiler import profile
+from gnnplace.costs.profiling.profiler import profile
 from gnnplace.tracing.models import capture_workload
 from gnnplace.zoo import Workload
 from tests.execution.programs import cpu_cluster, random_placement

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn, optim
 
 import gnnplace
+from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InputError, MismatchError, UnsupportedError
-from gnnplace.profiling.profiler import profile
 from gnnplace.tracing import capture
 from tests.execution.programs import cpu_cluster, random_placement
 from tests.execution.training import optimizers

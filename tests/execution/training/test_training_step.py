@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import gnnplace
+from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import (
     ExecutionError,
     FormatError,
@@ -22,8 +23,7 @@ from gnnplace.errors import (
 )
 from gnnplace.execution.structure import with_optimizer
 from gnnplace.execution.training.training_step import TrainingStep
-from gnnplace.placement import write_placement
-from gnnplace.profiling.profiler import profile
+from gnnplace.problem.placement import write_placement
 from gnnplace.tracing import capture
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.zoo import Workload

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import gnnplace
+from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InputError, OtherLossError
-from gnnplace.profiling.profiler import profile
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.step import StepModule
 from tests.execution.programs import cpu_cluster, random_placement

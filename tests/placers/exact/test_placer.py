@@ -11,8 +11,6 @@ from hypothesis import given, settings
 
 from gnnplace import api
 from gnnplace.errors import InfeasibleError, UnsupportedError
-from gnnplace.microbatching import with_microbatches
-from gnnplace.placement import faults
 from gnnplace.placers import contract
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.exact.input import (
@@ -25,9 +23,11 @@ from gnnplace.placers.exact.input import (
 )
 from gnnplace.placers.exact.placer import Exact, annealing_runs
 from gnnplace.placers.registry import PLACERS
+from gnnplace.placers.search.space import SearchSpace
 from gnnplace.policy.roster import make_placer as placer
 from gnnplace.problem import Problem
-from gnnplace.search.space import SearchSpace
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem.placement import faults
 from tests.random_problems import random_problem, seeds
 
 

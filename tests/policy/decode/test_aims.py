@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, Aim, device_limits, possible_aims
 from gnnplace.policy.decode.walk import COORDINATE
+from gnnplace.train.data.random_families import random_problem
 
 
 def problem_on(devices, microbatches=1):

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis.strategies import booleans
 
-from gnnplace.data.random_families import random_problem
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.plans import OVERLAP, bottleneck_cuts, chunk_plan, crossing_seconds
 from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.train.data.random_families import random_problem
 from tests.random_problems import seeds
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 
-from gnnplace.data.random_families import random_problem as family_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
 

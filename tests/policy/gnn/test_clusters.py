@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
-from gnnplace.data.random_families import random_problem as family_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import AIMS, NUM_LEVELS, SLACK, Clusters, clusters_of, nested
+from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.problems import constrained_problem, permuted_ops
 from tests.random_problems import seeds
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.device_count import LIMIT, DeviceCount, limit_features
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.train.data.random_families import random_problem
 from tests.policy.gnn.test_decoder import random_network
 from tests.policy.problems import constrained_problem
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.features import DEVICE, device_features
+from gnnplace.train.data.random_families import random_problem
 
 
 def problem_of(devices):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.train.data.random_families import random_problem
 from tests.policy.gnn.test_decoder import greedily_seen, random_network
 
 torch.set_num_threads(1)

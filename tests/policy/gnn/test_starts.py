@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.gnn import starts
@@ -15,6 +14,7 @@ from gnnplace.policy.gnn.network import load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.gnn.starts import DRAWS, LEAST_OPS, NAME, network_decodes, worth_asking
 from gnnplace.policy.learned import FEWER_AIMS, LearnedPlacer, load_policy, untrained
+from gnnplace.train.data.random_families import random_problem
 
 
 @pytest.fixture(scope="module")

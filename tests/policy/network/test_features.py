@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 
-from gnnplace.data.random_families import random_problem as family_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.kernels import DYNAMIC
@@ -19,6 +18,7 @@ from gnnplace.policy.network.features import (
     global_features,
 )
 from gnnplace.problem import Problem
+from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.problems import permuted_devices, permuted_ops, trained_like
 from tests.random_problems import random_problem, seeds
 

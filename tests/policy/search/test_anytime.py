@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
+from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import KINDS, Anytime
-from gnnplace.search.clock import NO_BUDGET
+from gnnplace.train.data.random_families import random_problem
 from tests.policy.problems import trained_like
 
 torch.set_num_threads(1)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.policy.search import beside
+from gnnplace.train.data.random_families import random_problem
 from tests.policy.problems import trained_like
 
 torch.set_num_threads(1)

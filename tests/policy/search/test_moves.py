@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
+from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.search.moves import (
     Habit,
@@ -13,7 +14,6 @@ from gnnplace.policy.search.moves import (
     search_kernel,
     start_state,
 )
-from gnnplace.search.moves import neighbourhood, seed_kernel
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.data.captured import captured_problem, shipped_store
 from gnnplace.placers import SearchSpace
+from gnnplace.placers.search.narrow_problem import searched_alone
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.policy.search.narrow_beside import SHARE, NarrowBeside
-from gnnplace.search.narrow_problem import searched_alone
+from gnnplace.train.data.captured import captured_problem, shipped_store
 from tests.policy.problems import trained_like
 
 torch.set_num_threads(1)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers.exact import Exact
 from gnnplace.problem import Problem, build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulator, lower_bound, lower_bounds
 from gnnplace.simulation.bounds import quick_bounds
 from gnnplace.simulation.bounds.relaxation import Relaxation

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.cluster import Cluster, Device
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.ranks import downward_rank
-from gnnplace.microbatching import with_microbatches
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import build_problem
+from gnnplace.problem.cluster import Cluster, Device
+from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.bounds.ancestors import ancestors, turned
 from gnnplace.simulation.bounds.copies import by_rank, copies_of

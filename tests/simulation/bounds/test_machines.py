@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.cluster import Cluster
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import build_problem
+from gnnplace.problem.cluster import Cluster
 from gnnplace.simulation.bounds.copies import copies_of
 from gnnplace.simulation.bounds.machines import Machines, machines_of
 

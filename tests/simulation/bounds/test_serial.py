@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.cluster import Cluster, Device, Link
 from gnnplace.graph import ComputationGraph
-from gnnplace.microbatching import with_microbatches
 from gnnplace.problem import Problem, build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulator, lower_bound
 from gnnplace.simulation.bounds.copies import by_rank
 from gnnplace.simulation.bounds.relaxation import Relaxation

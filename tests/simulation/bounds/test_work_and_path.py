@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from gnnplace.cluster import Cluster
 from gnnplace.problem import Problem
+from gnnplace.problem.cluster import Cluster
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.bounds.relaxation import Relaxation
 from gnnplace.simulation.bounds.serial import with_serial_runs

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from gnnplace.costs.calibration import NINETY
+from gnnplace.costs.profiling.description import describe
 from gnnplace.costs.tables import shipped
-from gnnplace.profiling.description import describe
 from gnnplace.studies.costs import steps
 from gnnplace.studies.costs.cnns import NETWORKS, network
 from gnnplace.studies.costs.left_out import (

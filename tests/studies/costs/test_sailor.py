@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gnnplace.costs.memory import PROCESS, SLACK, state_bytes
+from gnnplace.costs.memory import state_bytes
+from gnnplace.problem.cluster.headroom import PROCESS, SLACK
 from gnnplace.studies.costs.sailor import mean_error, misordered, rows
 from gnnplace.studies.costs.sailor_memory import fit, memory_rows
 

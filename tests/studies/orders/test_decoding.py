@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.data.random_families import random_problem
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
 from gnnplace.studies.orders.decoding import (
@@ -14,6 +13,7 @@ from gnnplace.studies.orders.decoding import (
     place_in,
     start_weights,
 )
+from gnnplace.train.data.random_families import random_problem
 
 POLICY = load_policy()
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from gnnplace.bench.rows import digest
-from gnnplace.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
@@ -22,6 +21,7 @@ from gnnplace.studies.orders.problems import (
     study_problems,
     training_problems,
 )
+from gnnplace.train.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 
 
 def test_parts_share_no_family():
@@ -76,8 +76,8 @@ def test_features_of_a_diamond_are_what_they_say(diamond):
 
 @pytest.fixture
 def diamond():
-    from gnnplace.data.random_clusters import make_cluster
     from gnnplace.graph import ComputationGraph
+    from gnnplace.train.data.random_clusters import make_cluster
 
     graph = ComputationGraph.from_tensors(
         list("abcd"), [(0, 100.0, [1, 2]), (1, 100.0, [3]), (2, 100.0, [3])]

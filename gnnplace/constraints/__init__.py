@@ -1,8 +1,0 @@
-"""What users ask of an answer: pins, forbids, ops that stay together, devices and memory left."""
-
-from gnnplace.constraints.applying import constrained as constrained
-from gnnplace.constraints.applying import limited as limited
-from gnnplace.constraints.constraints import Constraints as Constraints
-from gnnplace.constraints.constraints import as_constraints as as_constraints
-from gnnplace.constraints.constraints import from_words as from_words
-from gnnplace.constraints.constraints import read_constraints as read_constraints

@@ -1,0 +1,108 @@
+"""Measured op times: every op of a program timed in place, in a worker of its own.
+
+On CPU the worker has one thread and its clock is the CPU time of that thread, so that being
+preempted on a busy machine does not count; on CUDA events between the ops are its clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gnnplace.costs.profiling.conditions import spread
+from gnnplace.costs.profiling.straight import straight_line
+from gnnplace.errors import InputError
+from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.tracing.operations import set_step
+from gnnplace.tracing.program import Program, clone_initial
+
+WARM_UP = 2
+MOST, LEAST = 15, 3
+NANO = 1e-9
+MILLI = 1e-3
+
+
+def measure_ops(
+    program: Program,
+    device: str = "cpu",
+    *,
+    budget: float = 6.0,
+    timeout: float = 600.0,
+) -> tuple[NDArray[np.float64], float]:
+    """Median seconds of every op over several warm steps, and how much whole steps differ.
+
+    Args:
+        program: With its initial tensors, which stay as they are.
+        device: "cpu", or a CUDA device such as "cuda:0".
+        budget: Seconds after which no further step is begun (at least `LEAST` are).
+        timeout: Seconds after which a step that does not end is given up.
+
+    Returns:
+        Seconds of each op [num_ops]; interquartile range over median of the steps' seconds.
+
+    Raises:
+        InputError: the program was captured without tensors.
+        ExecutionError: an op failed on the device.
+    """
+    if not program.initial:
+        raise InputError(f"{program.name}: captured without tensors; its ops can't be measured")
+    task = Task(
+        f"profile of {device}",
+        lambda: _measure(program, torch.device(device), budget).tolist(),
+        available_cores()[0],
+    )
+    rows = np.array(run_tasks([task], timeout=timeout)[0], dtype=np.float64)
+    return np.median(rows, axis=0), spread(rows.sum(axis=1))
+
+
+def _measure(program: Program, device: torch.device, budget: float) -> NDArray[np.float64]:
+    """Seconds of each op in each step. [steps, num_ops]"""
+    start, rows = time.perf_counter(), []
+    set_step(0)
+    with torch.inference_mode():
+        step = straight_line(program, device)
+        clock = _cuda_step if device.type == "cuda" else _cpu_step
+        for repetition in range(WARM_UP + MOST):
+            inputs = {
+                name: tensor.to(program.inputs[name].home(device))
+                for name, tensor in clone_initial(program).items()
+            }
+            rows.append(clock(lambda tick, given=inputs: step(given, tick)))  # type: ignore[misc]
+            late = time.perf_counter() - start > budget
+            if repetition + 1 >= WARM_UP + LEAST and late:
+                break
+    return np.array(rows[WARM_UP:])
+
+
+def _cpu_step(step: Callable[[Callable[[], None]], None]) -> NDArray[np.float64]:
+    """Seconds between ticks, less what a tick itself takes."""
+    stamps: list[int] = []
+
+    def tick(append: Callable[[int], None] = stamps.append) -> None:
+        append(time.thread_time_ns())
+
+    for _ in range(64):
+        tick()
+    own = float(np.median(np.diff(stamps)))
+    stamps.clear()
+    step(tick)
+    return np.maximum(np.diff(np.array(stamps, dtype=np.float64)) - own, 0.0) * NANO
+
+
+def _cuda_step(step: Callable[[Callable[[], None]], None]) -> NDArray[np.float64]:
+    """Seconds between events of the current stream."""
+    events: list[torch.cuda.Event] = []
+
+    def tick() -> None:
+        events.append(torch.cuda.Event(enable_timing=True))
+        events[-1].record()
+
+    step(tick)
+    events[-1].synchronize()
+    pairs = pairwise(events)
+    return np.array([a.elapsed_time(b) for a, b in pairs]) * MILLI

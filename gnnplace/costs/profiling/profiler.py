@@ -1,0 +1,264 @@
+"""`profile`: a program on a cluster as a problem, with measured or estimated times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.costs.profiling import cache as disk
+from gnnplace.costs.profiling.detection import gpu_kind, gpu_names
+from gnnplace.costs.profiling.estimation import OpTimes, estimated_times, measured_times
+from gnnplace.costs.profiling.grouping import group_graph
+from gnnplace.costs.profiling.measurement import measure_ops
+from gnnplace.costs.profiling.roofline import estimate_ops
+from gnnplace.costs.profiling.units import find_units, whole_modules
+from gnnplace.costs.tables import Tables
+from gnnplace.graph import coarsening
+from gnnplace.problem import PHASES, Problem, build_problem
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.constraints.applying import Resolved, on_devices, resolve
+from gnnplace.problem.constraints.constraints import Constraints
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.tracing.microbatching import buffer_turns, microbatched
+from gnnplace.tracing.program import Program, base_name
+from gnnplace.tracing.structure import ProgramGraph, program_graph
+
+Progress = Callable[[str], None]
+ORIENTATION = "cpu"  # the kind whose estimated costs decide the groups, on every machine alike
+
+
+def profile(
+    program: Program,
+    cluster: Cluster,
+    *,
+    groups: int | None = None,
+    microbatches: int = 1,
+    cache: bool = True,
+    tables: Tables | None = None,
+    constraints: Constraints | None = None,
+    progress: Progress | None = None,
+) -> Problem:
+    """Measure a program and put it on a cluster.
+
+    Args:
+        program: One step; for micro-batches captured at 1/M of the batch, not cut yet.
+        cluster: Devices; times of the kinds of this machine are measured, those of others are
+            estimated.
+        groups: Ops of the problem to aim at; None: an op of the problem for each op of the program
+            (a buffer's copy stays with the op that makes the value).
+        microbatches: M copies of forward and backward in flight.
+        cache: Keep measured times on disk and use them.
+        tables: Of ops' times on devices that are not here; those that are shipped by default.
+        constraints: Of modules; what they match is never grouped with what they do not.
+        progress: Called with a line when something begins that takes seconds, and where times are
+            from.
+
+    Returns:
+        The problem; its `members` name ops of the program (or of `microbatched(program, M)`).
+
+    Raises:
+        InputError: a device kind that is neither here nor known, or a pattern without a module.
+        InfeasibleError: constraints contradict each other.
+        ExecutionError: an op failed while it was measured.
+    """
+    fine = program_graph(program)
+    asked = _resolved(program, fine, constraints or Constraints(), progress)
+    asked.devices(cluster)  # a wrong name shows before anything is measured
+    fine = replace(fine, colocate=asked.classes(fine.colocate))
+    cost = estimate_ops(program, ORIENTATION)
+    group = _grouped(fine, cost, asked, groups)
+    coarse = group_graph(program, fine, group, cost)
+    count = coarse.graph.num_ops
+    time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
+    whole = microbatched(program, microbatches)  # updates of M gradients cost more than of one
+    for kind in cluster.kinds:
+        times = op_times(whole, kind, cache=cache, tables=tables, progress=progress)
+        seconds = mean_over_copies(whole, program, times.seconds)
+        time[kind] = np.bincount(group, seconds, count).astype(np.float64)
+        estimated |= not times.measured
+        if times.source:
+            first = [whole.op_index[name] for name in _first_copies(whole, program)]
+            error[kind] = _mean_error(group, seconds, times.error[first], time[kind])
+            source[kind] = _main_source(group, seconds, [times.source[i] for i in first])
+    problem = build_problem(
+        program.name,
+        coarse.graph,
+        cluster,
+        time,
+        state=coarse.state + microbatches * coarse.inputs,
+        phase=coarse.phase,
+        colocate=coarse.colocate,
+        module=coarse.module,
+        members=coarse.members,
+        estimated=estimated,
+        error=error,
+        source=source,
+    )
+    if asked.pins or asked.forbids:
+        problem = on_devices(problem, asked.of_groups(group, count))
+    turns = {(int(group[a]), int(group[b])) for a, b in buffer_turns(program)}
+    return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
+
+
+def mean_over_copies(
+    whole: Program, program: Program, seconds: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Mean seconds of every op of `program` over its copies in the micro-batched `whole`."""
+    origin = [program.op_index[base_name(op.name)] for op in whole.ops]
+    total = np.bincount(origin, seconds, len(program.ops))
+    return np.asarray(total / np.bincount(origin, minlength=len(program.ops)))
+
+
+def group_ops(
+    program: Program, groups: int | None, constraints: Constraints | None = None
+) -> NDArray[np.int32]:
+    """Group of each op; the same for every capture of the model, on every machine.
+
+    Args:
+        program: What to group.
+        groups: Number to aim at; None: only what must not be parted is grouped.
+        constraints: Of modules; borders of groups.
+    """
+    fine = program_graph(program)
+    asked = _resolved(program, fine, constraints or Constraints())
+    fine = replace(fine, colocate=asked.classes(fine.colocate))
+    return _grouped(fine, estimate_ops(program, ORIENTATION), asked, groups)
+
+
+def _resolved(
+    program: Program,
+    fine: ProgramGraph,
+    constraints: Constraints,
+    progress: Progress | None = None,
+) -> Resolved:
+    """What constraints match of a program; modules stay whole where they ask for that."""
+    units = None
+    if constraints.by_module:
+        units = find_units(program, constraints.no_split).labels
+    elif constraints.no_split:
+        units = whole_modules(program, constraints.no_split)
+    return resolve(constraints, fine.module, fine.graph.names, progress, units)
+
+
+def _grouped(
+    fine: ProgramGraph, cost: NDArray[np.float64], asked: Resolved, groups: int | None
+) -> NDArray[np.int32]:
+    """Groups, none with ops of two phases or on both sides of a border. [num_ops]"""
+    apart = asked.borders(len(cost)) * len(PHASES) + fine.phase
+    return coarsening.coarsen(
+        fine.graph,
+        cost,
+        target=len(cost) if groups is None else groups,
+        unit=fine.colocate,
+        phase=apart,
+        attach=fine.attach,
+    )
+
+
+def op_times(
+    program: Program,
+    kind: str,
+    *,
+    cache: bool = True,
+    tables: Tables | None = None,
+    progress: Progress | None = None,
+) -> OpTimes:
+    """Seconds of each op on a kind, and where they are from.
+
+    A kind of this machine is measured, unless the user gave a table of it.
+
+    Raises:
+        InputError: the kind is neither on this machine nor known.
+        ExecutionError: an op failed while it was measured.
+    """
+    device = local_device(kind)
+    given = tables is not None and kind in tables.given
+    if kind == "cpu" and not program.initial and not given:
+        seconds = estimate_ops(program, kind)
+        return OpTimes(seconds, False, np.full(len(seconds), np.nan), ())
+    if device is None or not program.initial or given:
+        return _estimated(program, kind, tables, progress)
+    count = len(program.ops)
+
+    def measure() -> tuple[list[float], float]:
+        if progress is not None:
+            progress(f"measuring {count} ops of {program.name} on {device}")
+        seconds, noise = measure_ops(program, device)
+        return seconds.tolist(), noise
+
+    found = disk.kept(
+        "ops",
+        disk.key("ops", kind, count, disk.program_digest(program)),
+        measure,
+        what=f"the op times of {program.name} on {device}",
+        fits=lambda value: _are_seconds(value, count),
+        use=cache,
+        progress=progress,
+    )
+    return measured_times(np.array(found, dtype=np.float64))
+
+
+def _estimated(
+    program: Program, kind: str, tables: Tables | None, progress: Progress | None
+) -> OpTimes:
+    times = estimated_times(program, kind, tables)
+    if progress is not None:
+        progress(f"times of {program.name} on {kind}, eager: {times}")
+        if times.misaligned:
+            op = program.ops[times.misaligned[0]]
+            progress(
+                f"{len(times.misaligned)} products of {program.name} have a size that is no "
+                f"multiple of 8, such as {op.name} ({op.module or 'no module'}): in half "
+                "precision they take about three times as long; pad that size"
+            )
+    return times
+
+
+def _first_copies(whole: Program, program: Program) -> list[str]:
+    """Name in the micro-batched program of the first copy of each op."""
+    return [op.name if op.name in whole.op_index else f"{op.name}#0" for op in program.ops]
+
+
+def _mean_error(
+    group: NDArray[np.int32],
+    seconds: NDArray[np.float64],
+    error: NDArray[np.float64],
+    total: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Errors of one source go together, so that a group's is the mean of its ops', by time."""
+    weighed = np.bincount(group, seconds * error, len(total))
+    return np.asarray(np.divide(weighed, total, out=np.zeros_like(total), where=total > 0))
+
+
+def _main_source(
+    group: NDArray[np.int32], seconds: NDArray[np.float64], source: list[str]
+) -> tuple[str, ...]:
+    """Of each group that of its longest op."""
+    chosen = np.zeros(int(group.max()) + 1, dtype=np.intp)
+    order = np.argsort(seconds, kind="stable")
+    chosen[group[order]] = order
+    return tuple(source[i] for i in chosen)
+
+
+def _are_seconds(value: Any, count: int) -> bool:
+    """Whether plain data is a time for each of so many ops."""
+    if not isinstance(value, list) or len(value) != count:
+        return False
+    return all(isinstance(second, int | float) and 0 <= second < np.inf for second in value)
+
+
+def any_local(cluster: Cluster) -> bool:
+    """Whether this machine has a device of one of the cluster's kinds."""
+    return any(local_device(kind) is not None for kind in cluster.kinds)
+
+
+def local_device(kind: str) -> str | None:
+    """A device of this machine of a kind, as torch names it, or None."""
+    if kind == "cpu":
+        return "cpu"
+    kinds = [gpu_kind(name) for name, _ in gpu_names()]
+    return f"cuda:{kinds.index(kind)}" if kind in kinds else None

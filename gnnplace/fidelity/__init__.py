@@ -1,1 +1,0 @@
-"""How well steps are predicted: agreement, calibration, residuals; arithmetic on samples."""

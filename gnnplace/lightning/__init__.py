@@ -1,3 +1,0 @@
-"""The lightning room: LightningModules trained placed. Importing it imports Lightning."""
-
-from gnnplace.lightning.strategy import PlacedStrategy as PlacedStrategy

@@ -1,0 +1,280 @@
+"""Calibration: few, named parameters by which predictions are brought to measurements.
+
+    time of op i    = (profiled * (1 + slowdown) + op_overhead) * (1 + contention * overlap_i)
+    sender's cost   = the link's + send_overhead, a message
+    receiver's cost = the link's + receive_overhead, a message
+
+`overlap_i` is how many other devices compute while op i does, on average over its time, in the
+uncalibrated simulation of the same placement: cores share caches and memory, and an op profiled
+alone is slower beside others. Parameters may be negative; no time becomes so. They are fitted to
+measured placements by least squares of the logarithm of predicted over measured, with a loss that
+is linear for large errors so that single outliers weigh little, and judged by cross-validation:
+each placement is predicted with parameters fitted to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.optimize import least_squares
+
+from gnnplace.errors import InputError
+from gnnplace.files import Schema, parse, read_json, write_json
+from gnnplace.measurements.samples import Sample
+from gnnplace.problem import Problem
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.placement import Placement
+from gnnplace.simulation import Simulation, Simulator
+from gnnplace.simulation.transfer import RECEIVES, SENDS, Links, with_overheads
+
+FloatArray = NDArray[np.float64]
+UNIT = np.array([5e-6, 1e-5, 1e-5, 0.02, 0.02])
+"""Steps in which parameters are searched: seconds, seconds, seconds, two shares."""
+LOWEST = np.array([-2e-5, -1e-3, -1e-3, -0.5, -0.5])
+HIGHEST = np.array([1e-3, 1e-2, 1e-2, 2.0, 2.0])
+STARTS = ((0.0, 0.0, 0.0, 0.0, 0.0), (2.0, 1.0, 1.0, 1.0, 1.0), (0.0, 2.0, 2.0, 0.0, 5.0))
+"""In these steps. A step time is a longest path, so that the error has several low points."""
+ROUNDS = 60
+"""Of the search from each start."""
+ROUND = 0.005
+"""Relative error below which the loss is square, above which it is absolute."""
+RIDGE = 1e-4
+"""Keeps parameters that nothing depends on at zero."""
+PRIOR = 0.5
+"""Ridge of the last fit over the median error of the first: where measurements are noisy, folds
+would else differ in parameters that make up for each other, and change ranks."""
+FEWEST = 6
+"""Samples for five parameters."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What predictions are corrected by; the default corrects nothing.
+
+    Attributes:
+        op_overhead: Seconds an op of the problem takes more than profiled.
+        send_overhead: Seconds a message costs its sender more than the link says.
+        receive_overhead: Seconds a message costs its receiver more than the link says.
+        contention: Share by which an op is slower for each other device that computes beside it.
+        slowdown: Share by which every op is slower than profiled, wherever the others are.
+    """
+
+    op_overhead: float = 0.0
+    send_overhead: float = 0.0
+    receive_overhead: float = 0.0
+    contention: float = 0.0
+    slowdown: float = 0.0
+
+    def __str__(self) -> str:
+        micro = [1e6 * t for t in (self.op_overhead, self.send_overhead, self.receive_overhead)]
+        return (
+            f"ops {self.slowdown:+.1%} and {micro[0]:+.1f} us each, message {micro[1]:+.1f} us on "
+            f"the sender and {micro[2]:+.1f} us on the receiver, contention "
+            f"{self.contention:+.1%} for each other device at work"
+        )
+
+
+class CalibrationFile(Schema):
+    """The keys of a calibration file."""
+
+    format: Literal["gnnplace-calibration"]
+    version: Literal[1]
+    op_overhead: float
+    send_overhead: float
+    receive_overhead: float
+    contention: float
+    slowdown: float = 0.0
+    overlap: Annotated[float, Field(ge=0)] = 0.0
+
+
+def write_calibration(path: str | Path, calibration: Calibration, overlap: float) -> None:
+    """Writes a calibration and the usual overlap that goes with it; see `calibrated`."""
+    head = {"format": "gnnplace-calibration", "version": 1}
+    write_json(path, head | asdict(calibration) | {"overlap": overlap})
+
+
+def read_calibration(path: str | Path) -> tuple[Calibration, float]:
+    """A calibration and its usual overlap.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    file = parse(CalibrationFile, read_json(path), str(path))
+    values = file.model_dump(exclude={"format", "version", "overlap"})
+    return Calibration(**values), file.overlap
+
+
+class Forward:
+    """Predicts one placement under many calibrations; compiled once."""
+
+    def __init__(self, problem: Problem, placement: Placement) -> None:
+        self._simulator = Simulator(problem)
+        self._plain = self._simulator.compiled
+        self._device = placement.device
+        self._order = self._simulator.order_of(placement)
+        self.simulation = self._simulator.run(self._device, self._order)
+        self.overlap = overlap(self.simulation, problem.num_devices)
+
+    def seconds(self, calibration: Calibration) -> float:
+        """Predicted seconds of a step."""
+        plain, c = self._plain, calibration
+        slower = 1.0 + c.contention * self.overlap[:, None]
+        links = plain.links
+        self._simulator.compiled = plain._replace(
+            times=np.maximum(plain.times * (1.0 + c.slowdown) + c.op_overhead, 0.0) * slower,
+            links=with_overheads(
+                links,
+                _more(links, links.each(SENDS), c.send_overhead),
+                _more(links, links.each(RECEIVES), c.receive_overhead),
+            ),
+        )
+        return self._simulator.step_time(self._device, self._order)
+
+
+def _more(links: Links, overhead: FloatArray, extra: float) -> FloatArray:
+    linked = links.channel[:, :, 0] >= 0
+    return np.where(linked, np.maximum(overhead + extra, 0.0), overhead)
+
+
+def overlap(simulation: Simulation, num_devices: int) -> FloatArray:
+    """Mean number of other devices that compute while each op does. [n]"""
+    start, finish, device = simulation.start, simulation.finish, simulation.device
+    others = np.zeros(len(start))
+    for d in range(num_devices):
+        mine = np.flatnonzero(device == d)
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        instants = np.ravel([start[mine], finish[mine]], order="F")
+        busy = np.ravel([np.cumsum(finish[mine] - start[mine])] * 2, order="F")
+        busy[::2] -= (finish - start)[mine]
+        if not len(mine):
+            continue
+        elsewhere = device != d
+        share = np.interp(finish, instants, busy) - np.interp(start, instants, busy)
+        others[elsewhere] += share[elsewhere]
+    length = finish - start
+    return np.divide(others, length, out=np.zeros_like(others), where=length > 0)
+
+
+def fit(samples: Sequence[Sample]) -> Calibration:
+    """The calibration that explains samples best.
+
+    Raises:
+        InputError: too few samples.
+    """
+    return fit_forward([Forward(s.problem, s.placement) for s in samples], _measured(samples))
+
+
+def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
+    """As `fit`, of placements that are compiled already."""
+    if len(models) < FEWEST:
+        raise InputError(f"calibration: {len(models)} measured placements; {FEWEST} are needed")
+
+    def errors(values: FloatArray, ridge: float) -> FloatArray:
+        c = Calibration(*(values * UNIT).tolist())
+        error = np.log([model.seconds(c) for model in models]) - np.log(measured)
+        return np.concatenate([error, ridge * values])
+
+    limits = (LOWEST / UNIT, HIGHEST / UNIT)
+    options: Any = {"bounds": limits, "loss": "soft_l1", "f_scale": ROUND, "max_nfev": ROUNDS}
+    found = [least_squares(errors, np.array(s), args=(RIDGE,), **options) for s in STARTS]
+    best = min(found, key=lambda result: result.cost).x
+    noise = float(np.median(np.abs(errors(best, 0.0)[: len(models)])))
+    ridge = max(RIDGE, PRIOR * noise)
+    return Calibration(*(least_squares(errors, best, args=(ridge,), **options).x * UNIT).tolist())
+
+
+def cross_validated(
+    samples: Sequence[Sample], folds: int = 5, seed: int = 0, *, by_problem: bool = False
+) -> list[float]:
+    """Predicted seconds of every sample, by parameters fitted to the other folds' samples.
+
+    Args:
+        samples: Placements; two samples of one placement are never in two folds.
+        folds: Parts.
+        seed: The seed of the parts.
+        by_problem: All placements of one problem are in one fold: is a problem predicted well that
+            nothing was fitted to?
+
+    Raises:
+        InputError: too few samples.
+    """
+    models = [Forward(s.problem, s.placement) for s in samples]
+    measured = _measured(samples)
+    part = _parts([_key(sample, by_problem) for sample in samples], folds, seed)
+    predicted = np.empty(len(samples))
+    for fold in range(int(part.max()) + 1):
+        inside, outside = np.flatnonzero(part != fold), np.flatnonzero(part == fold)
+        calibration = fit_forward([models[i] for i in inside], measured[inside])
+        predicted[outside] = [models[i].seconds(calibration) for i in outside]
+    return [float(seconds) for seconds in predicted]
+
+
+def _parts(keys: Sequence[bytes], folds: int, seed: int) -> NDArray[np.intp]:
+    """Fold of every sample; equal keys share one."""
+    distinct = list(dict.fromkeys(keys))
+    if len(distinct) < 2:
+        raise InputError("calibration: one placement (or problem) cannot be cross-validated")
+    count = min(folds, len(distinct))
+    shuffled = np.random.default_rng(seed).permutation(len(distinct)) % count
+    fold = dict(zip(distinct, shuffled.tolist(), strict=True))
+    return np.array([fold[key] for key in keys])
+
+
+def _key(sample: Sample, by_problem: bool) -> bytes:
+    problem = sample.problem.fingerprint.encode()
+    if by_problem:
+        return problem
+    parts = [sample.placement.device, *(sample.placement.sequence or ())]
+    return b"|".join([problem, *(part.tobytes() for part in parts)])
+
+
+def _measured(samples: Sequence[Sample]) -> FloatArray:
+    return np.array([sample.measured for sample in samples])
+
+
+def calibrated(problem: Problem, calibration: Calibration, usual_overlap: float) -> Problem:
+    """The problem with corrected times and links, for simulator and placers as they are.
+
+    These know one time for each op wherever the others are, so contention enters as it is usually:
+    every op is slower as it is beside `usual_overlap` others. A placement on one device is then
+    predicted too slow by as much.
+
+    Args:
+        problem: As it was profiled.
+        calibration: The corrections.
+        usual_overlap: Mean number of other devices at work in placements that matter.
+    """
+    slower = 1.0 + calibration.contention * usual_overlap
+    time = {
+        kind: np.maximum(seconds * (1.0 + calibration.slowdown) + calibration.op_overhead, 0.0)
+        * slower
+        for kind, seconds in problem.time.items()
+    }
+    return replace(problem, time=time, cluster=calibrated_cluster(problem.cluster, calibration))
+
+
+def calibrated_cluster(cluster: Cluster, calibration: Calibration) -> Cluster:
+    """The cluster with the links' corrected costs of a message."""
+    links = tuple(
+        link.model_copy(
+            update={
+                "send_overhead": max(link.send_overhead + calibration.send_overhead, 0.0),
+                "receive_overhead": max(link.receive_overhead + calibration.receive_overhead, 0.0),
+            }
+        )
+        for link in cluster.links
+    )
+    return Cluster(cluster.devices, links, cluster.name)
+
+
+def mean_overlap(model: Forward) -> float:
+    """Mean number of other devices at work, over the time of all ops of a placement."""
+    length = model.simulation.finish - model.simulation.start
+    total = float(length.sum())
+    return float((model.overlap * length).sum()) / total if total > 0 else 0.0

@@ -1,0 +1,224 @@
+"""Placements that differ, to measure: of placers, adversarial ones, mixtures, random ones.
+
+A simulator that is only asked about good placements is never wrong. Adversarial ones take the best
+placement and change what predictions depend on: its order, its balance, the number of its messages,
+or nothing that the prediction sees.
+
+Placements that are predicted alike say how good a prediction is by chance alone. So kinds take
+turns, and each gives the one whose predicted step time is farthest from those chosen already: the
+chosen span the range from the best to the worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import GnnplaceError
+from gnnplace.graph import orders as orders_of
+from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
+from gnnplace.simulation import Simulator, finished_placement
+
+IntArray = NDArray[np.int32]
+Place = Callable[[str], Placement]
+WALK = 400
+"""Moves tried on a random walk among placements that are predicted alike."""
+TRIES = 4
+"""Variations made for each placement that is wanted."""
+ALWAYS = ("single", "best", "learned")
+"""Placers that readers look for."""
+PLACED, REORDERED = "placer", "best, reordered"
+ALIKE = 1.02
+"""Step times within this factor are predicted alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A placement to measure, or why there is none.
+
+    Attributes:
+        name: Who made it.
+        placement: With its sequences; None if it failed.
+        error: Why it failed.
+    """
+
+    name: str
+    placement: Placement | None
+    error: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Of a variation its name without its number; all placers are one kind."""
+        kind, _, number = self.name.rpartition(" ")
+        return kind if number.isdecimal() else REORDERED if "," in self.name else PLACED
+
+
+def candidates(
+    problem: Problem, placers: Iterable[str], place: Place, count: int = 30, seed: int = 0
+) -> list[Candidate]:
+    """At most `count` placements that differ, and a row for every placer that failed.
+
+    Args:
+        problem: What to place.
+        placers: Names.
+        place: Places the problem with a placer of that name.
+        count: Placements wanted; small problems may not have so many.
+        seed: The seed of all randomness.
+    """
+    made = [_placed(name, place) for name in placers]
+    failed = [c for c in made if c.placement is None]
+    simulator, rng = Simulator(problem), np.random.default_rng(seed)
+    placed = [c.placement for c in made if c.placement is not None]
+    best = min(placed, key=lambda p: _seconds(simulator, p), default=None)
+    distinct: dict[bytes, Candidate] = {}
+    for candidate in (*made, *islice(_variations(problem, simulator, best, rng), TRIES * count)):
+        _add(distinct, simulator, candidate)
+    return [*_spanning(list(distinct.values()), simulator, count), *failed]
+
+
+def _spanning(found: list[Candidate], simulator: Simulator, count: int) -> list[Candidate]:
+    """At most `count` of the candidates, which span the range of predicted step times."""
+    predicted = {c.name: np.log(_seconds(simulator, c.placement)) for c in found if c.placement}
+    kinds: dict[str, list[Candidate]] = {}
+    for candidate in found:
+        kinds.setdefault(candidate.kind, []).append(candidate)
+    chosen = [candidate for candidate in found if candidate.name in ALWAYS][:count]
+    for candidate in chosen:
+        kinds[candidate.kind].remove(candidate)
+    turn = 0
+    while len(chosen) < min(count, len(found)):
+        left = list(kinds.values())[turn % len(kinds)]
+        turn += 1
+        if left:
+            chosen.append(max(left, key=lambda c: _farness(c, chosen, predicted)))
+            left.remove(chosen[-1])
+    return chosen
+
+
+def _farness(
+    candidate: Candidate, chosen: list[Candidate], predicted: dict[str, float]
+) -> tuple[float, float]:
+    """How far a predicted time is from all chosen ones; of equal ones, and at first, the least."""
+    own = predicted[candidate.name]
+    near = min((abs(own - predicted[other.name]) for other in chosen), default=0.0)
+    return near, -own
+
+
+def _placed(name: str, place: Place) -> Candidate:
+    try:
+        return Candidate(name, replace(place(name), placer=name))
+    except GnnplaceError as error:
+        return Candidate(name, None, str(error))
+
+
+def _add(distinct: dict[bytes, Candidate], simulator: Simulator, candidate: Candidate) -> None:
+    """Adds a candidate that is new and can run."""
+    placement = candidate.placement
+    if placement is None:
+        return
+    key = b"|".join(part.tobytes() for part in (placement.device, *(placement.sequence or ())))
+    order = simulator.order_of(placement)
+    if key not in distinct and simulator.run(placement.device, order).feasible:
+        distinct[key] = candidate
+
+
+def _seconds(simulator: Simulator, placement: Placement) -> float:
+    return simulator.step_time(placement.device, simulator.order_of(placement))
+
+
+def _variations(
+    problem: Problem, simulator: Simulator, best: Placement | None, rng: np.random.Generator
+) -> Iterator[Candidate]:
+    """Adversarial placements first, then without end mixtures and random ones."""
+    random_units = _unit_devices(problem, rng)
+    base = _unit_view(problem, best.device) if best is not None else random_units()
+    makers: list[tuple[str, Callable[[int], IntArray]]] = [
+        ("predicted alike", lambda k: _alike(problem, simulator, base, rng)),
+        ("unbalanced", lambda k: _unbalanced(base, rng, (k + 1) / 8)),
+        ("many messages", lambda k: _mixed(base, random_units(), rng, 0.5)),
+        ("mixture", lambda k: _mixed(base, random_units(), rng, rng.uniform(0.02, 0.3))),
+        ("random", lambda k: random_units()),
+        ("random chunks", lambda k: _chunks(problem, rng)),
+    ]
+    if best is not None:
+        yield from _reordered(problem, best)
+    round_ = 0
+    while True:
+        for name, make in makers:
+            device = make(round_)[problem.unit_of].astype(np.int32)
+            order = simulator.complete(device)
+            label = f"{name} {round_ + 1}"
+            yield Candidate(label, finished_placement(problem, device, order, placer=label))
+        round_ += 1
+
+
+def _reordered(problem: Problem, best: Placement) -> Iterator[Candidate]:
+    """The best placement's devices with other orders."""
+    graph = problem.graph
+    orders = {
+        "topological": orders_of.topological(graph),
+        "breadth-first": orders_of.breadth_first(graph),
+        "random order": orders_of.random_order(graph, 0),
+    }
+    for name, order in orders.items():
+        label = f"best, {name}"
+        placement = finished_placement(problem, best.device, order, placer=label)
+        yield Candidate(label, placement)
+
+
+def _unit_view(problem: Problem, device: IntArray) -> IntArray:
+    """Device of each unit. [U]"""
+    units = np.empty(problem.num_units, dtype=np.int32)
+    units[problem.unit_of] = device
+    return units
+
+
+def _unit_devices(problem: Problem, rng: np.random.Generator) -> Callable[[], IntArray]:
+    allowed = [np.flatnonzero(row) for row in problem.unit_allowed]
+    return lambda: np.array([rng.choice(devices) for devices in allowed], dtype=np.int32)
+
+
+def _alike(
+    problem: Problem, simulator: Simulator, base: IntArray, rng: np.random.Generator
+) -> IntArray:
+    """Far from the base, but predicted alike: what the simulator thinks does not matter."""
+    limit = ALIKE * _completed(problem, simulator, base)
+    units = base.copy()
+    for _ in range(WALK):
+        unit = int(rng.integers(problem.num_units))
+        trial = units.copy()
+        trial[unit] = rng.choice(np.flatnonzero(problem.unit_allowed[unit]))
+        if _completed(problem, simulator, trial) <= limit:
+            units = trial
+    return units
+
+
+def _completed(problem: Problem, simulator: Simulator, units: IntArray) -> float:
+    device = units[problem.unit_of].astype(np.int32)
+    return simulator.step_time(device, simulator.complete(device))
+
+
+def _unbalanced(base: IntArray, rng: np.random.Generator, share: float) -> IntArray:
+    """A share of all units moved to the device of one of them."""
+    moved = rng.random(len(base)) < share
+    return np.where(moved, base[int(rng.integers(len(base)))], base).astype(np.int32)
+
+
+def _mixed(base: IntArray, other: IntArray, rng: np.random.Generator, share: float) -> IntArray:
+    return np.where(rng.random(len(base)) < share, other, base).astype(np.int32)
+
+
+def _chunks(problem: Problem, rng: np.random.Generator) -> IntArray:
+    """Units in the order of the problem, cut at random places."""
+    devices = rng.permutation(problem.num_devices)
+    cuts = np.sort(rng.integers(problem.num_units, size=problem.num_devices - 1))
+    chunk = np.searchsorted(cuts, np.arange(problem.num_units), side="right")
+    units = devices[chunk].astype(np.int32)
+    wrong = ~problem.unit_allowed[np.arange(problem.num_units), units]
+    units[wrong] = problem.unit_allowed[wrong].argmax(axis=1)
+    return units

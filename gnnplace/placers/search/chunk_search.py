@@ -1,0 +1,282 @@
+"""Local search on a coarse problem whose moves are of chunks (``chunk_moves``).
+
+Formulation: what a move makes is list-scheduled by the state's priority and justified once
+(``justification``); the seconds of that schedule are its value, and the distances of the
+justification the new priority. A device with more work than the threshold rejects a move unseen.
+So does a schedule that is ``HOPELESS`` times as long as the threshold before it is justified: of
+moves that are worth taking one in thirty is lost, of the others half cost a third or less, since
+a list schedule is given up as soon as a device cannot do in time what it has left. The schedules
+leave out what others imply (``lean``). Where memory matters, what would be accepted is simulated,
+with the penalty of ``SearchSpace.score``.
+
+Annealing (Metropolis, the threshold drawn first) of a few members by turns, who go with the winners
+(Aldous and Vazirani, 1994): after each of their laps the worst goes on from where the best is. A
+round cools down once, and the next one is twice as long; one of its members begins where the best
+state is, the others at the next of the given starts. Rounds are the same whatever the budget is,
+and what is best is kept, so that a search which is cut off later is never worse.
+Complexity: three list schedules a move at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.graph.allocation import empty_floats, empty_ints, zero_floats
+from gnnplace.graph.jit import kernel
+from gnnplace.placers.search.chunk_moves import (
+    ALONE,
+    FORGOTTEN,
+    HOPED,
+    ORDER,
+    PRIOR,
+    Chunks,
+    change,
+    choose_kind,
+    most_work,
+    same,
+)
+from gnnplace.placers.search.moves import Neighbourhood, energy, neighbourhood, seed_kernel
+from gnnplace.placers.search.narrow_problem import NarrowProblem
+from gnnplace.placers.search.space import SearchSpace
+from gnnplace.simulation.arrays import copy_to, greatest
+from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.list_scheduling import timed_list_schedule
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
+FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
+MEMBERS = 3
+HOTTEST, COLDEST = 0.01, 0.0003  # temperature at a round's beginning and end, of the step time
+NOISE = 0.12  # share of other moves that disturb the priority as well
+HOPELESS = 1.04  # a schedule so much longer than wanted is not justified
+ROUNDING = 1e-9
+
+
+@kernel
+def justified(
+    compiled: Compiled,
+    reversed_compiled: Compiled,
+    device: IntArray,
+    priority: FloatArray,
+    finish: FloatArray,
+    far: FloatArray,
+    limit: float,
+) -> tuple[float, IntArray]:
+    """List schedule and one justification: its seconds, inf where it is hopeless, and order.
+
+    Args:
+        compiled: the problem.
+        reversed_compiled: it reversed.
+        device: device of each op. [n]
+        priority: of each op. [n]
+        finish: out: seconds at which each op finishes. [n]
+        far: out: seconds from each op's start to the end, the priority of the order. [n]
+        limit: seconds; a schedule that is ``HOPELESS`` times as long is not justified, and a
+            justified one that shows to be longer is hopeless as well.
+    """
+    hopeless = HOPELESS * limit
+    surely = hopeless * (1.0 + ROUNDING)
+    order = timed_list_schedule(compiled, device, priority, finish, surely)
+    if greatest(finish) > hopeless:
+        return np.inf, order
+    timed_list_schedule(reversed_compiled, device, finish, far, surely)
+    if greatest(far) > hopeless:
+        return np.inf, order
+    order = timed_list_schedule(compiled, device, far, finish, limit * (1.0 + ROUNDING))
+    return greatest(finish), order
+
+
+@kernel
+def chunk_kernel(
+    compiled: Compiled,
+    lean: Compiled,
+    lean_reversed: Compiled,
+    neighbourhood: Neighbourhood,
+    chunks: Chunks,
+    first: float,
+    last: float,
+    moves: int,
+) -> None:
+    """``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds.
+
+    Args:
+        compiled: the problem.
+        lean: it without consumptions that others imply.
+        lean_reversed: that reversed.
+        neighbourhood: what an energy takes.
+        chunks: where the search is.
+        first: temperature of the first move.
+        last: that of the last.
+        moves: how many to try.
+    """
+    n = len(compiled.state)
+    device, tried = empty_ints(n), empty_ints(len(chunks.unit_device))
+    finish, far, priority = empty_floats(n), empty_floats(n), empty_floats(n)
+    load = zero_floats(chunks.work.shape[1])
+    for k in range(moves):
+        temperature = first * (last / first) ** (k / moves)
+        threshold = chunks.score[0] - temperature * np.log(1.0 - np.random.random())
+        copy_to(tried, chunks.unit_device)
+        kind = choose_kind(chunks)
+        change(chunks, tried, kind)
+        noisy = kind == ORDER or np.random.random() < NOISE
+        if not noisy and same(tried, chunks.unit_device):
+            continue
+        if most_work(chunks.work, tried, load) > threshold:
+            continue
+        copy_to(priority, chunks.priority)
+        if noisy:
+            spread = 0.3 * np.random.random() ** 2
+            for op in range(n):
+                priority[op] *= 1.0 + spread * (np.random.random() - 0.5)
+        for op in range(n):
+            device[op] = tried[compiled.unit_of[op]]
+        seconds, order = justified(lean, lean_reversed, device, priority, finish, far, threshold)
+        if seconds <= threshold and (
+            neighbourhood.memory_matters or seconds < chunks.best_score[0]
+        ):
+            seconds = energy(compiled, neighbourhood, device, order, threshold)
+        better = seconds < chunks.score[0] * (1.0 - ROUNDING)
+        chunks.useful[kind] += FORGOTTEN * ((1.0 if better else 0.0) - chunks.useful[kind])
+        if seconds > threshold:
+            continue
+        copy_to(chunks.unit_device, tried)
+        copy_to(chunks.priority, far)
+        chunks.score[0] = seconds
+        if seconds < chunks.best_score[0]:
+            chunks.best_score[0] = seconds
+            copy_to(chunks.best_unit_device, tried)
+            copy_to(chunks.best_priority, far)
+            copy_to(chunks.best_order, order)
+
+
+class Start(NamedTuple):
+    """A state to start from.
+
+    Attributes:
+        score: predicted seconds with penalty.
+        unit_device: device of each unit. [U]
+        priority: of each op. [n]
+        order: of all ops. [n]
+    """
+
+    score: float
+    unit_device: IntArray
+    priority: FloatArray
+    order: IntArray
+
+
+class ChunkSearch:
+    """Searches one coarse problem, round by round.
+
+    Args:
+        space: the space of the coarse problem.
+        narrow: the coarse problem.
+        starts: states to start from, the best first; at least one.
+        seed: of all randomness.
+    """
+
+    def __init__(
+        self, space: SearchSpace, narrow: NarrowProblem, starts: Sequence[Start], seed: int
+    ) -> None:
+        self.space, self.starts = space, starts
+        self.neighbourhood = neighbourhood(space)
+        self.seeds = np.random.default_rng(seed)
+        self.moves_a_lap = max(8, LAP_OPS // space.problem.num_ops)
+        self.laps_a_round, self.step, self.lap, self.fresh = FIRST_LAPS, 0, 0, 0
+        best = starts[0]
+        prior = np.array(PRIOR)
+        if len(narrow.loose) == 0:
+            prior[ALONE] = 0.0
+        if len(narrow.line) == 0:
+            prior[:] = np.arange(len(prior)) == ALONE
+        shared = (
+            best.unit_device.copy(),
+            best.priority.copy(),
+            best.order.copy(),
+            np.array([best.score]),
+            prior / prior.sum(),
+            np.full(len(PRIOR), HOPED),
+        )
+        self.members = [
+            Chunks(
+                narrow.line,
+                narrow.loose,
+                space.work,
+                start.unit_device.copy(),
+                start.priority.copy(),
+                np.array([start.score]),
+                *shared,
+            )
+            for start in starts[:MEMBERS]
+        ]
+
+    @property
+    def ops(self) -> int:
+        """Moves times ops: what the search has cost."""
+        return self.lap * self.moves_a_lap * self.space.problem.num_ops
+
+    @property
+    def best(self) -> Start:
+        """The best state so far."""
+        made = self.members[0]
+        return Start(
+            float(made.best_score[0]),
+            made.best_unit_device.copy(),
+            made.best_priority.copy(),
+            made.best_order.copy(),
+        )
+
+    def run_lap(self) -> None:
+        """The next lap: some moves of one member of the population."""
+        laps = self.laps_a_round * len(self.members)
+        if self.step == laps:
+            self._begin()
+            laps = self.laps_a_round * len(self.members)
+        generation, number = divmod(self.step, len(self.members))
+        if number == 0 and generation > 0:
+            self._select()
+        self._run(self.members[number], generation / self.laps_a_round)
+        self.step += 1
+        self.lap += 1
+
+    def _run(self, member: Chunks, share: float) -> None:
+        """Moves of one member, so far into the round."""
+        fall = COLDEST / HOTTEST
+        hot = HOTTEST * fall**share * float(member.best_score[0])
+        seed_kernel(int(self.seeds.integers(2**31)))
+        chunk_kernel(
+            self.space.compiled,
+            *self.space.lean,
+            self.neighbourhood,
+            member,
+            hot,
+            hot * fall ** (1 / self.laps_a_round),
+            self.moves_a_lap,
+        )
+
+    def _select(self) -> None:
+        """The worst member goes on from where the best one is."""
+        ranked = sorted(self.members, key=lambda member: float(member.score[0]))
+        _move_to(ranked[-1], ranked[0].unit_device, ranked[0].priority, float(ranked[0].score[0]))
+
+    def _begin(self) -> None:
+        """A longer round: one member from the best state, the others from the next starts."""
+        self.step, self.laps_a_round = 0, min(MOST_LAPS, 2 * self.laps_a_round)
+        best = self.best
+        _move_to(self.members[0], best.unit_device, best.priority, best.score)
+        for member in self.members[1:]:
+            self.fresh = (self.fresh + 1) % len(self.starts)
+            start = self.starts[self.fresh]
+            _move_to(member, start.unit_device, start.priority, start.score)
+
+
+def _move_to(member: Chunks, unit_device: IntArray, priority: FloatArray, score: float) -> None:
+    member.unit_device[:] = unit_device
+    member.priority[:] = priority
+    member.score[0] = score

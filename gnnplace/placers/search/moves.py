@@ -1,0 +1,227 @@
+"""Moves of units and of the order, and the energy of what comes out: kernels that searches share.
+
+A state is a device for every unit and one order of all ops. The energy is the simulated step time,
+plus a penalty on bytes above the memory limits. Moves:
+
+* one unit to the device of a neighbour, or to any allowed device;
+* a patch: a unit and its neighbours in the graph to one device;
+* a range of units in coordinate order to the device before or after it (moves cuts and chunks);
+* an op to another place in the order between its inputs and its consumers (its window).
+
+Complexity: a move is O(ops moved), an energy is one simulation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.graph.allocation import empty_floats
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.placers.search.space import SearchSpace
+from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.kernels import step_time_kernel
+from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.memory import excess_kernel
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+WINDOW = 60
+
+
+class Neighbourhood(NamedTuple):
+    """What moves look up: ops and neighbours of units, units by coordinate, allowed devices."""
+
+    op_offset: IntArray
+    ops: IntArray
+    edge_offset: IntArray
+    neighbour: IntArray
+    unit_order: IntArray
+    unit_rank: IntArray
+    allowed: NDArray[np.bool_]
+    producer: IntArray
+    penalty: float
+    memory_matters: bool
+
+
+@kernel
+def seed_kernel(seed: int) -> None:
+    """Seeds the kernels' random numbers."""
+    np.random.seed(seed)
+
+
+@inner(inline="always")
+def energy(
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    device: IntArray,
+    order: IntArray,
+    cutoff: float,
+) -> float:
+    """Simulated seconds plus the penalty; inf above ``cutoff``."""
+    if not neighbourhood.memory_matters:
+        return step_time_kernel(compiled, device, order, cutoff)
+    seconds, excess = excess_kernel(compiled, device, order, cutoff)
+    memory = 0.0
+    for d in range(len(compiled.memory)):
+        memory += compiled.memory[d]
+    return seconds + neighbourhood.penalty * excess / max(1.0, memory)
+
+
+def energy_of(
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    device: IntArray,
+    order: IntArray,
+    cutoff: float,
+) -> float:
+    """``energy`` for callers that are no kernels."""
+    if not neighbourhood.memory_matters:
+        return float(step_time_kernel(compiled, device, order, cutoff))
+    seconds, excess = excess_kernel(compiled, device, order, cutoff)
+    return float(
+        seconds + neighbourhood.penalty * excess / max(1.0, float(np.cumsum(compiled.memory)[-1]))
+    )
+
+
+@inner(_nrt=False)
+def window_of(
+    compiled: Compiled, neighbourhood: Neighbourhood, order: IntArray, position: IntArray, op: int
+) -> tuple[int, int]:
+    """First and last position that ``op`` may take between its inputs and its consumers."""
+    here = position[op]
+    low, high = max(0, here - WINDOW), min(len(order) - 1, here + WINDOW)
+    for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
+        low = max(low, position[neighbourhood.producer[compiled.input_tensor[j]]] + 1)
+    for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
+        tensor = compiled.op_tensor[j]
+        for k in range(compiled.consumer_offset[tensor], compiled.consumer_offset[tensor + 1]):
+            high = min(high, position[compiled.consumer[k]] - 1)
+    return low, high
+
+
+@inner(_nrt=False)
+def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
+    """Moves the op at position ``origin`` to ``goal``, the ones between by one."""
+    op = order[origin]
+    step = 1 if goal > origin else -1
+    for k in range(origin, goal, step):
+        order[k] = order[k + step]
+        position[order[k]] = k
+    order[goal] = op
+    position[op] = goal
+
+
+@inner(_nrt=False)
+def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bool:
+    """Whether a shift leaves every device's own sequence as it is."""
+    d, step = device[order[origin]], 1 if goal > origin else -1
+    k = origin + step
+    while k != goal + step and device[order[k]] != d:
+        k += step
+    return k == goal + step
+
+
+@inner(inline="always")
+def renewed_order(compiled: Compiled, device: IntArray, order: IntArray) -> IntArray:
+    """The order that list scheduling makes where ``order`` says who goes first. [n]"""
+    priority = empty_floats(len(order))
+    for k in range(len(order)):
+        priority[order[k]] = -k
+    return list_schedule(compiled, device, priority)
+
+
+@inner(_nrt=False)
+def propose(
+    neighbourhood: Neighbourhood, unit_device: IntArray, touched: IntArray
+) -> tuple[int, int]:
+    """Units of a random move and the device they go to: how many are ``touched``, the target."""
+    num_units, num_devices = neighbourhood.allowed.shape
+    unit = np.random.randint(num_units)
+    kind = np.random.random()
+    target = np.random.randint(num_devices)
+    low, high = neighbourhood.edge_offset[unit], neighbourhood.edge_offset[unit + 1]
+    touched[0] = unit
+    if kind < 0.5:
+        if kind < 0.35 and high > low:
+            target = unit_device[neighbourhood.neighbour[np.random.randint(low, high)]]
+        return 1, target
+    if kind < 0.7:
+        count = 1
+        for k in range(low, min(high, low + 12)):
+            touched[count] = neighbourhood.neighbour[k]
+            count += 1
+        return count, target
+    first = neighbourhood.unit_rank[unit]
+    longest = max(1, int(num_units * 2.0 ** (-1.0 - 6.0 * np.random.random())))
+    last = min(num_units, first + longest)
+    if kind < 0.9:
+        before = np.random.random() < 0.5
+        edge = max(0, first - 1) if before else min(num_units - 1, last)
+        target = unit_device[neighbourhood.unit_order[edge]]
+    for k in range(first, last):
+        touched[k - first] = neighbourhood.unit_order[k]
+    return last - first, target
+
+
+@inner(_nrt=False)
+def move_units(
+    neighbourhood: Neighbourhood,
+    unit_device: IntArray,
+    device: IntArray,
+    units: IntArray,
+    target: int,
+    former: IntArray,
+) -> int:
+    """Moves ``units`` to ``target`` where they may be there; how many moved.
+
+    ``former`` receives the device that each of them had, for ``undo_move``.
+    """
+    changed = 0
+    for i in range(len(units)):
+        unit = units[i]
+        former[i] = unit_device[unit]
+        if unit_device[unit] != target and neighbourhood.allowed[unit, target]:
+            changed += 1
+            unit_device[unit] = target
+            for k in range(neighbourhood.op_offset[unit], neighbourhood.op_offset[unit + 1]):
+                device[neighbourhood.ops[k]] = target
+    return changed
+
+
+@inner(_nrt=False)
+def undo_move(
+    neighbourhood: Neighbourhood,
+    unit_device: IntArray,
+    device: IntArray,
+    units: IntArray,
+    former: IntArray,
+) -> None:
+    """Puts ``units`` back where ``move_units`` found them, the last one first."""
+    for i in range(len(units) - 1, -1, -1):
+        unit = units[i]
+        unit_device[unit] = former[i]
+        for k in range(neighbourhood.op_offset[unit], neighbourhood.op_offset[unit + 1]):
+            device[neighbourhood.ops[k]] = former[i]
+
+
+def neighbourhood(space: SearchSpace) -> Neighbourhood:
+    """The arrays that moves look up."""
+    edge_offset, neighbour = space.unit_edges
+    op_offset, ops = space.unit_ops
+    rank = np.empty_like(space.unit_order)
+    rank[space.unit_order] = np.arange(len(rank), dtype=np.int32)
+    return Neighbourhood(
+        op_offset,
+        ops,
+        edge_offset,
+        neighbour,
+        space.unit_order,
+        rank,
+        space.problem.unit_allowed,
+        space.problem.graph.producer.copy(),
+        space.penalty,
+        space.memory_matters,
+    )

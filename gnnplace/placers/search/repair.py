@@ -1,0 +1,115 @@
+"""Memory repair: moves units off devices that exceed their memory until everything fits.
+
+No paper: our own step for algorithms that know no memory. Each round takes the device with the
+largest excess and moves one of its units, or a block of them at an end of its chunk, to one of the
+three devices with most room; the move that leaves the least score (step time plus a penalty on
+bytes in excess) is kept. When moves stop helping it starts over from a balanced packing.
+Complexity: a bounded number of simulations, fewer for larger graphs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.placers.search.clock import NO_BUDGET, expired
+from gnnplace.placers.search.space import SearchSpace
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+Move = tuple[IntArray, int]  # Units, and the device they go to.
+MOST_OPS_SIMULATED = 1_000_000  # Simulations times ops that a repair may take.
+
+
+def repair(
+    space: SearchSpace,
+    device: IntArray,
+    order: IntArray,
+    deadline: float = NO_BUDGET,
+    most_ops: int = MOST_OPS_SIMULATED,
+) -> tuple[IntArray, IntArray]:
+    """Devices and an order that fit, found from the given ones; unchanged if they fit already.
+
+    What comes back may still not fit: the caller simulates and says so. No move is tried after
+    the deadline, nor when ``most_ops`` have been simulated, twice.
+    """
+    if not space.memory_matters or space.simulator.excess(device, order)[1] == 0:
+        return device, order
+    order = space.sequence(device)[1]
+    best = _move_units(space, device, order, deadline, most_ops)
+    if space.simulator.excess(*best)[1] > 0 and not expired(deadline):
+        packed = space.spread(pack(space))
+        best = min(
+            (best, _move_units(space, packed, space.sequence(packed)[1], deadline, most_ops)),
+            key=lambda pair: space.score(*pair),
+        )
+    return best[0], best[1]
+
+
+def unit_bytes(space: SearchSpace) -> FloatArray:
+    """State of each unit plus all bytes that it produces. [U]"""
+    problem = space.problem
+    graph = problem.graph
+    unit = problem.unit_of[graph.producer]
+    alive = np.bincount(unit, graph.size, problem.num_units)
+    return problem.unit_state + alive
+
+
+def pack(space: SearchSpace) -> IntArray:
+    """Units in the order of their coordinates, cut where each device's share of bytes is full. [U]
+
+    Bytes are state and everything a unit produces; shares follow the devices' memory.
+    """
+    problem, size = space.problem, unit_bytes(space)
+    memory = np.minimum(problem.cluster.memory, size.sum())
+    limits = np.cumsum(memory) / memory.sum() * size.sum()
+    middle = np.cumsum(size[space.unit_order]) - size[space.unit_order] / 2
+    chosen = np.empty(problem.num_units, dtype=np.int32)
+    chosen[space.unit_order] = np.minimum(
+        np.searchsorted(limits, middle, side="right"), problem.num_devices - 1
+    )
+    return space.allow(chosen)
+
+
+def _move_units(
+    space: SearchSpace, device: IntArray, order: IntArray, deadline: float, most_ops: int
+) -> tuple[IntArray, IntArray]:
+    first_op = space.unit_ops[1][space.unit_ops[0][:-1]]
+    unit_device, score = device[first_op].copy(), space.score(device, order)
+    tries = int(np.clip(most_ops // space.problem.num_ops, 30, 3_000))
+    while tries > 0 and not expired(deadline):
+        over = space.simulator.run(space.spread(unit_device), order).peak_memory
+        over = over - space.problem.cluster.memory
+        moves = _candidates(space, unit_device, over) if over.max() > 0 else []
+        tries -= len(moves) + 1
+        tried = [(_moved_score(space, unit_device, order, m), k) for k, m in enumerate(moves)]
+        if not tried or min(tried)[0] >= score:
+            break
+        score, best = min(tried)
+        unit_device[moves[best][0]] = moves[best][1]
+    device = space.spread(unit_device)
+    return device, space.sequence(device)[1]
+
+
+def _candidates(space: SearchSpace, unit_device: IntArray, over: FloatArray) -> list[Move]:
+    """Moves off the fullest device: single units by bytes, and blocks at its chunk's two ends."""
+    full = int(over.argmax())
+    mine = space.unit_order[unit_device[space.unit_order] == full]
+    size = unit_bytes(space)[mine]
+    enough = np.flatnonzero(size >= over[full])
+    largest, just_enough = np.argsort(-size)[:3], enough[np.argsort(size[enough])][:3]
+    parts = [mine[k : k + 1] for k in dict.fromkeys([*largest, *just_enough])]
+    for share in (0.25, 1.0):
+        front = int(np.searchsorted(size.cumsum(), share * over[full])) + 1
+        back = int(np.searchsorted(size[::-1].cumsum(), share * over[full])) + 1
+        parts += [mine[:front], mine[-back:]]
+    targets = [int(target) for target in np.argsort(over)[:3] if target != full]
+    allowed = space.problem.unit_allowed
+    moves = [(part[allowed[part, target]], target) for part in parts for target in targets]
+    return [move for move in moves if len(move[0])]
+
+
+def _moved_score(space: SearchSpace, unit_device: IntArray, order: IntArray, move: Move) -> float:
+    changed = unit_device.copy()
+    changed[move[0]] = move[1]
+    return space.score(space.spread(changed), order)

@@ -1,0 +1,245 @@
+"""``SearchSpace``: what placers share about one problem.
+
+Placement units (colocation classes) with what they cost, and a **coordinate** for every op, so that
+chunks of a training graph keep a layer's backward ops with its forward ops: a forward op's
+coordinate is its topological position; a backward or update op takes the largest coordinate of its
+forward inputs (the activations it differentiates), or the smallest of its other inputs (gradients
+flow from late layers to early ones). A unit's coordinate is the mean of its forward ops'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InfeasibleError
+from gnnplace.placers.search.lean import lean
+from gnnplace.placers.search.space_kernels import (
+    flows_between,
+    flows_of_ops,
+    follow_forward,
+    mean_of_finite,
+    sum_of_finite,
+)
+from gnnplace.problem import FORWARD, Problem
+from gnnplace.simulation import Compiled, Simulator
+from gnnplace.simulation.justification import reversed_problem
+from gnnplace.simulation.kernels import ROUNDING
+from gnnplace.simulation.list_scheduling import list_schedule, priorities, turn_order
+from gnnplace.simulation.memory import most_memory
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+
+class SearchSpace:
+    """One problem with its simulator and everything that placers derive from it.
+
+    Args:
+        problem: the problem; it is not changed.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.simulator = Simulator(problem)
+        self.compiled = self.simulator.compiled
+
+    def check_possible(self) -> None:
+        """Checks that every unit has a device that its kind, pins, classmates and memory allow.
+
+        Raises:
+            InfeasibleError: naming the op and what is in the way.
+        """
+        problem = self.problem
+        stuck = np.flatnonzero(~problem.unit_allowed.any(axis=1))
+        if stuck.size:
+            op = problem.graph.names[int(np.argmax(problem.unit_of == stuck[0]))]
+            raise InfeasibleError(
+                f"op {op!r}: no device can run it together with its colocation class and pins; "
+                "give it a time for a device kind of the cluster or loosen pin or colocate"
+            )
+        if self.memory_matters:
+            self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Checks that every op that takes time fits a device that may run it, all else away."""
+        problem, need, memory = self.problem, self.working_set, self.compiled.memory
+        large = np.flatnonzero(need > memory.min() * (1 + ROUNDING))
+        fits = need[large, None] <= memory * (1 + ROUNDING)
+        times = problem.times[large]
+        stuck = large[~((fits & np.isfinite(times)) | (times <= 0)).any(axis=1)]
+        if stuck.size:
+            op = int(stuck[need[stuck].argmax()])
+            raise InfeasibleError(
+                f"op {problem.graph.names[op]!r}: its state, inputs and outputs are {need[op]:.6g} "
+                f"bytes at once, and no device that may run it has as many (the largest memory is "
+                f"{memory.max():.6g}); take devices with more memory, a smaller batch or more "
+                "micro-batches"
+            )
+
+    @cached_property
+    def working_set(self) -> FloatArray:
+        """Bytes on an op's device while it runs: state of its unit, inputs, outputs. [n]"""
+        problem, graph = self.problem, self.problem.graph
+        need = problem.unit_state[problem.unit_of]
+        need += np.bincount(graph.producer, graph.size, problem.num_ops)
+        taken = graph.size[graph.consumption_tensor]
+        return need + np.bincount(graph.consumer, taken, problem.num_ops)
+
+    @cached_property
+    def work(self) -> FloatArray:
+        """Seconds of each unit on each device; inf where it is not allowed. [U, D]"""
+        problem = self.problem
+        kinds = np.stack(
+            [np.bincount(problem.unit_of, times) for times in problem.kind_times.T], axis=1
+        )
+        work = kinds.astype(np.float64).take(problem.kind_of, axis=1)
+        work[~problem.unit_allowed] = np.inf
+        return work
+
+    @cached_property
+    def mean_work(self) -> FloatArray:
+        """Mean seconds of each unit over the devices that may have it. [U]"""
+        return np.asarray(mean_of_finite(self.work))
+
+    @cached_property
+    def speed(self) -> FloatArray:
+        """Relative speed of each device on the units it may have; 0 if none. [D]"""
+        allowed = self.problem.unit_allowed
+        own, mean = sum_of_finite(self.work), self.mean_work @ allowed
+        idle = allowed.any(axis=0).astype(np.float64)
+        return np.where(own > 0, mean / np.maximum(own, 1e-300), idle)
+
+    @cached_property
+    def coordinate(self) -> FloatArray:
+        """Coordinate of each op, as the module's text says. [n]"""
+        graph, forward = self.problem.graph, self.problem.phase == FORWARD
+        inputs = (graph.predecessor_offset, graph.predecessor)
+        place = graph.position.astype(np.float64)
+        return np.asarray(follow_forward(graph.topological_order, *inputs, forward, place))
+
+    @cached_property
+    def unit_coordinate(self) -> FloatArray:
+        """Mean coordinate of each unit's forward ops, or of all its ops if it has none. [U]"""
+        problem = self.problem
+        forward = (problem.phase == FORWARD).astype(np.float64)
+        has_forward = np.bincount(problem.unit_of, forward, problem.num_units) > 0
+        weight = np.where(has_forward[problem.unit_of], forward, 1.0)
+        total = np.bincount(problem.unit_of, weight * self.coordinate, problem.num_units)
+        return total / np.bincount(problem.unit_of, weight, problem.num_units)
+
+    @cached_property
+    def unit_order(self) -> IntArray:
+        """Units by coordinate. [U]"""
+        return np.argsort(self.unit_coordinate, kind="stable").astype(np.int32)
+
+    @cached_property
+    def unit_flows(self) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+        """Bytes between units: offset, neighbours, bytes in, bytes out. [U + 1], [E], [E], [E]
+
+        -1 bytes where no tensor goes that way.
+        """
+        problem = self.problem
+        source, target, size = problem.graph.edges
+        if problem.num_units == problem.num_ops:
+            return flows_of_ops(source, target, size, problem.num_ops)
+        unit = problem.unit_of
+        return flows_between(unit[source], unit[target], size, problem.num_units)
+
+    @cached_property
+    def unit_edges(self) -> tuple[IntArray, IntArray]:
+        """Neighbours of units in the graph as a symmetric CSR. [U + 1], [2 E]"""
+        return self.unit_flows[:2]
+
+    @cached_property
+    def unit_ops(self) -> tuple[IntArray, IntArray]:
+        """Ops of each unit as a CSR. [U + 1], [n]"""
+        counts = np.bincount(self.problem.unit_of, minlength=self.problem.num_units)
+        offset = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        return offset, np.argsort(self.problem.unit_of, kind="stable").astype(np.int32)
+
+    @cached_property
+    def memory_matters(self) -> bool:
+        """Whether some placement could exceed a device's memory."""
+        everything = np.zeros(self.problem.num_ops, dtype=np.int32)
+        return bool(most_memory(self.compiled, everything)[0] > self.problem.cluster.memory.min())
+
+    @cached_property
+    def penalty(self) -> float:
+        """Seconds that a whole cluster's memory in excess adds to a score."""
+        times = np.where(np.isfinite(self.problem.kind_times), self.problem.kind_times, 0.0)
+        return 100.0 * float(times.max(axis=1).sum() + 1e-9)
+
+    @cached_property
+    def priorities(self) -> list[FloatArray]:
+        """Priorities for list scheduling, as ``simulation.list_scheduling`` explains."""
+        return priorities(self.problem)
+
+    @cached_property
+    def turn_order(self) -> IntArray:
+        """Ops by (phase, micro-batch, topological position). [n]"""
+        return turn_order(self.problem)
+
+    def spread(self, unit_device: IntArray) -> IntArray:
+        """Device of each op from the device of each unit. [n]"""
+        return np.asarray(unit_device)[self.problem.unit_of].astype(np.int32)
+
+    def allow(self, unit_device: IntArray) -> IntArray:
+        """The same devices, but units that may not be there go where they take least time. [U]"""
+        unit_device = np.array(unit_device, dtype=np.int32)
+        wrong = ~self.problem.unit_allowed[np.arange(len(unit_device)), unit_device]
+        unit_device[wrong] = self.work[wrong].argmin(axis=1)
+        return unit_device
+
+    @cached_property
+    def reversed(self) -> Compiled:
+        """The reversed problem, for ``justify``."""
+        return reversed_problem(self.compiled)
+
+    @cached_property
+    def lean(self) -> tuple[Compiled, Compiled]:
+        """The problem and the reversed problem without what others imply, for list schedules."""
+        made = lean(self.problem, self.compiled)
+        return made, reversed_problem(made)
+
+    def score(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
+        """Predicted seconds, plus a penalty for memory above the limits; inf above ``cutoff``."""
+        if not self.memory_matters:
+            return self.simulator.step_time(device, order, cutoff)
+        seconds, excess = self.simulator.excess(device, order, cutoff)
+        return seconds + self.penalty * excess / max(1.0, float(self.compiled.memory.sum()))
+
+    def sequence(
+        self, device: IntArray, extra: Sequence[FloatArray] = (), cutoff: float = np.inf
+    ) -> tuple[float, IntArray]:
+        """The best order found for given devices, and its score; inf where none is worth a look.
+
+        List scheduling by every known priority and those in ``extra``, and turns, until the step
+        takes no longer than the work of one device.
+
+        Args:
+            device: device of each op. [n]
+            extra: more priorities. Each [n].
+            cutoff: score above which the caller does not want to know.
+        """
+        best, chosen = np.inf, self.turn_order
+        least = self._greatest_load(device)
+        if least > cutoff * (1.0 + ROUNDING):
+            return best, chosen
+        for priority in (*extra, *self.priorities, None):
+            order = self.turn_order
+            if priority is not None:
+                order = list_schedule(self.compiled, device, priority)
+            score = self.score(device, order, min(best, cutoff))
+            if score < best:
+                best, chosen = score, order
+            if best <= least * (1.0 + ROUNDING):
+                break
+        return best, chosen
+
+    def _greatest_load(self, device: IntArray) -> float:
+        times = self.compiled.times[np.arange(len(device)), device]
+        return float(np.bincount(device, times).max())

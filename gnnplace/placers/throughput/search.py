@@ -1,0 +1,257 @@
+"""Local search for the throughput objective: annealing over devices of units.
+
+Formulation: the energy of a placement is its largest load, plus a small part of the mean load (so
+that moves off the busy path count) and a penalty on bytes of state above memory. Moves: a unit to a
+neighbour's or a random device, two units change devices, a run of units in an order follows the
+one next to it; loads change by what the moved units' flows change. Accepted as Metropolis et al.
+(1953), temperature falling geometrically.
+Complexity: O(flows of the unit x their readers) a move.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.placers.search.clock import NO_BUDGET
+from gnnplace.placers.search.moves import seed_kernel
+from gnnplace.placers.throughput.load import Flows
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+MEAN = 0.05  # of the mean load in the energy
+HOT, FALL = 0.02, 300.0  # First temperature, of the start's energy; how far it falls.
+MOVES_WITHOUT_BUDGET = 100_000
+ROUNDS = 50
+PENALTY = 10.0  # energies of the start, for a whole cluster's memory in excess
+
+
+@njit(cache=True, boundscheck=False)
+def count_readers(flows: Flows, device: IntArray) -> IntArray:
+    """Readers of each flow on each device. [F, D]"""
+    readers = np.zeros((len(flows.producer), len(flows.memory)), np.int32)
+    for k in range(len(flows.producer)):
+        for j in range(flows.offset[k], flows.offset[k + 1]):
+            readers[k, device[flows.reader[j]]] += 1
+    return readers
+
+
+@njit(cache=True, boundscheck=False)
+def add_flow(
+    flows: Flows, index: int, source: int, readers: IntArray, sign: int, load: FloatArray
+) -> None:
+    """Adds what one flow loads devices with, or takes it off (``sign`` -1)."""
+    for d in range(len(load)):
+        if d != source and readers[index, d] > 0:
+            cost = sign * (
+                flows.tensors[index] * flows.latency[source, d]
+                + flows.size[index] * flows.pace[source, d]
+            )
+            load[source] += cost
+            load[d] += cost
+
+
+@njit(cache=True, boundscheck=False)
+def move(
+    flows: Flows,
+    unit: int,
+    target: int,
+    device: IntArray,
+    readers: IntArray,
+    load: FloatArray,
+    resident: FloatArray,
+) -> None:
+    """Puts a unit on another device; everything that depends on it follows."""
+    source = device[unit]
+    for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
+        k = flows.unit_flow[j]
+        add_flow(flows, k, device[flows.producer[k]], readers, -1, load)
+        if flows.producer[k] == unit:
+            add_flow(flows, k, target, readers, 1, load)
+        else:
+            readers[k, source] -= 1
+            readers[k, target] += 1
+            add_flow(flows, k, device[flows.producer[k]], readers, 1, load)
+    load[source] -= flows.work[unit, source]
+    load[target] += flows.work[unit, target]
+    resident[source] -= flows.state[unit]
+    resident[target] += flows.state[unit]
+    device[unit] = target
+
+
+@njit(cache=True, boundscheck=False)
+def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float) -> float:
+    """What annealing lowers."""
+    excess = 0.0
+    for d in range(len(load)):
+        excess += max(0.0, resident[d] - flows.memory[d])
+    return load.max() + MEAN * load.mean() + penalty * excess
+
+
+@njit(cache=True, boundscheck=False)
+def neighbour(flows: Flows, unit: int) -> int:
+    """A random unit that makes what ``unit`` reads or reads what it makes; itself if none."""
+    first, last = flows.unit_offset[unit], flows.unit_offset[unit + 1]
+    if first == last:
+        return unit
+    k = flows.unit_flow[np.random.randint(first, last)]
+    if flows.producer[k] != unit:
+        return flows.producer[k]
+    return flows.reader[np.random.randint(flows.offset[k], flows.offset[k + 1])]
+
+
+@njit(cache=True, boundscheck=False)
+def propose(
+    flows: Flows,
+    order: IntArray,
+    rank: IntArray,
+    device: IntArray,
+    units: IntArray,
+    goals: IntArray,
+) -> int:
+    """Writes the units of a random move and the devices they go to; returns how many."""
+    unit, num_devices = np.random.randint(len(device)), len(flows.memory)
+    kind = np.random.random()
+    units[0], goals[0] = unit, np.random.randint(num_devices)
+    if kind < 0.4:
+        goals[0] = device[neighbour(flows, unit)]
+        return 1
+    if kind < 0.6:
+        return 1
+    if kind < 0.8:
+        other = np.random.randint(len(device))
+        goals[0], units[1], goals[1] = device[other], other, device[unit]
+        return 2
+    length = 1 + int(len(device) * 2.0 ** (-1.0 - 6.0 * np.random.random()))
+    first = rank[unit]
+    last = min(len(order), first + length)
+    goal = device[order[max(0, first - 1)]]
+    if np.random.random() < 0.5:
+        goal = device[order[min(len(order) - 1, last)]]
+    for p in range(first, last):
+        units[p - first], goals[p - first] = order[p], goal
+    return last - first
+
+
+@njit(cache=True, boundscheck=False)
+def anneal_kernel(
+    flows: Flows,
+    order: IntArray,
+    rank: IntArray,
+    device: IntArray,
+    readers: IntArray,
+    load: FloatArray,
+    resident: FloatArray,
+    penalty: float,
+    temperature: float,
+    moves: int,
+    best_device: IntArray,
+    best: float,
+) -> float:
+    """``moves`` moves at one temperature; the least largest load of what fits, or ``best``."""
+    size = max(2, len(device))
+    units, goals = np.empty(size, np.int32), np.empty(size, np.int32)
+    former = np.empty(size, np.int32)
+    now = energy(flows, load, resident, penalty)
+    for _ in range(moves):
+        count = propose(flows, order, rank, device, units, goals)
+        changed = 0
+        for i in range(count):
+            former[i] = device[units[i]]
+            if goals[i] != former[i] and flows.work[units[i], goals[i]] < np.inf:
+                move(flows, units[i], goals[i], device, readers, load, resident)
+                changed += 1
+        if changed == 0:
+            continue
+        tried = energy(flows, load, resident, penalty)
+        if tried > now - temperature * np.log(1.0 - np.random.random()):
+            for i in range(count - 1, -1, -1):
+                if device[units[i]] != former[i]:
+                    move(flows, units[i], former[i], device, readers, load, resident)
+            continue
+        now = tried
+        if load.max() < best and (resident <= flows.memory).all():
+            best = load.max()
+            best_device[:] = device
+    return best
+
+
+@njit(cache=True, boundscheck=False)
+def fresh_loads(flows: Flows, device: IntArray, readers: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Seconds and resident bytes of each device, summed anew. [D], [D]"""
+    load, resident = np.zeros(len(flows.memory)), np.zeros(len(flows.memory))
+    for u in range(len(device)):
+        load[device[u]] += flows.work[u, device[u]]
+        resident[device[u]] += flows.state[u]
+    for k in range(len(flows.producer)):
+        add_flow(flows, k, device[flows.producer[k]], readers, 1, load)
+    return load, resident
+
+
+def local_search(
+    flows: Flows,
+    order: IntArray,
+    start: IntArray,
+    rng: np.random.Generator,
+    deadline: float,
+    *,
+    share: float = 1.0,
+) -> IntArray:
+    """The best devices of units found from ``start`` that fit; ``start`` itself if none is better.
+
+    Args:
+        flows: the flows.
+        order: the order of the units, for moves of runs. [U]
+        start: device of each unit. [U]
+        rng: for all randomness.
+        deadline: when to be back; ``NO_BUDGET``: a fixed number of moves.
+        share: the share of the memory that state may take.
+    """
+    tight = _finite(flows._replace(memory=flows.memory * share))
+    device, best_device = start.astype(np.int32), start.astype(np.int32)
+    rank = np.empty(len(order), dtype=np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    readers = count_readers(tight, device)
+    load, resident = fresh_loads(tight, device, readers)
+    best = float(load.max()) if (resident <= tight.memory).all() else np.inf
+    scale = float(load.max())
+    penalty = PENALTY * scale / max(1.0, float(np.minimum(flows.memory, flows.state.sum()).sum()))
+    seed_kernel(int(rng.integers(2**31)))
+    timed, begin, per_call, turn = deadline > NO_BUDGET, time.perf_counter(), 2_000, 0
+    while time.perf_counter() < deadline if timed else turn < ROUNDS:
+        called = time.perf_counter()
+        part = (called - begin) / (deadline - begin) if timed else turn / ROUNDS
+        best = anneal_kernel(
+            tight,
+            order,
+            rank,
+            device,
+            readers,
+            load,
+            resident,
+            penalty,
+            HOT * scale * FALL**-part,
+            per_call if timed else MOVES_WITHOUT_BUDGET // ROUNDS,
+            best_device,
+            best,
+        )
+        # Sums that are changed a million times drift.
+        load, resident = fresh_loads(tight, device, readers)
+        turn += 1
+        if timed:
+            took = max(1e-6, time.perf_counter() - called)
+            wanted = max((deadline - begin) / ROUNDS, 1e-3)
+            per_call = int(np.clip(per_call * wanted / took, 10, 1_000_000))
+    return best_device
+
+
+def _finite(flows: Flows) -> Flows:
+    """The flows with missing links so dear that nothing uses them, but not infinite."""
+    dear = 1e3 * (float(np.where(np.isfinite(flows.work), flows.work, 0.0).sum()) + 1.0)
+    linked = np.isfinite(flows.latency)
+    known = flows.latency[linked]
+    dear += 1e3 * (float(known.max(initial=0.0)) + float(flows.pace.max() * flows.size.sum()))
+    return flows._replace(latency=np.where(linked, flows.latency, dear))

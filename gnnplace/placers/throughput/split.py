@@ -1,0 +1,232 @@
+"""The best contiguous split of one order of units: dynamic programming, then branch and bound.
+
+Formulation. Units in an order are cut into stages, one a device. Devices with the same work, memory
+and cheapest link are of one **sort** (``sorts_of``); ``s`` counts the devices of each sort in use::
+
+    best[s, j] = min over sorts t in s, i <= j of max(best[s - t, i], cost[t, i, j])
+    cost[t, i, j] = work of units i..j-1 on t + what they receive and send, each flow sent once
+
+(Tarnawski et al., 2020, with their linearisation; PipeDream's recurrence). ``cost`` is by
+``segment_costs``, which adds one unit at a time; infinite where the state does not fit.
+
+A flow whose readers are in several later stages is sent to each of them, which a cost that sees one
+stage cannot know, so ``best`` is a lower bound on contiguous splits of this order. ``descend`` then
+chooses stages from the last to the first, where later stages are known and sends count fully,
+with ``best`` as the bound of what is left: on equal links what it finds, if not stopped, is
+the best contiguous split of this order. On unequal links devices of a sort are taken as listed.
+Complexity: O(B^2 T S) for B blocks (units, or runs of them in large graphs) and S states.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.placers.throughput.load import Flows, interval
+from gnnplace.placers.throughput.stages import (
+    Sorts,
+    own_load,
+    segment_costs,
+    stage_costs,
+    true_largest,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+MOST_BLOCKS = 1_200
+MOST_STATES = 4_096
+MOST_WORK = 400_000_000  # Steps of the recurrence; larger graphs are cut at fewer places.
+MOST_NODES, FEWEST_NODES = 200_000, 50  # Of the branch and bound, for each order.
+NODE_WORK = 20_000_000  # Units and flows that it may look at.
+
+
+class Split(NamedTuple):
+    """A contiguous split.
+
+    Attributes:
+        device: device of each unit. [U]
+        interval: its largest load.
+        relaxed: seconds that no contiguous split of this order is below.
+        proven: whether it is the best contiguous split of this order.
+    """
+
+    device: IntArray
+    interval: float
+    relaxed: float
+    proven: bool
+
+
+def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) -> Split | None:
+    """The best contiguous split of ``order`` found; None if none is below ``upper``.
+
+    Args:
+        flows: the flows.
+        sorts: the sorts of its devices.
+        order: all units. [U]
+        upper: seconds above which a split is of no interest.
+    """
+    strides = np.concatenate(([1], np.cumprod(sorts.counts + 1)))
+    if strides[-1] > MOST_STATES:
+        return None
+    block = _blocks(flows, sorts, order, int(strides[-1]))
+    cost = segment_costs(flows, sorts, order, block, upper)
+    best = recurrence(cost, sorts.counts, strides[:-1].astype(np.int64))
+    relaxed = float(best[-1, -1])
+    if not np.isfinite(relaxed):
+        return None
+    most = int(np.clip(NODE_WORK // (len(order) + len(flows.reader)), FEWEST_NODES, MOST_NODES))
+    stage, stage_sort, found, nodes = descend(
+        flows, sorts, order, block, cost, best, strides[:-1].astype(np.int64), upper, most
+    )
+    if found == np.inf:
+        return None
+    device = _assigned(flows, sorts, stage, stage_sort)
+    proven = nodes < most and sorts.equal and len(order) == block[-1] + 1
+    return Split(device, interval(flows, device), relaxed, proven)
+
+
+def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArray:
+    """Block of each position of the order: one a unit, or runs of about equal work. [U]"""
+    work = states * len(sorts.counts)
+    most = int(min(MOST_BLOCKS, max(16, np.sqrt(MOST_WORK / work))))
+    if len(order) <= most:
+        return np.arange(len(order), dtype=np.int32)
+    seconds = np.where(np.isfinite(sorts.work), sorts.work, 0.0).mean(axis=1)[order]
+    share = np.cumsum(seconds + seconds.sum() / len(order))
+    raw = np.minimum((share / share[-1] * most).astype(np.int64), most - 1)
+    return np.unique(raw, return_inverse=True)[1].astype(np.int32)
+
+
+def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> IntArray:
+    """Device of each unit: the stages of a sort take its devices as listed, first to last."""
+    free = [list(np.flatnonzero(sorts.of == t)) for t in range(len(sorts.counts))]
+    device = np.zeros(len(stage), dtype=np.int32)
+    # Stages are numbered from the last one on.
+    for number in range(len(stage_sort) - 1, -1, -1):
+        if stage_sort[number] >= 0:
+            device[stage == number] = free[stage_sort[number]].pop(0)
+    return device
+
+
+@njit(cache=True, boundscheck=False)
+def recurrence(cost: FloatArray, counts: IntArray, strides: NDArray[np.int64]) -> FloatArray:
+    """The least largest cost of the first j blocks on the devices of each state. [S, B + 1]"""
+    num_sorts, num_blocks = cost.shape[0], cost.shape[1] - 1
+    states = 1
+    for t in range(num_sorts):
+        states *= counts[t] + 1
+    best = np.full((states, num_blocks + 1), np.inf)
+    best[:, 0] = 0.0
+    for s in range(1, states):
+        for t in range(num_sorts):
+            if (s // strides[t]) % (counts[t] + 1) == 0:
+                continue
+            former = best[s - strides[t]]
+            for i in range(num_blocks + 1):
+                if former[i] == np.inf:
+                    continue
+                for j in range(i, num_blocks + 1):
+                    value = max(former[i], cost[t, i, j])
+                    if value < best[s, j]:
+                        best[s, j] = value
+    return best
+
+
+@njit(cache=True, boundscheck=False)
+def descend(
+    flows: Flows,
+    sorts: Sorts,
+    order: IntArray,
+    block: IntArray,
+    cost: FloatArray,
+    best: FloatArray,
+    strides: NDArray[np.int64],
+    upper: float,
+    most: int,
+) -> tuple[IntArray, IntArray, float, int]:
+    """Depth first over stages, the last one first; children by their bound, least first.
+
+    Returns:
+        Stage of each unit (0 is the last) [U], sort of each stage, -1 if unused [D], the largest
+        load (inf if none is below ``upper``), and nodes visited, ``most`` if it was stopped.
+    """
+    num_blocks, num_devices = cost.shape[1] - 1, len(sorts.of)
+    num_sorts = len(sorts.counts)
+    found_stage = np.full(len(order), -1, np.int32)
+    found_sort = np.full(num_devices, -1, np.int32)
+    found, nodes = np.inf, 0
+    bound_to_beat = upper
+    stage = np.full(len(order), -1, np.int32)
+    stage_sort = np.full(num_devices, -1, np.int32)
+    # A level's children: bound, first block, sort; the next to visit; what the level came with.
+    width = num_blocks * num_sorts
+    child_bound = np.empty((num_devices + 1, width))
+    child = np.empty((num_devices + 1, width), np.int64)
+    amount = np.zeros(num_devices + 1, np.int64)
+    turn = np.zeros(num_devices + 1, np.int64)
+    end_of = np.zeros(num_devices + 1, np.int64)
+    state_of = np.zeros(num_devices + 1, np.int64)
+    value_of = np.zeros(num_devices + 1)
+    level, fresh = 0, True
+    end_of[0], state_of[0], value_of[0] = num_blocks, best.shape[0] - 1, 0.0
+    while level >= 0:
+        if fresh:
+            nodes += 1
+            if nodes >= most:
+                break
+            end, s, total = end_of[level], state_of[level], 0
+            counts, sizes = stage_costs(flows, sorts, order, block, stage, end, level)
+            for t in range(num_sorts):
+                if (s // strides[t]) % (sorts.counts[t] + 1) == 0:
+                    continue
+                work, p = 0.0, len(order) - 1
+                while p >= 0 and block[p] >= end:
+                    p -= 1
+                for i in range(end - 1, -1, -1):
+                    while p >= 0 and block[p] >= i:
+                        work += sorts.work[order[p], t]
+                        p -= 1
+                    if work >= bound_to_beat:
+                        break
+                    if cost[t, i, end] == np.inf:
+                        continue
+                    own = work + counts[i] * sorts.latency[t] + sizes[i] * sorts.pace[t]
+                    value = max(own, value_of[level], best[s - strides[t], i])
+                    if value < bound_to_beat:
+                        child_bound[level, total] = value
+                        child[level, total] = i * num_sorts + t
+                        total += 1
+            ranked = np.argsort(child_bound[level, :total])
+            child_bound[level, :total] = child_bound[level, :total][ranked]
+            child[level, :total] = child[level, :total][ranked]
+            amount[level], turn[level], fresh = total, 0, False
+        # The stage of this level is given back before its next child.
+        for u in range(len(order)):
+            if stage[u] >= level:
+                stage[u] = -1
+        stage_sort[level:] = -1
+        k = turn[level]
+        if k >= amount[level] or child_bound[level, k] >= bound_to_beat:
+            level -= 1
+            continue
+        turn[level] += 1
+        i, t = child[level, k] // num_sorts, child[level, k] % num_sorts
+        for p in range(len(order)):
+            if i <= block[p] < end_of[level]:
+                stage[order[p]] = level
+        stage_sort[level] = t
+        if i == 0:
+            value = true_largest(flows, sorts, stage, stage_sort)
+            if value < bound_to_beat:
+                bound_to_beat, found = value, value
+                found_stage[:] = stage
+                found_sort[:] = stage_sort
+        elif level + 1 < num_devices:
+            end_of[level + 1] = i
+            state_of[level + 1] = state_of[level] - strides[t]
+            value_of[level + 1] = max(value_of[level], own_load(flows, sorts, stage, level, t))
+            level, fresh = level + 1, True
+    return found_stage, found_sort, found, nodes

@@ -1,0 +1,241 @@
+"""What a stage of a contiguous split costs, on devices that look alike to it.
+
+A stage does the work of its units and sends or receives every flow that crosses its border
+(``add_unit``), at the price of its device's cheapest link. ``segment_costs`` has all stages of one
+order, every flow sent once; ``stage_costs`` and ``own_load`` count sends to each later stage, once
+these are known; ``true_largest`` counts all. Complexity: O(pins) a stage, or a unit that is added.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.placers.throughput.load import Flows
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+
+
+class Sorts(NamedTuple):
+    """Devices that look alike to one stage.
+
+    Attributes:
+        of: sort of each device. [D]
+        work: seconds of each unit on each sort. [U, T]
+        memory: bytes. [T]
+        latency: seconds of the cheapest (or dearest) link of any device of the sort. [T]
+        pace: seconds a byte of the fastest (or slowest) link. [T]
+        counts: devices of each sort. [T]
+        equal: whether all links are equal, so that these costs are the true ones.
+    """
+
+    of: IntArray
+    work: FloatArray
+    memory: FloatArray
+    latency: FloatArray
+    pace: FloatArray
+    counts: IntArray
+    equal: bool
+
+
+def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
+    """The sorts of the devices of a problem.
+
+    Args:
+        flows: the flows.
+        dear: at the price of the dearest link of each device instead of the cheapest.
+    """
+    latency, pace = (
+        _price(matrix, np.isfinite(flows.latency), dear) for matrix in (flows.latency, flows.pace)
+    )
+    keys: dict[tuple[bytes, float, float, float], int] = {}
+    of = np.array(
+        [
+            keys.setdefault(
+                (flows.work[:, d].tobytes(), flows.memory[d], latency[d], pace[d]), len(keys)
+            )
+            for d in range(len(flows.memory))
+        ],
+        dtype=np.int32,
+    )
+    first = np.array([int(np.argmax(of == t)) for t in range(len(keys))])
+    apart = ~np.eye(len(flows.memory), dtype=bool)
+    same = [len(np.unique(matrix[apart])) <= 1 for matrix in (flows.latency, flows.pace)]
+    return Sorts(
+        of,
+        np.ascontiguousarray(flows.work[:, first]),
+        flows.memory[first],
+        latency[first],
+        pace[first],
+        np.bincount(of).astype(np.int32),
+        all(same) and bool(np.isfinite(flows.latency).all()),
+    )
+
+
+def _price(matrix: FloatArray, linked: NDArray[np.bool_], dear: bool) -> FloatArray:
+    """Least or largest entry of each row over the links to other devices, 0 without any. [D]"""
+    apart = linked & ~np.eye(len(matrix), dtype=bool)
+    worst, pick = (-np.inf, np.max) if dear else (np.inf, np.min)
+    found = pick(np.where(apart, matrix, worst), axis=1)
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+@njit(cache=True, boundscheck=False)
+def crosses(made: bool, read: int, readers: int) -> int:
+    """1 if a flow crosses a stage's border, made inside or not, with ``read`` readers inside."""
+    if made:
+        return 1 if read < readers else 0
+    return 1 if read > 0 else 0
+
+
+@njit(cache=True, boundscheck=False)
+def add_unit(
+    flows: Flows, unit: int, sign: int, made: NDArray[np.bool_], read: IntArray
+) -> tuple[float, float]:
+    """Adds a unit to a stage, or takes it out (``sign`` -1).
+
+    Returns:
+        By how much the number and the bytes of the tensors that cross its border change.
+    """
+    count, size = 0.0, 0.0
+    for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
+        k = flows.unit_flow[j]
+        readers = flows.offset[k + 1] - flows.offset[k]
+        before = crosses(made[k], read[k], readers)
+        if flows.producer[k] == unit:
+            made[k] = sign > 0
+        else:
+            read[k] += sign
+        change = crosses(made[k], read[k], readers) - before
+        count += change * flows.tensors[k]
+        size += change * flows.size[k]
+    return count, size
+
+
+@njit(cache=True, boundscheck=False)
+def segment_costs(
+    flows: Flows, sorts: Sorts, order: IntArray, block: IntArray, upper: float
+) -> FloatArray:
+    """Seconds of blocks i..j-1 as one stage on each sort; inf above ``upper``. [T, B + 1, B + 1]"""
+    num_units, num_sorts = len(order), len(sorts.counts)
+    num_blocks = block[num_units - 1] + 1
+    cost = np.full((num_sorts, num_blocks + 1, num_blocks + 1), np.inf)
+    for t in range(num_sorts):
+        for i in range(num_blocks + 1):
+            cost[t, i, i] = 0.0
+    for begin in range(num_units):
+        if begin > 0 and block[begin] == block[begin - 1]:
+            continue
+        made = np.zeros(len(flows.producer), np.bool_)
+        read = np.zeros(len(flows.producer), np.int32)
+        work, state, count, size = np.zeros(num_sorts), 0.0, 0.0, 0.0
+        for p in range(begin, num_units):
+            change = add_unit(flows, order[p], 1, made, read)
+            count, size = count + change[0], size + change[1]
+            state += flows.state[order[p]]
+            work += sorts.work[order[p]]
+            if work.min() > upper:
+                break
+            if p + 1 < num_units and block[p + 1] == block[p]:
+                continue
+            for t in range(num_sorts):
+                seconds = work[t] + count * sorts.latency[t] + size * sorts.pace[t]
+                if state <= sorts.memory[t] and seconds <= upper:
+                    cost[t, block[begin], block[p] + 1] = seconds
+    return cost
+
+
+@njit(cache=True, boundscheck=False)
+def stage_costs(
+    flows: Flows,
+    sorts: Sorts,
+    order: IntArray,
+    block: IntArray,
+    stage: IntArray,
+    end: int,
+    own: int,
+) -> tuple[FloatArray, FloatArray]:
+    """Tensors and bytes that cross the border of blocks i..end-1.
+
+    Sends count once for each later stage with a reader, and once for all earlier ones.
+
+    Returns:
+        Number and bytes for each first block i. [end] each
+    """
+    made = np.zeros(len(flows.producer), np.bool_)
+    read = np.zeros(len(flows.producer), np.int32)
+    counts, sizes = np.zeros(end), np.zeros(end)
+    seen = np.full(own + 1, -1, np.int64)
+    count, size = 0.0, 0.0
+    last = len(order) - 1
+    while last >= 0 and block[last] >= end:
+        last -= 1
+    for p in range(last, -1, -1):
+        unit = order[p]
+        change = add_unit(flows, unit, 1, made, read)
+        count, size = count + change[0], size + change[1]
+        for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
+            k = flows.unit_flow[j]
+            if flows.producer[k] != unit:
+                continue
+            later = 0
+            for r in range(flows.offset[k], flows.offset[k + 1]):
+                at = stage[flows.reader[r]]
+                if 0 <= at < own and seen[at] != k:
+                    seen[at] = k
+                    later += 1
+            if later > 1:
+                count += (later - 1) * flows.tensors[k]
+                size += (later - 1) * flows.size[k]
+        counts[block[p]], sizes[block[p]] = count, size
+    return counts, sizes
+
+
+@njit(cache=True, boundscheck=False)
+def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> float:
+    """The largest load of a whole split, every stage at its sort's link costs."""
+    load = np.zeros(len(stage_sort))
+    for u in range(len(stage)):
+        load[stage[u]] += sorts.work[u, stage_sort[stage[u]]]
+    seen = np.full(len(stage_sort), -1, np.int64)
+    for k in range(len(flows.producer)):
+        source = stage[flows.producer[k]]
+        seen[source] = k
+        for r in range(flows.offset[k], flows.offset[k + 1]):
+            target = stage[flows.reader[r]]
+            if seen[target] != k:
+                seen[target] = k
+                for end in (source, target):
+                    t = stage_sort[end]
+                    load[end] += flows.tensors[k] * sorts.latency[t] + flows.size[k] * sorts.pace[t]
+    return load.max()
+
+
+@njit(cache=True, boundscheck=False)
+def own_load(flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int) -> float:
+    """Load of one stage whose later stages are known; all earlier ones count once."""
+    load = 0.0
+    for u in range(len(stage)):
+        if stage[u] == own:
+            load += sorts.work[u, place]
+    seen = np.full(own + 2, -1, np.int64)
+    for k in range(len(flows.producer)):
+        source = stage[flows.producer[k]]
+        number = 0
+        for r in range(flows.offset[k], flows.offset[k + 1]):
+            target = stage[flows.reader[r]]
+            if source == own and target != own:
+                slot = own + 1 if target < 0 else target
+                if seen[slot] != k:
+                    seen[slot] = k
+                    number += 1
+            elif source != own and target == own:
+                number = 1
+        load += number * (
+            flows.tensors[k] * sorts.latency[place] + flows.size[k] * sorts.pace[place]
+        )
+    return load

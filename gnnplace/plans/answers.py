@@ -1,0 +1,282 @@
+"""Plans from what a search found or somebody gives: actions, parts, memory, interval, reason."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from gnnplace.errors import InputError
+from gnnplace.plans.baselines import BASELINES
+from gnnplace.plans.given import draft_of_plan, draft_of_words, orders_in
+from gnnplace.plans.mesh import Fabric, Mesh
+from gnnplace.plans.order.rows import with_messages, words
+from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, StageEntry
+from gnnplace.plans.search.draft import Draft, Priced, meshes_of, realized
+from gnnplace.plans.search.search import Found, search
+from gnnplace.plans.search.space import micro_batch_sizes
+from gnnplace.plans.search.stage import Pricer, Stage, StageCost
+from gnnplace.plans.segments.chain import Chain
+from gnnplace.problem.cluster import Cluster
+
+UNLIKE = (
+    "its stages have unlike numbers of replicas: it is predicted, and cannot be run; "
+    "--runnable finds the best that can"
+)
+NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
+
+
+def find_plans(
+    chain: Chain,
+    cluster: Cluster,
+    *,
+    top: int = 1,
+    budget: float = 10.0,
+    runnable: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> list[Plan]:
+    """The best plans, the fastest first; one that says why not where nothing fits.
+
+    Args:
+        chain: the model.
+        cluster: its devices in topology order.
+        top: plans at most.
+        budget: seconds of search.
+        runnable: only plans that can be run: with the same number of replicas in all stages.
+        progress: is told what is done.
+    """
+    found = search(chain, cluster, budget=budget, runnable=runnable, progress=progress)
+    if not found.best:
+        return [_nothing(chain, cluster)]
+    return [plan_of(chain, cluster, x, found) for x in found.best[:top]]
+
+
+def find_baselines(
+    chain: Chain,
+    cluster: Cluster,
+    *,
+    budget: float = 10.0,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Plan | None]:
+    """The plan that is found, and the fastest of every baseline; None where none fits.
+
+    Args:
+        chain: the model.
+        cluster: its devices in topology order.
+        budget: seconds of search.
+        progress: is told what is done.
+    """
+    found = search(chain, cluster, budget=budget, progress=progress)
+    rows: dict[str, Priced | None] = {"plan": found.best[0] if found.best else None}
+    rows |= {name: found.baselines.get(name) for name in BASELINES}
+    return {
+        name: None if priced is None else plan_of(chain, cluster, priced, found)
+        for name, priced in rows.items()
+    }
+
+
+def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None = None) -> Plan:
+    """A priced draft as a plan.
+
+    Args:
+        chain: the model.
+        cluster: its devices.
+        priced: what was searched or given.
+        found: the search that it comes from: its bound is said.
+    """
+    draft, step = priced.draft, priced.step_time
+    low, high = _interval(priced)
+    rank, lack = priced.lacking
+    reason = None if lack <= 0 else _lacks(priced, cluster, rank, lack)
+    bound, one = (None, None) if found is None else (found.bound, found.bound_of_one)
+    file = PlanFile(
+        format="gnnplace-plan",
+        version=1,
+        model=chain.name,
+        fingerprint=chain.fingerprint,
+        cluster=cluster.name,
+        batch=chain.batch,
+        microbatch_size=draft.size // draft.stages[0].mesh.replicas,
+        precision=chain.precision,
+        optimizer=chain.optimizer,
+        inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
+        schedule=draft.schedule,
+        stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
+        ranks=list(draft.ranks),
+        actions=words(with_messages(priced.orders, draft.ranks)),
+        step_time=step,
+        interval=[low, high],
+        lower_bound=bound,
+        one_stage_bound=one,
+        claim=_claim(bound, one, step),
+        parts=_parts(priced),
+        memory=_memory(priced, cluster),
+        sent=list(priced.line.sent),
+        ends=list(priced.ends),
+        frontier=[list(p) for p in _frontier(found.best if found is not None else (priced,))],
+    )
+    whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
+    unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
+    told = [*chain.notices, whole, UNLIKE if unlike else ""]
+    return Plan(file, reason, tuple(notice for notice in told if notice))
+
+
+def _claim(bound: float | None, one: float | None, step: float) -> str:
+    if bound is None or one is None:
+        return ""
+    space = "contiguous stages on slices of the cluster, with the micro-batches that were tried"
+    if bound >= step * (1 - 1e-9):
+        return f"optimal among {space}, by predicted times"
+    least = f"no plan of {space} takes less than the bound, by predicted times"
+    if one >= step * (1 - 1e-9):
+        return f"{least}, and none with one stage a rank takes less than this plan"
+    return f"{least}, and none with one stage a rank is more than {1 - one / step:.1%} faster"
+
+
+def _entry(
+    chain: Chain, cluster: Cluster, draft: Draft, number: int, costs: StageCost
+) -> StageEntry:
+    stage = draft.stages[number]
+    kind = cluster.devices[stage.mesh.first].kind
+    examples = draft.size // stage.mesh.replicas
+    placed = chain.placed
+    own = chain.segments[stage.first : stage.last]
+    again = [chain.segments[s].name for s in sorted(stage.recompute)]
+    return StageEntry(
+        modules=list(dict.fromkeys(m for segment in own for m in segment.modules)),
+        members=[name for segment in own for name in segment.members],
+        devices=stage.mesh.rows(cluster),
+        zero=stage.zero,
+        recompute=again,
+        placements=placed(kind, stage.mesh.shards, examples, stage.first, stage.last)
+        if placed is not None and stage.mesh.shards > 1
+        else {},
+        saved=costs.saved,
+        seconds=[costs.forward, costs.backward, costs.weights],
+    )
+
+
+def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
+    """Bytes of the fullest device and seconds, of plans that none beats in both."""
+    points = sorted((max(p.held(k) for k in range(len(p.chunks))), p.step_time) for p in plans)
+    kept: list[tuple[float, float]] = []
+    for held, seconds in points:
+        if not kept or seconds < kept[-1][1]:
+            kept.append((held, seconds))
+    return kept
+
+
+def _interval(priced: Priced) -> tuple[float, float]:
+    """Nine in ten steps are in it, if errors of the costs go together."""
+    seconds = [c.microbatch for c in priced.costs]
+    error = sum(c.error * s for c, s in zip(priced.costs, seconds, strict=True)) / sum(seconds)
+    factor = math.exp(NINE_IN_TEN * error)
+    return priced.step_time / factor, priced.step_time * factor
+
+
+def _parts(priced: Priced) -> dict[str, float]:
+    """Seconds of the busiest rank by what they go to."""
+    count = priced.draft.microbatches
+
+    def of(rank: int) -> dict[str, float]:
+        own = [priced.costs[c] for c in priced.chunks[rank]]
+        again, gathered = sum(c.recomputed for c in own), sum(c.gathered for c in own)
+        return {
+            "compute": count * (sum(c.microbatch for c in own) - again - gathered),
+            "recompute": count * again,
+            "zero": count * gathered,
+            "reduction": sum(c.reduction for c in own),
+            "update": sum(c.update for c in own),
+        }
+
+    parts = max((of(p) for p in range(len(priced.chunks))), key=lambda x: sum(x.values()))
+    return {**parts, "bubble": max(priced.step_time - sum(parts.values()), 0.0)}
+
+
+def _memory(priced: Priced, cluster: Cluster) -> dict[str, MemoryEntry]:
+    found = {}
+    for rank, mesh in enumerate(meshes_of(priced.draft)):
+        own = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
+        for d in mesh.devices:
+            device = cluster.devices[d]
+            found[device.name] = MemoryEntry(
+                state=sum(c.state for c, _ in own),
+                activations=sum(flying * c.saved for c, flying in own),
+                working=max(c.working for c, _ in own),
+                slack=device.reserve,
+            )
+    return found
+
+
+def _lacks(priced: Priced, cluster: Cluster, rank: int, lack: float) -> str:
+    """What binds, in words."""
+    device = cluster.devices[meshes_of(priced.draft)[rank].first].name
+    own = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
+    state = sum(c.state for c, _ in own)
+    kept = sum(flying * c.saved for c, flying in own)
+    what = "parameters, gradients and optimizer state" if state > kept else "activations"
+    mend = (
+        "take more stages, shards or ZeRO 3"
+        if state > kept
+        else "recompute more of it, or take smaller micro-batches"
+    )
+    return (
+        f"{device} lacks {_bytes(lack)}: it needs {_bytes(state)} of parameters, gradients and "
+        f"optimizer state and {_bytes(kept)} of activations, most of it {what} of stage "
+        f"{priced.chunks[rank][0]}; {mend}"
+    )
+
+
+def _bytes(size: float) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
+
+
+def _nothing(chain: Chain, cluster: Cluster) -> Plan:
+    """Why nothing fits: the leanest plan of all devices and what it lacks."""
+    fabric = Fabric(cluster)
+    best: Priced | None = None
+    for size in micro_batch_sizes(chain.batch)[-1:]:
+        pricer = Pricer(chain, fabric, size)
+        for stages in range(1, min(cluster.num_devices, len(chain)) + 1):
+            bounds = [round(k * len(chain) / stages) for k in range(stages + 1)]
+            chunks = [
+                Stage(a, b, Mesh(k, 1, 1), 0, frozenset(range(a, b)))
+                for k, (a, b) in enumerate(itertools.pairwise(bounds))
+            ]
+            draft = Draft(size, chain.batch // size, "1f1b", tuple(chunks))
+            priced = realized(pricer, draft)
+            if priced and (best is None or priced.lacking[1] < best.lacking[1]):
+                best = priced
+    if best is None:
+        raise InputError(f"{chain.name}: it cannot be planned on {cluster.name!r}")
+    plan = plan_of(chain, cluster, best)
+    return Plan(plan.file, f"nothing fits; the leanest plan: {plan.reason}", plan.notices)
+
+
+def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
+    """What a plan of one's own takes.
+
+    Args:
+        chain: the model.
+        cluster: its devices in topology order.
+        given: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
+            "layers=12+12" or "layers=equal" where the stages are known; or a plan that was read.
+
+    Raises:
+        InputError: naming the word that is wrong, or what does not fit the model or the cluster.
+    """
+    fabric = Fabric(cluster)
+    if isinstance(given, Plan):
+        draft = draft_of_plan(chain, cluster, given)
+    else:
+        draft = draft_of_words(chain, cluster, given)
+    if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
+        raise InputError(
+            f"{chain.name}: the batch cannot be cut into micro-batches or replicas: "
+            f"{chain.mixes}; say --accept-other-loss to cut it all the same"
+        )
+    orders = orders_in(given) if isinstance(given, Plan) else None
+    priced = realized(Pricer(chain, fabric, draft.size), draft, orders)
+    if priced is None:
+        raise InputError(f"{chain.name}: cannot be cut as given")
+    return plan_of(chain, cluster, priced)

@@ -1,0 +1,154 @@
+"""When a placement of single ops is faster than stages: the other search, on the same model.
+
+Stages win by micro-batches in flight. Where the batch is one micro-batch they only take turns, and
+devices gain by doing branches of the graph at once, or by having what each does best. So on 2 to
+`MOST` devices, where the best plan has one micro-batch and the model has branches or the devices
+are unlike, the portfolio of placers is run for a short time.
+
+Both times are predicted from the same tables, but op placement counts what the host takes for every
+op, and plans only where that is longer than the kernels of a whole stage: it is the slower clock. A
+model that takes less by it on one device is not compared.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gnnplace.costs.profiling.profiler import any_local, profile
+from gnnplace.errors import GnnplaceError
+from gnnplace.placers.portfolio import Portfolio
+from gnnplace.plans.mesh import Fabric, Mesh
+from gnnplace.plans.plan import OpPlacement, Plan
+from gnnplace.plans.search.draft import Draft, realized
+from gnnplace.plans.search.stage import Pricer, Stage
+from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.segments.chains import batch_of, with_batch
+from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.problem import Problem
+from gnnplace.problem.cluster import Cluster
+from gnnplace.tracing.models import capture_workload, workload_of
+
+MOST = 8  # devices
+AHEAD = 0.03  # by which op placement must be faster
+BRANCHES = 1.3  # all work over the longest path, from which on a graph has branches
+AGREE = 0.05  # by how much one device may be faster by op placement's clock
+SECONDS, LEAST = 2.0, 0.5  # of search, at most and at least
+DTYPES = {"32-true": "float32", "bf16-true": "bfloat16"}
+OPTIMIZERS = ("sgd", "adamw")
+
+
+def handed_over(
+    plan: Plan,
+    chain: Chain,
+    cluster: Cluster,
+    model: str | nn.Module,
+    inputs: Any = None,
+    loss: Callable[..., torch.Tensor] | None = None,
+    *,
+    named: str = "",
+    headroom: str | None = None,
+    budget: float = 10.0,
+) -> OpPlacement | None:
+    """A placement of single ops that is faster than a plan; None where there is none.
+
+    Args:
+        plan: the best of the search.
+        chain: the model that was planned.
+        cluster: with the memory that may be used.
+        model: as `chain_of` takes it.
+        inputs: the same.
+        loss: the same.
+        named: the cluster on the command line.
+        headroom: the same; None leaves it out.
+        budget: seconds of the search for plans; op placement takes a fifth, from `LEAST` to
+            `SECONDS`.
+    """
+    if not _asked(plan, chain, cluster) or any_local(cluster):
+        return None
+    try:
+        sized = _sized(model, chain.batch) if isinstance(model, str) else model
+        problem = _problem(chain, cluster, sized, inputs, loss)
+        if not _is_slow(problem, chain, cluster):
+            return None
+        Portfolio().place(problem, budget=0.0, seed=0)  # the budget counts with compiled code
+        found = Portfolio().place(problem, budget=max(min(budget / 5, SECONDS), LEAST), seed=0)
+    except GnnplaceError:
+        return None  # what cannot be captured whole, or fits nowhere, is no better
+    step = plan.step_time if plan.feasible else np.inf
+    if found.step_time > (1 - AHEAD) * step:
+        return None
+    command = _command(chain, sized, named, headroom) if isinstance(sized, str) else ""
+    return OpPlacement(step_time=found.step_time, command=command)
+
+
+def _asked(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
+    """Whether the batch is one micro-batch on few devices, and op placement may gain by them."""
+    known = chain.precision in DTYPES and chain.optimizer in OPTIMIZERS
+    if not known or plan.microbatches > 1 or not 2 <= cluster.num_devices <= MOST:
+        return False
+    return len(cluster.kinds) > 1 or _branches(chain, cluster.kinds[0]) >= BRANCHES
+
+
+def _branches(chain: Chain, kind: str) -> float:
+    """Seconds of all calls over those of the longest path through them, by the plan's prices."""
+    source = chain.source
+    if not isinstance(source, ModelCosts):
+        return 1.0
+    graph, longest = source.layers.operations, dict[int, float]()
+    total = 0.0
+    for i, op in enumerate(graph.ops):
+        aside = i in source.cuts.aside
+        part = None if aside else source.part(i, (None,), kind, (1, 1))
+        own = 0.0 if part is None else part.forward.kernels + part.whole.kernels
+        before = max((longest.get(v, 0.0) for v in op.reads), default=0.0)
+        longest |= dict.fromkeys(op.results, before + own)
+        total += own
+    return total / max(max(longest.values(), default=0.0), 1e-30)
+
+
+def _sized(model: str, batch: int) -> str:
+    """A model's name with so many examples."""
+    if batch_of(workload_of(model, fake=True)) == batch:
+        return model
+    path, _, query = model.partition("?")
+    options = [x for x in query.split("&") if x and not x.startswith("batch=")]
+    return f"{path}?{'&'.join([*options, f'batch={batch}'])}"
+
+
+def _problem(
+    chain: Chain,
+    cluster: Cluster,
+    model: str | nn.Module,
+    inputs: Any,
+    loss: Callable[..., torch.Tensor] | None,
+) -> Problem:
+    """The training step of the whole batch on the cluster."""
+    workload = workload_of(model, inputs, loss, fake=True)
+    if not isinstance(model, str):
+        workload = with_batch(workload, chain.batch)
+    program = capture_workload(workload, optimizer=chain.optimizer, dtype=DTYPES[chain.precision])
+    return profile(program, cluster)
+
+
+def _is_slow(problem: Problem, chain: Chain, cluster: Cluster) -> bool:
+    """Whether op placement says that one device takes as long as plans say, or longer."""
+    stage = Stage(0, len(chain), Mesh(0, 1, 1))
+    alone = realized(
+        Pricer(chain, Fabric(cluster), chain.batch), Draft(chain.batch, 1, "1f1b", (stage,))
+    )
+    own = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
+    return alone is not None and own >= (1 - AGREE) * alone.step_time
+
+
+def _command(chain: Chain, model: str, named: str, headroom: str | None) -> str:
+    """What makes the placement."""
+    words = ["gnnplace", "place", model, "--cluster", named, "--optimizer", chain.optimizer]
+    words += ["--dtype", DTYPES[chain.precision]]
+    words += ["--headroom", headroom] if headroom is not None else []
+    return shlex.join([*words, "-o", "placement.json"])

@@ -1,0 +1,110 @@
+"""What the rows of splits say: cross-over, recommendation, gain over data parallelism."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnnplace.plans.hybrid.splits import Row
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The answer to "how should I use N devices?".
+
+    Attributes:
+        best: the row that ends first, on at most the devices there are; None if none does.
+        data_parallel: data parallelism on all devices, if it is possible.
+        crossover: devices from which on some hybrid ends sooner than data parallelism alone, at
+            all larger numbers looked at as well; None if there is no such number.
+    """
+
+    best: Row | None
+    data_parallel: Row | None
+    crossover: int | None
+
+    @property
+    def gain(self) -> float | None:
+        """Time of data parallelism on all devices over the best one's, minus one."""
+        if self.best is None or self.data_parallel is None:
+            return None
+        if not math.isfinite(self.data_parallel.seconds):
+            return None
+        return self.data_parallel.seconds / self.best.seconds - 1.0
+
+
+def advise(rows: Sequence[Row]) -> Advice:
+    """The advice for the largest number of devices among the rows."""
+    most = max(row.total_devices for row in rows)
+    known = [row for row in rows if math.isfinite(row.seconds)]
+    best = min(known, key=lambda row: (row.seconds, row.total_devices), default=None)
+    alone = next((r for r in rows if r.total_devices == most and r.devices == 1), None)
+    return Advice(best, alone, crossover(rows))
+
+
+def crossover(rows: Sequence[Row]) -> int | None:
+    """Devices from which on some hybrid is always faster than data parallelism alone."""
+    found: int | None = None
+    for count in sorted({row.total_devices for row in rows}, reverse=True):
+        own = [row for row in rows if row.total_devices == count]
+        alone = min((row.seconds for row in own if row.devices == 1), default=math.inf)
+        hybrid = min((row.seconds for row in own if row.devices > 1), default=math.inf)
+        if not hybrid < alone:
+            break
+        found = count
+    return found
+
+
+def best_data_parallel(rows: Sequence[Row]) -> Row | None:
+    """Data parallelism on the number of devices that suits it best: what it reaches at scale."""
+    alone = [row for row in rows if row.devices == 1 and math.isfinite(row.seconds)]
+    return min(alone, key=lambda row: row.seconds, default=None)
+
+
+def gain_at_scale(rows: Sequence[Row]) -> float | None:
+    """Best data parallelism's time over the best hybrid's, minus one, at any number of devices."""
+    alone = best_data_parallel(rows)
+    hybrids = [row.seconds for row in rows if row.devices > 1]
+    best = min(hybrids, default=math.inf)
+    return alone.seconds / best - 1.0 if alone is not None and math.isfinite(best) else None
+
+
+def sentence(advice: Advice, most: int) -> str:
+    """The recommendation in one sentence."""
+    best, alone = advice.best, advice.data_parallel
+    if best is None:
+        return f"No way to use {most} devices can be recommended: nothing fits, or no epochs known."
+    if best.total_devices == 1 < most:
+        return _alone(best, alone, most)
+    cut = f", {best.microbatches} micro-batches" if best.microbatches > 1 else ""
+    how = f"{best.groups} data-parallel group{'s' if best.groups > 1 else ''} of "
+    how += f"{best.devices} device{'s' if best.devices > 1 else ''}{cut}"
+    if best.total_devices < most:
+        how += f", {best.total_devices} of them in use"
+    versus = ""
+    if alone is None or not math.isfinite(alone.seconds):
+        versus = "; data parallelism alone is not possible"
+    elif best is not alone:
+        ratio = alone.seconds / best.seconds
+        versus = f", {ratio:.2f} times as fast as data parallelism alone ({hours(alone.seconds)})"
+    return f"With {most} devices, use {how}: {hours(best.seconds)} to converge{versus}."
+
+
+def _alone(best: Row, alone: Row | None, most: int) -> str:
+    """The recommendation where more devices only make it slower."""
+    told = f"With {most} devices, use one of them alone: {hours(best.seconds)} to converge"
+    if alone is None or not math.isfinite(alone.seconds):
+        return f"{told}; data parallelism on all of them is not possible."
+    ratio = alone.seconds / best.seconds
+    return f"{told}; data parallelism on all {most} takes {ratio:.2f} times as long."
+
+
+def hours(seconds: float) -> str:
+    """Seconds as a time that people read."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"

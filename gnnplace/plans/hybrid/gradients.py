@@ -1,0 +1,177 @@
+"""When a placed step has its gradients, and what an all-reduce of them adds to it.
+
+A gradient is a tensor that an update op reads from another phase; of micro-batches, all copies
+of it are one gradient, there when the last of them is. With ``n`` data-parallel groups, device
+``d`` of each group is in one ring (``fabric``) and reduces its gradients in buckets, in the order
+they are there, as PyTorch DDP does (Li et al., VLDB 2020; 25 MiB is its default)::
+
+    begin[i] = max(ready of the bucket's last gradient, end[i - 1])
+    end[i]   = begin[i] + bytes[i] * pace + latency
+    finish[d] = max(backward end on d, end of the last bucket) + time of d's update ops
+    step     = max(placed step, the largest finish[d])
+
+Updates wait for the all-reduce, so those that the placed step runs before it are taken out: ready
+times and backward ends are earlier by the updates that ran on ``d`` until then. Where the device
+makes the copies itself (``Ring.overlaps`` is false), or overlapping is turned off, buckets begin at
+the end of its backward ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.costs.exchange import BUCKET
+from gnnplace.placers import Result
+from gnnplace.plans.hybrid.fabric import Ring
+from gnnplace.problem import UPDATE, Problem
+from gnnplace.simulation import Simulation
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedStep:
+    """A model-parallel step as data parallelism sees it; D devices.
+
+    Attributes:
+        step_time: seconds of it alone, predicted.
+        gradients: ready (seconds) and bytes of each device's gradients, by ready. D arrays [g, 2]
+        backward_end: seconds at which each device would have done all but its updates. [D]
+        updates: seconds of each device's update ops. [D]
+        microbatches: M of it.
+        estimated: whether op times were not all measured.
+        placer: who placed it.
+    """
+
+    step_time: float
+    gradients: tuple[FloatArray, ...]
+    backward_end: FloatArray
+    updates: FloatArray
+    microbatches: int
+    estimated: bool
+    placer: str
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Seconds of a data-parallel step.
+
+    Attributes:
+        alone: the model-parallel step of one group.
+        all_reduce: the seconds of the busiest ring's all-reduce.
+        exposed: that the all-reduce adds to the step.
+    """
+
+    alone: float
+    all_reduce: float
+    exposed: float
+
+    @property
+    def total(self) -> float:
+        """The whole step."""
+        return self.alone + self.exposed
+
+
+def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> PlacedStep:
+    """What is needed of a placed problem.
+
+    Args:
+        problem: cut into its micro-batches.
+        result: its placement.
+        scale: bytes of a gradient over those of its tensor: M where the problem was cut without
+            being profiled, which divides the bytes of gradients too, though they do not shrink.
+    """
+    simulation, devices = result.simulation, problem.num_devices
+    finish = without_updates(problem, simulation)
+    update = problem.phase == UPDATE
+    end = np.zeros(devices)
+    np.maximum.at(end, simulation.device, np.where(update, 0.0, finish))
+    spent = np.where(update, simulation.finish - simulation.start, 0.0)
+    return PlacedStep(
+        step_time=result.step_time,
+        gradients=_gradients(problem, simulation.device, finish, scale),
+        backward_end=end,
+        updates=np.bincount(simulation.device, spent, devices).astype(np.float64),
+        microbatches=problem.microbatches,
+        estimated=bool(problem.estimated.any()),
+        placer=result.placer,
+    )
+
+
+def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
+    """Finish of each op, earlier by the updates that ran on its device until then. [n]"""
+    update = problem.phase == UPDATE
+    finish = simulation.finish.copy()
+    for d in range(problem.num_devices):
+        own = np.flatnonzero(update & (simulation.device == d))
+        own = own[np.argsort(simulation.finish[own], kind="stable")]
+        spent = np.cumsum(simulation.finish[own] - simulation.start[own])
+        here = np.flatnonzero(simulation.device == d)
+        before = np.searchsorted(simulation.finish[own], simulation.finish[here], side="right")
+        finish[here] -= np.concatenate(([0.0], spent))[before]
+    return finish
+
+
+def _gradients(
+    problem: Problem, device: NDArray[np.int32], finish: FloatArray, scale: float
+) -> tuple[FloatArray, ...]:
+    """Ready and bytes of each device's gradients, in the order they are there."""
+    graph = problem.graph
+    found: dict[tuple[int, str, int], tuple[float, float]] = {}
+    ordinal: dict[tuple[str, int], int] = {}
+    for k, producer in enumerate(graph.producer.tolist()):
+        readers = graph.consumers(k)
+        updates = readers[problem.phase[readers] == UPDATE]
+        if not len(updates) or problem.phase[producer] == UPDATE:
+            continue
+        name, copy = graph.names[producer], int(problem.microbatch[producer])
+        if problem.microbatches > 1:
+            name = name.removesuffix(f"#{copy}")
+        number = ordinal[name, copy] = ordinal.get((name, copy), -1) + 1
+        where = int(device[updates[0]])
+        ready, size = found.get((where, name, number), (0.0, 0.0))
+        latest = max(ready, float(finish[producer]))
+        found[where, name, number] = (latest, max(size, scale * float(graph.size[k])))
+    rows: list[list[tuple[float, float]]] = [[] for _ in range(problem.num_devices)]
+    for (where, _, _), row in found.items():
+        rows[where].append(row)
+    return tuple(np.array(sorted(r), dtype=np.float64).reshape(-1, 2) for r in rows)
+
+
+def with_all_reduce(
+    step: PlacedStep, rings: Sequence[Ring], *, overlap: bool = True, bucket: float = BUCKET
+) -> StepParts:
+    """The step with its gradients reduced.
+
+    Args:
+        step: the step of one group.
+        rings: the rings of each of its devices; those with one member do nothing.
+        overlap: whether reducing may begin before the backward pass has ended.
+        bucket: bytes that are reduced together.
+    """
+    end, reducing = step.step_time, 0.0
+    for d, ring in enumerate(rings):
+        floor = 0.0 if overlap and ring.overlaps else float(step.backward_end[d])
+        done = spent = 0.0
+        for ready, size in buckets(step.gradients[d], bucket):
+            done = max(ready, floor, done) + ring.seconds(size)
+            spent += ring.seconds(size)
+        reducing = max(reducing, spent)
+        end = max(end, max(float(step.backward_end[d]), done) + float(step.updates[d]))
+    return StepParts(step.step_time, reducing, end - step.step_time)
+
+
+def buckets(gradients: FloatArray, bucket: float) -> list[tuple[float, float]]:
+    """Ready and bytes of buckets: gradients as they come, until there are ``bucket`` bytes."""
+    result: list[tuple[float, float]] = []
+    size = 0.0
+    for k, (ready, own) in enumerate(gradients.tolist()):
+        size += own
+        if size >= bucket or k == len(gradients) - 1:
+            result.append((ready, size))
+            size = 0.0
+    return result

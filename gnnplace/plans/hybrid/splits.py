@@ -1,0 +1,181 @@
+"""Every way to use N devices: data-parallel groups times devices in a group, with what it costs.
+
+For a split of N into ``groups`` of ``devices``::
+
+    global batch = groups * batch
+    steps        = ceil(examples / global batch)          an epoch
+    epochs       = convergence(global batch)
+    seconds      = step * steps * epochs
+
+where ``step`` is the placed step with its all-reduce (``gradients``), and the batch of a group is
+the same whatever its size, as in Pal et al. (2019). Groups are runs of devices as listed; alike
+ones are placed once; the slowest decides. What several groups of one server share (a PCIe
+channel) is counted for the all-reduce, not for the steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.hybrid.convergence import Convergence
+from gnnplace.plans.hybrid.fabric import Fabric, signature
+from gnnplace.plans.hybrid.gradients import PlacedStep, StepParts, with_all_reduce
+from gnnplace.problem.cluster import Cluster
+
+PlaceOn = Callable[[Cluster], Sequence[PlacedStep]]
+MOST_DEVICES = 4096
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained.
+
+    Attributes:
+        batch: examples of a step of one group.
+        examples: in an epoch.
+        convergence: epochs by global batch.
+    """
+
+    batch: int
+    examples: int
+    convergence: Convergence
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "examples"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One split and its figures.
+
+    Attributes:
+        groups: data-parallel.
+        devices: the devices of a group, model-parallel.
+        microbatches: M of the group's placement.
+        parts: seconds of the step; None where nothing fits.
+        global_batch: examples of a step.
+        steps: an epoch.
+        epochs: to converge; None where the table ends.
+        note: why figures are missing.
+    """
+
+    groups: int
+    devices: int
+    microbatches: int
+    parts: StepParts | None
+    global_batch: int
+    steps: int
+    epochs: float | None
+    note: str = ""
+
+    @property
+    def total_devices(self) -> int:
+        """N."""
+        return self.groups * self.devices
+
+    @property
+    def seconds(self) -> float:
+        """End to end; inf where it is not known."""
+        if self.parts is None or self.epochs is None:
+            return math.inf
+        return self.parts.total * self.steps * self.epochs
+
+    @property
+    def name(self) -> str:
+        """In a few characters."""
+        return "data parallel" if self.devices == 1 else f"hybrid {self.devices}"
+
+
+class Splitter:
+    """Rows of one training on one fabric.
+
+    Args:
+        fabric: all devices.
+        training: what is trained.
+        place_on: placed steps of the model on a cluster, one for each number of micro-batches.
+        overlap: whether all-reduces overlap with the backward pass.
+    """
+
+    def __init__(
+        self, fabric: Fabric, training: Training, place_on: PlaceOn, *, overlap: bool = True
+    ) -> None:
+        self.fabric, self.training = fabric, training
+        self.place_on, self.overlap = place_on, overlap
+        self._placed: dict[object, Sequence[PlacedStep] | InfeasibleError] = {}
+
+    def rows(self, counts: Sequence[int], sizes: Sequence[int]) -> list[Row]:
+        """Splits of each number of devices into groups of each size that divides it."""
+        most = self.fabric.cluster.num_devices
+        return [
+            self.row(count // size, size)
+            for count in counts
+            for size in sizes
+            if count % size == 0 and size <= most and (most % size == 0 or count <= most)
+        ]
+
+    def row(self, groups: int, devices: int) -> Row:
+        """One split."""
+        training = self.training
+        batch = groups * training.batch
+        steps, epochs = math.ceil(training.examples / batch), training.convergence.epochs(batch)
+        found = self._step(groups, devices)
+        if isinstance(found, InfeasibleError):
+            return Row(groups, devices, 1, None, batch, steps, epochs, str(found))
+        parts, microbatches = found
+        note = "" if epochs is not None else f"no epochs are given for a batch of {batch}"
+        return Row(groups, devices, microbatches, parts, batch, steps, epochs, note)
+
+    def _step(self, groups: int, devices: int) -> tuple[StepParts, int] | InfeasibleError:
+        """The slowest group's step, with the number of micro-batches that is best for it."""
+        firsts = [g * devices for g in range(groups)]
+        rings = self.fabric.rings([[first + d for first in firsts] for d in range(devices)])
+        slowest: tuple[StepParts, int] | None = None
+        for cluster in self._kinds(firsts, devices):
+            placed = self._place(cluster)
+            if isinstance(placed, InfeasibleError):
+                return placed
+            tried = [
+                (with_all_reduce(step, rings, overlap=self.overlap), step.microbatches)
+                for step in placed
+            ]
+            best = min(tried, key=lambda pair: (pair[0].total, pair[1]))
+            if slowest is None or best[0].total > slowest[0].total:
+                slowest = best
+        assert slowest is not None
+        return slowest
+
+    def _kinds(self, firsts: Sequence[int], devices: int) -> list[Cluster]:
+        size = self.fabric.cluster.num_devices
+        groups = {first % size: self.fabric.group(first, devices) for first in firsts}
+        return list({signature(group): group for group in groups.values()}.values())
+
+    def _place(self, cluster: Cluster) -> Sequence[PlacedStep] | InfeasibleError:
+        key = signature(cluster)
+        if key not in self._placed:
+            try:
+                self._placed[key] = self.place_on(cluster)
+            except InfeasibleError as error:
+                self._placed[key] = error
+        return self._placed[key]
+
+
+def device_counts(most: int) -> list[int]:
+    """1, 2, 4, ... up to ``most``, and ``most`` itself.
+
+    Raises:
+        InputError: not a positive number, or more than ``MOST_DEVICES``.
+    """
+    if not 1 <= most <= MOST_DEVICES:
+        raise InputError(f"devices {most}: must be between 1 and {MOST_DEVICES}")
+    return sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | {most})
+
+
+def group_sizes(most: int, largest: int) -> list[int]:
+    """Sizes of groups to look at: 1, 2, 4, 8 and all divisors of ``most``, up to ``largest``."""
+    divisors = {k for k in range(1, most + 1) if most % k == 0}
+    return sorted(k for k in {1, 2, 4, 8} | divisors if k <= largest)

@@ -1,0 +1,229 @@
+"""``study_hybrid``: how to use N devices, as data-parallel groups of model-parallel devices.
+
+Every split of N devices is placed, its all-reduce added, its time to converge predicted; what comes
+out says from how many devices on a hybrid is faster than data parallelism (after Pal et al., 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gnnplace.costs.exchange import BUCKET
+from gnnplace.costs.links import Estimate
+from gnnplace.costs.own import with_measurements
+from gnnplace.costs.profiling.targets import is_problem_file, resolve_cluster
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.hybrid.advice import Advice, advise
+from gnnplace.plans.hybrid.convergence import Convergence, CriticalBatch, read_epochs
+from gnnplace.plans.hybrid.fabric import Fabric
+from gnnplace.plans.hybrid.place import Placing, Search
+from gnnplace.plans.hybrid.presets import Preset, preset_of
+from gnnplace.plans.hybrid.splits import Row, Splitter, Training, device_counts, group_sizes
+from gnnplace.problem import read_problem
+from gnnplace.problem.cluster import Cluster
+
+Progress = Callable[[str], None]
+PREDICTED, ESTIMATED = "predicted from measured op times", "predicted from estimated op times"
+
+
+@dataclass(frozen=True)
+class HybridOptions:
+    """What a hybrid study counts with.
+
+    Attributes:
+        devices: N; more than the cluster has are copies of it. None: the cluster's.
+        most: devices of a group, at most.
+        batch: examples of a step; for problem files, which do not say it.
+        examples: in an epoch; None takes the preset of the model's family.
+        epochs_table: CSV or YAML file of epochs by batch.
+        least_epochs: epochs that training takes at small batches.
+        critical_batch: global batch that takes twice the least epochs.
+        network_latency: seconds, between copies of the cluster.
+        network_bandwidth: bytes a second, between copies of the cluster.
+        overlap: whether gradients are reduced while the backward pass goes on.
+        links: a log of nccl-tests, whose figures replace those of the cluster's links.
+    """
+
+    devices: int | None = None
+    most: int = 8
+    batch: int | None = None
+    examples: int | None = None
+    epochs_table: str | None = None
+    least_epochs: float | None = None
+    critical_batch: float | None = None
+    network_latency: float = 10e-6
+    network_bandwidth: float = 10e9
+    overlap: bool = True
+    links: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise InputError(f"--most {self.most}: must be a positive number of devices")
+        if self.epochs_table and (self.least_epochs, self.critical_batch) != (None, None):
+            raise InputError("--epochs-table: stands for --least-epochs and --critical-batch")
+
+
+@dataclass(frozen=True, eq=False)
+class HybridStudy:
+    """What came out.
+
+    Attributes:
+        what: the model or problem file.
+        name: the model's name, or the problem's.
+        devices: N.
+        rows: every split.
+        advice: the recommended one, and from where on a hybrid pays.
+        origin: where each kind of figure comes from.
+    """
+
+    what: str
+    name: str
+    devices: int
+    rows: Sequence[Row]
+    advice: Advice
+    origin: dict[str, str]
+
+
+def study_hybrid(
+    what: str,
+    cluster: str | Cluster | None = None,
+    *,
+    options: HybridOptions | None = None,
+    search: Search | None = None,
+    progress: Progress = lambda line: None,
+) -> HybridStudy:
+    """Splits up to N devices in every way and says which converges first (predicted).
+
+    Args:
+        what: a model or a problem file.
+        cluster: as everywhere; a problem file has its own.
+        options: devices, data set, convergence, network.
+        search: how a group's step is placed.
+        progress: called with a line when something begins that takes seconds.
+
+    Raises:
+        FormatError: a line of the log that cannot be read.
+        InputError: bad arguments, or inference.
+        InfeasibleError: no split fits.
+    """
+    options, search = options or HybridOptions(), search or Search()
+    if search.capture.forward_only:
+        raise InputError("--forward-only: hybrid is about training")
+    own, table = _cluster(what, cluster), None
+    if options.links is not None:
+        measured = with_measurements(own, options.links)
+        own, table = measured.cluster, measured.table
+        for note in measured.notes:
+            progress(note)
+    fabric = Fabric(own, options.network_latency, options.network_bandwidth, table)
+    most = own.num_devices if options.devices is None else options.devices
+    counts = device_counts(most)
+    name = model_name(what)
+    preset = preset_of(name)
+    training = _training(what, preset, options)
+    place_on = Placing(what, own if cluster is not None else None, search, progress)
+    splitter = Splitter(fabric, training, place_on, overlap=options.overlap)
+    rows = splitter.rows(counts, group_sizes(most, min(options.most, own.num_devices)))
+    if not any(row.parts is not None for row in rows):
+        raise InfeasibleError(f"hybrid: no split of {most} devices fits; {rows[0].note}")
+    copies = most > own.num_devices
+    known = _known(fabric)
+    given = options.examples is not None
+    origin = _origin(place_on, training, preset, known, given=given, copies=copies)
+    return HybridStudy(what, name, most, rows, advise(rows), origin)
+
+
+def _known(fabric: Fabric) -> Estimate | None:
+    """A bucket's all-reduce over the cluster, where its fabric is known."""
+    try:
+        return fabric.known(BUCKET)
+    except InputError:  # devices that are not linked in a ring
+        return None
+
+
+def _cluster(what: str, cluster: str | Cluster | None) -> Cluster:
+    if cluster is not None:
+        return resolve_cluster(cluster)
+    if is_problem_file(what):
+        return read_problem(what).cluster
+    raise InputError("hybrid: a model needs --cluster")
+
+
+def model_name(what: str) -> str:
+    """Name of a model, or of the problem in a file."""
+    return read_problem(what).name if is_problem_file(what) else what
+
+
+def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
+    """What is trained, from the options and the family's preset."""
+    convergence: Convergence = preset.convergence
+    if options.epochs_table is not None:
+        convergence = read_epochs(options.epochs_table)
+    elif (options.least_epochs, options.critical_batch) != (None, None):
+        convergence = CriticalBatch(
+            _given(options.least_epochs, preset.convergence.least_epochs),
+            _given(options.critical_batch, preset.convergence.critical_batch),
+            "the command line's, the rest assumed",
+        )
+    examples = preset.examples if options.examples is None else options.examples
+    return Training(_batch(what, options.batch), examples, convergence)
+
+
+def _given(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
+
+
+def _batch(what: str, batch: int | None) -> int:
+    """Examples of a step of one group: as given, or the model's own batch.
+
+    Raises:
+        InputError: a problem file does not say, and neither does the caller.
+    """
+    if is_problem_file(what):
+        if batch is None:
+            raise InputError("--batch: a problem file does not say how many examples a step has")
+        return batch
+    if batch is not None:
+        raise InputError("--batch: is for problem files; a model says it itself: MODEL?batch=B")
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from gnnplace.tracing import load
+
+    leaves = pytree.tree_leaves(load(what, fake=True).inputs)
+    sizes = [x.shape[0] for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
+    if not sizes:
+        raise InputError(f"{what}: no input says how large the batch is")
+    return int(sizes[0])
+
+
+def _origin(
+    place_on: Placing,
+    training: Training,
+    preset: Preset,
+    known: Estimate | None,
+    *,
+    given: bool,
+    copies: bool,
+) -> dict[str, str]:
+    """Where each kind of figure comes from."""
+    convergence = training.convergence
+    links = "predicted from the cluster's links"
+    if known is not None:
+        links = (
+            f"{known.provenance} (expected error {known.error:.0%} over all devices of the "
+            f"cluster): {known.source}"
+        )
+    if copies:
+        links += ", between copies of it from --network-* (assumed)"
+    if not place_on.has_gradients:
+        links = (
+            "not counted: the problem has no update ops, so nothing says how large gradients are"
+        )
+    return {
+        "step": ESTIMATED if place_on.estimated else PREDICTED,
+        "all_reduce": links,
+        "examples": "given" if given else f"preset {preset.name!r}: {preset.examples_source}",
+        "epochs": f"{convergence.origin}: {convergence.source}",
+    }

@@ -1,0 +1,220 @@
+"""Devices of stages: slices of the cluster in its order, as replicas times shards.
+
+Shards are neighbours, replicas next, stages outermost: what talks most is nearest. A stage's mesh
+is a slice of the cluster's devices as they are listed (topology order).
+
+What a group takes to exchange is `costs.collectives`' where the links name a measured fabric, else
+the ring formula of that module over the slowest link of the group. Shards' rings go at the same
+time: where all devices of a server share what joins it to the others, so do they.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from gnnplace.costs.collectives import Group, collective, hops, share
+from gnnplace.costs.links import message
+from gnnplace.errors import InputError
+from gnnplace.problem.cluster import Cluster, Link
+from gnnplace.problem.cluster.fabrics import FABRICS, is_between
+
+OCTAVES, EACH = 14, 4  # sizes of collectives that rates are looked for at, from the largest down
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A slice of the cluster: `replicas` x `shards` devices from `first` on."""
+
+    first: int
+    replicas: int
+    shards: int
+
+    @property
+    def count(self) -> int:
+        """Devices."""
+        return self.replicas * self.shards
+
+    @property
+    def devices(self) -> range:
+        """Indices of devices."""
+        return range(self.first, self.first + self.count)
+
+    def of_shards(self, replica: int = 0) -> range:
+        """Devices that one replica's layers are split over."""
+        start = self.first + replica * self.shards
+        return range(start, start + self.shards)
+
+    def of_replicas(self, shard: int = 0) -> range:
+        """Devices that hold the same part of the layers."""
+        return range(self.first + shard, self.first + self.count, self.shards)
+
+    def rows(self, cluster: Cluster) -> list[list[str]]:
+        """Names of devices, a row a replica."""
+        return [[cluster.devices[d].name for d in self.of_shards(r)] for r in range(self.replicas)]
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """What the devices of a cluster take to exchange tensors."""
+
+    cluster: Cluster
+    _rates: dict[tuple[str, float, Hashable, int], float] = field(default_factory=dict)
+    _seconds: dict[tuple[str, float, Group, int], float] = field(default_factory=dict)
+    _groups: dict[tuple[int, ...], Group | None] = field(default_factory=dict)
+
+    @cached_property
+    def _links(self) -> dict[tuple[int, int], Link]:
+        index = self.cluster.device_index
+        return {(index[x.source], index[x.target]): x for x in self.cluster.links}
+
+    @cached_property
+    def server(self) -> list[int]:
+        """Server of each device: what fabrics inside of servers join. [D]"""
+        server = list(range(self.cluster.num_devices))
+        for (a, b), link in self._links.items():
+            if link.fabric is not None and not is_between(link.fabric) and a < b:
+                server[b] = min(server[a], server[b])
+        return server
+
+    def kinds(self, mesh: Mesh) -> tuple[str, ...]:
+        """Kinds of a mesh's devices, each once."""
+        return tuple(dict.fromkeys(self.cluster.devices[d].kind for d in mesh.devices))
+
+    def memory(self, mesh: Mesh) -> float:
+        """Bytes of the smallest device of a mesh."""
+        return float(self.cluster.memory[list(mesh.devices)].min())
+
+    def collective(self, op: str, size: float, members: Sequence[int], alike: int = 1) -> float:
+        """Seconds of a collective.
+
+        Args:
+            op: one of `costs.collectives.COLLECTIVES`.
+            size: bytes, as that module counts them.
+            members: indices of devices.
+            alike: groups of the same servers that exchange as much at the same time.
+
+        Raises:
+            InputError: two of the devices have no link.
+        """
+        if len(members) < 2 or size <= 0:
+            return 0.0
+        group = self.group(members)
+        if group is not None:
+            key = (op, size, group, alike)
+            if key not in self._seconds:
+                seconds = collective(op, size, group).seconds
+                most = alike * share(op, group.servers) * size / _together(group.between)
+                self._seconds[key] = max(seconds, most)
+            return self._seconds[key]
+        latency, bandwidth = self._slowest(members, alike)
+        count = len(members)
+        return hops(op, count) * latency + share(op, count) * size / bandwidth
+
+    def rate(self, op: str, most: float, members: Sequence[int], alike: int = 1) -> float:
+        """The least seconds a byte of a collective of up to so many bytes; see `collective`."""
+        key = (op, most, self.group(members) or tuple(members), alike)
+        if key not in self._rates:
+            sizes = most * 2.0 ** -(np.arange(OCTAVES * EACH) / EACH)
+            self._rates[key] = min(
+                self.collective(op, float(size), members, alike) / float(size) for size in sizes
+            )
+        return self._rates[key]
+
+    def group(self, members: Sequence[int]) -> Group | None:
+        """Devices by servers; None where no fabric is named."""
+        key = tuple(members)
+        if key not in self._groups:
+            self._groups[key] = self._group(key) if len(key) > 1 else None
+        return self._groups[key]
+
+    def _group(self, members: Sequence[int]) -> Group | None:
+        """By servers, each with as many members as the fullest; None where no fabric is named."""
+        held = Counter(self.server[d] for d in members)
+        pairs = [(members[0], d) for d in members[1:]]
+        inside = between = None
+        for pair in pairs:
+            link = self._links.get(pair)
+            if link is None or link.fabric is None:
+                return None
+            if is_between(link.fabric):
+                between = link.fabric
+            else:
+                inside = link.fabric
+        if inside is None and max(held.values()) > 1:
+            inside = next(iter(self._inner(members)), None)
+        return Group(inside, between, len(held), max(held.values()))
+
+    def _inner(self, members: Sequence[int]) -> list[str]:
+        """Fabrics inside of servers between any of the devices."""
+        links = (self._links.get((a, b)) for a in members for b in members if a != b)
+        return [x.fabric for x in links if x and x.fabric and not is_between(x.fabric)]
+
+    def _slowest(self, members: Sequence[int], alike: int) -> tuple[float, float]:
+        """Latency and bandwidth of the slowest link of a ring; channels are shared."""
+        ring = list(zip(members, [*members[1:], members[0]], strict=True))
+        latency = max(float(self.cluster.latency[a, b]) for a, b in ring)
+        bandwidth = min(self._shared(ring, alike))
+        if not bandwidth > 0 or not np.isfinite(latency):
+            names = ", ".join(self.cluster.devices[d].name for d in members)
+            raise InputError(f"cluster {self.cluster.name!r}: {names} are not all linked in a ring")
+        return latency, bandwidth
+
+    def _shared(self, pairs: Sequence[tuple[int, int]], alike: int = 1) -> list[float]:
+        """Bytes per second of messages that go at once, each as often as `alike` says."""
+        used = [[c for c in self.cluster.channels[pair].tolist() if c >= 0] for pair in pairs]
+        load = Counter(c for own in used for c in own)
+        named = self._named
+        return [
+            float(self.cluster.bandwidth[pair])
+            / max((load[c] * (alike if c in named else 1) for c in own), default=1)
+            for pair, own in zip(pairs, used, strict=True)
+        ]
+
+    @cached_property
+    def _named(self) -> frozenset[int]:
+        """Channels that several links hold."""
+        channels = self.cluster.channels
+        count = np.bincount(channels[channels >= 0])
+        return frozenset(np.flatnonzero(count > 1).tolist())
+
+    def sends(self, size: float, pairs: Sequence[tuple[int, int]]) -> float:
+        """Seconds of messages of so many bytes each that go at once; the slowest.
+
+        Raises:
+            InputError: two devices have no link.
+        """
+        link = self._links.get(pairs[0])
+        alone = self.send(size, *pairs[0])
+        if link is None or size <= 0:
+            return alone
+        if link.fabric is None:
+            return float(link.latency + size / min(self._shared(pairs)))
+        held = Counter(self.server[a] for a, _ in pairs)
+        return max(alone, max(held.values()) * size / _together(link.fabric))
+
+    def send(self, size: float, source: int, target: int) -> float:
+        """Seconds of a message between two devices on an idle link.
+
+        Raises:
+            InputError: they have no link.
+        """
+        if size <= 0 or source == target:
+            return 0.0
+        link = self._links.get((source, target))
+        if link is None:
+            a, b = (self.cluster.devices[d].name for d in (source, target))
+            raise InputError(f"cluster {self.cluster.name!r}: no link from {a!r} to {b!r}")
+        if link.fabric is not None:
+            return message(link.fabric, size).seconds
+        return float(link.latency + size / link.bandwidth)
+
+
+def _together(fabric: str | None) -> float:
+    """Bytes per second that a server's devices send at once; inf where none shares a card."""
+    known = FABRICS.get(fabric) if fabric is not None else None
+    return known.server if known is not None and known.server is not None else float("inf")

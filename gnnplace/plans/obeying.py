@@ -1,0 +1,174 @@
+"""Plans that obey pins, forbids and a limit on devices.
+
+A layer that is pinned is in a stage whose devices are among those it is pinned to; one that is
+forbidden a device is in no stage that has it. Stages take devices in the order of layers, so that
+besides the cluster's own order one is tried that has devices where the layers are that need them,
+and leaves out devices that no layer may use. At most k devices are k neighbours: every run of them
+that differs is searched with its share of the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.answers import find_plans
+from gnnplace.plans.plan import Plan
+from gnnplace.plans.segments.chain import Chain
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.constraints import Constraints
+from gnnplace.problem.constraints.matching import Matched, Names, devices_matched
+
+BoolArray = NDArray[np.bool_]
+MOST = 6  # runs of neighbours that are searched
+
+
+def find_obeying(
+    chain: Chain,
+    cluster: Cluster,
+    asked: Constraints,
+    *,
+    top: int = 1,
+    budget: float = 10.0,
+    runnable: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> list[Plan]:
+    """The best plans that obey, the fastest first.
+
+    Args:
+        chain: the model.
+        cluster: its devices in topology order.
+        asked: of layers and devices; headroom is the cluster's already.
+        top: plans at most.
+        budget: seconds of search.
+        runnable: only plans that can be run: with the same number of replicas in all stages.
+        progress: is told what is done, and what each pattern matches.
+
+    Raises:
+        InputError: a pattern or device matches nothing, or modules are to stay together.
+        InfeasibleError: no plan that was tried obeys.
+    """
+    if not asked.patterns and asked.max_devices is None:
+        return find_plans(
+            chain, cluster, top=top, budget=budget, runnable=runnable, progress=progress
+        )
+    if asked.together:
+        raise InputError("together: a plan's stages are runs of layers; pin the layers instead")
+    if asked.by_module or asked.no_split:
+        raise InputError("by-module, no-split: a plan cuts calls, not modules; leave them out")
+    allowed = allowed_devices(chain, cluster, asked, progress)
+    tried = list(_clusters(cluster, allowed, asked.max_devices))
+    found: list[Plan] = []
+    for devices in tried:
+        part = _part(cluster, devices)
+        own = replace(chain, allowed=allowed[:, list(devices)])
+        share = budget / len(tried)
+        plans = find_plans(own, part, top=top, budget=share, runnable=runnable, progress=progress)
+        found += [_told(plan, len(tried)) for plan in plans if plan.feasible]
+        if not asked.patterns and not found:
+            found += plans  # says what lacks
+    if not found:
+        raise InfeasibleError(_nothing(asked))
+    return sorted(found, key=lambda plan: (not plan.feasible, plan.file.step_time))[:top]
+
+
+def allowed_devices(
+    chain: Chain,
+    cluster: Cluster,
+    asked: Constraints,
+    progress: Callable[[str], None] | None = None,
+) -> BoolArray:
+    """Whether each segment may be on each device. [segments, devices]
+
+    Raises:
+        InputError: a pattern or device matches nothing.
+    """
+    names = [device.name for device in cluster.devices]
+    allowed = np.ones((len(chain), len(names)), dtype=bool)
+    for what, rules in (("pin", asked.pin), ("forbid", asked.forbid)):
+        for rule in rules:
+            matched = _segments(chain, rule.pattern, f"{what} {rule}")
+            devices = devices_matched(rule.devices, names, matched.what)
+            allowed[matched.ops] &= devices if what == "pin" else ~devices
+            if progress is not None:
+                segments = int(matched.ops.sum())
+                progress(f"{matched.what}: {matched.modules} modules, {segments} segments")
+    for segment in np.flatnonzero(~allowed.any(axis=1)).tolist():
+        raise InfeasibleError(
+            f"plan: pins and forbids leave {chain.segments[segment].name!r} no device; loosen one"
+        )
+    return allowed
+
+
+def _segments(chain: Chain, pattern: str, what: str) -> Matched:
+    """The segments that have a module that a pattern matches."""
+    pairs = [(k, path) for k, own in enumerate(chain.segments) for path in own.modules]
+    found = Names([path for _, path in pairs], [""] * len(pairs)).matched(pattern, what)
+    segments = np.zeros(len(chain), dtype=bool)
+    segments[[k for (k, _), hit in zip(pairs, found.ops, strict=True) if hit]] = True
+    return Matched(what, segments, found.modules)
+
+
+def _clusters(cluster: Cluster, allowed: BoolArray, most: int | None) -> Iterator[tuple[int, ...]]:
+    """Devices to plan on, in order: runs of neighbours that differ, in one or two orders."""
+    count = min(most or cluster.num_devices, cluster.num_devices)
+    seen: set[tuple[object, ...]] = set()
+    for order in dict.fromkeys((tuple(range(cluster.num_devices)), _by_layers(allowed))):
+        size = min(count, len(order))
+        for first in range(len(order) - size + 1):
+            devices = order[first : first + size]
+            if not allowed[:, list(devices)].any(axis=1).all():
+                continue
+            key = _alike(cluster, allowed, devices)
+            if key not in seen and len(seen) < MOST:
+                seen.add(key)
+                yield devices
+
+
+def _by_layers(allowed: BoolArray) -> tuple[int, ...]:
+    """Devices by the mean place of the layers that need them, of those that any layer may use."""
+    segments, count = allowed.shape
+    bound = ~allowed.all(axis=1)
+    places = []
+    for d in np.flatnonzero(allowed.any(axis=0)).tolist():
+        own = np.flatnonzero(bound & allowed[:, d])
+        place = float(own.mean()) if own.size else (d + 0.5) / count * segments
+        places.append((place, d))
+    return tuple(d for _, d in sorted(places))
+
+
+def _alike(cluster: Cluster, allowed: BoolArray, devices: tuple[int, ...]) -> tuple[object, ...]:
+    """Equal for runs of devices that plans see no difference between."""
+    at = np.ix_(devices, devices)
+    kinds = tuple((cluster.devices[d].kind, float(cluster.memory[d])) for d in devices)
+    links = cluster.latency[at].tobytes(), cluster.bandwidth[at].tobytes()
+    return kinds, *links, allowed[:, list(devices)].tobytes()
+
+
+def _part(cluster: Cluster, devices: tuple[int, ...]) -> Cluster:
+    """Some of a cluster's devices, in an order."""
+    if devices == tuple(range(cluster.num_devices)):
+        return cluster
+    names = {cluster.devices[d].name for d in devices}
+    links = tuple(x for x in cluster.links if x.source in names and x.target in names)
+    return Cluster(tuple(cluster.devices[d] for d in devices), links, cluster.name)
+
+
+def _told(plan: Plan, tried: int) -> Plan:
+    """The plan, with how many sets of devices were tried."""
+    if tried == 1:
+        return plan
+    notice = f"the best of {tried} orders or sets of devices that were searched"
+    return replace(plan, notices=(*plan.notices, notice))
+
+
+def _nothing(asked: Constraints) -> str:
+    rules = [f"pin {rule}" for rule in asked.pin] + [f"forbid {rule}" for rule in asked.forbid]
+    return (
+        f"plan: no plan that was tried obeys {', '.join(map(repr, rules))}; stages are runs of "
+        "layers on neighbouring devices: pin in the order of layers, or loosen one"
+    )

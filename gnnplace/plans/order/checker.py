@@ -1,0 +1,253 @@
+"""The checker of actions: whether the rows of a plan can run, and do the work of one step.
+
+PyTorch's loader takes rows as they come: a pass that is missing or done twice, messages in another
+order than they are sent, or forward passes of the last stage out of order give wrong gradients
+without an error, and a missing message hangs for as long as the process group waits. So a plan is
+checked before anything starts:
+
+1. every stage runs on its rank, every F once a micro-batch, and B once or I and then W once;
+2. forward passes of a stage that changes with every pass (the last, whose losses are counted) are
+   in the order of micro-batches;
+3. every message that a pass needs is sent once and received once, on the ranks of its stages;
+4. what is sent on a channel (from one rank to another) first is received first;
+5. an abstract run, in which a receive waits for its send and nothing else waits, comes to its end;
+6. no stage keeps more micro-batches in flight than the plan's memory was counted for.
+
+Complexity: O(A P) for A actions on P ranks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gnnplace.errors import FormatError
+from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action, in_flight
+from gnnplace.plans.order.rows import (
+    MESSAGES,
+    PASSES,
+    RECV_B,
+    RECV_F,
+    SEND_B,
+    SEND_F,
+    Row,
+    is_done,
+    message_after,
+    needed_by,
+)
+
+SENT = {RECV_F: (-1, SEND_F), RECV_B: (1, SEND_B)}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Rows that can run.
+
+    Attributes:
+        rows: of every rank. [P]
+        flying: micro-batches that each stage keeps in flight at most. [stages]
+        live: most bytes of activations that each rank keeps at once; empty if none were given. [P]
+    """
+
+    rows: tuple[Row, ...]
+    flying: tuple[int, ...]
+    live: tuple[float, ...] = ()
+
+
+def check_actions(
+    rows: Sequence[Row],
+    ranks: Sequence[int],
+    microbatches: int,
+    source: str = "plan",
+    *,
+    saved: Sequence[float] = (),
+    room: Sequence[float] = (),
+) -> Checked:
+    """Whether rows do the work of one step.
+
+    Args:
+        rows: of every rank, messages included.
+        ranks: of every stage.
+        microbatches: M.
+        source: of the rows, for messages.
+        saved: bytes that each stage keeps of a micro-batch in flight. [stages]
+        room: bytes that each rank has for them. [P]
+
+    Raises:
+        FormatError: in one line which action is wrong, and why.
+    """
+    _places(rows, ranks, microbatches, source)
+    _complete(rows, ranks, microbatches, source)
+    _in_order(rows, ranks, source)
+    _matched(rows, ranks, source)
+    _first_in_first_out(rows, ranks, source)
+    _runs(rows, ranks, source)
+    flying = [0] * len(ranks)
+    for row in rows:
+        flying = [max(a, b) for a, b in zip(flying, in_flight(row, len(ranks)), strict=True)]
+    live = tuple(live_bytes(row, saved) for row in rows) if saved else ()
+    for p, (held, most) in enumerate(zip(live, room, strict=False)):
+        if held > most * (1 + 1e-6):
+            raise FormatError(
+                f"{source}: actions[{p}]: keeps {held / 1e6:.3g} MB of activations at once, and "
+                f"the plan has {most / 1e6:.3g} MB for them; run backward passes earlier"
+            )
+    return Checked(tuple(rows), tuple(flying), live)
+
+
+def _fault(source: str, rows: Sequence[Row], action: Action, why: str) -> FormatError:
+    """An error that names the action's place."""
+    places = [(p, k) for p, row in enumerate(rows) for k, a in enumerate(row) if a == action]
+    where = "[{}][{}]".format(*places[-1]) if places else ""
+    return FormatError(f"{source}: actions{where}: {action} {why}")
+
+
+def _places(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str) -> None:
+    """Every action is of a stage on its rank and of a micro-batch that there is."""
+    if len(rows) != max(ranks) + 1:
+        raise FormatError(
+            f"{source}: actions: {len(rows)} rows for {max(ranks) + 1} ranks; give each its row"
+        )
+    for p, row in enumerate(rows):
+        for action in row:
+            if action.chunk >= len(ranks):
+                raise _fault(source, rows, action, f"is of stage {action.chunk} of {len(ranks)}")
+            if ranks[action.chunk] != p:
+                owner = ranks[action.chunk]
+                raise _fault(source, rows, action, f"is in row {p}; its stage is on rank {owner}")
+            if action.microbatch >= count:
+                raise _fault(source, rows, action, f"is of micro-batch {action.microbatch}, of "
+                             f"{count}")  # fmt: skip
+
+
+def _complete(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str) -> None:
+    """Every pass once: F, and B or I and W."""
+    found = Counter(a for row in rows for a in row if a.kind in PASSES)
+    for action, times in found.items():
+        if times > 1:
+            raise _fault(source, rows, action, f"is there {times} times; once is right")
+    for stage in range(len(ranks)):
+        for m in range(count):
+            kinds = {k for k in PASSES if Action(stage, k, m) in found}
+            if FORWARD not in kinds:
+                raise _fault(source, rows, Action(stage, FORWARD, m), "is missing")
+            if FULL in kinds and kinds & {INPUT, WEIGHT}:
+                why = "is there beside I or W of its micro-batch: gradients would count twice"
+                raise _fault(source, rows, Action(stage, FULL, m), why)
+            if FULL not in kinds and kinds != {FORWARD, INPUT, WEIGHT}:
+                lost = WEIGHT if INPUT in kinds else INPUT if WEIGHT in kinds else FULL
+                raise _fault(source, rows, Action(stage, lost, m), "is missing")
+
+
+def _in_order(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
+    """Micro-batches go forward through every stage in their order.
+
+    The last stage counts its losses so, and running statistics and random numbers follow it.
+    """
+    for stage, rank in enumerate(ranks):
+        made = [a for a in rows[rank] if a.chunk == stage and a.kind == FORWARD]
+        for before, after in pairwise(made):
+            if after.microbatch < before.microbatch:
+                why = f"comes after {before}; forward passes go in the order of micro-batches"
+                raise _fault(source, rows, after, why)
+
+
+def _matched(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
+    """Every message once at both ends, and no others."""
+    found = Counter(a for row in rows for a in row if a.kind in MESSAGES)
+    wanted = set[Action]()
+    for row in rows:
+        for action in row:
+            message = message_after(action, ranks) if action.kind in PASSES else None
+            wanted.update(message or ())
+    for action in sorted(wanted):
+        if not found[action]:
+            raise _fault(source, rows, action, "is missing")
+    for action, times in found.items():
+        if action not in wanted:
+            raise _fault(source, rows, action, "is of a message that no stage needs")
+        if times > 1:
+            raise _fault(source, rows, action, f"is there {times} times; once is right")
+
+
+def sender(action: Action) -> Action:
+    """The send of a receive."""
+    step, kind = SENT[action.kind]
+    return Action(action.chunk + step, kind, action.microbatch)
+
+
+def _first_in_first_out(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
+    """On every channel messages are received in the order in which they are sent."""
+    for target, row in enumerate(rows):
+        received = [a for a in row if a.kind in SENT]
+        for origin in {ranks[sender(a).chunk] for a in received}:
+            mine = [a for a in received if ranks[sender(a).chunk] == origin]
+            awaited = {sender(a) for a in mine}
+            sent = [a for a in rows[origin] if a in awaited]
+            for got, send in zip(mine, sent, strict=True):
+                if sender(got) != send:
+                    way = f"from rank {origin} to rank {target}"
+                    why = f"receives what is sent as {send}: messages {way} keep their order"
+                    raise _fault(source, rows, got, why)
+
+
+def _runs(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
+    """An abstract run comes to its end."""
+    place, done = [0] * len(rows), set[Action]()
+    moving = True
+    while moving:
+        moving = False
+        for p, row in enumerate(rows):
+            while place[p] < len(row) and _lacks(row[place[p]], ranks, done) is None:
+                done.add(row[place[p]])
+                place[p] += 1
+                moving = True
+    stuck = [(p, rows[p][k]) for p, k in enumerate(place) if k < len(rows[p])]
+    if stuck:
+        told = ", ".join(f"rank {p} at {a} for {_lacks(a, ranks, done)}" for p, a in stuck)
+        raise FormatError(f"{source}: actions: a deadlock; waiting for ever: {told}")
+
+
+def _lacks(action: Action, ranks: Sequence[int], done: set[Action]) -> Action | None:
+    """What an action still waits for; None: nothing."""
+    for needed in _before(action, ranks):
+        if not is_done(needed, done):
+            return needed
+    return None
+
+
+def _before(action: Action, ranks: Sequence[int]) -> list[Action]:
+    """What must have happened before an action, on its own rank or as the send of a receive."""
+    stage, kind, m = action
+    if kind in SENT:
+        return [sender(action)]
+    if kind == SEND_F:
+        return [Action(stage, FORWARD, m)]
+    if kind == SEND_B:
+        return [Action(stage, INPUT, m)]
+    found = []
+    for needed in needed_by(action, len(ranks)):
+        if ranks[needed.chunk] == ranks[stage]:
+            found.append(needed)
+        else:
+            found.append(Action(stage, RECV_F if kind == FORWARD else RECV_B, m))
+    return found
+
+
+def live_bytes(row: Row, saved: Sequence[float]) -> float:
+    """Most bytes of activations that a rank keeps at once.
+
+    Args:
+        row: its actions.
+        saved: bytes that each stage keeps of a micro-batch, from F to B or W. [stages]
+    """
+    held = most = 0.0
+    for action in row:
+        if action.kind == FORWARD:
+            held += saved[action.chunk]
+            most = max(most, held)
+        elif action.kind in (FULL, WEIGHT):
+            held -= saved[action.chunk]
+    return most

@@ -1,0 +1,262 @@
+"""The order of actions: which pass of which micro-batch every rank of a pipeline runs next.
+
+A pipeline of C chunks on P ranks runs for every chunk and micro-batch a forward pass F, the
+gradients of activations I and those of weights W (or B, both at once):
+
+* 1f1b (Narayanan et al., 2021, arXiv 2104.04473, section 2.2.1): chunk c on rank c; P - c - 1
+  forward passes, then a forward and a backward pass B in turns, then the backward passes left;
+* interleaved:v (there, section 2.2.2): v P chunks, chunk c on rank c mod P, in Megatron-LM's order:
+  P micro-batches through one chunk, then through the next; M is a multiple of P.
+
+Others come from a list schedule (`listing`): a rank takes what is ready, I before F before W, and
+no F while as many micro-batches are in flight on that chunk as its limit says. What differs is the
+limits, and which rank has which chunk:
+
+* zero-bubble (Qi et al., 2024, arXiv 2401.10241, ZB-H1): chunk c on rank c, P - c in flight, W
+  where nothing else is ready: the memory is that of 1f1b;
+* v (2401.10241, section 5): 2 P chunks, chunk c on rank c and 2 P - 1 - c on the same.
+
+Complexity: O(C M log(C M)) for M micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InputError
+from gnnplace.plans.order.listing import Line, listed, replayed
+
+FORWARD, INPUT, WEIGHT, FULL = "F", "I", "W", "B"
+SCHEDULES = ("1f1b", "zero-bubble", "interleaved", "v")
+SEARCHED = "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.improving`
+
+
+class Action(NamedTuple):
+    """A pass of a micro-batch through a chunk."""
+
+    chunk: int
+    kind: str
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.chunk}{self.kind}{self.microbatch}"
+
+
+Orders = tuple[tuple[Action, ...], ...]
+"""Actions of every rank. [P][actions]"""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What an order is made for.
+
+    Attributes:
+        rank: of each chunk. [C]
+        seconds: of F, I and W of each chunk. [C]
+        sent: seconds of a message from each chunk to the next. [C - 1]
+        microbatches: M.
+        apart: whether I and W are apart.
+        limit: micro-batches that each chunk may have in flight. [C]
+    """
+
+    rank: tuple[int, ...]
+    seconds: tuple[tuple[float, float, float], ...]
+    sent: tuple[float, ...]
+    microbatches: int
+    apart: bool
+    limit: tuple[int, ...]
+
+    @property
+    def ranks(self) -> int:
+        """P."""
+        return max(self.rank) + 1
+
+    def between(self, chunk: int) -> float:
+        """Seconds of a message from a chunk to the next; none on the same rank."""
+        return 0.0 if self.rank[chunk] == self.rank[chunk + 1] else self.sent[chunk]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a list schedule goes by, beside the times; one of each for every chunk. [C]
+
+    Attributes:
+        limit: micro-batches that may be in flight.
+        late: whether forward passes come before backward ones.
+        weights: whether gradients of weights come before forward passes.
+    """
+
+    limit: tuple[int, ...]
+    late: tuple[bool, ...]
+    weights: tuple[bool, ...]
+
+
+def usual(line: Pipeline) -> Rules:
+    """Backward first, then forward, then gradients of weights, within the pipeline's limits."""
+    no = (False,) * len(line.rank)
+    return Rules(line.limit, no, no)
+
+
+def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
+    """Rank of every chunk under a schedule.
+
+    Args:
+        schedule: one of `SCHEDULES`; "interleaved:v" has v chunks a rank, 2 by default.
+        ranks: P.
+
+    Raises:
+        InputError: no such schedule.
+    """
+    name, _, count = schedule.partition(":")
+    more = {"interleaved": count.isdecimal(), "zero-bubble": count == SEARCHED}
+    more["v"] = more["zero-bubble"]
+    if name not in SCHEDULES or (count and not more.get(name)):
+        known = "1f1b, zero-bubble, interleaved:2, v"
+        raise InputError(f"schedule {schedule!r}: unknown; use one of {known}")
+    if name == "interleaved":
+        return tuple(c % ranks for c in range(int(count or 2) * ranks))
+    if name == "v" and ranks > 1:
+        return (*range(ranks), *reversed(range(ranks)))
+    return tuple(range(ranks))
+
+
+def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
+    """Micro-batches that each chunk may keep in flight: what keeps all ranks busy. [C]
+
+    With v chunks a rank, a micro-batch takes (C - c) / v periods from its forward pass through
+    chunk c to its backward pass there; one more covers what v > 1 leaves uneven.
+    """
+    chunks = len(chunk_ranks(schedule, ranks))
+    each = chunks // ranks
+    found = [-(-(chunks - c) // each) + (each > 1) for c in range(chunks)]
+    return tuple(min(limit, microbatches) for limit in found)
+
+
+def as_arrays(line: Pipeline) -> Line:
+    """The pipeline as the kernel reads it."""
+    seconds = np.array(line.seconds, dtype=np.float64)
+    if not line.apart:
+        seconds[:, 1] += seconds[:, 2]
+    sent = np.array([*line.sent, 0.0], dtype=np.float64)
+    rank = np.array(line.rank, dtype=np.int64)
+    return Line(rank, seconds, sent, line.microbatches, line.apart)
+
+
+def orders_of(line: Pipeline, made: NDArray[np.int64]) -> Orders:
+    """Actions that the kernel listed, by rank. [P][actions]"""
+    kinds = (FORWARD, INPUT if line.apart else FULL, WEIGHT)
+    found: list[list[Action]] = [[] for _ in range(line.ranks)]
+    for chunk, kind, microbatch in made.tolist():
+        found[line.rank[chunk]].append(Action(chunk, kinds[kind], microbatch))
+    return tuple(tuple(actions) for actions in found)
+
+
+def listed_by(
+    line: Pipeline, rules: Rules, ends: Sequence[float]
+) -> tuple[float, NDArray[np.int64]]:
+    """Step time and actions of a list schedule, in order of their start."""
+    limit = np.array(rules.limit, dtype=np.int64)
+    late, weights = (np.array(x, dtype=np.bool_) for x in (rules.late, rules.weights))
+    seconds, made = listed(as_arrays(line), limit, late, weights, np.array(ends))
+    return float(seconds), made
+
+
+def ordered(line: Pipeline, rules: Rules | None = None) -> Orders:
+    """Every rank's order by one list schedule. [P][actions]"""
+    return orders_of(line, listed_by(line, rules or usual(line), [0.0] * line.ranks)[1])
+
+
+def seconds_of(line: Pipeline, orders: Orders, ends: Sequence[float]) -> float:
+    """Step time of orders, as the simulator has it where nothing blocks.
+
+    Args:
+        line: the pipeline.
+        orders: of every rank.
+        ends: seconds of each rank after its last pass. [P]
+    """
+    kinds = {FORWARD: 0, INPUT: 1, FULL: 1, WEIGHT: 2}
+    length = np.array([len(actions) for actions in orders])
+    rows = np.zeros((len(orders), int(length.max()), 3), dtype=np.int64)
+    for rank, actions in enumerate(orders):
+        rows[rank, : len(actions)] = [(a.chunk, kinds[a.kind], a.microbatch) for a in actions]
+    return float(replayed(as_arrays(line), rows, length, np.array(ends)))
+
+
+def interleaved(ranks: int, chunks: int, microbatches: int) -> Orders:
+    """Megatron-LM's order of v chunks a rank.
+
+    Args:
+        ranks: P.
+        chunks: C, a multiple of P.
+        microbatches: M, a multiple of P.
+    """
+    each, total = chunks // ranks, chunks // ranks * microbatches
+
+    def turn(number: int) -> tuple[int, int]:
+        """Chunk of the rank, and micro-batch, of its pass of some number."""
+        group, within = divmod(number, ranks * each)
+        return within // ranks, group * ranks + within % ranks
+
+    made = []
+    for rank in range(ranks):
+        ahead = min(2 * (ranks - rank - 1) + (each - 1) * ranks, total)
+        forward, backward = [], []
+        for number in range(total):
+            chunk, m = turn(number)
+            forward.append(Action(chunk * ranks + rank, FORWARD, m))
+            backward.append(Action((each - 1 - chunk) * ranks + rank, FULL, m))
+        turns = [a for pair in zip(forward[ahead:], backward, strict=False) for a in pair]
+        made.append((*forward[:ahead], *turns, *backward[total - ahead :]))
+    return tuple(made)
+
+
+def is_apart(schedule: str) -> bool:
+    """Whether gradients of activations and of weights are passes of their own."""
+    return schedule.partition(":")[0] in ("zero-bubble", "v")
+
+
+def one_by_one(ranks: int, microbatches: int) -> Orders:
+    """A forward and a backward pass in turns, after as many forward passes as ranks follow."""
+    made = []
+    for rank in range(ranks):
+        ahead = min(ranks - rank - 1, microbatches)
+        forward = [Action(rank, FORWARD, m) for m in range(microbatches)]
+        backward = [Action(rank, FULL, m) for m in range(microbatches)]
+        turns = [a for pair in zip(forward[ahead:], backward, strict=False) for a in pair]
+        made.append((*forward[:ahead], *turns, *backward[microbatches - ahead :]))
+    return tuple(made)
+
+
+def order_of(schedule: str, line: Pipeline) -> Orders:
+    """Every rank's order under a schedule.
+
+    Raises:
+        InputError: interleaved where M is no multiple of P.
+    """
+    if schedule == "1f1b":
+        return one_by_one(line.ranks, line.microbatches)
+    if not schedule.startswith("interleaved"):
+        return ordered(line)
+    if line.microbatches % line.ranks:
+        raise InputError(
+            f"schedule {schedule}: {line.microbatches} micro-batches are no multiple of "
+            f"{line.ranks} stages; take another number of micro-batches, or 1f1b"
+        )
+    return interleaved(line.ranks, len(line.rank), line.microbatches)
+
+
+def in_flight(actions: Sequence[Action], chunks: int) -> list[int]:
+    """Most micro-batches that each chunk keeps at once, in a rank's order. [chunks]"""
+    held, most = [0] * chunks, [0] * chunks
+    for action in actions:
+        if action.kind == FORWARD:
+            held[action.chunk] += 1
+            most[action.chunk] = max(most[action.chunk], held[action.chunk])
+        elif action.kind in (WEIGHT, FULL):
+            held[action.chunk] -= 1
+    return most

@@ -1,0 +1,139 @@
+"""Rows of actions: what every pipeline rank does, in the words of PyTorch's schedules.
+
+A row is a list of words: the stage, what is done, the micro-batch. `2F0` is stage 2's forward pass
+of micro-batch 0; I are the gradients of activations, W those of weights, B both at once. `2SEND_F0`
+hands what 2F0 made to stage 3, which has it from `3RECV_F0` on; `3SEND_B0` hands its gradient back,
+which is there from `2RECV_B0` on. Stages on one rank need no messages.
+
+Messages between two ranks have no names: what is sent first is received first. `with_messages` puts
+every send and its receive into both rows at once, while it runs the passes in an order that they
+allow: both ranks then have their messages in the same order, and none waits in a circle.
+
+PyTorch's loader (`torch.distributed.pipelining.schedules`) reads the same words. Those that PyTorch
+adds for FSDP (UNSHARD, RESHARD, REDUCE_GRAD) are none of a plan's: `zero` of a stage says it all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gnnplace.errors import FormatError
+from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action
+
+SEND_F, RECV_F, SEND_B, RECV_B = "SEND_F", "RECV_F", "SEND_B", "RECV_B"
+PASSES = (FORWARD, FULL, INPUT, WEIGHT)
+MESSAGES = (SEND_F, RECV_F, SEND_B, RECV_B)
+WORD = re.compile(r"(\d+)(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)(\d+)")
+Row = tuple[Action, ...]
+
+
+class Message(NamedTuple):
+    """What one stage hands to its neighbour."""
+
+    send: Action
+    receive: Action
+
+
+def parsed(rows: Sequence[Sequence[str]], source: str) -> tuple[Row, ...]:
+    """Actions of every rank.
+
+    Args:
+        rows: a list of words for each rank.
+        source: of the rows, for messages.
+
+    Raises:
+        FormatError: naming the word that is none.
+    """
+    return tuple(
+        tuple(_action(word, f"{source}: actions[{p}][{k}]") for k, word in enumerate(row))
+        for p, row in enumerate(rows)
+    )
+
+
+def _action(word: str, where: str) -> Action:
+    found = WORD.fullmatch(word)
+    if found is None:
+        raise FormatError(
+            f"{where}: {word!r} is no action; write the stage, one of "
+            f"{', '.join((*PASSES, *MESSAGES))}, and the micro-batch, as in 0F0"
+        )
+    return Action(int(found[1]), found[2], int(found[3]))
+
+
+def message_after(action: Action, ranks: Sequence[int]) -> Message | None:
+    """What is handed over once a pass is done; None where nothing leaves the rank.
+
+    Args:
+        action: a pass.
+        ranks: of every stage.
+    """
+    stage, kind, m = action
+    if kind == FORWARD and stage + 1 < len(ranks) and ranks[stage] != ranks[stage + 1]:
+        return Message(Action(stage, SEND_F, m), Action(stage + 1, RECV_F, m))
+    if kind in (INPUT, FULL) and stage > 0 and ranks[stage] != ranks[stage - 1]:
+        return Message(Action(stage, SEND_B, m), Action(stage - 1, RECV_B, m))
+    return None
+
+
+def needed_by(action: Action, stages: int) -> tuple[Action, ...]:
+    """Passes that must be done before one, any of which may stand in the rows.
+
+    A backward pass needs its own forward pass, and I or B of the next stage.
+    """
+    stage, kind, m = action
+    if kind == FORWARD:
+        return (Action(stage - 1, FORWARD, m),) if stage else ()
+    if kind == WEIGHT:
+        return (Action(stage, INPUT, m),)
+    own = Action(stage, FORWARD, m)
+    return (own, Action(stage + 1, INPUT, m)) if stage + 1 < stages else (own,)
+
+
+def is_done(action: Action, done: set[Action]) -> bool:
+    """Whether a pass, or the whole backward pass in place of I, is among those done."""
+    return action in done or (action.kind == INPUT and action._replace(kind=FULL) in done)
+
+
+def with_messages(rows: Sequence[Sequence[Action]], ranks: Sequence[int]) -> tuple[Row, ...]:
+    """Rows of passes with every send and its receive.
+
+    Rows that have messages already stay as they are; so does what can never run.
+    """
+    if any(action.kind in MESSAGES for row in rows for action in row):
+        return tuple(tuple(row) for row in rows)
+    made: list[list[Action]] = [[] for _ in rows]
+    place, done = [0] * len(rows), set[Action]()
+    ready = list(range(len(rows)))
+    while ready:
+        going = []
+        for rank in ready:
+            action = _next(rows[rank], place[rank], done, len(ranks))
+            if action is not None:
+                going.append((rank, action))
+        for rank, action in going:
+            place[rank] += 1
+            done.add(action)
+            made[rank].append(action)
+        for rank, action in going:  # what was made in one instant is sent at its end
+            message = message_after(action, ranks)
+            if message is not None:
+                made[rank].append(message.send)
+                made[ranks[message.receive.chunk]].append(message.receive)
+        ready = list(range(len(rows))) if going else []
+    for rank, row in enumerate(rows):
+        made[rank] += row[place[rank] :]
+    return tuple(tuple(row) for row in made)
+
+
+def _next(row: Sequence[Action], place: int, done: set[Action], stages: int) -> Action | None:
+    if place == len(row):
+        return None
+    action = row[place]
+    return action if all(is_done(x, done) for x in needed_by(action, stages)) else None
+
+
+def words(rows: Sequence[Row]) -> list[list[str]]:
+    """As a plan's file has them."""
+    return [[str(action) for action in row] for row in rows]

@@ -1,0 +1,151 @@
+"""The step time of a plan: its actions as a problem that the simulator runs.
+
+A device here is a pipeline rank (all devices of its mesh do the same at once); ops are passes of
+micro-batches through chunks and, at the end, a rank's exchange of gradients and its update;
+messages between ranks go over links of their own each way, one after the other. Where transfers
+block (Megatron-LM's and DeepSpeed's do), the sender makes its copy before it goes on and the
+receiver waits for as long before the pass that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gnnplace.graph import ComputationGraph
+from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action, Pipeline
+from gnnplace.problem import Problem, build_problem
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.placement import Placement
+from gnnplace.simulation import Simulation, simulate
+
+KIND = "rank"
+Orders = Sequence[Sequence[Action]]
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """A simulated step.
+
+    Attributes:
+        line: what was run.
+        orders: of every rank.
+        simulation: of it.
+    """
+
+    line: Pipeline
+    orders: Orders
+    problem: Problem
+    simulation: Simulation
+
+    @property
+    def step_time(self) -> float:
+        """Seconds."""
+        return float(self.simulation.step_time)
+
+    @cached_property
+    def spans(self) -> list[tuple[str, int, float, float]]:
+        """Name, rank, start and end in seconds of every op."""
+        found = self.simulation
+        rank = {n: p for p, names in enumerate(_names(self.orders)) for n in names}
+        return [
+            (name, rank[name], float(found.start[i]), float(found.finish[i]))
+            for i, name in enumerate(self.problem.graph.names)
+        ]
+
+
+def timed(
+    line: Pipeline, orders: Orders, ends: Sequence[float], *, blocking: bool = False
+) -> Timing:
+    """Simulates a step.
+
+    Args:
+        line: seconds of passes and messages.
+        orders: of every rank.
+        ends: seconds of each rank after its last pass. [P]
+        blocking: whether transfers take the time of both ends.
+    """
+    problem = _problem(line, orders, ends, blocking)
+    index = {name: i for i, name in enumerate(problem.graph.names)}
+    sequence = tuple(
+        np.array([index[name] for name in names], dtype=np.int32) for names in _names(orders)
+    )
+    device = np.zeros(problem.num_ops, dtype=np.int32)
+    for rank, ops in enumerate(sequence):
+        device[ops] = rank
+    return Timing(line, orders, problem, simulate(problem, Placement(device, sequence)))
+
+
+def _names(orders: Orders) -> list[list[str]]:
+    """Names of ops in every rank's order."""
+    return [[*map(str, actions), f"end {rank}"] for rank, actions in enumerate(orders)]
+
+
+def _problem(line: Pipeline, orders: Orders, ends: Sequence[float], blocking: bool) -> Problem:
+    names = [name for row in _names(orders) for name in row]
+    index = {name: i for i, name in enumerate(names)}
+    seconds = [0.0] * len(names)
+    tensors: list[tuple[int, float, list[int]]] = []
+    for rank, actions in enumerate(orders):
+        seconds[index[f"end {rank}"]] = ends[rank]
+        for action in actions:
+            here = index[str(action)]
+            seconds[here] = _taken(line, action)
+            for reader, size in _readers(line, action, rank):
+                tensors.append((here, size, [index[reader]]))
+    graph = ComputationGraph.from_tensors(names, tensors)
+    return build_problem("pipeline", graph, _cluster(line, blocking), {KIND: seconds})
+
+
+def _taken(line: Pipeline, action: Action) -> float:
+    forward, inputs, weights = line.seconds[action.chunk]
+    kinds = {FORWARD: forward, INPUT: inputs, WEIGHT: weights, FULL: inputs + weights}
+    return kinds[action.kind]
+
+
+def _readers(line: Pipeline, action: Action, rank: int) -> list[tuple[str, float]]:
+    """Actions that read what one makes, and the seconds of the message."""
+    chunk, kind, m = action
+    back = INPUT if line.apart else FULL
+    last = chunk + 1 == len(line.rank)
+    if kind == FORWARD:
+        # What it saved is read by its own backward pass, and its result by the next chunk.
+        own = (str(Action(chunk, back, m)), 0.0)
+        return [own] if last else [own, (str(Action(chunk + 1, FORWARD, m)), line.between(chunk))]
+    found = [(f"end {rank}", 0.0)] if kind != INPUT else [(str(Action(chunk, WEIGHT, m)), 0.0)]
+    if kind != WEIGHT and chunk > 0:
+        found.append((str(Action(chunk - 1, back, m)), line.between(chunk - 1)))
+    return found
+
+
+def _cluster(line: Pipeline, blocking: bool) -> Cluster:
+    """Ranks, linked where chunks follow each other; a byte takes a second."""
+    pairs = {
+        pair
+        for a, b in zip(line.rank, line.rank[1:], strict=False)
+        for pair in ((a, b), (b, a))
+        if a != b
+    }
+    wait = {pair: 0.0 for pair in pairs}
+    for chunk, seconds in enumerate(line.sent):
+        for pair in ((line.rank[chunk], line.rank[chunk + 1]),):
+            for ends in (pair, pair[::-1]):
+                if ends in wait:
+                    wait[ends] = max(wait[ends], seconds)
+    links = tuple(
+        Link(
+            source=f"rank {a}",
+            target=f"rank {b}",
+            latency=0.0,
+            bandwidth=1.0,
+            sender_busy=blocking,
+            receive_overhead=wait[a, b] if blocking else 0.0,
+        )
+        for a, b in sorted(pairs)
+    )
+    count = line.ranks
+    devices = tuple(Device(name=f"rank {p}", kind=KIND, memory=1e30) for p in range(count))
+    return Cluster(devices, links, "pipeline")

@@ -1,0 +1,253 @@
+"""`gnnplace.plan`: how a model is trained on a cluster; and what a plan of one's own would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import InputError
+from gnnplace.plans.answers import find_baselines, given_plan
+from gnnplace.plans.handover import handed_over
+from gnnplace.plans.obeying import find_obeying
+from gnnplace.plans.plan import Plan
+from gnnplace.plans.plan import read_plan as parsed_plan
+from gnnplace.plans.run.apply import apply_plan, checked_rows
+from gnnplace.plans.run.runner import PlanRunner
+from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.tries import FURTHER, by_trial, check_trials
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.headroom import with_headroom, with_slack
+from gnnplace.problem.constraints.constraints import Given, as_constraints
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, eq=False)
+class JointPlan(Plan):
+    """A plan that a model can be trained by."""
+
+    def apply(
+        self,
+        model: nn.Module,
+        inputs: Any = None,
+        *,
+        loss: Callable[..., torch.Tensor] | None = None,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        reduction: str = "mean",
+    ) -> PlanRunner:
+        """Makes a model train as the plan says; every process of torchrun calls this.
+
+        There is a process for each device of the plan, in the order in which its stages list them.
+        Parameters and buffers get the first process's numbers, so that all start alike; those that
+        this process's stages do not read leave the model (for the device "meta").
+
+        Args:
+            model: what was planned, in training mode, in the type of the plan's precision.
+            inputs: example inputs of any number of examples: a tensor, a tuple or a mapping, with
+                what the loss reads of them at the end; None: of the shapes that the plan was made
+                with, which its file has.
+            loss: as it was planned with: called with the model's output and the last inputs; None:
+                the output's own.
+            device: that this process computes on; by default that of the model.
+            seed: of dropout, the same on all processes.
+            reduction: "mean" where a step's loss is the mean of those of its micro-batches, "sum"
+                where it is their sum.
+
+        Returns:
+            What steps: `runner.step(batch)` gives the loss and leaves gradients in
+            `runner.parameters()`.
+
+        Raises:
+            FormatError: the plan's actions cannot run, with the first that is wrong.
+            MismatchError: it is a plan of another model, or has meshes that cannot be run.
+            InputError: there are more or fewer processes than devices.
+        """
+        return apply_plan(
+            self, model, inputs, loss=loss, device=device, seed=seed, reduction=reduction
+        )
+
+
+def read_plan(path: str | Path) -> JointPlan:
+    """Reads a plan's file.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault, or the action that cannot run.
+    """
+    plan = parsed_plan(path)
+    checked_rows(plan, str(path))
+    return _joint(plan)
+
+
+def _joint(plan: Plan) -> JointPlan:
+    return JointPlan(plan.file, plan.reason, plan.notices, plan.op_placement, plan.trials)
+
+
+def plan_model(
+    model: str | nn.Module,
+    cluster: str | Cluster,
+    inputs: Any = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    batch: int | None = None,
+    precision: str = "32-true",
+    optimizer: str = "adamw",
+    memory_limit: float | None = None,
+    headroom: str | float | None = AUTO,
+    budget: float = 10.0,
+    top: int = 1,
+    given: str | Plan | None = None,
+    tries: int = 0,
+    runnable: bool = False,
+    accept_other_loss: bool = False,
+    constraints: Given | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[JointPlan]:
+    """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
+
+    Nothing is allocated and nothing runs: times are predicted from tables of measured GPUs, on CPUs
+    by a roofline.
+
+    Args:
+        model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`.
+        cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
+        inputs: example inputs of a module.
+        loss: of a module.
+        batch: examples of a step over all devices; by default those of the example inputs.
+        precision: in Lightning's words.
+        optimizer: "sgd", "adam" or "adamw".
+        memory_limit: bytes that every device has, instead of its own.
+        headroom: what stays free on every device: "auto" is what allocator, libraries and NCCL
+            take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
+        budget: seconds of search.
+        top: plans at most.
+        given: a plan of one's own, in words or read from a file: its times instead of a search.
+        tries: run so many of the fastest plans for a few steps on the devices that are here, and
+            put the one whose measured step is shortest first; 0 runs nothing.
+        runnable: search only plans that can be run: with as many replicas in every stage.
+        accept_other_loss: cut the batch also where its loss is another one then.
+        constraints: pins and forbids of layers, headroom, devices at most: ``Constraints``, a
+            mapping or a YAML file.
+        progress: is told what is done.
+
+    Returns:
+        Plans, the fastest first; one that says why not where nothing fits.
+
+    Raises:
+        InputError: what is wrong with model, cluster or options.
+        CaptureError: naming the module that cannot be captured.
+        MismatchError: the given plan is of another model or cluster.
+        InfeasibleError: no plan obeys the constraints.
+    """
+    if top < 1:
+        raise InputError(f"top {top}: must be at least 1")
+    asked = as_constraints(constraints)
+    if given is not None and asked:
+        raise InputError("--given: a plan of one's own is priced as it is; leave constraints out")
+    if asked.max_memory:
+        raise InputError("max-memory: a plan's devices are alike; give memory_limit")
+    devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
+    if progress is not None:
+        progress("planning: capturing the model")
+    chain = chain_of(
+        model,
+        devices,
+        inputs,
+        loss=loss,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        accept_other_loss=accept_other_loss,
+    )
+    if given is not None:
+        return [_joint(given_plan(chain, devices, _read(given)))]
+    if tries:
+        check_trials(devices, model)
+    found = find_obeying(
+        chain,
+        devices,
+        asked,
+        top=max(top, FURTHER * tries),
+        budget=budget,
+        runnable=runnable or tries > 0,
+        progress=progress,
+    )
+    if tries and isinstance(model, str):
+        found = by_trial(found, model, tries, progress)
+    found = found[:top]
+    if memory_limit is None and not asked:
+        named = cluster if isinstance(cluster, str) else cluster.name
+        told = None if headroom is None else str(headroom)
+        other = handed_over(
+            found[0], chain, devices, model, inputs, loss, named=named, headroom=told, budget=budget
+        )
+        found[0] = replace(found[0], op_placement=other)
+    return [_joint(plan) for plan in found]
+
+
+def compare_plans(
+    model: str | nn.Module,
+    cluster: str | Cluster,
+    inputs: Any = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    batch: int | None = None,
+    precision: str = "32-true",
+    optimizer: str = "adamw",
+    memory_limit: float | None = None,
+    headroom: str | float | None = AUTO,
+    budget: float = 10.0,
+    accept_other_loss: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Plan | None]:
+    """The plan that is found beside what people do without one (`plans.baselines`).
+
+    Args and errors are those of `plan_model`.
+
+    Returns:
+        The plan, as "plan", and every baseline by its name; None where nothing of it fits.
+    """
+    devices = _devices(resolve_cluster(cluster), memory_limit, headroom)
+    if progress is not None:
+        progress("planning: capturing the model")
+    chain = chain_of(
+        model,
+        devices,
+        inputs,
+        loss=loss,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        accept_other_loss=accept_other_loss,
+    )
+    return find_baselines(chain, devices, budget=budget, progress=progress)
+
+
+def _read(given: str | Plan) -> str | Plan:
+    """Words, or the plan of a file."""
+    if isinstance(given, str) and (given.endswith(".json") or Path(given).is_file()):
+        return parsed_plan(given)
+    return given
+
+
+def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float | None) -> Cluster:
+    """The cluster with the memory that plans may use.
+
+    Raises:
+        InputError: devices whose times no table has.
+    """
+    for kind in cluster.kinds:
+        figures(kind)
+    if memory_limit is not None:
+        limited = [d.model_copy(update={"memory": memory_limit}) for d in cluster.devices]
+        cluster = Cluster(tuple(limited), cluster.links, cluster.name)
+    if headroom == AUTO:
+        return with_slack(cluster)
+    return cluster if headroom is None else with_headroom(cluster, headroom)

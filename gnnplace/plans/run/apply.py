@@ -1,0 +1,284 @@
+"""A plan on a user's model: every process gets its stages, its parts of parameters and its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from gnnplace.costs.memory import PARAMETER
+from gnnplace.errors import InputError, MismatchError
+from gnnplace.plans.order.checker import Checked, check_actions
+from gnnplace.plans.order.orders import Action
+from gnnplace.plans.order.rows import parsed, with_messages
+from gnnplace.plans.plan import Plan, PlanFile
+from gnnplace.plans.run.cutting import Piece, moved_to, pieces_of
+from gnnplace.plans.run.draws import numbered_draws
+from gnnplace.plans.run.executor import Executor
+from gnnplace.plans.run.layouts import Layouts, layouts_of
+from gnnplace.plans.run.lossscale import scale_for
+from gnnplace.plans.run.parameters import Parameters, held_of
+from gnnplace.plans.run.passes import StageCode, last_readers, output_of
+from gnnplace.plans.run.runner import PlanRunner
+from gnnplace.plans.run.seats import Seat, seats_of, take_seat
+from gnnplace.plans.segments.chains import batch_of, fingerprint, inputs_of, layers_of, with_batch
+from gnnplace.plans.segments.cuts import Cuts, cuts_of
+from gnnplace.plans.segments.recording import MIXED
+from gnnplace.sharding.captured.calls import BUFFER
+from gnnplace.sharding.run.planning import LayerGraph
+from gnnplace.sharding.run.runner import Stage as PlacedCall
+from gnnplace.sharding.run.runner import stages as placed_calls
+from gnnplace.zoo import Workload
+
+
+def ranks_of(file: PlanFile) -> tuple[int, ...]:
+    """Rank of every stage: as the plan says, else each has its own."""
+    return tuple(file.ranks) or tuple(range(len(file.stages)))
+
+
+def checked_rows(plan: Plan, source: str = "plan") -> Checked:
+    """The plan's actions, with their messages, if they can run.
+
+    Raises:
+        FormatError: which action is wrong, and why.
+    """
+    file = plan.file
+    ranks = ranks_of(file)
+    rows = with_messages(parsed(file.actions, source), ranks)
+    saved = [stage.saved for stage in file.stages]
+    known = [x for x in saved if x is not None]
+    room = []
+    if len(known) == len(saved):
+        first = [file.stages[ranks.index(p)].devices[0][0] for p in range(max(ranks) + 1)]
+        room = [file.memory[d].activations for d in first if d in file.memory]
+    return check_actions(
+        rows, ranks, plan.microbatches, source, saved=known if room else (), room=room
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """A model's calls on one micro-batch, with the inputs that they were recorded on."""
+
+    layers: LayerGraph
+    cuts: Cuts
+    workload: Workload
+
+
+def apply_plan(
+    plan: Plan,
+    model: nn.Module,
+    inputs: Any,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    reduction: str = "mean",
+    told: Callable[[Action | None], None] | None = None,
+    attention: bool = True,
+) -> PlanRunner:
+    """Makes a model train as a plan says; see `JointPlan.apply`.
+
+    `told` is called before every action, and with None while things get ready; without `attention`,
+    the dropout of attention is off.
+    """
+    file, beat = plan.file, told or _nothing
+    inputs = inputs_of(file) if inputs is None else inputs
+    _check_words(file, reduction)
+    checked, ranks = checked_rows(plan), ranks_of(file)
+    known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
+    where = _device(device, model)
+    known = replace(known, layers=replace(known.layers, calls=moved_to(known.layers.calls, where)))
+    beat(None)
+    pieces = _pieces(file, known)
+    holders = _holders(pieces, ranks, model)
+    ties = [owners for owners in holders.values() if len(owners) > 1]
+    seat = take_seat(seats_of(file, ranks), where, ties)
+    beat(None)
+    own = [k for k, rank in enumerate(ranks) if rank == seat.rank]
+    code = _code(file, known, pieces, own, seat, holders)
+    beat(None)
+    scale = 1.0 if reduction == "sum" else 1.0 / (plan.microbatches * seat.replicas)
+    graph = known.layers.calls
+    return PlanRunner(
+        file,
+        model,
+        code[own[0]].parameters,
+        Executor(seat, checked.rows[seat.rank], ranks, code, scale, beat),
+        _batched(known.workload),
+        tuple(inputs) if isinstance(inputs, dict) else (),
+        seed,
+        _buffers(known, pieces, own, model),
+        graph.values[output_of(graph)[0]].dtype,
+        scale_for(file.precision),
+    )
+
+
+def _check_words(file: PlanFile, reduction: str) -> None:
+    if reduction not in ("mean", "sum"):
+        raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
+    if file.precision not in PARAMETER:
+        raise InputError(
+            f"plan: precision {file.precision!r}: unknown; use one of {', '.join(PARAMETER)}"
+        )
+
+
+def _pieces(file: PlanFile, known: _Model) -> tuple[Piece, ...]:
+    """The plan's stages of the model's calls."""
+    names = {s.name: s.members for s in known.cuts.segments}
+    again = [[names[n] for n in stage.recompute if n in names] for stage in file.stages]
+    return pieces_of(known.layers.calls, [stage.members for stage in file.stages], again)
+
+
+def _code(
+    file: PlanFile,
+    known: _Model,
+    pieces: Sequence[Piece],
+    own: Sequence[int],
+    seat: Seat,
+    holders: dict[str, tuple[int, ...]],
+) -> dict[int, StageCode]:
+    """What this process runs of each of its stages."""
+    layers, model = known.layers, known.workload.model
+    layouts = layouts_of(layers, [pieces[k] for k in own], [file.stages[k] for k in own])
+    zero, master = max(file.stages[k].zero for k in own), file.precision.endswith("-master")
+    parameters = _held(seat, model, holders, layouts, zero, master)
+    placed: tuple[PlacedCall, ...] = ()
+    if seat.mesh is not None:
+        placed = placed_calls(layers.calls, layers.rules, layouts.split, seat.mesh)
+    return {
+        k: StageCode(
+            layers.calls,
+            pieces[k],
+            placed,
+            model,
+            parameters,
+            numbered_draws(layers.calls, pieces[k].calls),
+            _autocast(file.precision, seat.device),
+            last_readers(layers.calls, pieces[k]),
+            layouts.several,
+        )
+        for k in own
+    }
+
+
+def _batched(workload: Workload) -> tuple[bool, ...]:
+    """Which of a workload's tensors have the examples as their first dimension."""
+    leaves = pytree.tree_leaves(workload.inputs)
+    size = batch_of(workload)
+    return tuple(x.shape[:1] == (size,) for x in leaves if isinstance(x, torch.Tensor))
+
+
+def _nothing(action: Action | None) -> None:
+    """Tells nobody."""
+
+
+def _positional(inputs: Any) -> Any:
+    return inputs if isinstance(inputs, dict | tuple) else (inputs,)
+
+
+def _device(device: torch.device | str | None, model: nn.Module) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    first = next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def _autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    enabled = precision in MIXED
+    return partial(torch.autocast, device.type, MIXED.get(precision), enabled, cache_enabled=False)
+
+
+def _recorded(file: PlanFile, workload: Workload, attention: bool) -> _Model:
+    """The model's calls at the plan's micro-batch, if it is the model of the plan.
+
+    Raises:
+        MismatchError: it is another one.
+    """
+    whole = layers_of(with_batch(workload, file.batch), file.precision)
+    if fingerprint(whole.calls, cuts_of(whole.calls, whole.rules)) != file.fingerprint:
+        raise MismatchError(
+            "plan: it was made for another model (its calls or their shapes differ); make a plan "
+            "for this one"
+        )
+    share = with_batch(workload, file.microbatch_size)
+    layers = layers_of(share, file.precision, as_run=attention)
+    fakes = [t for t in layers.calls.constants.values() if isinstance(t, FakeTensor)]
+    if fakes:
+        raise MismatchError("plan: the model makes constants from shapes alone; it cannot be run")
+    return _Model(layers, cuts_of(layers.calls, layers.rules), share)
+
+
+def _holders(
+    pieces: Sequence[Piece], ranks: Sequence[int], model: nn.Module
+) -> dict[str, tuple[int, ...]]:
+    """Ranks that hold each parameter; the first has what no call reads."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, _ in model.named_parameters():
+        owners = {r for piece, r in zip(pieces, ranks, strict=True) if name in piece.parameters}
+        found[name] = tuple(sorted(owners)) or (0,)
+    return found
+
+
+def _held(
+    seat: Seat,
+    model: nn.Module,
+    holders: dict[str, tuple[int, ...]],
+    layouts: Layouts,
+    zero: int,
+    master: bool,
+) -> Parameters:
+    """This process's parameters, with the first process's numbers; the others leave the model."""
+    store = Parameters(seat, zero if seat.replicas > 1 else 0, {})
+    made: dict[int, nn.Parameter] = {}
+    for name, parameter in list(model.named_parameters()):
+        data = parameter.detach().to(seat.device)
+        if seat.seats.count > 1:
+            data = data.contiguous()
+            dist.broadcast(data, 0)
+        if seat.rank not in holders[name]:
+            made[id(parameter)] = nn.Parameter(data.to("meta"), parameter.requires_grad)
+            continue
+        parameter.data = data
+        home = layouts.homes.get(name, layouts.whole)
+        held = held_of(
+            seat, name, parameter, home, name in layouts.summed, holders[name], store.zero, master
+        )
+        store.held[name] = held
+        made[id(parameter)] = held.leaf
+        if held.split and zero == 3 and not held.tied:
+            held.leaf.untyped_storage().resize_(0)
+    for module in model.modules():
+        for key, value in list(module._parameters.items()):
+            if value is not None:
+                module._parameters[key] = made[id(value)]
+    for buffer in model.buffers():
+        buffer.data = buffer.data.to(seat.device)
+        if seat.seats.count > 1:
+            dist.broadcast(buffer.data, 0)
+    return store
+
+
+def _buffers(
+    known: _Model, pieces: Sequence[Piece], own: Sequence[int], model: nn.Module
+) -> tuple[str, ...]:
+    """Names of buffers that this process's stages read; those that none reads are the first's."""
+    graph = known.layers.calls
+    read = [
+        {graph.values[v].name for i in p.calls for v in graph.calls[i].reads
+         if graph.values[v].source == BUFFER}
+        for p in pieces
+    ]  # fmt: skip
+    kept = set(model.state_dict())
+    mine = set().union(*(read[k] for k in own))
+    if 0 in own:
+        mine |= kept - set().union(*read)
+    return tuple(name for name, _ in model.named_buffers() if name in mine and name in kept)

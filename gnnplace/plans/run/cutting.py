@@ -1,0 +1,175 @@
+"""A model's calls cut into the stages of a plan, at any call.
+
+What crosses from a stage to the next are the values that earlier stages made from parameters and
+later ones read; a value that skips stages is handed through each of them. What comes from inputs,
+buffers and constants alone (masks, positions) is made by every stage that reads it. What only keeps
+a buffer up to date goes with the call after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from gnnplace.errors import MismatchError
+from gnnplace.sharding.captured.calls import BUFFER, CALL, PARAMETER, CallGraph, Ref
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The calls of one stage.
+
+    Attributes:
+        calls: indices into the graph's calls, in order.
+        entering: values that the stage before hands over.
+        leaving: values that it hands over to the stage after.
+        again: runs of `calls` (positions, the end excluded) that are recomputed.
+        parameters: names of those that it reads, in the order of reading.
+    """
+
+    calls: tuple[int, ...]
+    entering: tuple[int, ...]
+    leaving: tuple[int, ...]
+    again: tuple[tuple[int, int], ...]
+    parameters: tuple[str, ...]
+
+
+def pieces_of(
+    graph: CallGraph,
+    members: Sequence[Sequence[str]],
+    again: Sequence[Sequence[Sequence[str]]],
+) -> tuple[Piece, ...]:
+    """The stages of a plan.
+
+    Args:
+        graph: of one micro-batch.
+        members: names of each stage's calls.
+        again: of each stage, the runs of calls that are recomputed, by their names.
+
+    Raises:
+        MismatchError: these are not the model's calls.
+    """
+    stage_of = _stages(graph, members)
+    made = _makers(graph)
+    own = [_own(graph, stage_of, made, stage) for stage in range(len(members))]
+    crossing = _crossing(graph, stage_of, made, len(members))
+    return tuple(
+        Piece(
+            calls,
+            crossing[stage],
+            crossing[stage + 1],
+            _runs(graph, calls, again[stage]),
+            _parameters(graph, calls),
+        )
+        for stage, calls in enumerate(own)
+    )
+
+
+def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
+    """The same calls on a device: what they name of the device that they were recorded on changes.
+
+    Args:
+        graph: recorded where the model was, on one device.
+        device: to run on.
+    """
+
+    def there(leaf: Any) -> Any:
+        return device if isinstance(leaf, torch.device) else leaf
+
+    calls = tuple(
+        replace(c, args=pytree.tree_map(there, c.args), kwargs=pytree.tree_map(there, c.kwargs))
+        for c in graph.calls
+    )
+    constants = {value: tensor.to(device) for value, tensor in graph.constants.items()}
+    return replace(graph, calls=calls, constants=constants)
+
+
+def _makers(graph: CallGraph) -> dict[int, int]:
+    """The call that makes each value."""
+    return {v: i for i, call in enumerate(graph.calls) for v in call.results}
+
+
+def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int]:
+    """Stage of every call that is in one."""
+    index = {call.name: i for i, call in enumerate(graph.calls)}
+    found: dict[int, int] = {}
+    for stage, names in enumerate(members):
+        for name in names:
+            if name not in index:
+                raise MismatchError(
+                    f"plan: stages[{stage}].members: the model has no call {name!r}; make a plan "
+                    "for this model"
+                )
+            found[index[name]] = stage
+    order = [found[i] for i in sorted(found)]
+    if order != sorted(order):
+        raise MismatchError("plan: stages: their calls are not in the order of the model's")
+    for i, call in enumerate(graph.calls):
+        if i not in found and any(graph.values[v].source == PARAMETER for v in call.reads):
+            raise MismatchError(f"plan: stages: no stage has the model's call {call.name!r}")
+    later = len(members) - 1
+    for i in reversed(range(len(graph.calls))):
+        call = graph.calls[i]
+        later = found.get(i, later)
+        first = graph.values[call.reads[0]].source if call.reads else CALL
+        if i not in found and first == BUFFER and (call.changes or call.kind == "add"):
+            found[i] = later
+    return found
+
+
+def _own(
+    graph: CallGraph, stage_of: dict[int, int], made: dict[int, int], stage: int
+) -> tuple[int, ...]:
+    """Calls of a stage, with those beside that make what it reads of inputs."""
+    found = {i for i, s in stage_of.items() if s == stage}
+    todo = [v for i in found for v in graph.calls[i].reads]
+    if stage == max(stage_of.values()):
+        todo += [x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, Ref)]
+    while todo:
+        maker = made.get(todo.pop())
+        if maker is not None and maker not in found and maker not in stage_of:
+            found.add(maker)
+            todo += graph.calls[maker].reads
+    return tuple(sorted(found))
+
+
+def _crossing(
+    graph: CallGraph, stage_of: dict[int, int], made: dict[int, int], stages: int
+) -> list[tuple[int, ...]]:
+    """Values that cross the border before every stage, and after the last. [stages + 1]"""
+    last: dict[int, int] = {}
+    for i, stage in stage_of.items():
+        for value in graph.calls[i].reads:
+            last[value] = max(last.get(value, 0), stage)
+    for leaf in pytree.tree_leaves(graph.output):
+        if isinstance(leaf, Ref):
+            last[leaf.value] = stages - 1
+    found: list[list[int]] = [[] for _ in range(stages + 1)]
+    for value in sorted(last):
+        if graph.values[value].source != CALL or made.get(value) not in stage_of:
+            continue
+        for stage in range(stage_of[made[value]] + 1, last[value] + 1):
+            found[stage].append(value)
+    return [tuple(values) for values in found]
+
+
+def _runs(
+    graph: CallGraph, calls: Sequence[int], again: Sequence[Sequence[str]]
+) -> tuple[tuple[int, int], ...]:
+    """Runs of positions that are recomputed; calls beside them are computed once."""
+    place = {graph.calls[i].name: k for k, i in enumerate(calls)}
+    found = []
+    for names in again:
+        places = [place[name] for name in names if name in place]
+        if places:
+            found.append((min(places), max(places) + 1))
+    return tuple(sorted(found))
+
+
+def _parameters(graph: CallGraph, calls: Sequence[int]) -> tuple[str, ...]:
+    reads = (graph.values[v] for i in calls for v in graph.calls[i].reads)
+    return tuple(dict.fromkeys(v.name for v in reads if v.source == PARAMETER))

@@ -1,0 +1,324 @@
+"""Parameters on one process: what passes compute with, what the optimizer updates, and gradients.
+
+A parameter of a stage is split over the shards as the plan says (`home`). Passes compute with this
+part, the *leaf*. Without ZeRO the optimizer updates the leaf itself. With ZeRO (Rajbhandari et al.,
+2020, arXiv 1910.02054) over r replicas it updates one of r equal runs of the leaf's elements, the
+*part*, padded with zeros; this is right for optimizers that treat every element alike (SGD, Adam,
+AdamW), not for those that look at whole matrices.
+
+* 0: gradients are added up over the replicas at the end of a step (all-reduce);
+* 1: every replica gets the sum of its part (reduce-scatter), and the parts of the leaf are gathered
+  before the next step;
+* 2: gradients are reduced after every backward pass and only parts of them kept;
+* 3: as 2, and the leaf's memory is freed between passes and filled by a gather before each.
+
+A gradient that is a sum over shards is added up over them first; one of a parameter that several
+ranks hold over these ranks, at the end of the step, whatever ZeRO is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gnnplace.plans.run.seats import Seat
+from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Layout
+from gnnplace.sharding.run.move import redistributed
+
+BUCKET = 25 * 2**20
+"""Bytes that go into one collective, as DistributedDataParallel has it (Li et al., 2020, arXiv
+2006.15704)."""
+
+
+@dataclass(eq=False)
+class Held:
+    """A parameter on this process.
+
+    Attributes:
+        name: in the user's model.
+        leaf: this shard's part of it, which passes compute with.
+        part: this replica's; the leaf itself without ZeRO.
+        master: a float32 copy of the part, where the precision keeps one.
+        home: layout of the leaf over the shards.
+        summed: its gradient is a sum over the shards.
+        ranks: that hold it.
+        shape: of the leaf.
+    """
+
+    name: str
+    leaf: nn.Parameter
+    part: nn.Parameter
+    home: Layout
+    summed: bool
+    ranks: tuple[int, ...]
+    shape: torch.Size
+    master: nn.Parameter | None = None
+
+    @property
+    def learned(self) -> nn.Parameter:
+        """What the optimizer updates."""
+        return self.part if self.master is None else self.master
+
+    @property
+    def split(self) -> bool:
+        """Whether the optimizer has a part of the leaf."""
+        return self.part is not self.leaf
+
+    @property
+    def tied(self) -> bool:
+        """Whether several ranks hold it."""
+        return len(self.ranks) > 1
+
+
+def held_of(
+    seat: Seat,
+    name: str,
+    parameter: nn.Parameter,
+    home: Layout,
+    summed: bool,
+    ranks: tuple[int, ...],
+    zero: int,
+    master: bool = False,
+) -> Held:
+    """A parameter on this process.
+
+    Args:
+        seat: of the process.
+        name: of the parameter.
+        parameter: all of it.
+        home: layout over the shards.
+        summed: whether its gradient is a sum over them.
+        ranks: that hold it.
+        zero: stage of ZeRO.
+        master: keep a float32 copy of what is in half precision.
+    """
+    leaf = parameter
+    if seat.mesh is not None:
+        local = redistributed(parameter.detach(), seat.mesh, (REPLICATED,), home).clone()
+        leaf = nn.Parameter(local, requires_grad=parameter.requires_grad)
+    part = leaf
+    if zero and seat.replicas > 1 and parameter.requires_grad:
+        part = nn.Parameter(in_parts(leaf.detach(), seat.replicas)[seat.replica].clone())
+    half = master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
+    copy = nn.Parameter(part.detach().float()) if half else None
+    return Held(name, leaf, part, home, summed, ranks, leaf.shape, copy)
+
+
+def in_parts(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """A tensor's elements as equal rows, the last padded with zeros. [count, elements of a part]"""
+    flat = tensor.reshape(-1)
+    each = -(-flat.numel() // count)
+    padded = torch.cat([flat, flat.new_zeros(each * count - flat.numel())])
+    return padded.view(count, each)
+
+
+def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
+    """Indices of tensors that go into one collective: of one type, together not too large."""
+    room, dtype, found = 0, None, list[int]()
+    for i, tensor in enumerate(tensors):
+        size = tensor.numel() * tensor.element_size()
+        if found and (size > room or tensor.dtype != dtype):
+            yield found
+            found = []
+        if not found:
+            room, dtype = BUCKET, tensor.dtype
+        found.append(i)
+        room -= size
+    if found:
+        yield found
+
+
+def add_up(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
+    """Replaces tensors by their sums over a group."""
+    for some in buckets(tensors):
+        flat = torch.cat([tensors[i].reshape(-1) for i in some])
+        dist.all_reduce(flat, group=group)
+        for i, made in zip(some, flat.split([tensors[i].numel() for i in some]), strict=True):
+            tensors[i].copy_(made.view(tensors[i].shape))
+
+
+@dataclass(eq=False)
+class Parameters:
+    """All parameters on this process.
+
+    Attributes:
+        seat: of the process.
+        zero: stage of ZeRO of its rank.
+        held: by name.
+    """
+
+    seat: Seat
+    zero: int
+    held: dict[str, Held]
+
+    def leaf(self, name: str) -> nn.Parameter:
+        """What passes compute with."""
+        return self.held[name].leaf
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Before a step: no gradients; leaves have what the optimizer made of the parts."""
+        for held in self.held.values():
+            held.leaf.grad = held.part.grad = held.learned.grad = None
+            if held.master is not None:
+                held.part.data.copy_(held.master)
+        self.gather([h for h in self.held.values() if self.zero < 3 or h.tied])
+
+    @torch.no_grad()
+    def gather(self, some: Iterable[Held]) -> None:
+        """Fills leaves from the replicas' parts."""
+        split = [held for held in some if held.split]
+        for bucket in buckets([held.part for held in split]):
+            own = [split[i] for i in bucket]
+            mine = torch.cat([held.part for held in own])
+            all_of = mine.new_empty(self.seat.replicas * mine.numel())
+            dist.all_gather_single(all_of, mine, group=self.seat.across)
+            rows = all_of.view(self.seat.replicas, -1)
+            sizes = [held.part.numel() for held in own]
+            for held, columns in zip(own, rows.split(sizes, 1), strict=True):
+                fill(held.leaf, columns.reshape(-1)[: held.shape.numel()].view(held.shape))
+
+    def enter(self, names: Sequence[str]) -> None:
+        """Before a pass that reads parameters."""
+        if self.zero == 3:
+            self.gather([self.held[name] for name in names if not self.held[name].tied])
+
+    def leave(self, names: Sequence[str]) -> None:
+        """After that pass."""
+        if self.zero < 3:
+            return
+        for held in (self.held[name] for name in names):
+            if held.split and not held.tied:
+                held.leaf.untyped_storage().resize_(0)
+
+    @torch.no_grad()
+    def reduce(self, names: Sequence[str]) -> None:
+        """After a backward pass with weights: ZeRO 2 and 3 keep parts of the gradients alone."""
+        if self.zero >= 2:
+            some = [self.held[name] for name in names]
+            self._scatter([h for h in some if h.split and not h.tied and h.leaf.grad is not None])
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """After the last pass: gradients of the parts are complete."""
+        found = [held for held in self.held.values() if held.leaf.grad is not None]
+        self._sum_over_shards(found)
+        for held in self.held.values():
+            if held.tied and held.leaf.requires_grad:
+                self._sum_over_ranks(held)
+        found = [held for held in self.held.values() if held.leaf.grad is not None]
+        if self.seat.across is not None:
+            add_up([_gradient(h) for h in found if not h.split], self.seat.across)
+            self._scatter([held for held in found if held.split], summed=True)
+        for held in self.held.values():
+            if held.master is not None and held.part.grad is not None:
+                held.master.grad = held.part.grad.float()
+                held.part.grad = None
+
+    @torch.no_grad()
+    def unscaled(self, factor: float) -> bool:
+        """Divides gradients by a factor; where one anywhere is not finite, drops all of them."""
+        grads = [h.learned.grad for h in self.held.values() if h.learned.grad is not None]
+        found = torch.zeros((), device=self.seat.device)
+        for gradient in grads:
+            gradient.mul_(1.0 / factor)
+            found += (~gradient.isfinite()).any()
+        if self.seat.seats.count > 1:
+            dist.all_reduce(found)
+        if found > 0:
+            for held in self.held.values():
+                held.learned.grad = None
+        return not found > 0
+
+    def _sum_over_shards(self, some: Sequence[Held]) -> None:
+        mesh = self.seat.mesh
+        if mesh is not None:
+            add_up([_gradient(held) for held in some if held.summed], mesh.get_group())
+
+    def _sum_over_ranks(self, held: Held) -> None:
+        """Ranks may split it otherwise: their first shards add up whole gradients."""
+        seat, mesh = self.seat, self.seat.mesh
+        gradient = held.leaf.grad
+        if gradient is None:
+            gradient = torch.zeros_like(held.leaf)
+        whole = gradient.contiguous()
+        if mesh is not None:
+            whole = redistributed(whole, mesh, held.home, (REPLICATED,)).contiguous()
+        if seat.shard == 0:
+            dist.all_reduce(whole, group=seat.tied[held.ranks])
+        if mesh is not None:
+            first = seat.seats.process(seat.rank, seat.replica, 0)
+            dist.broadcast(whole, first, group=mesh.get_group())
+            whole = redistributed(whole, mesh, (REPLICATED,), held.home).clone()
+        held.leaf.grad = whole
+
+    def _scatter(self, some: Sequence[Held], summed: bool = False) -> None:
+        """Adds the replicas' gradients to the part that each keeps."""
+        if not summed:
+            self._sum_over_shards(some)
+        count = self.seat.replicas
+        for bucket in buckets([_gradient(held) for held in some]):
+            own = [some[i] for i in bucket]
+            rows = torch.cat([in_parts(_gradient(held), count) for held in own], 1)
+            made = rows.new_empty(rows.shape[1])
+            dist.reduce_scatter_single(made, rows.reshape(-1), group=self.seat.across)
+            parts = made.split([held.part.numel() for held in own])
+            for held, part in zip(own, parts, strict=True):
+                held.leaf.grad = None
+                held.part.grad = part.clone() if held.part.grad is None else held.part.grad + part
+
+    def squares(self) -> torch.Tensor:
+        """Sum of squares of gradients that no other process counts."""
+        seat = self.seat
+        total = torch.zeros((), dtype=torch.float64, device=seat.device)
+        for held in self.held.values():
+            if held.learned.grad is None or seat.rank != held.ranks[0]:
+                continue
+            again = not held.split and seat.replica > 0
+            again = again or (held.home[0] == REPLICATED and seat.shard > 0)
+            if not again:
+                total += held.learned.grad.detach().double().square().sum()
+        return total
+
+    @torch.no_grad()
+    def whole(self, held: Held, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like the part (the parameter, a moment), put together from all processes."""
+        if held.split:
+            rows = tensor.new_empty(self.seat.replicas * tensor.numel())
+            dist.all_gather_single(rows, tensor.contiguous(), group=self.seat.across)
+            tensor = rows[: held.shape.numel()].view(held.shape)
+        if self.seat.mesh is not None:
+            tensor = redistributed(tensor.contiguous(), self.seat.mesh, held.home, (REPLICATED,))
+        return tensor.clone()
+
+    @torch.no_grad()
+    def own(self, held: Held, whole: torch.Tensor) -> torch.Tensor:
+        """This process's part of a whole tensor."""
+        if self.seat.mesh is not None:
+            whole = redistributed(whole, self.seat.mesh, (REPLICATED,), held.home)
+        if held.split:
+            whole = in_parts(whole, self.seat.replicas)[self.seat.replica]
+        return whole.clone()
+
+
+def fill(leaf: torch.Tensor, values: torch.Tensor) -> None:
+    """Gives a leaf other numbers, its memory back if that was freed; graphs that read it stay."""
+    storage = leaf.untyped_storage()
+    size = leaf.numel() * leaf.element_size()
+    if storage.nbytes() < size:
+        storage.resize_(size)
+    leaf.data.copy_(values)
+
+
+def _gradient(held: Held) -> torch.Tensor:
+    assert held.leaf.grad is not None
+    return held.leaf.grad
+
+
+def is_partial(layout: Layout) -> bool:
+    """Whether a gradient in this layout is a sum over the shards."""
+    return PARTIAL in layout

@@ -1,0 +1,274 @@
+"""The forward pass of a stage on one process: its calls, one after the other.
+
+Without shards a call runs as it was recorded. Over shards each runs its part of it, by the same
+rules that priced it (`sharding.rules`), and tensors are brought into the layouts in which calls
+read them (`sharding.run.move`); what enters and leaves the stage is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
+
+from gnnplace.plans.run.cutting import Piece
+from gnnplace.plans.run.draws import ATTENTION, seed_of
+from gnnplace.plans.run.parameters import Parameters
+from gnnplace.plans.run.weights import QUEUED, Queue, product
+from gnnplace.sharding.captured.calls import (
+    BUFFER,
+    CONSTANT,
+    INPUT,
+    PARAMETER,
+    CallGraph,
+    LayerCall,
+    Ref,
+    fill,
+)
+from gnnplace.sharding.captured.layout import REPLICATED, Layout
+from gnnplace.sharding.run.move import moved
+from gnnplace.sharding.run.runner import Stage as PlacedCall
+from gnnplace.sharding.run.runner import run_part
+
+WHOLE: Layout = (REPLICATED,)
+SHARD = 1 << 20  # more than there are calls that draw
+
+
+@dataclass(frozen=True, eq=False)
+class StageCode:
+    """What a process knows of one of its stages.
+
+    Attributes:
+        graph: the model's calls on one micro-batch.
+        piece: those of the stage.
+        placed: every call of the graph with its layouts; empty without shards.
+        model: has the buffers.
+        parameters: of this process.
+        draws: number among the calls that draw, by index of the call.
+        autocast: makes the context of a forward pass.
+    """
+
+    graph: CallGraph
+    piece: Piece
+    placed: tuple[PlacedCall, ...]
+    model: nn.Module
+    parameters: Parameters
+    draws: dict[int, int]
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+    done: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    several: frozenset[int] = frozenset()
+
+    @property
+    def gradients(self) -> tuple[bool, ...]:
+        """Which of the values that enter need a gradient."""
+        return tuple(self.graph.values[v].gradient for v in self.piece.entering)
+
+    def forward(
+        self,
+        entering: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        queue: Queue | None,
+        causes: tuple[int, int, int],
+    ) -> tuple[torch.Tensor, ...]:
+        """What leaves the stage; of the last one the loss alone.
+
+        Args:
+            entering: values that enter.
+            inputs: tensors of the micro-batch.
+            queue: gets weight gradients that wait; None: they do not.
+            causes: of random numbers: seed, step and number of the micro-batch.
+        """
+        run = _Pass(self, inputs, queue, causes)
+        run.values = dict(zip(self.piece.entering, ((x, WHOLE) for x in entering), strict=True))
+        run.given = frozenset(run.values)
+        with self.autocast(), torch.enable_grad():
+            position = 0
+            for first, last in self.piece.again:
+                run.calls(position, first)
+                run.again(first, last)
+                position = last
+            run.calls(position, len(self.piece.calls))
+            leaving = self.piece.leaving or output_of(self.graph)
+            return tuple(run.get(value, WHOLE, WHOLE) for value in leaving)
+
+
+def output_of(graph: CallGraph) -> tuple[int, ...]:
+    """The value that a graph returns."""
+    return tuple(x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, Ref))
+
+
+def last_readers(graph: CallGraph, piece: Piece) -> dict[int, tuple[int, ...]]:
+    """Values that nothing later reads, by position of the call after which that is so."""
+    kept = {*piece.leaving, *output_of(graph)}
+    last: dict[int, int] = {}
+    for position, index in enumerate(piece.calls):
+        call = graph.calls[index]
+        last.update(dict.fromkeys((*call.reads, *call.results), position))
+    for first, end in piece.again:  # what is recomputed is dropped as a whole
+        last.update({v: end - 1 for v, at in last.items() if first <= at < end})
+    found: dict[int, list[int]] = {}
+    for value, position in last.items():
+        if value not in kept:
+            found.setdefault(position, []).append(value)
+    return {position: tuple(values) for position, values in found.items()}
+
+
+@dataclass(eq=False)
+class _Pass:
+    """Values of one forward pass."""
+
+    code: StageCode
+    inputs: Sequence[torch.Tensor]
+    queue: Queue | None
+    causes: tuple[int, int, int]
+    values: dict[int, tuple[torch.Tensor, Layout]] = field(default_factory=dict)
+    given: frozenset[int] = frozenset()
+    read: dict[int, dict[tuple[Layout, Layout], torch.Tensor]] = field(default_factory=dict)
+    fresh: bool = False
+    buffers: dict[int, torch.Tensor] | None = None
+
+    def calls(self, first: int, last: int) -> None:
+        """Runs calls by position."""
+        for position in range(first, last):
+            self._call(self.code.piece.calls[position])
+            for value in self.code.done.get(position, ()):
+                self.values.pop(value, None)
+                self.read.pop(value, None)
+
+    def again(self, first: int, last: int) -> None:
+        """Runs calls of which only what comes out is kept; the rest is computed again."""
+        code = self.code
+        inside = code.piece.calls[first:last]
+        made = {v for i in inside for v in code.graph.calls[i].results}
+        dropped = set(code.done.get(last - 1, ()))
+        results = sorted(v for v in made if v not in dropped)
+        layouts: list[Layout] = []
+        read = {v for i in inside for v in code.graph.calls[i].reads}
+        before = {v: self.values[v] for v in read if v in self.values}
+        second = {"now": False}
+
+        def run() -> tuple[torch.Tensor, ...]:
+            own = _Pass(code, self.inputs, self.queue, self.causes, dict(before), self.given)
+            own.fresh = True
+            own.buffers = {} if second["now"] else None
+            for index in inside:
+                own._call(index)
+            layouts[:] = [own.values[v][1] for v in results]
+            return tuple(own.values[v][0] for v in results)
+
+        found = checkpoint(
+            run,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=lambda: (nullcontext(), _noted(second)),
+        )
+        self.values.update(zip(results, zip(found, layouts, strict=True), strict=True))
+        for value in dropped:
+            self.values.pop(value, None)
+            self.read.pop(value, None)
+
+    def _call(self, index: int) -> None:
+        code = self.code
+        call = code.graph.calls[index]
+        if index in code.draws:
+            torch.manual_seed(seed_of(*self.causes, code.draws[index] + self._apart(index)))
+        if code.placed:
+            self._placed(code.placed[index])
+            return
+        tensors = [self.get(value, WHOLE, WHOLE) for value in call.reads]
+        if call.inplace and (self.fresh or call.reads[0] in self.given):
+            tensors[0] = tensors[0].clone()  # a leaf, or what is needed again
+        for value, tensor in zip(call.results, self._made(call, tensors), strict=True):
+            self.values[value] = (tensor, WHOLE)
+
+    def _apart(self, index: int) -> int:
+        """Heads on other shards draw other numbers; other calls draw for the whole."""
+        placed, seat = self.code.placed, self.code.parameters.seat
+        if not placed or placed[index].call.kind != ATTENTION:
+            return 0
+        return seat.shard * SHARD if placed[index].share.configuration != (None,) else 0
+
+    def _made(self, call: LayerCall, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        rest = iter(tensors)
+        args = fill(call.args, lambda value: next(rest))
+        kwargs = fill(call.kwargs, lambda value: next(rest))
+        with torch.set_grad_enabled(call.gradient):
+            result = self._function(call, *args, **kwargs)
+        if call.changes:
+            return [args[0]]
+        return [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+
+    def _function(self, call: LayerCall, *args: Any, **kwargs: Any) -> Any:
+        """What a call calls; weight gradients of products may wait."""
+        if self.queue is not None and call.kind in QUEUED:
+            found = product(call.kind, args, kwargs, self.queue)
+            if found is not None:
+                return found
+        return call.function(*args, **kwargs)
+
+    def _placed(self, stage: PlacedCall) -> None:
+        """A call's part over the shards."""
+        call = stage.call
+        tensors = [self.get(*read) for read in stage.reads]
+        if call.inplace:
+            tensors[0] = tensors[0].clone()  # others may read what was moved
+        if self.queue is not None and call.kind in QUEUED:
+            call = replace(call, function=partial(self._function, call))
+        made = run_part(call, stage.rule, stage.share, tensors)
+        for tensor, (value, layout) in zip(made, stage.results, strict=True):
+            self.values[value] = (tensor, layout)
+
+    def get(self, value: int, read: Layout, gradient: Layout) -> torch.Tensor:
+        """A value as a reader wants it; readers that want the same share it."""
+        code = self.code
+        info = code.graph.values[value]
+        mesh = code.parameters.seat.mesh
+        if mesh is None:
+            return self._found(value)[0]
+        if info.source == PARAMETER and value not in code.several:
+            return self._found(value)[0]  # at home where it is read; summed up at the end
+        known = self.read.setdefault(value, {})
+        if (read, gradient) not in known:
+            tensor, layout = self._found(value)
+            known[read, gradient] = moved(tensor, mesh, layout, read, gradient)
+        return known[read, gradient]
+
+    def _found(self, value: int) -> tuple[torch.Tensor, Layout]:
+        """A value as it is, and its layout."""
+        code = self.code
+        info = code.graph.values[value]
+        if info.source == PARAMETER:
+            held = code.parameters.held[info.name]
+            return held.leaf, held.home
+        if info.source == BUFFER:
+            return self._buffer(value, info.name), WHOLE
+        if info.source == INPUT:
+            return self.inputs[int(info.name)], WHOLE
+        if info.source == CONSTANT:
+            return code.graph.constants[value], WHOLE
+        return self.values[value]
+
+    def _buffer(self, value: int, name: str) -> torch.Tensor:
+        """Running statistics are not counted twice where they are computed again."""
+        path, _, own = name.rpartition(".")
+        tensor: torch.Tensor = getattr(self.code.model.get_submodule(path), own)
+        if self.buffers is None:
+            return tensor
+        return self.buffers.setdefault(value, tensor.clone())
+
+
+@contextmanager
+def _noted(state: dict[str, bool]) -> Any:
+    """Says that what runs within is run again."""
+    state["now"] = True
+    try:
+        yield
+    finally:
+        state["now"] = False

@@ -1,0 +1,287 @@
+"""`PlanRunner`: a model that trains as a plan says, one process of it.
+
+Every process makes the same calls in the same order: `step`, `clip_grad_norm_`, the optimizer's
+step, and the state that goes into a checkpoint.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from gnnplace.errors import InputError
+from gnnplace.plans.plan import PlanFile
+from gnnplace.plans.run.executor import Executor
+from gnnplace.plans.run.lossscale import LossScale
+from gnnplace.plans.run.parameters import Held, Parameters
+from gnnplace.plans.segments.chains import as_type
+
+
+@dataclass(eq=False)
+class PlanRunner:
+    """A model on the processes of a plan; see `JointPlan.apply`.
+
+    Attributes:
+        file: the plan.
+        model: the user's; it has this process's parameters only, the others are on "meta".
+        parameters_here: of this process.
+        executor: runs its row.
+        batched: which tensors of a batch are cut into micro-batches.
+        keys: names of a batch's entries, in order; empty where it is a tuple.
+        seed: of random numbers, the same in all processes.
+        buffers: names of those that this process keeps up to date.
+        loss_type: of the loss.
+        scale: of the loss, where the precision needs one; a step whose gradients are not finite
+            leaves none, so that the optimizer does nothing.
+    """
+
+    file: PlanFile
+    model: nn.Module
+    parameters_here: Parameters
+    executor: Executor
+    batched: tuple[bool, ...]
+    keys: tuple[str, ...]
+    seed: int
+    buffers: tuple[str, ...]
+    loss_type: torch.dtype
+    scale: LossScale | None = None
+    steps: int = 0
+
+    @property
+    def replica(self) -> int:
+        """Which of the replicas this process is in: which share of a batch it reads."""
+        return self.parameters_here.seat.replica
+
+    @property
+    def replicas(self) -> int:
+        """Replicas: shares that a batch is cut into."""
+        return self.parameters_here.seat.replicas
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches of a share, M."""
+        return self.file.batch // (self.file.microbatch_size * self.replicas)
+
+    @property
+    def examples(self) -> int:
+        """Examples of a replica's share of a batch."""
+        return self.microbatches * self.file.microbatch_size
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What this process's optimizer updates: its parts of its stages' parameters."""
+        for name, held in self.parameters_here.held.items():
+            yield name, held.learned
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The same without names."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def share(self, batch: Any) -> Any:
+        """This replica's share of a whole batch.
+
+        Args:
+            batch: as the example inputs, with the plan's number of examples.
+        """
+        size = self.file.batch // self.replicas
+
+        def part(leaf: Any, cut: bool) -> Any:
+            return leaf[self.replica * size : (self.replica + 1) * size] if cut else leaf
+
+        leaves, spec = pytree.tree_flatten(self._ordered(batch))
+        flags = iter(self.batched)
+        cut = [next(flags) if isinstance(x, torch.Tensor) else False for x in leaves]
+        return pytree.tree_unflatten([part(x, c) for x, c in zip(leaves, cut, strict=True)], spec)
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """Loss and gradients of one step; the optimizer's step is the caller's.
+
+        Gradients of the step before are dropped. They are those of the mean of the losses of all
+        micro-batches of all replicas.
+
+        Args:
+            batch: this replica's share of a batch (the same on all stages and shards of a replica),
+                as the example inputs: a tensor, a tuple or a mapping.
+
+        Returns:
+            The loss, the same on every process.
+
+        Raises:
+            InputError: another number of examples than the plan has.
+        """
+        shares = self._cut(batch)
+        seat, count = self.parameters_here.seat, self.microbatches
+        draws = any(code.draws for code in self.executor.code.values())
+        gpus = [seat.device] if seat.device.type == "cuda" else []
+        self.parameters_here.begin()
+        causes = (self.seed, self.steps, self.replica * count)
+        self.executor.factor = 1.0 if self.scale is None else self.scale.factor
+        with torch.random.fork_rng(devices=gpus, enabled=draws):
+            loss = self.executor.run(shares, causes) * self.executor.scale
+        self.parameters_here.finish()
+        if self.scale is not None:
+            self.scale.update(self.parameters_here.unscaled(self.scale.factor))
+        self.steps += 1
+        if seat.shard > 0:
+            loss = torch.zeros_like(loss)
+        if seat.seats.count > 1:
+            dist.all_reduce(loss)
+        return loss.to(self.loss_type)
+
+    def _ordered(self, batch: Any) -> Any:
+        if isinstance(batch, torch.Tensor):
+            return (batch,)
+        if isinstance(batch, Mapping):
+            missing = [key for key in self.keys if key not in batch]
+            if missing:
+                raise InputError(f"step: the batch has no {missing[0]!r}")
+            return {key: batch[key] for key in self.keys}
+        return tuple(batch)
+
+    def _cut(self, batch: Any) -> list[tuple[torch.Tensor, ...]]:
+        """Tensors of every micro-batch."""
+        leaves = pytree.tree_leaves(self._ordered(batch))
+        precision = self.file.precision
+        tensors = [as_type(x, precision) for x in leaves if isinstance(x, torch.Tensor)]
+        if len(tensors) != len(self.batched):
+            raise InputError(
+                f"step: the batch has {len(tensors)} tensors; the plan was applied to "
+                f"{len(self.batched)}"
+            )
+        count, size = self.microbatches, self.examples
+        device = self.parameters_here.seat.device
+        for tensor, cut in zip(tensors, self.batched, strict=True):
+            if cut and tensor.shape[0] != size:
+                raise InputError(
+                    f"step: {tensor.shape[0]} examples; a replica's share is {count} micro-batches "
+                    f"of {self.file.microbatch_size}"
+                )
+        parts = [
+            tensor.to(device).chunk(count) if cut else (tensor.to(device),) * count
+            for tensor, cut in zip(tensors, self.batched, strict=True)
+        ]
+        return [tuple(part[m] for part in parts) for m in range(count)]
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scales gradients so that the norm of all of them, over all stages, is at most so much.
+
+        Returns:
+            The norm before, as `torch.nn.utils.clip_grad_norm_` does.
+        """
+        total = self.parameters_here.squares()
+        if self.parameters_here.seat.seats.count > 1:
+            dist.all_reduce(total)
+        norm = total.sqrt()
+        factor = float((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        return norm.float()
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Whole gradients of this process's stages by name; all of its rank must ask."""
+        store = self.parameters_here
+        return {
+            name: store.whole(held, held.learned.grad)
+            for name, held in store.held.items()
+            if held.learned.grad is not None
+        }
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Whole parameters and buffers of this process's stages, by their names in the model.
+
+        Names of all processes together are the model's, so that a checkpoint of them
+        (`torch.distributed.checkpoint`) is one of the model, to be loaded under any other plan.
+        """
+        store = self.parameters_here
+        found = {name: store.whole(h, h.learned.detach()) for name, h in store.held.items()}
+        buffers = dict(self.model.named_buffers())
+        return found | {name: buffers[name].detach().clone() for name in self.buffers}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Takes parameters and buffers of this process's stages from whole tensors.
+
+        Raises:
+            InputError: one is missing.
+        """
+        store = self.parameters_here
+        for name, held in store.held.items():
+            own = store.own(held, _entry(state, name)).view(held.part.shape)
+            held.part.data.copy_(own)
+            held.learned.data.copy_(own)
+        for name, buffer in self.model.named_buffers():
+            if name in state:
+                buffer.copy_(state[name])
+
+    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+        """The optimizer's state of whole parameters, by `NAME.KEY`.
+
+        An optimizer that has made no step gets the state that its first step would begin with.
+        """
+        if not optimizer.state:
+            _first_state(optimizer)
+        store = self.parameters_here
+        found: dict[str, torch.Tensor] = {}
+        for name, held in store.held.items():
+            for key, value in optimizer.state.get(held.learned, {}).items():
+                like = isinstance(value, torch.Tensor) and value.shape == held.part.shape
+                made = store.whole(held, value) if like else torch.as_tensor(value).clone()
+                found[f"{name}.{key}"] = made
+        return found
+
+    @torch.no_grad()
+    def load_optimizer_state_dict(
+        self, optimizer: torch.optim.Optimizer, state: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Takes the optimizer's state from what `optimizer_state_dict` gave, under any plan."""
+        if not optimizer.state:
+            _first_state(optimizer)
+        store = self.parameters_here
+        for name, held in store.held.items():
+            entries = optimizer.state.get(held.learned, {})
+            for key, value in entries.items():
+                given = _entry(state, f"{name}.{key}")
+                like = isinstance(value, torch.Tensor) and value.shape == held.part.shape
+                if like:
+                    value.copy_(store.own(held, given).view(value.shape))
+                elif isinstance(value, torch.Tensor):
+                    value.copy_(given)
+                else:
+                    entries[key] = type(value)(given.item())
+
+    def here(self) -> list[Held]:
+        """Parameters on this process."""
+        return list(self.parameters_here.held.values())
+
+
+def _entry(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    if name not in state:
+        raise InputError(f"load: the state has no {name!r}; was it of another model or optimizer?")
+    return state[name]
+
+
+def _first_state(optimizer: torch.optim.Optimizer) -> None:
+    """Makes an optimizer's state by a step of no size and no gradient, then counts no step."""
+    parameters = list(itertools.chain(*(group["params"] for group in optimizer.param_groups)))
+    before = [p.grad for p in parameters]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for p in parameters:
+        p.grad = torch.zeros_like(p) if p.requires_grad else None
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0 if not isinstance(group["lr"], torch.Tensor) else group["lr"] * 0.0
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for p, gradient in zip(parameters, before, strict=True):
+        p.grad = gradient
+    for entries in optimizer.state.values():
+        for key, value in entries.items():
+            if key == "step":
+                entries[key] = torch.zeros_like(value) if torch.is_tensor(value) else 0

@@ -1,0 +1,179 @@
+"""Which process does what: pipeline rank, replica and shard of every process, and their groups.
+
+Processes are numbered as the plan lists devices: rank by rank, replica by replica, shard by shard.
+All processes make all groups, in one order, as `torch.distributed.new_group` needs it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from gnnplace.errors import InputError, MismatchError
+from gnnplace.plans.plan import PlanFile
+
+
+@dataclass(frozen=True, eq=False)
+class Seats:
+    """All processes of a plan.
+
+    Attributes:
+        replicas: of every rank, r.
+        shards: of every rank. [P]
+        devices: name of the device of each process.
+    """
+
+    replicas: int
+    shards: tuple[int, ...]
+    devices: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Processes."""
+        return len(self.devices)
+
+    def process(self, rank: int, replica: int, shard: int) -> int:
+        """Number of a process."""
+        before = self.replicas * sum(self.shards[:rank])
+        return before + replica * self.shards[rank] + shard
+
+    def members(self, rank: int) -> list[list[int]]:
+        """Processes of a rank, a row a replica."""
+        return [
+            [self.process(rank, r, s) for s in range(self.shards[rank])]
+            for r in range(self.replicas)
+        ]
+
+    def of(self, process: int) -> tuple[int, int, int]:
+        """Rank, replica and shard of a process."""
+        for rank, shards in enumerate(self.shards):
+            first = self.process(rank, 0, 0)
+            if process < first + self.replicas * shards:
+                return rank, *divmod(process - first, shards)
+        raise InputError(f"plan: there is no process {process} among {self.count}")
+
+
+def seats_of(file: PlanFile, ranks: Sequence[int]) -> Seats:
+    """The processes of a plan.
+
+    Raises:
+        MismatchError: its meshes cannot be run, with the reason.
+    """
+    meshes: dict[int, list[list[str]]] = {}
+    for k, (stage, rank) in enumerate(zip(file.stages, ranks, strict=True)):
+        if meshes.setdefault(rank, stage.devices) != stage.devices:
+            raise MismatchError(f"plan: stages[{k}].devices: rank {rank} has others already")
+    rows = [meshes[p] for p in range(len(meshes))]
+    counts = {len(row) for row in rows}
+    if len(counts) > 1:
+        told = " and ".join(map(str, sorted(counts)))
+        raise MismatchError(
+            f"plan: stages[..].devices: stages of {told} replicas; plans whose stages have unlike "
+            "numbers of replicas cannot be run, only predicted; plan again with --runnable"
+        )
+    devices = [name for mesh in rows for row in mesh for name in row]
+    twice = [name for name in devices if devices.count(name) > 1]
+    if twice:
+        raise MismatchError(f"plan: stages[..].devices: {twice[0]!r} is in two ranks")
+    return Seats(counts.pop(), tuple(len(mesh[0]) for mesh in rows), tuple(devices))
+
+
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """One process.
+
+    Attributes:
+        seats: all of them.
+        process: its number.
+        rank: its pipeline rank.
+        replica: which of the replicas.
+        shard: which of the shards.
+        device: that it computes on.
+        mesh: of the shards of its replica; None if it is the only one.
+        across: the processes that have the same part; None if there is one replica.
+        tied: by ranks that share a parameter, the first shards of these in its replica.
+    """
+
+    seats: Seats
+    process: int
+    rank: int
+    replica: int
+    shard: int
+    device: torch.device
+    mesh: DeviceMesh | None
+    across: dist.ProcessGroup | None
+    tied: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
+
+    @property
+    def replicas(self) -> int:
+        """Replicas, r."""
+        return self.seats.replicas
+
+    @property
+    def shards(self) -> int:
+        """Shards of this rank."""
+        return self.seats.shards[self.rank]
+
+    def sources(self, rank: int) -> int:
+        """The process of another rank that this one has messages from."""
+        return self.seats.process(rank, self.replica, self.shard % self.seats.shards[rank])
+
+    def targets(self, rank: int) -> list[int]:
+        """Those of another rank that have messages from this one."""
+        there, here = self.seats.shards[rank], self.shards
+        return [
+            self.seats.process(rank, self.replica, shard)
+            for shard in range(there)
+            if shard % here == self.shard
+        ]
+
+
+def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]]) -> Seat:
+    """This process's seat; makes the groups of all.
+
+    Args:
+        seats: of the plan.
+        device: that this process computes on.
+        ties: ranks that share a parameter.
+
+    Raises:
+        InputError: there are more or fewer processes than devices.
+    """
+    if seats.count > 1 and not dist.is_initialized():
+        raise InputError(
+            f"plan over {seats.count} devices: there is no process group; start the script with "
+            f"torchrun --nproc-per-node {seats.count}"
+        )
+    started = dist.get_world_size() if dist.is_initialized() else 1
+    if started != seats.count:
+        raise InputError(
+            f"plan over {seats.count} devices: there are {started} processes; start as many as "
+            "devices"
+        )
+    process = dist.get_rank() if seats.count > 1 else 0
+    rank, replica, shard = seats.of(process)
+    mesh: DeviceMesh | None = None
+    across: dist.ProcessGroup | None = None
+    for p, r in itertools.product(range(len(seats.shards)), range(seats.replicas)):
+        row = seats.members(p)[r]
+        group = dist.new_group(row) if len(row) > 1 else None
+        if (p, r) == (rank, replica) and group is not None:
+            mesh = DeviceMesh.from_group(group, device.type, mesh_dim_names=("shards",))
+    for p in range(len(seats.shards)):
+        for s in range(seats.shards[p]):
+            column = [row[s] for row in seats.members(p)]
+            group = dist.new_group(column) if len(column) > 1 else None
+            across = group if (p, s) == (rank, shard) else across
+    tied = {}
+    for ranks in sorted(set(ties)):
+        for r in range(seats.replicas):
+            firsts = [seats.process(p, r, 0) for p in ranks]
+            group = dist.new_group(firsts)
+            if r == replica and rank in ranks:
+                tied[ranks] = group
+    return Seat(seats, process, rank, replica, shard, device, mesh, across, tied)

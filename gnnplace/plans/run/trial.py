@@ -1,0 +1,320 @@
+"""A plan run on processes of this machine, compared with the user's own model on one device.
+
+The one device runs the model as the user has it, eagerly, one share after the other, the losses
+divided by the number of shares. Loss and gradients of a step are compared bit by bit, and where
+another order of sums makes other roundings, again in double precision, where these are 1e-16 and a
+fault does not hide among them. Then both train with AdamW for some steps: losses are compared, not
+parameters, since Adam makes steps of 1e-4 of gradients that are zero but for rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from gnnplace.execution.verification import Difference
+from gnnplace.plans.order.orders import Action
+from gnnplace.plans.plan import Plan
+from gnnplace.plans.run.apply import apply_plan
+from gnnplace.plans.run.draws import drawn_alike
+from gnnplace.plans.run.runner import PlanRunner
+from gnnplace.plans.segments.chains import TYPES, as_type, retyped, with_batch
+from gnnplace.plans.segments.recording import precision_of
+from gnnplace.tracing.loading import in_double, shares_of
+from gnnplace.tracing.step import StepModule
+from gnnplace.zoo import Workload
+
+TOLERANCE = {
+    "32-true": 1e-6,
+    "bf16-true": 2e-2,
+    "16-true": 4e-3,
+    "bf16-mixed": 2e-2,
+    "16-mixed": 4e-3,
+    "bf16-master": 2e-2,
+    "16-master": 4e-3,
+}
+"""Largest error of a tensor, relative to its largest magnitude: of a comparison in double precision
+for 32-true (some models compute in single precision all the same), else a few roundings of the
+type (2^-8 and 2^-11)."""
+NOTHING = 1e-6
+"""What counts as nothing beside the largest gradient of all: the true gradient of a key's bias is
+zero, for softmax takes it out, and what is there is rounding."""
+RATE = 1e-3  # of AdamW
+LOSSES = 1e-4
+"""Largest relative difference of losses after steps of AdamW: one of 1e-9 in a gradient that is
+zero becomes one of 1e-4 in a parameter, the size of Adam's step. Where it is larger (batch norm of
+few examples), both train again in double precision, where Adam's epsilon covers such gradients."""
+Gradients = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one process found; differences and losses of one device stand in the first's.
+
+    Attributes:
+        tensors: compared: the loss and the gradients.
+        first: differences in the model's own precision, as name, absolute, relative, allowed.
+        exact: the same in double precision, where the first are not bitwise equal; else empty.
+        losses: of the steps of AdamW under the plan.
+        expected: of those on one device.
+        seconds: wall seconds of each timed step.
+        doubled: whether the losses are those of a training in double precision, because roundings
+            set those in single precision apart.
+    """
+
+    tensors: int
+    first: list[tuple[str, float, float, float]]
+    exact: list[tuple[str, float, float, float]]
+    losses: list[float]
+    expected: list[float]
+    seconds: list[float]
+    doubled: bool = False
+
+
+def tried(
+    plan: Plan,
+    workload: Workload,
+    *,
+    train: int = 20,
+    steps: int = 5,
+    device: str = "cpu",
+    told: Callable[[Action | None], None] | None = None,
+) -> Trial:
+    """Compares and times a plan; every process of it calls this.
+
+    Args:
+        plan: what is run.
+        workload: model, loss and inputs of the whole batch.
+        train: steps of AdamW.
+        steps: to time.
+        device: of this process.
+        told: is called before every action, and with None while things get ready.
+    """
+    workload = with_batch(workload, plan.file.batch)
+    first, tensors = _compared(plan, workload, device, told)
+    exact: list[Difference] = []
+    if _any(bool(first)) and plan.file.precision == "32-true":
+        exact, _ = _compared(plan, in_double(workload), device, told)
+    expected = _trained_alone(plan, workload, train) if train else []
+    runner = _applied(plan, workload, device, told)
+    share = runner.share(workload.inputs)
+    if runner.scale is not None:
+        _settled(runner, share)
+    losses = _trained(runner, share, train)
+    seconds = [_timed(runner, share) for _ in range(steps)]
+    doubled = _any(apart(losses, expected) > LOSSES) and plan.file.precision == "32-true"
+    if doubled:
+        exactly = in_double(workload)
+        expected = _trained_alone(plan, exactly, train)
+        runner = apply_plan(plan, exactly.model, exactly.inputs, loss=exactly.loss, device=device,
+                            told=told, attention=attends(plan))  # fmt: skip
+        losses = _trained(runner, runner.share(exactly.inputs), train)
+    plain = [[(d.name, d.absolute, d.relative, d.tolerance) for d in x] for x in (first, exact)]
+    return Trial(tensors, plain[0], plain[1], losses, expected, seconds, doubled)
+
+
+def apart(losses: Sequence[float], expected: Sequence[float]) -> float:
+    """Largest relative difference of losses; 0 where there are none to compare with."""
+    pairs = zip(losses, expected, strict=False)
+    return max((abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), default=0.0)
+
+
+def _any(found: bool) -> bool:
+    """Whether any process found something."""
+    if not dist.is_initialized():
+        return found
+    word = torch.tensor(float(found))
+    dist.all_reduce(word)
+    return bool(word > 0)
+
+
+def _applied(
+    plan: Plan, workload: Workload, device: str, told: Callable[[Action | None], None] | None
+) -> PlanRunner:
+    """The plan on a copy of the workload's model."""
+    return apply_plan(
+        plan,
+        copy.deepcopy(workload.model),
+        workload.inputs,
+        loss=workload.loss,
+        device=device,
+        told=told,
+        attention=attends(plan),
+    )
+
+
+def _compared(
+    plan: Plan, workload: Workload, device: str, told: Callable[[Action | None], None] | None
+) -> tuple[list[Difference], int]:
+    """Loss and gradients of a step against one device's; on the first process."""
+    mine = not dist.is_initialized() or dist.get_rank() == 0
+    expected = alone(plan, workload) if mine else {}
+    runner = _applied(plan, workload, device, told)
+    loss = _settled(runner, runner.share(workload.inputs))
+    found = collected(runner)
+    if not mine:
+        return [], 0
+    found["loss"] = loss.detach().cpu()
+    tolerance = TOLERANCE[plan.file.precision]
+    return differences(found, expected, tolerance), len(expected)
+
+
+def _settled(runner: PlanRunner, share: Any) -> torch.Tensor:
+    """The loss of a first step, again until the factor on the loss is one that keeps gradients."""
+    loss = runner.step(share)
+    while runner.scale is not None and runner.scale.good == 0 and runner.scale.factor > 1.0:
+        runner.steps = 0  # of which the random numbers are
+        loss = runner.step(share)
+    runner.steps = 0
+    return loss
+
+
+def collected(runner: PlanRunner) -> Gradients:
+    """Whole gradients of all stages, on the first process."""
+    own = {f"gradient of {name}": g.cpu() for name, g in runner.gradients().items()}
+    seat = runner.parameters_here.seat
+    if seat.seats.count == 1:
+        return own
+    mine = {n: (tuple(g.shape), g.dtype) for n, g in own.items()}
+    tellers = seat.replica == 0 and seat.shard == 0
+    everyone: list[Any] = [None] * seat.seats.count
+    dist.all_gather_object(everyone, mine if tellers else {})
+    found: Gradients = {}
+    for process, told in enumerate(everyone):
+        for name, (shape, dtype) in told.items():
+            if seat.process == process:
+                found[name] = own[name]
+                if process:
+                    dist.send(own[name].contiguous(), 0)
+            elif seat.process == 0:
+                found[name] = torch.empty(shape, dtype=dtype)
+                dist.recv(found[name], process)
+    return found
+
+
+def attends(plan: Plan) -> bool:
+    """Whether the dropout of attention can be compared: not where heads are split."""
+    return all(len(stage.devices[0]) == 1 for stage in plan.file.stages)
+
+
+def alone_step(plan: Plan, workload: Workload, number: int = 0) -> torch.Tensor:
+    """One step of the user's model, eagerly: gradients of the mean of the shares' losses."""
+    shares = shares_of(workload, plan.file.batch // plan.file.microbatch_size)
+    total = torch.zeros((), dtype=torch.float64)
+    for k, inputs in enumerate(shares):
+        step = StepModule(workload.model, workload.loss, inputs)
+        with drawn_alike(0, number, k, attention=attends(plan)), precision_of(plan.file.precision):
+            loss = step(*step.inputs())
+        (loss * (1.0 / len(shares))).backward()
+        total += loss.detach()
+    return (total * (1.0 / len(shares))).to(loss.dtype)
+
+
+def typed(plan: Plan, workload: Workload) -> Workload:
+    """A copy of a workload in the type of the plan's parameters."""
+    model, precision = copy.deepcopy(workload.model), plan.file.precision
+    if precision in TYPES:
+        retyped(model, TYPES[precision])
+    inputs = pytree.tree_map(lambda x: as_type(x, precision), workload.inputs)
+    return Workload(workload.name, model, inputs, workload.loss)
+
+
+def alone(plan: Plan, workload: Workload) -> Gradients:
+    """Loss and gradients of the user's model on one device."""
+    own = typed(plan, workload)
+    model = own.model
+    with torch.random.fork_rng(devices=[]):
+        loss = alone_step(plan, own)
+    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return {"loss": loss, **{f"gradient of {n}": g for n, g in grads.items()}}
+
+
+def differences(found: Gradients, expected: Gradients, tolerance: float) -> list[Difference]:
+    """Tensors that are not bitwise equal, the worst first; one that is missing is infinitely so."""
+    sizes = [float(t.abs().max()) for n, t in expected.items() if n != "loss" and t.numel()]
+    largest = max(sizes, default=0.0)
+    different = []
+    for name in sorted({*found, *expected}):
+        if name not in found or name not in expected:
+            other = expected.get(name, found.get(name))
+            if other is not None and bool(other.abs().max() > 0):
+                different.append(Difference(name, float("inf"), float("inf"), tolerance))
+            continue
+        one, other = found[name].double(), expected[name].double()
+        if torch.equal(one, other):
+            continue
+        absolute = float((one - other).abs().max())
+        absolute = float("inf") if absolute != absolute else absolute
+        scale = max(float(other.abs().max()), NOTHING * largest)
+        different.append(Difference(name, absolute, absolute / (scale or 1.0), tolerance))
+    return sorted(different, key=lambda d: -d.relative)
+
+
+def _optimizer(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(list(parameters), lr=RATE)
+
+
+def _trained(runner: PlanRunner, share: Any, steps: int) -> list[float]:
+    """Losses of steps of AdamW under the plan."""
+    optimizer, losses = _optimizer(runner.parameters()), []
+    for _ in range(steps):
+        losses.append(float(runner.step(share)))
+        optimizer.step()
+    return losses
+
+
+def _trained_alone(plan: Plan, workload: Workload, steps: int) -> list[float]:
+    """The same on one device; on the first process."""
+    if dist.is_initialized() and dist.get_rank() > 0:
+        return []
+    own = typed(plan, workload)
+    learned: list[nn.Parameter] = list(own.model.parameters())
+    masters = learned
+    if plan.file.precision.endswith("-master"):
+        masters = [nn.Parameter(p.detach().float(), p.requires_grad) for p in learned]
+    optimizer, losses = _optimizer(masters), []
+    for number in range(steps):
+        losses.append(float(alone_step(plan, own, number)))
+        _stepped(optimizer, learned, masters)
+    return losses
+
+
+@torch.no_grad()
+def _stepped(
+    optimizer: torch.optim.Optimizer,
+    learned: Sequence[nn.Parameter],
+    masters: Sequence[nn.Parameter],
+) -> None:
+    """A step of the optimizer on the copies that it learns, then the parameters follow."""
+    for master, own in zip(masters, learned, strict=True):
+        if master is not own:
+            master.grad = None if own.grad is None else own.grad.float()
+    optimizer.step()
+    for master, own in zip(masters, learned, strict=True):
+        own.grad = None
+        if master is not own:
+            own.copy_(master)
+
+
+def _timed(runner: PlanRunner, share: Any) -> float:
+    """Wall seconds of a step."""
+    if dist.is_initialized():
+        dist.barrier()
+    start = time.perf_counter()
+    runner.step(share)
+    if dist.is_initialized():
+        dist.barrier()
+    return time.perf_counter() - start
+
+
+def worst(found: Sequence[tuple[str, float, float, float]]) -> float:
+    """The largest relative difference; 0 where all is bitwise equal."""
+    return max((relative for _, _, relative, _ in found), default=0.0)

@@ -1,0 +1,232 @@
+"""`run_plan`: a plan on worker processes of this machine, or on those that torchrun started.
+
+Workers are supervised: one that dies, fails or makes no progress ends the run, with one line that
+names it and the action it was at. Nothing is written before all are done.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gnnplace.errors import MismatchError
+from gnnplace.execution.verification import Difference, Verification
+from gnnplace.plans.order.orders import Action
+from gnnplace.plans.order.rows import MESSAGES, PASSES
+from gnnplace.plans.plan import Plan, plan_from_data
+from gnnplace.plans.run.apply import checked_rows, ranks_of
+from gnnplace.plans.run.seats import seats_of
+from gnnplace.plans.run.trial import LOSSES, Trial, apart, tried, worst
+from gnnplace.runtime.meeting import join_group, meeting_place
+from gnnplace.runtime.memory import shared_words
+from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.tracing.models import workload_of
+from gnnplace.zoo import Workload
+
+KINDS = (*PASSES, *MESSAGES)
+WORDS = 8  # 64 bytes: words of different workers on lines of their own
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """A plan that was run for real.
+
+    Attributes:
+        plan: what was run.
+        verification: loss and gradients of a step against one device's, in double precision where
+            they are not bitwise equal in the model's own.
+        single: the worst relative difference in the model's own precision; 0: bitwise equal.
+        losses: of the steps of AdamW under the plan.
+        expected: of those on one device.
+        seconds: measured wall seconds of every timed step.
+        doubled: whether the losses are of double precision.
+    """
+
+    plan: Plan
+    verification: Verification
+    single: float
+    losses: tuple[float, ...]
+    expected: tuple[float, ...]
+    seconds: tuple[float, ...]
+    doubled: bool = False
+
+    @property
+    def measured(self) -> float | None:
+        """Measured seconds of a step, the median."""
+        return median(self.seconds) if self.seconds else None
+
+    @property
+    def apart(self) -> float:
+        """Largest relative difference between losses of the two trainings."""
+        return apart(self.losses, self.expected)
+
+    @property
+    def passed(self) -> bool:
+        """Whether gradients and losses are within their tolerances."""
+        return self.verification.passed and self.apart <= LOSSES * self._looser
+
+    @property
+    def _looser(self) -> float:
+        """Halves have 2^16 times larger roundings than single precision; losses follow them."""
+        return 1.0 if self.plan.file.precision == "32-true" else 200.0
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the predicted interval has the measured time; None where there is none."""
+        interval = self.plan.file.interval
+        if interval is None or self.measured is None:
+            return None
+        return interval[0] <= self.measured <= interval[1]
+
+    def answer(self) -> dict[str, Any]:
+        """What `execute --json` prints."""
+        return {
+            "mode": "measured",
+            "step_time": self.measured,
+            "predicted_step_time": self.plan.file.step_time,
+            "interval": self.plan.file.interval,
+            "covered": self.covered,
+            "verified": self.passed,
+            "bitwise": self.single == 0.0,
+            "largest_difference": self.single,
+            "loss": self.losses[0] if self.losses else None,
+            "losses": list(self.losses),
+            "losses_of_one_device": list(self.expected),
+            "differences": [asdict(d) for d in self.verification.different[:10]],
+        }
+
+
+def run_plan(
+    plan: Plan,
+    model: str | Callable[[], Workload],
+    *,
+    train: int = 20,
+    steps: int = 5,
+    timeout: float = 120.0,
+) -> PlanRun | None:
+    """Runs a plan, compares it with one device, and times it.
+
+    Args:
+        plan: for CPU workers (`cpu:N`), or for the processes of torchrun.
+        model: `module:callable`, `hf:CONFIG` or a zoo name; or a function that makes the workload,
+            the same in every process.
+        train: steps of AdamW whose losses are compared.
+        steps: to time.
+        timeout: seconds without any progress after which the run is given up.
+
+    Returns:
+        What was found; None on processes of torchrun that do not report.
+
+    Raises:
+        FormatError: the plan's actions cannot run.
+        MismatchError: the plan is of another model.
+        ExecutionError: a worker died, failed or hung.
+    """
+    checked_rows(plan)
+    seats = seats_of(plan.file, ranks_of(plan.file))
+    make = (lambda: workload_of(model)) if isinstance(model, str) else model
+    if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
+        return _under_torchrun(plan, make, train, steps, timeout)
+    odd = [name for name in seats.devices if not name.startswith("cpu")]
+    if odd:
+        raise MismatchError(
+            f"plan: device {odd[0]!r} is no worker of this machine; plan for cpu:{seats.count}, or "
+            f"start torchrun --nproc-per-node {seats.count} -m gnnplace execute on its machines"
+        )
+    words = shared_words(seats.count * WORDS)
+    cores, tasks = available_cores(), []
+    with meeting_place() as meeting:
+        for process, name in enumerate(seats.devices):
+            job = _Job(process, seats.count, meeting, plan.to_data(), make, train, steps, timeout,
+                       words)  # fmt: skip
+            core = cores[process] if seats.count <= len(cores) else None
+            tasks.append(Task(name, job.run, core))
+        found = run_tasks(
+            tasks,
+            timeout=timeout,
+            progress=lambda: words.tobytes(),
+            doing=lambda worker: _doing(words, worker),
+        )
+    return _result(plan, Trial(**found[0]), [Trial(**x).seconds for x in found])
+
+
+def _doing(words: memoryview, worker: int) -> str:
+    """Where a worker is, for messages."""
+    stage, kind, m, begun = (words[worker * WORDS + k] for k in range(1, 5))
+    if not begun:
+        return " before its first action"
+    return f" at action {Action(stage, KINDS[kind], m)}"
+
+
+def _result(plan: Plan, first: Trial, seconds: list[list[float]]) -> PlanRun:
+    chosen = first.exact or first.first
+    verification = Verification(first.tensors, tuple(Difference(*d) for d in chosen))
+    slowest = tuple(max(times) for times in zip(*seconds, strict=True))
+    return PlanRun(
+        plan,
+        verification,
+        worst(first.first),
+        tuple(first.losses),
+        tuple(first.expected),
+        slowest,
+        first.doubled,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What one worker does."""
+
+    process: int
+    count: int
+    meeting: int
+    plan: Any
+    make: Callable[[], Workload]
+    train: int
+    steps: int
+    timeout: float
+    words: memoryview
+
+    def run(self) -> dict[str, Any]:
+        logging.getLogger("torch").setLevel(logging.ERROR)  # what gloo lacks is no news
+        join_group(self.meeting, self.process, self.count, timedelta(seconds=2 * self.timeout))
+        plan = plan_from_data(self.plan, "plan")
+        made = tried(plan, self.make(), train=self.train, steps=self.steps, told=self._told)
+        dist.destroy_process_group()  # after a failure others would fail of it, and first
+        return asdict(made)
+
+    def _told(self, action: Action | None) -> None:
+        at = self.process * WORDS
+        self.words[at] += 1
+        if action is None:
+            return
+        self.words[at + 4] = 1
+        self.words[at + 1] = action.chunk
+        self.words[at + 2] = KINDS.index(action.kind)
+        self.words[at + 3] = action.microbatch
+
+
+def _under_torchrun(
+    plan: Plan, make: Callable[[], Workload], train: int, steps: int, timeout: float
+) -> PlanRun | None:
+    """This process is one of the plan's; the first reports."""
+    gpus = torch.cuda.is_available()
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpus else "cpu"
+    if gpus:
+        torch.cuda.set_device(device)
+    dist.init_process_group(timeout=timedelta(seconds=timeout))
+    try:
+        found = tried(plan, make(), train=train, steps=steps, device=device)
+        seconds: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(seconds, found.seconds)
+        return _result(plan, found, seconds) if dist.get_rank() == 0 else None
+    finally:
+        dist.destroy_process_group()

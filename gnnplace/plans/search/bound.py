@@ -1,0 +1,342 @@
+"""A step time that no plan of a space is below, whatever its order of actions.
+
+For a step of T seconds it is asked whether stages can be cut that hold it (`relaxed`), and the
+least such T found by bisection. Three families of plans make the space, for every size of
+micro-batches:
+
+1. *even*: a stage a rank on equal meshes. A stage that holds T still does when it is shorter, so
+   stages as long as they may be, from the end, are the fewest: exact for what is relaxed;
+2. *mixed*, on up to `MIXED` devices: a stage a rank, any meshes on slices of the cluster in its
+   order. The least sums of F + I of stages before a segment on devices before one, and of stages
+   after, with every stage holding T, by dynamic programmes;
+3. *several*: two chunks or more a rank on equal meshes (V, interleaved). What all ranks do is in T
+   times their number, with what must be recomputed so that all state and all that is in flight is
+   in the memory of all together; of unlike devices the slower ones count for less than one. It
+   knows no bubbles.
+
+Messages and the exchange of tied gradients cost nothing here. O(S T) a step tried on equal meshes
+of S segments and T kinds, O(S^2 D T) on D devices with any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numba
+import numpy as np
+
+from gnnplace.plans.mesh import Mesh
+from gnnplace.plans.search.relaxed import (
+    AGAIN,
+    ALL,
+    BOTH,
+    END,
+    FREED,
+    KEPT,
+    LEAD,
+    STATE,
+    Ints,
+    Relaxed,
+    relaxed,
+    rows_of,
+    stacked,
+    stage_holds,
+)
+from gnnplace.plans.search.space import MIXED, Shape, Space
+from gnnplace.plans.segments.chain import Floats
+
+GRAIN = 1e-3  # of the grid of steps, whose logarithms are its multiples
+SCALES = 8  # halvings of the price of a byte, where bytes count as often as they are in flight
+
+
+def bounds_of(spaces: Sequence[Space], high: float) -> tuple[float, float]:
+    """Seconds that no plan of several spaces is below, and no plan with one stage a rank.
+
+    Args:
+        spaces: meshes for each size of micro-batches.
+        high: the seconds of a plan, which is what bounds are if nothing below them holds.
+    """
+    one, several = high, high
+    for space in sorted(spaces, key=_work):
+        if _work(space) < max(one, several):
+            alike = _alike(space)
+            one = _with_one(space, alike, one)
+            several = _with_several(space, alike, min(one, several))
+    return min(one, several), one
+
+
+def _work(space: Space) -> float:
+    """Seconds that all devices take to do what a step has, if they always work."""
+    fabric, many = space.pricer.fabric, space.microbatches
+    found = [
+        r * t * float((sums.forward + sums.backward + sums.weights)[-1])
+        for r, t in dict.fromkeys((r, t) for r, t, _ in space.shapes)
+        for kind in fabric.cluster.kinds
+        if (sums := space.pricer.sums_on((kind,), Mesh(0, r, t))) is not None
+    ]
+    return many * min(found, default=np.inf) / fabric.cluster.num_devices
+
+
+def _alike(space: Space) -> dict[Shape, Relaxed]:
+    """The least that segments take on each shape of mesh, wherever it is; ZeRO 0 as well."""
+    found: dict[Shape, Relaxed] = {}
+    for replicas, shards, own in space.shapes:
+        for zero in (0, 1) if own == 1 else (own,):
+            table = relaxed(space.pricer, _places(space, replicas, shards), zero)
+            if table is not None:
+                found[replicas, shards, zero] = stacked([table])
+    return dict(sorted(found.items(), key=lambda x: _share(*x)))
+
+
+def _with_one(space: Space, alike: Mapping[Shape, Relaxed], high: float) -> float:
+    """The least step with one stage a rank."""
+    count = space.pricer.fabric.cluster.num_devices
+    if 1 < count <= MIXED:
+        return _mixed(space, list(alike), high)
+    for (r, t, _), table in alike.items():
+        high = _bisected(partial(_even_holds, table, count // (r * t), space.microbatches), high)
+    return high
+
+
+def _with_several(space: Space, alike: Mapping[Shape, Relaxed], high: float) -> float:
+    """The least step with two chunks or more a rank."""
+    cluster, segments = space.pricer.fabric.cluster, len(space.pricer.chain)
+    for shape, table in alike.items():
+        each = shape[0] * shape[1]
+        ranks = min(cluster.num_devices // each, segments // 2)
+        if ranks < 2:
+            continue
+        speed = sorted(_speeds(space, shape, table), reverse=True)[: ranks * each]
+        told = (ranks, sum(speed) / each, speed[-1])
+        hold = partial(_several_hold, table, *told, space.microbatches)
+        high = _bisected(hold, high)
+    return high
+
+
+def _speeds(space: Space, shape: Shape, table: Relaxed) -> list[float]:
+    """How fast every device is at most, beside the least that segments take anywhere; at most 1."""
+    pricer = space.pricer
+    if len(pricer.fabric.cluster.kinds) == 1:
+        return [1.0] * pricer.fabric.cluster.num_devices
+    least, speed = np.diff(table.sums[0]), {}
+    for kind in pricer.fabric.cluster.kinds:
+        own = [m for m in _places(space, *shape[:2]) if pricer.fabric.kinds(m) == (kind,)]
+        rows = rows_of(pricer, own[0], shape[2]) if own else None
+        speed[kind] = 1.0
+        if rows is not None:
+            seconds = rows[0][[ALL, AGAIN]]
+            ratio = least[[ALL, AGAIN]] / np.maximum(seconds, 1e-300)
+            speed[kind] = float(np.where(seconds > 0, ratio, 0.0).max())
+    return [speed[device.kind] for device in pricer.fabric.cluster.devices]
+
+
+def _share(shape: Shape, table: Relaxed) -> float:
+    """Device seconds of the whole model."""
+    return shape[0] * shape[1] * float(table.sums[0, ALL, -1])
+
+
+def _bisected(holds: Callable[[float], bool], high: float) -> float:
+    """The step of a grid below the least that holds; `high` where nothing below it does."""
+    most = int(np.ceil(np.log(high) / GRAIN)) - 1
+    if not holds(float(np.exp(GRAIN * most))):
+        return high
+    least, below = most, 1
+    while holds(float(np.exp(GRAIN * (most - below)))):
+        least, below = most - below, 2 * below
+    fails = most - below
+    while fails + 1 < least:
+        middle = (fails + least) // 2
+        if holds(float(np.exp(GRAIN * middle))):
+            least = middle
+        else:
+            fails = middle
+    return float(np.exp(GRAIN * fails))
+
+
+def _places(space: Space, replicas: int, shards: int) -> list[Mesh]:
+    """A mesh at every place where it differs from those at other places."""
+    fabric, each = space.pricer.fabric, replicas * shards
+    known: dict[object, Mesh] = {}
+    step = 1 if fabric.cluster.num_devices <= MIXED else each
+    for first in range(0, fabric.cluster.num_devices - each + 1, step):
+        mesh = Mesh(first, replicas, shards)
+        known.setdefault(_kind(space, mesh), mesh)
+    return list(known.values())
+
+
+def _kind(space: Space, mesh: Mesh) -> object:
+    """What meshes of one shape differ by."""
+    fabric = space.pricer.fabric
+    members = mesh.of_replicas()
+    group = fabric.group(members) or (tuple(members) if len(members) > 1 else ())
+    return fabric.kinds(mesh), group, fabric.memory(mesh)
+
+
+@numba.njit(cache=True)
+def _even_holds(table: Relaxed, ranks: int, microbatches: int, step: float) -> bool:
+    """From the end, each stage as long as it may be; whether the ranks are enough."""
+    sums = table.sums[0]
+    last = sums.shape[1] - 1
+    for _ in range(ranks):
+        after = sums[BOTH, -1] - sums[BOTH, last]
+        first, working = last, 0.0
+        while first > 0:
+            working = max(working, table.working[0, first - 1])
+            before, lead = sums[BOTH, first - 1], sums[LEAD, first - 1]
+            if not stage_holds(
+                table, 0, first - 1, last, working, before, lead, after, microbatches, step
+            ):
+                break
+            first -= 1
+        if first == 0:
+            return True
+        if first == last:
+            return False
+        last = first
+    return False
+
+
+@numba.njit(cache=True)
+def _several_hold(
+    table: Relaxed, ranks: int, speed: float, slowest: float, microbatches: int, step: float
+) -> bool:
+    """Whether all that all ranks do is in their time, and all that they keep in their memory.
+
+    Args:
+        table: of one kind of mesh.
+        ranks: P.
+        speed: of all ranks together, at most P.
+        slowest: of a rank, at most 1; what comes at the end takes as long on all.
+        microbatches: M.
+        step: T.
+    """
+    sums, count = table.sums[0], table.sums.shape[2] - 1
+    total, end = sums[ALL, count], slowest * sums[END, count]
+    if sums[BOTH, count] > step or microbatches * total + end > speed * step:
+        return False
+    lack = sums[STATE, count] - ranks * (table.memory[0] - table.working[0].min())
+    flying, freed = np.ones(count), 0.0
+    for s in range(count):
+        after = sums[BOTH, count] - sums[BOTH, s]
+        flying[s] = max(1.0, microbatches * after / step)
+        lack += flying[s] * (sums[KEPT, s + 1] - sums[KEPT, s])
+        freed += flying[s] * (sums[FREED, s + 1] - sums[FREED, s])
+    if lack <= 0.0:
+        return True
+    if lack > freed * (1 + 1e-12):
+        return False
+    again = 0.0
+    for k in range(table.prices.shape[1] * SCALES):
+        price = table.prices[0, k // SCALES] * 0.5 ** (k % SCALES)
+        saved = 0.0
+        for s in range(count):
+            own = flying[s] * (sums[FREED, s + 1] - sums[FREED, s])
+            saved += max(0.0, price * own - (sums[AGAIN, s + 1] - sums[AGAIN, s]))
+        again = max(again, price * lack - saved)
+    return bool(microbatches * (total + again) + end <= speed * step)
+
+
+def _mixed(space: Space, alike: Sequence[Shape], high: float) -> float:
+    """The least step of any meshes that follow each other."""
+    count = space.pricer.fabric.cluster.num_devices
+    tables: list[Relaxed] = []
+    number = np.full((len(alike), count), -1, dtype=np.int64)
+    for k, (replicas, shards, zero) in enumerate(alike):
+        known: dict[object, int] = {}
+        for first in range(count - replicas * shards + 1):
+            mesh = Mesh(first, replicas, shards)
+            kind = _kind(space, mesh)
+            if kind not in known:
+                made = relaxed(space.pricer, [mesh], zero)
+                if made is None:
+                    continue
+                known[kind] = len(tables)
+                tables.append(made)
+            number[k, first] = known[kind]
+    size = np.array([r * t for r, t, _ in alike], dtype=np.int64)
+    table = stacked(tables)
+    lead = _prefix(np.diff(table.sums[:, LEAD]).min(axis=0))
+    many = space.microbatches
+    return _bisected(partial(_mixed_hold, table, number, size, lead, many), high)
+
+
+def _prefix(values: Floats) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+@numba.njit(cache=True)
+def _mixed_hold(
+    table: Relaxed, number: Ints, size: Ints, lead: Floats, microbatches: int, step: float
+) -> bool:
+    """Whether stages on meshes that follow each other can hold a step.
+
+    Args:
+        table: of all kinds of meshes.
+        number: of each mesh's that begins at each device; below 0: there is none. [meshes, devices]
+        size: devices of each mesh. [meshes]
+        lead: least seconds of F of the segments before. [segments + 1]
+        microbatches: M.
+        step: T.
+    """
+    before = _before(table, number, size, lead, microbatches, step)
+    count, devices = before.shape[0] - 1, before.shape[1] - 1
+    if before[count, devices] == np.inf:
+        return False
+    after = np.full((count + 1, devices + 1), np.inf)
+    after[count, :] = 0.0
+    for begin in range(devices - 1, -1, -1):
+        after[:, begin] = after[:, begin + 1]
+        for first in range(count - 1, -1, -1):
+            past = before[first, begin]
+            if past == np.inf:
+                continue
+            for mesh in range(len(size)):
+                kind = number[mesh, begin]
+                if kind < 0:
+                    continue
+                sums, working = table.sums[kind], 0.0
+                rest = after[:, begin + size[mesh]]
+                for last in range(first + 1, count + 1):
+                    working = max(working, table.working[kind, last - 1])
+                    if microbatches * (sums[ALL, last] - sums[ALL, first]) > step - past:
+                        break
+                    total = rest[last] + sums[BOTH, last] - sums[BOTH, first]
+                    if total < after[first, begin] and stage_holds(
+                        table, kind, first, last, working, past, lead[first], rest[last],
+                        microbatches, step,
+                    ):  # fmt: skip
+                        after[first, begin] = total
+    return bool(after[0, 0] < np.inf)
+
+
+@numba.njit(cache=True)
+def _before(
+    table: Relaxed, number: Ints, size: Ints, lead: Floats, microbatches: int, step: float
+) -> Floats:
+    """Least seconds of F + I of stages before a segment on devices before one, memory apart."""
+    count, devices = len(lead) - 1, number.shape[1]
+    least = np.full((count + 1, devices + 1), np.inf)
+    least[0, :] = 0.0
+    for begin in range(devices):
+        if begin > 0:
+            least[:, begin] = np.minimum(least[:, begin], least[:, begin - 1])
+        for first in range(count):
+            past = least[first, begin]
+            if past == np.inf:
+                continue
+            for mesh in range(len(size)):
+                kind = number[mesh, begin]
+                if kind < 0:
+                    continue
+                sums, to = table.sums[kind], begin + size[mesh]
+                for last in range(first + 1, count + 1):
+                    own = microbatches * (sums[ALL, last] - sums[ALL, first])
+                    end = sums[END, last] - sums[END, first]
+                    if own > min(step - past, step - lead[first] - end):
+                        break
+                    total = past + sums[BOTH, last] - sums[BOTH, first]
+                    least[last, to] = min(least[last, to], total)
+    for begin in range(1, devices + 1):
+        least[:, begin] = np.minimum(least[:, begin], least[:, begin - 1])
+    return least

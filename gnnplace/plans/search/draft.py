@@ -1,0 +1,235 @@
+"""A draft: stages, micro-batches and a schedule; priced, checked against memory, timed.
+
+`fitted` gives every rank the least recomputation and ZeRO that fit its devices, `realized` makes
+the order of actions and times the step. It is what plans that were searched and plans that were
+given have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from gnnplace.costs.collectives import ALL_REDUCE
+from gnnplace.costs.memory import PARAMETER
+from gnnplace.plans.mesh import Mesh
+from gnnplace.plans.order.orders import (
+    Orders,
+    Pipeline,
+    Rules,
+    chunk_ranks,
+    in_flight,
+    is_apart,
+    limits,
+    listed_by,
+    order_of,
+    orders_of,
+    seconds_of,
+)
+from gnnplace.plans.order.timing import Timing, timed
+from gnnplace.plans.search.stage import Pricer, Stage, StageCost
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a plan decides before it is priced.
+
+    Attributes:
+        size: examples of a micro-batch, over all replicas.
+        microbatches: M.
+        schedule: its name.
+        stages: chunks of the pipeline, in order.
+        rules: of its list schedule, where they are not the usual ones.
+    """
+
+    size: int
+    microbatches: int
+    schedule: str
+    stages: tuple[Stage, ...]
+    rules: Rules | None = None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Rank of every chunk. [C]"""
+        name, _, count = self.schedule.partition(":")
+        each = 2 if name == "v" and len(self.stages) > 1 else 1
+        if name == "interleaved":
+            each = int(count or 2)
+        return chunk_ranks(self.schedule, len(self.stages) // each)
+
+    @property
+    def limit(self) -> tuple[int, ...]:
+        """Micro-batches that each chunk may have in flight. [C]"""
+        if self.rules is not None:
+            return self.rules.limit
+        return limits(self.schedule, max(self.ranks) + 1, self.microbatches)
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """A draft with what it takes.
+
+    Attributes:
+        draft: with recomputation and ZeRO chosen.
+        costs: of each chunk. [C]
+        line: seconds of passes and messages.
+        orders: of actions.
+        ends: seconds of each rank after its last pass. [P]
+        step_time: predicted seconds.
+        memory: bytes of a device of each rank that are there to be used. [P]
+    """
+
+    draft: Draft
+    costs: tuple[StageCost, ...]
+    line: Pipeline
+    orders: Orders
+    ends: tuple[float, ...]
+    step_time: float
+    memory: tuple[float, ...]
+
+    @cached_property
+    def timing(self) -> Timing:
+        """The step in the simulator: it takes as long there."""
+        return timed(self.line, self.orders, self.ends)
+
+    @cached_property
+    def flying(self) -> tuple[int, ...]:
+        """Micro-batches that each chunk keeps in flight at most. [C]"""
+        most = [0] * len(self.costs)
+        for actions in self.orders:
+            most = [max(a, b) for a, b in zip(most, in_flight(actions, len(most)), strict=True)]
+        return tuple(most)
+
+    @cached_property
+    def chunks(self) -> list[list[int]]:
+        """Chunks of every rank. [P][chunks]"""
+        ranks = self.draft.ranks
+        return [[c for c, r in enumerate(ranks) if r == p] for p in range(max(ranks) + 1)]
+
+    def held(self, rank: int) -> float:
+        """Bytes of a device of a rank at its fullest."""
+        own = self.chunks[rank]
+        kept = sum(self.costs[c].state + self.flying[c] * self.costs[c].saved for c in own)
+        return kept + max(self.costs[c].working for c in own)
+
+    @property
+    def lacking(self) -> tuple[int, float]:
+        """The rank that lacks the most bytes, and how many; at most 0 where all fit."""
+        over = [self.held(p) - self.memory[p] for p in range(len(self.chunks))]
+        rank = max(range(len(over)), key=over.__getitem__)
+        return rank, over[rank]
+
+
+def meshes_of(draft: Draft) -> list[Mesh]:
+    """The mesh of every rank."""
+    ranks = draft.ranks
+    return [draft.stages[ranks.index(p)].mesh for p in range(max(ranks) + 1)]
+
+
+def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
+    """A draft with the recomputation and ZeRO that it needs; None where nothing fits.
+
+    Chunks of one rank share its memory: what is recomputed is chosen over all of them.
+
+    Args:
+        pricer: of the model and the cluster, at the draft's micro-batch.
+        draft: whose recomputation is not chosen yet.
+        zero: choose ZeRO too, and do not keep the draft's.
+    """
+    limit, ranks = draft.limit, draft.ranks
+    chosen = list(draft.stages)
+    for rank, mesh in enumerate(meshes_of(draft)):
+        own = [c for c, r in enumerate(ranks) if r == rank]
+        memory = pricer.fabric.memory(mesh)
+        zeros = (1, 2, 3) if zero else (draft.stages[own[0]].zero,)
+        found = pricer.fitted(
+            [draft.stages[c] for c in own], [limit[c] for c in own], memory, zeros
+        )
+        if found is None:
+            return None
+        for c, stage in zip(own, found, strict=True):
+            chosen[c] = stage
+    return replace(draft, stages=tuple(chosen))
+
+
+def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Priced | None:
+    """Prices a draft as it is and times it; None where the model cannot be cut so.
+
+    Args:
+        pricer: of the model and the cluster, at the draft's micro-batch.
+        draft: with recomputation and ZeRO chosen.
+        orders: of actions; by default those of the schedule or the draft's rules.
+    """
+    found = [pricer.cost(stage) for stage in draft.stages]
+    costs = tuple(cost for cost in found if cost is not None)
+    if len(costs) < len(found):
+        return None
+    line = pipeline(pricer, draft, costs)
+    ends = ends_of(pricer, draft, costs)
+    if orders is None and draft.rules is not None:
+        seconds, made = listed_by(line, draft.rules, ends)
+        orders = orders_of(line, made)
+    else:
+        orders = orders or order_of(draft.schedule, line)
+        seconds = seconds_of(line, orders, ends)
+    memory = tuple(pricer.fabric.memory(mesh) for mesh in meshes_of(draft))
+    return Priced(draft, costs, line, orders, ends, seconds, memory)
+
+
+def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[float, ...]:
+    """Seconds of every rank after its last pass. [P]"""
+    ends = [0.0] * (max(draft.ranks) + 1)
+    for rank, cost in zip(draft.ranks, costs, strict=True):
+        ends[rank] += cost.end
+    for rank, seconds in _tied(pricer, draft).items():
+        ends[rank] += seconds
+    return tuple(ends)
+
+
+def pipeline(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> Pipeline:
+    """Seconds of a draft's passes and messages."""
+    sent = [
+        _message(pricer, draft, a, b)
+        for a, b in zip(draft.stages, draft.stages[1:], strict=False)
+    ]  # fmt: skip
+    return Pipeline(
+        draft.ranks,
+        tuple((c.forward, c.backward, c.weights) for c in costs),
+        tuple(sent),
+        draft.microbatches,
+        is_apart(draft.schedule),
+        draft.limit,
+    )
+
+
+def _message(pricer: Pricer, draft: Draft, before: Stage, after: Stage) -> float:
+    """Seconds of what crosses a cut: every device sends its replica's part to its counterpart."""
+    replicas = min(before.mesh.replicas, after.mesh.replicas)
+    size = float(pricer.chain.border[before.last]) * draft.size / replicas
+    pairs = [
+        (a, b) for a, b in zip(before.mesh.devices, after.mesh.devices, strict=False) if a != b
+    ]
+    return pricer.fabric.sends(size, pairs[::-1]) if pairs else 0.0
+
+
+def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
+    """Seconds a rank to add up the gradients of parameters that several stages have."""
+    width = PARAMETER[pricer.chain.precision][1]
+    found: dict[int, float] = {}
+    for tied in pricer.chain.tied:
+        stages = [
+            c
+            for c, s in enumerate(draft.stages)
+            if any(s.first <= x < s.last for x in tied.segments)
+        ]
+        ranks = sorted({draft.ranks[c] for c in stages})
+        if len(ranks) < 2:
+            continue
+        members = [draft.stages[draft.ranks.index(p)].mesh.first for p in ranks]
+        shards = min(draft.stages[c].mesh.shards for c in stages)
+        size = width * tied.elements / shards
+        seconds = pricer.fabric.collective(ALL_REDUCE, size, members)
+        for rank in ranks:
+            found[rank] = found.get(rank, 0.0) + seconds
+    return found

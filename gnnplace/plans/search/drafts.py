@@ -1,0 +1,168 @@
+"""Drafts of plans for one size of micro-batches, with the seconds that a formula says.
+
+1. every equal mesh r x t and number of stages: cuts by `partition.even_cuts`;
+2. on clusters of up to `MIXED` devices: any meshes that follow each other, by
+   `partition.best_meshes`, for a few largest stages.
+
+The formula is that of 1F1B: sum of stages + (M - 1) largest stage + the largest end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gnnplace.plans.mesh import Mesh
+from gnnplace.plans.order.orders import limits
+from gnnplace.plans.search import partition
+from gnnplace.plans.search.draft import Draft
+from gnnplace.plans.search.partition import Ints
+from gnnplace.plans.search.space import BARRED, MIXED, Shape, Space
+from gnnplace.plans.search.stage import Stage
+
+DEEPEST = 64  # stages at most
+PRECISION = 1e-3
+LARGEST_STAGES = 12  # thresholds that `best_meshes` is run with
+Timed = tuple[float, Draft]
+"""Seconds by the formula, and the draft."""
+Row = Sequence[tuple[int, Shape, int]]
+"""First segment, mesh and first device of every stage."""
+
+
+def drafts_of(space: Space, *, runnable: bool = False) -> list[Timed]:
+    """Drafts for one size of micro-batches.
+
+    Args:
+        space: the meshes.
+        runnable: the same number of replicas in all stages.
+    """
+    found = list(even_drafts(space))
+    count = space.pricer.fabric.cluster.num_devices
+    if not 1 < count <= MIXED:
+        return found
+    best = min((seconds for seconds, _ in found), default=np.inf)
+    if not runnable:
+        return [*found, *unlike_drafts(space, best)]
+    for replicas in dict.fromkeys(r for r, _, _ in space.shapes):
+        own = tuple(shape for shape in space.shapes if shape[0] == replicas)
+        found += unlike_drafts(replace(space, shapes=own, tables={}), best)
+    return found
+
+
+def has_like_replicas(draft: Draft) -> bool:
+    """Whether all stages have the same number of replicas, as running needs it."""
+    return len({stage.mesh.replicas for stage in draft.stages}) == 1
+
+
+def even_drafts(space: Space) -> Iterator[Timed]:
+    """Equal meshes."""
+    cluster = space.pricer.fabric.cluster
+    count = cluster.num_devices
+    for shape in space.shapes:
+        table = space.plain_table(shape)
+        if table is None or len(cluster.kinds) > 1:
+            continue
+        each = shape[0] * shape[1]
+        deepest = min(count // each, len(space.pricer.chain), DEEPEST)
+        for stages in range(1, deepest + 1):
+            if 2 * stages * each <= count and count > MIXED:
+                continue
+            made = even_draft(space, shape, stages)
+            if made is not None:
+                yield made
+
+
+def even_draft(space: Space, shape: Shape, stages: int) -> Timed | None:
+    """So many stages on equal meshes, cut where the largest is least; None: nothing fits."""
+    table = space.plain_table(shape)
+    if table is None:
+        return None
+    flying = np.array(limits("1f1b", stages, space.microbatches), dtype=np.int64)
+    largest, cuts = partition.even_cuts(
+        table.sums, float(table.working), float(table.memory), flying, PRECISION
+    )
+    if not np.isfinite(largest):
+        return None
+    each = shape[0] * shape[1]
+    return draft_of(space, [(int(cut), shape, k * each) for k, cut in enumerate(cuts)])
+
+
+def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
+    """Any meshes that follow each other.
+
+    Args:
+        space: the meshes.
+        best: seconds of a step that is known; a stage need not take longer than its share of it.
+    """
+    tables, table = _kinds_of_tables(space)
+    if not tables:
+        return
+    count, microbatches = space.pricer.fabric.cluster.num_devices, space.microbatches
+    sums = np.stack([t.sums for t in tables])
+    working, memory = (np.array([float(t[i]) for t in tables]) for i in (1, 2))
+    size = np.array([r * t for r, t, _ in space.shapes], dtype=np.int64)
+    for most in _largest_stages(space, sums, table, best):
+        total, stages = partition.best_meshes(
+            sums, working, memory, table, size, microbatches, most, min(count, DEEPEST)
+        )
+        if not np.isfinite(total):
+            break
+        first = np.concatenate([[0], np.cumsum(size[stages[:, 1]])])
+        yield draft_of(
+            space,
+            [(int(cut), space.shapes[mesh], int(first[k])) for k, (cut, mesh) in enumerate(stages)],
+        )
+
+
+def _kinds_of_tables(space: Space) -> tuple[list[partition.Tables], Ints]:
+    """Tables that differ, and which a mesh has that begins at a device. [meshes, devices]"""
+    count = space.pricer.fabric.cluster.num_devices
+    known: dict[int, int] = {}
+    tables: list[partition.Tables] = []
+    table = np.full((len(space.shapes), count), -1, dtype=np.int64)
+    for k, shape in enumerate(space.shapes):
+        for first in range(count):
+            made = space.table(shape, first)
+            if made is not None:
+                if id(made) not in known:  # `space` keeps them
+                    known[id(made)] = len(tables)
+                    tables.append(made)
+                table[k, first] = known[id(made)]
+    return tables, table
+
+
+def _largest_stages(
+    space: Space, sums: partition.Floats, table: Ints, best: float
+) -> Iterator[float]:
+    """Seconds that a stage may take, the most first."""
+    share = np.ones(len(sums))
+    for k, (replicas, shards, _) in enumerate(space.shapes):
+        share[table[k][table[k] >= 0]] = replicas * shards
+    count = space.pricer.fabric.cluster.num_devices
+    seconds = np.mod(sums[:, partition.SECONDS, -1], BARRED)
+    least = float((seconds * share).min()) / count
+    whole = float(seconds.max() + sums[:, partition.AGAIN, -1].max())
+    top = min(whole, best / max(space.microbatches, 1)) if np.isfinite(best) else whole
+    steps = np.geomspace(max(least, 1e-12), max(top, least) * 1.001, LARGEST_STAGES)
+    return (float(most) for most in steps[::-1])
+
+
+def draft_of(space: Space, meshes: Row) -> Timed:
+    """A draft of stages, and the formula's seconds."""
+    ends = [*(cut for cut, _, _ in meshes[1:]), len(space.pricer.chain)]
+    stages, seconds, ended = [], [], 0.0
+    for k, ((first, shape, device), last) in enumerate(zip(meshes, ends, strict=True)):
+        table = space.table(shape, device)
+        assert table is not None
+        flying = min(len(meshes) - k, space.microbatches)
+        seconds.append(
+            partition.stage_seconds(
+                table.sums, float(table.working), float(table.memory), first, last, flying
+            )
+        )
+        ended = max(ended, float(table.end[last] - table.end[first]))
+        stages.append(Stage(first, last, Mesh(device, shape[0], shape[1]), shape[2]))
+    total = sum(seconds) + (space.microbatches - 1) * max(seconds) + ended
+    return total, Draft(space.pricer.size, space.microbatches, "1f1b", tuple(stages))

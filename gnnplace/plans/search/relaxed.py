@@ -1,0 +1,180 @@
+"""A stage relaxed: less time and less memory than any plan's, by sums over segments.
+
+What a stage of segments [i, j) on a mesh takes is no less than::
+
+    seconds    F + I + W of its segments, ZeRO's exchanges of a micro-batch, what it recomputes
+    end        gradients over replicas + the optimizer's step
+    bytes      state + largest values at work + f kept, less what is recomputed
+
+1. *Exchanges.* A collective of a part of the parameters takes no less than its share of the least
+   seconds a byte (`Fabric.rate`).
+2. *In flight.* Each of M micro-batches stays on the stage from its forward pass there until the
+   gradients of weights are made, while it goes through all later stages and back. All of this is in
+   a step of T seconds, after the first has come through the stages before and before the last has
+   gone back through them. Whatever the order, some instant has at least the mean in flight::
+
+       f >= M (F + I + W of the stage + F + I of those after) / (T - F + I of those before)
+
+3. *Recomputation.* Bytes that lack must be freed by segments that take their forward pass again.
+   The least seconds are a fractional knapsack's; its dual needs no more than sums, for any l >= 0::
+
+       again >= l lack / f - sum over segments of max(0, l freed - forward)
+
+Parameters that several segments read count for the first alone. All are functions of sums, so that
+a stage that holds a step still does when a segment leaves it at either end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from gnnplace.costs.memory import PARAMETER, state_bytes
+from gnnplace.plans.mesh import Mesh
+from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.segments.chain import Floats
+
+BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN = range(8)
+WIDTH = 8
+PRICES = 6  # multipliers of bytes that lack
+Ints = NDArray[np.int64]
+
+
+class Relaxed(NamedTuple):
+    """Prefix sums on kinds of meshes.
+
+    Attributes:
+        sums: F + I, F + I + W, F, bytes kept, of state, seconds at the end, bytes that can be
+            freed, F without exchanges. [tables, WIDTH, segments + 1]
+        working: bytes at work. [tables, segments]
+        prices: seconds a byte that lacks. [tables, PRICES]
+        dual: prefix sums of max(0, price freed - forward). [tables, PRICES, segments + 1]
+        memory: bytes of a device. [tables]
+    """
+
+    sums: Floats
+    working: Floats
+    prices: Floats
+    dual: Floats
+    memory: Floats
+
+
+def stacked(tables: Sequence[Relaxed]) -> Relaxed:
+    """One of several."""
+    return Relaxed(*(np.stack(field) for field in zip(*tables, strict=True)))
+
+
+def relaxed(pricer: Pricer, meshes: Sequence[Mesh], zero: int) -> Relaxed | None:
+    """The least sums of meshes, without the first axis; None where the model cannot be cut so."""
+    found = [rows for mesh in meshes if (rows := rows_of(pricer, mesh, zero)) is not None]
+    if not found:
+        return None
+    rows = np.min([x for x, _ in found], axis=0)
+    working = np.min([x for _, x in found], axis=0)
+    prices = _prices(rows[AGAIN], rows[FREED])
+    dual = np.maximum(prices[:, None] * rows[FREED] - rows[AGAIN], 0.0)
+    memory = np.array(max(pricer.fabric.memory(mesh) for mesh in meshes))
+    return Relaxed(_sums(rows), working, prices, _sums(dual), memory)
+
+
+def rows_of(pricer: Pricer, mesh: Mesh, zero: int) -> tuple[Floats, Floats] | None:
+    """Numbers of segments on a mesh. [WIDTH, segments], [segments]"""
+    found = pricer.sums(mesh)
+    if found is None:
+        return None
+    chain, costs = pricer.chain, found.costs
+    parameters = costs.parameters.copy()
+    for tied in chain.tied:
+        parameters[list(tied.segments[1:])] -= tied.elements / mesh.shards
+    parameters = np.maximum(parameters, 0.0)
+    gather, scatter, end = _exchanges(pricer, mesh, zero, float(parameters.sum()))
+    both = costs.forward + costs.backward + 2.0 * gather * parameters
+    state = state_bytes(
+        1.0, optimizer=chain.optimizer, precision=chain.precision, zero=zero, replicas=mesh.replicas
+    )
+    rows = [
+        both,
+        both + costs.weights + scatter * parameters,
+        costs.forward + gather * parameters,
+        costs.saved,
+        state * parameters,
+        costs.update / (mesh.replicas if zero else 1) + end * parameters,
+        np.maximum(costs.saved - costs.entering, 0.0),
+        costs.forward,
+    ]
+    return np.array(rows), costs.working
+
+
+def _sums(rows: Floats) -> Floats:
+    return np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
+
+
+def _prices(forward: Floats, freed: Floats) -> Floats:
+    """Seconds a byte at which one more segment is worth recomputing, some of them. [PRICES]"""
+    known = np.unique(forward[freed > 0] / freed[freed > 0])
+    if not len(known):
+        return np.zeros(PRICES)
+    return np.quantile(known, np.linspace(0.0, 1.0, PRICES), method="nearest")
+
+
+def _exchanges(pricer: Pricer, mesh: Mesh, zero: int, total: float) -> tuple[float, float, float]:
+    """Seconds a parameter: gathering and scattering of a micro-batch, and at the end."""
+    own, gradient, _ = PARAMETER[pricer.chain.precision]
+    members = mesh.of_replicas()
+    if mesh.replicas < 2 or total <= 0:
+        return 0.0, 0.0, 0.0
+
+    def rate(op: str, width: int) -> float:
+        return width * pricer.fabric.rate(op, width * total, members, mesh.shards)
+
+    if zero == 0:
+        return 0.0, 0.0, rate(ALL_REDUCE, gradient)
+    gather, scatter = rate(ALL_GATHER, own), rate(REDUCE_SCATTER, gradient)
+    if zero == 1:
+        return 0.0, 0.0, gather + scatter
+    return (0.0, scatter, gather) if zero == 2 else (gather, scatter, 0.0)
+
+
+@numba.njit(cache=True)
+def stage_holds(
+    table: Relaxed, kind: int, first: int, last: int, working: float,
+    before: float, lead: float, after: float, microbatches: int, step: float,
+) -> bool:  # fmt: skip
+    """Whether a stage may be in a step of so many seconds.
+
+    Args:
+        table: of all kinds of meshes.
+        kind: of the stage's.
+        first: segment.
+        last: the one after its last.
+        working: bytes of the largest values at work in it.
+        before: seconds of F + I of the stages before.
+        lead: seconds of F of the stages before.
+        after: seconds of F + I of the stages after.
+        microbatches: M.
+        step: T.
+    """
+    sums = table.sums[kind]
+    own = sums[ALL, last] - sums[ALL, first]
+    end = sums[END, last] - sums[END, first]
+    window = step - before
+    if own + after > window or microbatches * own > min(window, step - lead - end):
+        return False
+    flying = max(np.ceil(microbatches * (own + after) / window - 1e-9), 1.0)
+    kept = sums[KEPT, last] - sums[KEPT, first]
+    state = sums[STATE, last] - sums[STATE, first]
+    lack = (state + working + flying * kept - table.memory[kind]) / flying
+    if lack <= 0.0:
+        return True
+    if lack > (sums[FREED, last] - sums[FREED, first]) * (1 + 1e-12):
+        return False
+    again = 0.0
+    for k in range(table.prices.shape[1]):
+        saved = table.dual[kind, k, last] - table.dual[kind, k, first]
+        again = max(again, table.prices[kind, k] * lack - saved)
+    return microbatches * (own + again) <= min(window, step - lead - end)

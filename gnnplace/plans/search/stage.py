@@ -1,0 +1,316 @@
+"""What a stage takes: seconds of a micro-batch, seconds at the end of a step, bytes.
+
+For a run of segments on a mesh of r replicas and t shards, of micro-batches of g examples in all
+(g / r a replica), with the segments' costs at (t, g / r)::
+
+    forward   sum of forward
+    backward  sum of backward + forward of what is recomputed
+    weights   sum of weights
+    end       gradients over replicas + the optimizer's step
+
+ZeRO (Rajbhandari et al., 2020, arXiv 1910.02054), over the replicas: 0, gradients all-reduced at
+the end of the step; 1, reduce-scattered, the optimizer's part updated, parameters all-gathered; 2,
+gradients reduce-scattered after every micro-batch; 3, parameters gathered in every forward and
+backward pass as well. Nothing overlaps: what published runs take is nearer to that than to perfect
+overlap (docs/plan.md).
+
+Bytes of a device: state (`costs.memory.state_bytes`), what each micro-batch in flight keeps, the
+largest values at work (of recomputed segments all that they keep, one segment at a time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from gnnplace.costs.memory import PARAMETER, state_bytes
+from gnnplace.plans.mesh import Fabric, Mesh
+from gnnplace.plans.segments.chain import Chain, Floats, SegmentCosts
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of segments on a mesh.
+
+    Attributes:
+        first: its first segment.
+        last: the segment after its last.
+        mesh: its devices.
+        zero: stage of ZeRO, over the replicas.
+        recompute: segments whose values are computed again for the backward pass.
+    """
+
+    first: int
+    last: int
+    mesh: Mesh
+    zero: int = 0
+    recompute: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Of one stage on each of its devices.
+
+    Attributes:
+        forward: seconds of a micro-batch.
+        backward: seconds of the gradients of activations, recomputation included.
+        weights: seconds of the gradients of weights.
+        recomputed: seconds of `backward` that recompute.
+        gathered: seconds of `forward`, `backward` and `weights` that ZeRO exchanges.
+        reduction: seconds of exchanging gradients and parameters at the end of the step.
+        update: seconds of the optimizer's step.
+        state: bytes that stay.
+        saved: bytes that a micro-batch in flight keeps.
+        working: bytes at work beside these.
+        error: expected relative error of the seconds of a micro-batch.
+    """
+
+    forward: float
+    backward: float
+    weights: float
+    recomputed: float
+    gathered: float
+    reduction: float
+    update: float
+    state: float
+    saved: float
+    working: float
+    error: float
+
+    @property
+    def microbatch(self) -> float:
+        """Seconds of a micro-batch, forward and backward."""
+        return self.forward + self.backward + self.weights
+
+    @property
+    def end(self) -> float:
+        """Seconds after the last micro-batch."""
+        return self.reduction + self.update
+
+    def held(self, flying: int) -> float:
+        """Bytes with so many micro-batches in flight."""
+        return self.state + flying * self.saved + self.working
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Segment costs summed up from the first on: a run's is a difference. [segments + 1] each"""
+
+    costs: SegmentCosts
+    forward: Floats
+    backward: Floats
+    weights: Floats
+    update: Floats
+    saved: Floats
+    parameters: Floats
+    error: Floats
+
+
+def sums_of(costs: SegmentCosts) -> Sums:
+    """Prefix sums; errors are weighted by seconds."""
+
+    def sums(values: Floats) -> Floats:
+        return np.concatenate([[0.0], np.cumsum(values)])
+
+    seconds = costs.forward + costs.backward + costs.weights
+    return Sums(
+        costs,
+        sums(costs.forward),
+        sums(costs.backward),
+        sums(costs.weights),
+        sums(costs.update),
+        sums(costs.saved),
+        sums(costs.parameters),
+        sums(costs.error * seconds),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Pricer:
+    """Prices stages of a chain on a cluster, for micro-batches of one size.
+
+    Attributes:
+        chain: the model.
+        fabric: the cluster.
+        size: examples of a micro-batch, over all replicas.
+    """
+
+    chain: Chain
+    fabric: Fabric
+    size: int
+    _sums: dict[tuple[tuple[str, ...], int, int], Sums | None] = field(default_factory=dict)
+
+    def sums(self, mesh: Mesh) -> Sums | None:
+        """Prefix sums of costs on a mesh; None where the model cannot be cut so."""
+        return self.sums_on(self.fabric.kinds(mesh), mesh)
+
+    def sums_on(self, kinds: tuple[str, ...], mesh: Mesh) -> Sums | None:
+        """The same if the mesh had devices of these kinds."""
+        if self.size % mesh.replicas:
+            return None
+        key = (kinds, mesh.shards, self.size // mesh.replicas)
+        if key not in self._sums:
+            costs = self.chain.costs(*key)
+            self._sums[key] = None if costs is None else sums_of(costs)
+        return self._sums[key]
+
+    def cost(self, stage: Stage) -> StageCost | None:
+        """What a stage takes; None where the model cannot be cut so."""
+        found = self.sums(stage.mesh)
+        if found is None:
+            return None
+        forward, backward, weights = (
+            float(total[stage.last] - total[stage.first])
+            for total in (found.forward, found.backward, found.weights)
+        )
+        seconds = max(forward + backward + weights, 1e-30)
+        error = float(found.error[stage.last] - found.error[stage.first]) / seconds
+        costs = found.costs
+        again = sorted(stage.recompute)
+        recomputed = float(costs.forward[again].sum())
+        parameters = float(found.parameters[stage.last] - found.parameters[stage.first])
+        parameters -= self._twice(stage)
+        own, gradient, _ = PARAMETER[self.chain.precision]
+        gather = self._gather(stage, own * parameters)
+        scatter = self._scatter(stage, gradient * parameters)
+        share = stage.mesh.replicas if stage.zero else 1
+        return StageCost(
+            forward + gather,
+            backward + recomputed + gather,
+            weights + scatter,
+            recomputed,
+            2 * gather + scatter,
+            self._reduction(stage, own * parameters, gradient * parameters),
+            float(found.update[stage.last] - found.update[stage.first]) / share,
+            self._state(stage, parameters),
+            self._saved(stage, found),
+            self._working(stage, costs),
+            error,
+        )
+
+    def _twice(self, stage: Stage) -> float:
+        """Elements of tied parameters that were counted for every segment that reads them."""
+        total = 0.0
+        for tied in self.chain.tied:
+            inside = sum(stage.first <= s < stage.last for s in tied.segments)
+            total += max(inside - 1, 0) * tied.elements / stage.mesh.shards
+        return total
+
+    def _state(self, stage: Stage, parameters: float) -> float:
+        return state_bytes(
+            parameters,
+            optimizer=self.chain.optimizer,
+            precision=self.chain.precision,
+            zero=stage.zero,
+            replicas=stage.mesh.replicas,
+        )
+
+    def _saved(self, stage: Stage, found: Sums) -> float:
+        again = sorted(stage.recompute)
+        kept = float(found.saved[stage.last] - found.saved[stage.first])
+        costs = found.costs
+        return kept - float(costs.saved[again].sum()) + float(costs.entering[again].sum())
+
+    def _working(self, stage: Stage, costs: SegmentCosts) -> float:
+        largest = float(costs.working[stage.first : stage.last].max(initial=0.0))
+        again = sorted(stage.recompute)
+        return largest + float(costs.saved[again].max(initial=0.0))
+
+    def _gather(self, stage: Stage, size: float) -> float:
+        if stage.zero < 3:
+            return 0.0
+        return self._exchange(ALL_GATHER, size, stage)
+
+    def _scatter(self, stage: Stage, size: float) -> float:
+        if stage.zero < 2:
+            return 0.0
+        return self._exchange(REDUCE_SCATTER, size, stage)
+
+    def _reduction(self, stage: Stage, own: float, gradient: float) -> float:
+        if stage.zero == 0:
+            return self._exchange(ALL_REDUCE, gradient, stage)
+        gather = self._exchange(ALL_GATHER, own, stage) if stage.zero < 3 else 0.0
+        if stage.zero > 1:
+            return gather
+        return gather + self._exchange(REDUCE_SCATTER, gradient, stage)
+
+    def _exchange(self, op: str, size: float, stage: Stage) -> float:
+        """Seconds of a collective of replicas; that of every shard goes at the same time."""
+        mesh = stage.mesh
+        return self.fabric.collective(op, size, mesh.of_replicas(), mesh.shards)
+
+    def fitted(
+        self,
+        stages: Sequence[Stage],
+        flying: Sequence[int],
+        limit: float,
+        zeros: Sequence[int] = (1, 2, 3),
+    ) -> tuple[Stage, ...] | None:
+        """Stages of one rank with the least recomputation and ZeRO that fit; None: nothing does.
+
+        ZeRO 1 takes no more time than 0, so it comes first where there are replicas; of all that
+        fit the one with the least seconds of a step is taken.
+
+        Args:
+            stages: that the devices of one rank have.
+            flying: micro-batches that each has in flight.
+            limit: bytes of a device.
+            zeros: stages of ZeRO to choose from, where there are replicas.
+        """
+        found: list[tuple[float, int, tuple[Stage, ...]]] = []
+        for zero in zeros if stages[0].mesh.replicas > 1 else (0,):
+            chosen = self._recomputed([replace(s, zero=zero) for s in stages], flying, limit)
+            if chosen is not None:
+                costs = [cost for s in chosen if (cost := self.cost(s)) is not None]
+                count = self.chain.batch / self.size
+                found.append((sum(count * c.microbatch + c.end for c in costs), zero, chosen))
+                if zero == 1 and not any(s.recompute for s in chosen):
+                    break
+        return min(found)[2] if found else None
+
+    def held(self, stages: Sequence[Stage], flying: Sequence[int]) -> float:
+        """Bytes of a device that has all these stages; inf where the model cannot be cut so."""
+        costs = [self.cost(s) for s in stages]
+        known = [(c, f) for c, f in zip(costs, flying, strict=True) if c is not None]
+        if len(known) < len(costs):
+            return float(np.inf)
+        return sum(c.state + f * c.saved for c, f in known) + max(c.working for c, _ in known)
+
+    def _recomputed(
+        self, stages: Sequence[Stage], flying: Sequence[int], limit: float
+    ) -> tuple[Stage, ...] | None:
+        order = self.worth(stages, flying)
+
+        def some(count: int) -> tuple[Stage, ...]:
+            again = [frozenset(s for c, s in order[:count] if c == k) for k in range(len(stages))]
+            return tuple(replace(s, recompute=a) for s, a in zip(stages, again, strict=True))
+
+        if self.held(some(0), flying) <= limit:
+            return some(0)
+        if not order or self.held(some(len(order)), flying) > limit:
+            return None
+        few, many = 0, len(order)
+        while few + 1 < many:  # fewer than `few` never fit, `many` do
+            middle = (few + many) // 2
+            fits = self.held(some(middle), flying) <= limit
+            few, many = (few, middle) if fits else (middle, many)
+        return some(many)
+
+    def worth(self, stages: Sequence[Stage], flying: Sequence[int]) -> list[tuple[int, int]]:
+        """Stage and segment of what recomputation frees memory of, the most bytes a second first.
+
+        A byte counts as often as micro-batches are in flight.
+        """
+        found: list[tuple[float, int, int]] = []
+        for k, (stage, many) in enumerate(zip(stages, flying, strict=True)):
+            sums = self.sums(stage.mesh)
+            if sums is None:
+                return []
+            run, costs = np.arange(stage.first, stage.last), sums.costs
+            freed = costs.saved[run] - costs.entering[run]
+            rate = many * freed / np.maximum(costs.forward[run], 1e-12)
+            found += [(-float(rate[i]), k, int(s)) for i, s in enumerate(run) if freed[i] > 0]
+        return [(k, s) for _, k, s in sorted(found)]

@@ -1,0 +1,1 @@
+"""A PyTorch model as a chain of segments to plan for, priced."""

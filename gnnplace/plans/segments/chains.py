@@ -1,0 +1,246 @@
+"""A model by its name, or a module, as a chain of segments to plan for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.errors import InputError
+from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.plan import PlanFile
+from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.segments.cuts import Cuts, cuts_of
+from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.segments.proof import EXAMPLES, why_not
+from gnnplace.plans.segments.recording import precision_of
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.sharding.captured.calls import CallGraph, LayerCall
+from gnnplace.sharding.captured.graph import split_graph
+from gnnplace.sharding.captured.recording import record_calls
+from gnnplace.sharding.rules.registry import rules_of
+from gnnplace.sharding.run.planning import LayerGraph
+from gnnplace.tracing.models import workload_of
+from gnnplace.tracing.step import StepModule, default_loss
+from gnnplace.zoo import Workload
+
+TYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16}
+DROPPED = 4  # position of attention's dropout among its arguments
+TYPES |= {"bf16-master": torch.bfloat16, "16-master": torch.float16}
+
+
+def chain_of(
+    model: str | nn.Module,
+    cluster: Cluster,
+    inputs: Any = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    batch: int | None = None,
+    precision: str = "32-true",
+    optimizer: str = "adamw",
+    accept_other_loss: bool = False,
+) -> Chain:
+    """Captures a model's calls and cuts them into segments; nothing is allocated.
+
+    Args:
+        model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`.
+        cluster: that it is planned for.
+        inputs: example inputs of a module.
+        loss: of a module.
+        batch: examples of a step; by default those of the example inputs.
+        precision: in Lightning's words.
+        optimizer: "sgd", "adam" or "adamw".
+        accept_other_loss: cut the batch also where it is another loss then, or nothing proves
+            that it is not.
+
+    Raises:
+        InputError: there is no such model, precision or optimizer, or its batch cannot be changed.
+        CaptureError: naming the module that cannot be captured.
+    """
+    if precision not in PARAMETER:
+        raise InputError(f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}")
+    if optimizer not in MOMENTS:
+        raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
+    whole = workload_of(model, inputs, loss, fake=True)
+    workload = with_batch(whole, batch)
+    mixes, notices = _mixes(whole, batch_of(workload), accept_other_loss)
+    layers = layers_of(workload, precision)
+    cuts = cuts_of(layers.calls, layers.rules)
+    examples = batch_of(workload)
+    source = ModelCosts(layers, cuts, Fabric(cluster), examples, precision, optimizer)
+    return Chain(
+        workload.name,
+        fingerprint(layers.calls, cuts),
+        cuts.segments,
+        _border(layers.calls, cuts, examples),
+        source,
+        examples,
+        precision,
+        optimizer,
+        cuts.tied,
+        mixes=mixes,
+        notices=(*_notices(cluster), *notices),
+        inputs=_inputs(workload.inputs),
+        placed=source.placements,
+    )
+
+
+def _inputs(inputs: Any) -> tuple[tuple[str | None, tuple[int, ...], str], ...]:
+    """Name, shape and type of every input; nothing where one is no tensor."""
+    named = list(inputs.items()) if isinstance(inputs, dict) else [(None, x) for x in inputs]
+    if not all(isinstance(x, torch.Tensor) for _, x in named):
+        return ()
+    return tuple((n, tuple(x.shape), str(x.dtype).removeprefix("torch.")) for n, x in named)
+
+
+def inputs_of(file: PlanFile) -> Any:
+    """Inputs like those that a plan was made with, all zeros.
+
+    Raises:
+        InputError: its file does not have them.
+    """
+    if not file.inputs:
+        raise InputError("apply: the plan's file has no shapes of inputs; give example inputs")
+    made = [torch.zeros(x.shape, dtype=getattr(torch, x.dtype)) for x in file.inputs]
+    names = [x.name for x in file.inputs]
+    return tuple(made) if None in names else dict(zip(names, made, strict=True))
+
+
+def _mixes(whole: Workload, examples: int, accept: bool) -> tuple[str, tuple[str, ...]]:
+    """Why the batch must stay whole, and what to know; before the model changes its type."""
+    if examples == 1:
+        return "", ()
+    reason, notices = why_not(with_batch(whole, EXAMPLES))
+    if reason and accept:
+        return "", (f"accepted although {reason}",)
+    return reason, notices
+
+
+def _notices(cluster: Cluster) -> tuple[str, ...]:
+    if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
+        return ("times on CPUs are estimated, by a roofline with assumed rates of one core",)
+    return ()
+
+
+def layers_of(workload: Workload, precision: str, *, as_run: bool = False) -> LayerGraph:
+    """A workload's calls in a precision, with its loss.
+
+    Args:
+        workload: model, inputs and loss.
+        precision: in Lightning's words.
+        as_run: keep the dropout of attention, with the rules that it would have without.
+    """
+    model = workload.model
+    if precision in TYPES:
+        retyped(model, TYPES[precision])
+    inputs = pytree.tree_map(lambda x: as_type(x, precision), workload.inputs)
+    step = StepModule(model, workload.loss or default_loss, inputs)
+    with precision_of(precision):
+        recorded = record_calls(step, workload.name)
+    calls = without_dropped_attention(recorded)
+    rules = rules_of(calls)
+    kept = recorded if as_run else calls
+    return LayerGraph(step, kept, rules, split_graph(calls, rules))
+
+
+def without_dropped_attention(graph: CallGraph) -> CallGraph:
+    """The same calls with attention that keeps all its weights.
+
+    A part of attention with dropout draws other numbers than the whole would, as replicas and
+    micro-batches do; it takes as long, so that plans may split it.
+    """
+
+    def kept(call: LayerCall) -> LayerCall:
+        if call.kind != "scaled_dot_product_attention":
+            return call
+        args = (*call.args[:DROPPED], *((0.0,) if len(call.args) > DROPPED else ()),
+                *call.args[DROPPED + 1 :])  # fmt: skip
+        kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in call.kwargs.items()}
+        return replace(call, args=args, kwargs=kwargs)
+
+    return replace(graph, calls=tuple(kept(call) for call in graph.calls))
+
+
+def retyped(model: nn.Module, dtype: torch.dtype) -> None:
+    """Changes the type of a model's parameters and floating-point buffers, tied ones alike.
+
+    `Module.to` cannot swap parameters that are fake and shared.
+    """
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or not parameter.is_floating_point():
+                continue
+            if id(parameter) not in made:
+                learns = parameter.requires_grad
+                made[id(parameter)] = nn.Parameter(parameter.detach().to(dtype), learns)
+            module._parameters[name] = made[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point():
+                module._buffers[name] = buffer.to(dtype)
+
+
+def as_type(leaf: Any, precision: str) -> Any:
+    """An input in the type of a precision's parameters; as it is where that is not half."""
+    if precision in TYPES and isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+        return leaf.to(TYPES[precision])
+    return leaf
+
+
+def batch_of(workload: Workload) -> int:
+    """Examples of a workload's inputs: the first dimension of its first tensor.
+
+    Raises:
+        InputError: no input has one.
+    """
+    for leaf in pytree.tree_leaves(workload.inputs):
+        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+            return int(leaf.shape[0])
+    raise InputError(f"{workload.name}: no input has a batch")
+
+
+def with_batch(workload: Workload, batch: int | None) -> Workload:
+    """The workload with so many examples: its own, again and again.
+
+    Raises:
+        InputError: not a positive number.
+    """
+    if batch is None:
+        return workload
+    if batch < 1:
+        raise InputError(f"batch {batch}: must be at least 1")
+    before = batch_of(workload)
+
+    def resized(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0 or leaf.shape[0] != before:
+            return leaf
+        times = -(-batch // before)
+        return leaf.repeat(times, *[1] * (leaf.dim() - 1))[:batch]
+
+    inputs = pytree.tree_map(resized, workload.inputs)
+    return Workload(workload.name, workload.model, inputs, workload.loss)
+
+
+def _border(graph: CallGraph, cuts: Cuts, batch: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Bytes an example of what crosses each cut. [segments + 1]"""
+    crossing = [sum(graph.values[v].bytes for v in values) / batch for values in cuts.crossing]
+    return np.array([*crossing, 0.0])
+
+
+def fingerprint(graph: CallGraph, cuts: Cuts) -> str:
+    """Of a model's structure: its calls, shapes but for the batch, and segments."""
+    told = [
+        [call.name, call.kind, [list(graph.values[v].shape[1:]) for v in call.results]]
+        for call in graph.calls
+    ]
+    data = json.dumps([graph.name, told, [list(run) for run in cuts.runs]])
+    return hashlib.sha256(data.encode()).hexdigest()

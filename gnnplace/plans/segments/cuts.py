@@ -1,0 +1,212 @@
+"""Where a model's calls can be cut into stages, and which runs of calls are equal.
+
+Position p is between calls p - 1 and p. What crosses it are the values that calls before made from
+parameters and calls from p on read; views of one tensor count once. Values that come from inputs,
+buffers and constants alone (masks, positions) do not cross: every stage makes its own.
+
+A cut is a position that no fewer values cross nearby: before and after a block of a transformer one
+tensor, inside two and more; in the decoder of a translator also what the encoder made; in a U-Net
+also the skips. Between two narrower places it is one only if a good part of the model's products
+is between them (`LARGE`): inside of one attention a stage never begins, and its split over shards
+stays in one piece. What has neither parameters nor a product goes with the run before it.
+
+Runs with equal calls, shapes and wiring are of one kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from gnnplace.plans.segments.chain import Segment, Tied
+from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, LayerCall, Ref
+from gnnplace.sharding.rules.rule import Rule
+from gnnplace.sharding.rules.shapes import SHAPE
+
+NEARBY = 8  # calls on both sides of a cut
+LARGE = 0.25  # part of the model's flops between the narrower places on both sides of a cut
+MOST = 256  # segments
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """A model's calls as segments.
+
+    Attributes:
+        runs: first call and the call after the last, of every segment.
+        segments: their names and kinds.
+        crossing: values that cross the cut before every segment; none before the first. [segments]
+        derived: values that come from parameters: the others every stage makes for itself.
+        aside: calls that make only such others; in no segment.
+        tied: parameters that several segments read.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    segments: tuple[Segment, ...]
+    crossing: tuple[tuple[int, ...], ...]
+    derived: frozenset[int]
+    aside: frozenset[int]
+    tied: tuple[Tied, ...]
+
+
+def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
+    """Segments of a model's calls."""
+    derived = _derived(graph)
+    aside = frozenset(
+        i for i, c in enumerate(graph.calls) if c.results and not derived.intersection(c.results)
+    )
+    crossing = _crossing(graph, rules, derived, aside)
+    starts = _starts(graph, rules, crossing, aside)
+    ends = [*starts[1:], len(graph.calls)]
+    runs = tuple(zip(starts, ends, strict=True))
+    kinds: dict[Any, int] = {}
+    segments = tuple(_segment(graph, run, aside, kinds) for run in runs)
+    return Cuts(
+        runs,
+        segments,
+        tuple(crossing[start] if start else () for start in starts),
+        derived,
+        aside,
+        _tied(graph, runs),
+    )
+
+
+def _derived(graph: CallGraph) -> frozenset[int]:
+    """Values that parameters have a part in."""
+    found = {i for i, v in enumerate(graph.values) if v.source == PARAMETER}
+    for call in graph.calls:
+        if found.intersection(call.reads):
+            found.update(call.results)
+    return frozenset(found)
+
+
+def _roots(graph: CallGraph, rules: Sequence[Rule]) -> dict[int, int]:
+    """The tensor that each value is a view of."""
+    root: dict[int, int] = {}
+    for call, rule in zip(graph.calls, rules, strict=True):
+        views = rule.kind == SHAPE and len(call.reads) == 1
+        for value in call.results:
+            root[value] = root.get(call.reads[0], call.reads[0]) if views else value
+    return root
+
+
+def _crossing(
+    graph: CallGraph, rules: Sequence[Rule], derived: frozenset[int], aside: frozenset[int]
+) -> list[tuple[int, ...]]:
+    """Values that cross every position, views of one tensor once. [calls + 1]"""
+    made = {v: i for i, c in enumerate(graph.calls) for v in c.results if v in derived}
+    last = {}
+    for i, call in enumerate(graph.calls):
+        if i not in aside:
+            last.update({v: i for v in call.reads if v in made})
+    for leaf in pytree.tree_leaves(graph.output):
+        if isinstance(leaf, Ref) and leaf.value in made:
+            last[leaf.value] = len(graph.calls)
+    root = _roots(graph, rules)
+    found: list[dict[int, int]] = [{} for _ in range(len(graph.calls) + 1)]
+    for value, end in last.items():
+        for position in range(made[value] + 1, end + 1):
+            found[position].setdefault(root.get(value, value), value)
+    return [tuple(sorted(values.values())) for values in found]
+
+
+def _starts(
+    graph: CallGraph,
+    rules: Sequence[Rule],
+    crossing: Sequence[tuple[int, ...]],
+    aside: frozenset[int],
+) -> list[int]:
+    """First calls of segments."""
+    count = [len(values) for values in crossing]
+    total = len(graph.calls)
+    flops = np.concatenate([[0.0], np.cumsum([rule.flops for rule in rules])])
+    starts = [0]
+    for position in range(1, total):
+        near = count[max(1, position - NEARBY) : min(total, position + NEARBY + 1)]
+        if not count[position] or count[position] > min(near):
+            continue
+        if not _large(count, flops, position):
+            continue
+        if _substantial(graph, rules, range(starts[-1], position), aside) and _substantial(
+            graph, rules, range(position, total), aside
+        ):
+            starts.append(position)
+    while len(starts) > MOST:
+        starts = starts[::2]
+    return starts
+
+
+def _large(count: Sequence[int], flops: np.ndarray, position: int) -> bool:
+    """Whether enough is between the nearest narrower positions; where there are none, all is."""
+    here, last = count[position], len(count) - 1
+    before = next((p for p in range(position, 0, -1) if count[p] < here), 0)
+    after = next((p for p in range(position, last) if count[p] < here), last)
+    if here == 1:
+        return True
+    return bool(flops[after] - flops[before] >= LARGE * flops[-1])
+
+
+def _substantial(
+    graph: CallGraph, rules: Sequence[Rule], calls: range, aside: frozenset[int]
+) -> bool:
+    """Whether any of the calls has parameters or a product."""
+    for i in calls:
+        if i in aside:
+            continue
+        if rules[i].flops > 0:
+            return True
+        if any(graph.values[v].source == PARAMETER for v in graph.calls[i].reads):
+            return True
+    return False
+
+
+def _segment(
+    graph: CallGraph, run: tuple[int, int], aside: frozenset[int], kinds: dict[Any, int]
+) -> Segment:
+    calls = [graph.calls[i] for i in range(*run) if i not in aside]
+    signature = _signature(graph, calls)
+    return Segment(
+        calls[0].name if calls else f"segment {run[0]}",
+        tuple(call.name for call in calls),
+        tuple(dict.fromkeys(call.module for call in calls if call.module)),
+        kinds.setdefault(signature, len(kinds)),
+    )
+
+
+def _signature(graph: CallGraph, calls: Sequence[LayerCall]) -> Any:
+    """What equal runs have in common: functions, constants, shapes, and what reads what."""
+    own: dict[int, int] = {}
+
+    def place(leaf: Any) -> Any:
+        if not isinstance(leaf, Ref):
+            return repr(leaf)
+        info = graph.values[leaf.value]
+        known = own.setdefault(leaf.value, len(own))
+        return known, info.shape, str(info.dtype), info.source, info.gradient
+
+    made = []
+    for call in calls:
+        arguments = tuple(place(x) for x in pytree.tree_leaves((call.args, call.kwargs)))
+        results = tuple(own.setdefault(v, len(own)) for v in call.results)
+        shapes = tuple(graph.values[v].shape for v in call.results)
+        made.append((call.kind, arguments, results, shapes, call.gradient))
+    return tuple(made)
+
+
+def _tied(graph: CallGraph, runs: Sequence[tuple[int, int]]) -> tuple[Tied, ...]:
+    readers: dict[int, dict[int, None]] = {}
+    for segment, run in enumerate(runs):
+        for i in range(*run):
+            for value in graph.calls[i].reads:
+                if graph.values[value].source == PARAMETER:
+                    readers.setdefault(value, {})[segment] = None
+    return tuple(
+        Tied(graph.values[v].name, tuple(own), float(torch.Size(graph.values[v].shape).numel()))
+        for v, own in readers.items()
+        if len(own) > 1
+    )

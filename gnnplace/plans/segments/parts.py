@@ -1,0 +1,198 @@
+"""Parts of a model's calls on meshes: their kernels, recorded few times, and what these take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from gnnplace.costs.floors import EAGER, NOTHING, Floor
+from gnnplace.costs.prediction import predict
+from gnnplace.costs.profiling.description import Description
+from gnnplace.costs.rows import joined
+from gnnplace.costs.tables import Tables, shipped
+from gnnplace.plans.segments.chain import Floats
+from gnnplace.plans.segments.recording import Recorded, fake_mode, record
+from gnnplace.plans.segments.scaling import between, example_corners, shard_corners
+from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, Ref
+from gnnplace.sharding.run.planning import LayerGraph
+
+Split = tuple[int, str | None]
+"""A call, and the label of it that the shards divide."""
+PASSES = ("forward", "backward", "whole")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a pass through a part of a call.
+
+    Attributes:
+        kernels: of its kernels and the gaps after them.
+        early: of the host, in the forward pass.
+        late: of the host, in the backward pass.
+        missed: of the kernels, times their expected relative error.
+    """
+
+    kernels: float
+    early: float
+    late: float
+    missed: float
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of a call and what its passes take on a kind of device.
+
+    Attributes:
+        recorded: its kernels.
+        times: of `PASSES`.
+    """
+
+    recorded: Recorded
+    times: tuple[Times, Times, Times]
+
+    @property
+    def forward(self) -> Times:
+        """Of the forward pass."""
+        return self.times[0]
+
+    @property
+    def early(self) -> Times:
+        """Of the gradients that cannot wait."""
+        return self.times[1]
+
+    @property
+    def whole(self) -> Times:
+        """Of all gradients."""
+        return self.times[2]
+
+
+@dataclass(eq=False)
+class Parts:
+    """Kernels and times of the parts of a model's calls.
+
+    Attributes:
+        layers: the model's calls, rules and operations, of the whole batch.
+        batch: examples.
+        precision: in Lightning's words.
+        tables: to answer from.
+        floor: of the host; by default eager PyTorch's on GPUs.
+    """
+
+    layers: LayerGraph
+    batch: int
+    precision: str
+    tables: Tables = field(default_factory=shipped)
+    floor: Floor | None = None
+    _keys: dict[int, object] = field(default_factory=dict)
+    _recorded: dict[object, Recorded] = field(default_factory=dict)
+    _priced: dict[object, Part] = field(default_factory=dict)
+    _mode: FakeTensorMode = field(default_factory=fake_mode)
+
+    def part(self, split: Split, kind: str, shards: int, examples: int) -> Part:
+        """A part of a call.
+
+        Args:
+            split: the call and what the shards divide.
+            kind: of device.
+            shards: parts of that.
+            examples: of a micro-batch on a replica.
+        """
+        key = self._key(split, kind, shards, examples)
+        if key not in self._priced:
+            self.prepare([split], kind, shards, examples)
+        return self._priced[key]
+
+    def prepare(self, splits: Iterable[Split], kind: str, shards: int, examples: int) -> None:
+        """Predicts parts together, which takes less than one after the other."""
+        new = {
+            key: self.recorded(split, shards, examples)
+            for split in splits
+            if (key := self._key(split, kind, shards, examples)) not in self._priced
+        }
+        if not new:
+            return
+        passes = [getattr(r, name) for r in new.values() for name in PASSES]
+        estimate = predict(joined([p.rows for p in passes]), kind, self.tables)
+        ends = np.cumsum([len(p.owner) for p in passes])
+        times = []
+        for description, end in zip(passes, ends, strict=True):
+            own = slice(int(end) - len(description.owner), int(end))
+            seconds, error = estimate.seconds[own], estimate.error[own]
+            times.append(_times(description, seconds, error, self._floor(kind)))
+        for k, (key, recorded) in enumerate(new.items()):
+            self._priced[key] = Part(recorded, (times[3 * k], times[3 * k + 1], times[3 * k + 2]))
+
+    def recorded(self, split: Split, shards: int, examples: int) -> Recorded:
+        """The kernels of a part, from those of others where that says them."""
+        corners = example_corners(self.batch)
+        found = [self._sharded(split, shards, corner) for corner in corners]
+        if len(corners) == 1 or examples in corners:
+            return found[corners.index(examples)]
+        at = (examples - corners[0]) / (corners[1] - corners[0])
+        return between(found[0], found[1], at) or self._at(split, shards, examples)
+
+    def _sharded(self, split: Split, shards: int, examples: int) -> Recorded:
+        corners = (1,) if split[1] is None else shard_corners(shards)
+        found = [self._at(split, corner, examples) for corner in corners]
+        if len(corners) == 1:
+            return found[0]
+        at = (1 / shards - 1 / corners[0]) / (1 / corners[1] - 1 / corners[0])
+        return between(found[0], found[1], at) or self._at(split, shards, examples)
+
+    def _at(self, split: Split, shards: int, examples: int) -> Recorded:
+        call, label = split
+        key = (self._call(call), label, shards, examples)
+        if key not in self._recorded:
+            graph, rule = self.layers.calls, self.layers.rules[call]
+            mesh = (shards, self.batch // examples)
+            batch = self.layers.operations.ops[call].batch
+            whole = batch is None or rule.extents.get(batch, 1) % mesh[1]
+            given = (label, None if whole else batch)
+            self._recorded[key] = record(graph, call, rule, given, mesh, self.precision, self._mode)
+        return self._recorded[key]
+
+    def _key(self, split: Split, kind: str, shards: int, examples: int) -> object:
+        call, label = split
+        return self._call(call), label, 1 if label is None else shards, examples, kind
+
+    def _call(self, call: int) -> object:
+        if call not in self._keys:
+            self._keys[call] = _call_key(self.layers.calls, call)
+        return self._keys[call]
+
+    def _floor(self, kind: str) -> Floor:
+        if self.floor is not None:
+            return self.floor
+        return NOTHING if known_kind(kind) == "cpu" else EAGER
+
+
+def _times(found: Description, seconds: Floats, error: Floats, floor: Floor) -> Times:
+    """Of a pass whose rows were predicted; views launch nothing."""
+    real = ~found.view
+    launches, views = int(real.sum()), int(found.view.sum())
+    kernel = real[found.owner] if len(found.owner) else np.zeros(0, dtype=np.bool_)
+    return Times(
+        float(seconds[kernel].sum()) + launches * floor.gap,
+        launches * floor.forward + views * floor.view,
+        launches * floor.backward + views * floor.view,
+        float((seconds * error)[kernel].sum()),
+    )
+
+
+def _call_key(graph: CallGraph, call: int) -> object:
+    """What decides the kernels of a call."""
+    it = graph.calls[call]
+
+    def place(leaf: object) -> object:
+        if not isinstance(leaf, Ref):
+            return repr(leaf)
+        info = graph.values[leaf.value]
+        return info.shape, str(info.dtype), info.gradient, info.source == PARAMETER
+
+    leaves = tuple(place(x) for x in pytree.tree_leaves((it.args, it.kwargs)))
+    return it.kind, str(it.function), leaves, it.gradient

@@ -1,0 +1,89 @@
+"""The split of parameters and calls over shards, in the words of a plan's file.
+
+A plan names, for every parameter and every call whose result is not whole, what each dimension of
+the mesh does with it, as DTensor's placements do: R (each has all of it), S and an axis (a part), P
+(a summand); `S0|3` cuts each of three groups of the axis, as in queries, keys and values side by
+side. The first dimension is that of the replicas, the second that of the shards. Where several
+labels of a call give its result the same place, the label follows: `P:in`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gnnplace.errors import MismatchError
+from gnnplace.sharding.captured.calls import PARAMETER, CallGraph
+from gnnplace.sharding.captured.layout import (
+    PARTIAL,
+    REPLICATED,
+    Configuration,
+    Place,
+    made_layout,
+    read_layout,
+)
+from gnnplace.sharding.rules.rule import Rule
+
+
+def word_of(place: Place) -> str:
+    """R, P, S1, or S0|3."""
+    if place == REPLICATED:
+        return "R"
+    if place == PARTIAL:
+        return "P"
+    return f"S{place.axis}" + (f"|{place.groups}" if place.groups else "")
+
+
+def placements_of(
+    graph: CallGraph, rules: Sequence[Rule], split: Mapping[int, Configuration]
+) -> dict[str, list[str]]:
+    """What a plan's file says of calls that are split.
+
+    Args:
+        graph: of the model.
+        rules: of its calls.
+        split: label of each call that is split, by index.
+    """
+    found: dict[str, list[str]] = {}
+    for i in sorted(split):
+        call, rule, chosen = graph.calls[i], rules[i], split[i]
+        for value, axes in zip(call.reads, rule.reads, strict=True):
+            info = graph.values[value]
+            if info.source == PARAMETER:
+                place = read_layout(axes, chosen)[0]
+                if place.cuts:
+                    found.setdefault(info.name, ["R", word_of(place)])
+    for i in sorted(split):
+        if split[i] != (None,):
+            found[graph.calls[i].name] = ["R", _told(rules[i], split[i])]
+    return found
+
+
+def _told(rule: Rule, chosen: Configuration) -> str:
+    """The result's place, and the label after it where others would give the same."""
+    word = word_of(made_layout(rule.results[0], chosen)[0])
+    alike = [
+        label for label in rule.extents
+        if word_of(made_layout(rule.results[0], (label,))[0]) == word
+    ]  # fmt: skip
+    return word if len(alike) == 1 else f"{word}:{chosen[0]}"
+
+
+def label_of(rule: Rule, word: str, name: str) -> str | None:
+    """The label whose split gives a call's result this place; None: it stays whole.
+
+    Args:
+        rule: of the call.
+        word: of its result's place.
+        name: of the call, for messages.
+
+    Raises:
+        MismatchError: the call cannot be split so.
+    """
+    place, _, label = word.partition(":")
+    if place == "R" and not label:
+        return None
+    for found in rule.extents:
+        if label in ("", found) and word_of(made_layout(rule.results[0], (found,))[0]) == place:
+            return found
+    raise MismatchError(f"plan: placements: {name!r} cannot be {word!r}; it can be split along "
+                        f"{', '.join(rule.extents) or 'nothing'}")  # fmt: skip

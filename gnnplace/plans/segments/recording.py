@@ -1,0 +1,259 @@
+"""What ATen does for a part of one call: kernels of its passes, and what it keeps for backward.
+
+The call runs on fake tensors of a device's part of its operands, under a dispatch mode; then its
+gradients, once with respect to what other calls made (I), once with respect to everything. What the
+second takes beyond the first is that of weights (W); it can wait only where it is a product's
+(`QUEUED`), else it counts with I.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gnnplace.costs.profiling.description import Description, describe
+from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, LayerCall
+from gnnplace.sharding.captured.layout import Configuration, base_label, parts_of
+from gnnplace.sharding.rules.rule import Rule
+from gnnplace.sharding.run.runner import run_part
+from gnnplace.tracing.program import (
+    BACKWARD,
+    FORWARD,
+    Program,
+    ProgramOp,
+    Ref,
+    ValueInfo,
+    value_info,
+)
+from gnnplace.tracing.translate import is_view
+
+QUEUED = ("linear", "addmm")
+"""Calls whose weight gradients can be made later than those of what they read."""
+APART = ("norm", "loss")
+"""Kinds of rules whose parts of a batch exchange what they add up, if they are of one step."""
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+FREE = ("empty", "empty_like", "empty_strided", "new_empty", "detach", "alias")
+"""Ops that launch nothing, beside views."""
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """A device's part of a call, on paper: see `sharding.rules.rule.Share`."""
+
+    counts: dict[str, int]
+
+    def parts(self, label: str) -> int:
+        """Parts of a label."""
+        return self.counts.get(label, 1)
+
+    def index(self, label: str) -> int:
+        """The first of them."""
+        return 0
+
+    def total(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """A sum over parts; what it exchanges is counted elsewhere."""
+        return tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A part of a call.
+
+    Attributes:
+        forward: kernels of the forward pass.
+        backward: those of the gradients of what other calls made; all, where none can wait.
+        whole: those of all gradients.
+        reads: which of the tensors that it reads are kept for the backward pass.
+        results: which of those that it makes are.
+        inner: bytes of others that are kept.
+        sizes: bytes of every tensor at work. [tensors]
+        waits: whether the gradients of weights can be made later.
+    """
+
+    forward: Description
+    backward: Description
+    whole: Description
+    reads: tuple[bool, ...]
+    results: tuple[bool, ...]
+    inner: float
+    sizes: NDArray[np.float64]
+    waits: bool
+
+    @property
+    def largest(self) -> float:
+        """Bytes of the largest tensor."""
+        return float(self.sizes.max(initial=0.0))
+
+
+class _Ops(TorchDispatchMode):
+    """Notes ATen's calls as ops of a program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[ProgramOp] = []
+        self.values: dict[str, ValueInfo] = {}
+        self.names: dict[int, str] = {}
+        self.alive: list[torch.Tensor] = []
+        self.phase = FORWARD
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace == "prim" or func.overloadpacket.__name__ in FREE:
+            return result
+        given, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
+        made = tuple(self._name(x) for x in pytree.tree_leaves(result) if torch.is_tensor(x))
+        name = f"op{len(self.ops)}"
+        op = ProgramOp(name, func, given, named, made, self.phase, None, (), is_view(func))
+        self.ops.append(op)
+        return result
+
+    def _ref(self, leaf: Any) -> Any:
+        return Ref(self._name(leaf)) if isinstance(leaf, torch.Tensor) else leaf
+
+    def _name(self, tensor: torch.Tensor) -> str:
+        if id(tensor) not in self.names:
+            self.names[id(tensor)] = f"v{len(self.names)}"
+            self.alive.append(tensor)
+            self.values[self.names[id(tensor)]] = value_info(tensor)
+        return self.names[id(tensor)]
+
+    def taken(self) -> Description:
+        """What was noted since the last time."""
+        found = describe(Program("call", tuple(self.ops), {}, self.values, None))
+        self.ops = []
+        return found
+
+
+@dataclass(eq=False)
+class _Saved:
+    """Tensors that autograd keeps, by storage."""
+
+    storages: dict[Any, float] = field(default_factory=dict)
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.storages[tensor.untyped_storage()._cdata] = float(tensor.untyped_storage().nbytes())
+        return tensor
+
+
+@contextmanager
+def precision_of(name: str) -> Iterator[None]:
+    """What a precision in Lightning's words means for the calls of a forward pass."""
+    if name not in MIXED:
+        yield
+        return
+    with torch.autocast("cpu", MIXED[name]):
+        yield
+
+
+def fake_mode() -> FakeTensorMode:
+    """What makes the operands of calls."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def record(
+    graph: CallGraph,
+    index: int,
+    rule: Rule,
+    split: Configuration,
+    mesh: Sequence[int],
+    precision: str,
+    mode: FakeTensorMode,
+) -> Recorded:
+    """Kernels of a part of a call.
+
+    Args:
+        graph: of the call.
+        index: of the call.
+        rule: how it can be split.
+        split: label that each dimension of the mesh splits, or None.
+        mesh: sizes of these dimensions.
+        precision: in Lightning's words.
+        mode: what makes fake tensors.
+    """
+    call = graph.calls[index]
+    share = Share(parts_of(split, tuple(mesh)))
+    ops, saved = _Ops(), _Saved()
+    with mode, torch.enable_grad():
+        operands = [
+            _operand(graph, value, axes, share)
+            for value, axes in zip(call.reads, rule.reads, strict=True)
+        ]
+        # What a call changes in place must be no leaf; making the copy is no part of the call.
+        given = [x.clone() if call.inplace or call.changes else x for x in operands]
+        keeping = torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda x: x)
+        with ops, keeping, precision_of(precision):
+            results = run_part(call, _alone(rule, call, split), share, given)
+        forward = ops.taken()
+        ops.phase = BACKWARD
+        learned = [r for r in results if r.requires_grad]
+        made = [
+            x
+            for x, v in zip(operands, call.reads, strict=True)
+            if x.requires_grad and graph.values[v].source != PARAMETER
+        ]
+        every = [x for x in operands if x.requires_grad]
+        waits = call.kind in QUEUED
+        backward = _gradients(ops, learned, made) if waits else None
+        whole = _gradients(ops, learned, every)
+    own = {x.untyped_storage()._cdata for x in (*given, *results)}
+    inner = sum(size for key, size in saved.storages.items() if key not in own)
+    kept = saved.storages
+    return Recorded(
+        forward,
+        whole if backward is None else backward,
+        whole,
+        tuple(x.untyped_storage()._cdata in kept for x in given),
+        tuple(x.untyped_storage()._cdata in kept for x in results),
+        inner,
+        np.array([float(i.bytes) for i in ops.values.values()]),
+        waits,
+    )
+
+
+def _operand(
+    graph: CallGraph, value: int, axes: Sequence[str | None], share: Share
+) -> torch.Tensor:
+    info = graph.values[value]
+    shape = [
+        size if label is None else size // share.parts(base_label(label))
+        for size, label in zip(info.shape, axes, strict=True)
+    ]
+    if value in graph.constants and not isinstance(graph.constants[value], FakeTensor):
+        given = graph.constants[value]
+        if given.numel() == math.prod(shape):
+            return torch.empty_like(given)
+    made = torch.empty(shape, dtype=info.dtype)
+    return made.requires_grad_() if info.gradient and info.dtype.is_floating_point else made
+
+
+def _alone(rule: Rule, call: LayerCall, split: Configuration) -> Rule:
+    """A rule as micro-batches and replicas follow it, who are told nothing of each other.
+
+    Statistics of a batch and means over it are of their own examples. Shards draw the whole mask of
+    a dropout to have one device's numbers; on paper each draws its own.
+    """
+    whole = all(label is None for label in split[:-1])
+    if "dropout" in call.kind or (whole and rule.kind in APART):
+        return replace(rule, run=None)
+    return rule
+
+
+def _gradients(
+    ops: _Ops, results: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+) -> Description:
+    if results and wanted:
+        given = [torch.empty_like(x) for x in results]
+        with ops:
+            torch.autograd.grad(results, wanted, given, retain_graph=True, allow_unused=True)
+    return ops.taken()

@@ -1,0 +1,147 @@
+"""``Cluster``: devices and the links between them, as dense arrays that kernels can read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InputError, of_faults, suggestion
+from gnnplace.problem.cluster.schema import Device, Link
+
+
+def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str]:
+    """Every fault of devices and links that names tell: repeated ones, and ends that are not."""
+    names = Counter(device.name for device in devices)
+    faults = [] if devices else ["devices: at least one device is needed"]
+    seen: set[str] = set()
+    for i, device in enumerate(devices):
+        if device.name in seen:
+            faults.append(f"devices[{i}].name: {device.name!r} is repeated")
+        seen.add(device.name)
+    pairs: set[tuple[str, str]] = set()
+    for i, link in enumerate(links):
+        ends = (("source", link.source), ("target", link.target))
+        faults += [
+            f"links[{i}].{key}: no device is named {end!r}{suggestion(end, names)}"
+            for key, end in ends
+            if end not in names
+        ]
+        if link.source == link.target:
+            faults.append(f"links[{i}].target: a link from {link.source!r} to itself")
+        if (link.source, link.target) in pairs:
+            faults.append(f"links[{i}]: the link {link.source!r} to {link.target!r} is repeated")
+        pairs.add((link.source, link.target))
+    return faults
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and directed links. A pair without a link cannot exchange tensors; no routing.
+
+    Raises:
+        InputError: no device, a repeated device, a dangling, repeated or self link.
+    """
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+    name: str = "cluster"
+
+    def __post_init__(self) -> None:
+        if faults := cluster_faults(self.devices, self.links):
+            raise of_faults(InputError, faults)
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices D."""
+        return len(self.devices)
+
+    @cached_property
+    def device_index(self) -> dict[str, int]:
+        """Index of each device by its name."""
+        return {device.name: i for i, device in enumerate(self.devices)}
+
+    @cached_property
+    def memory(self) -> NDArray[np.float64]:
+        """Bytes of each device that a placement may use: its memory less what it reserves. [D]"""
+        free = [max(device.memory - device.reserve, 0.0) for device in self.devices]
+        return np.array(free, dtype=np.float64)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The distinct device kinds, in order of first appearance."""
+        return tuple(dict.fromkeys(device.kind for device in self.devices))
+
+    @cached_property
+    def latency(self) -> NDArray[np.float64]:
+        """Seconds of latency from row to column; 0 on the diagonal, inf without a link. [D, D]"""
+        return self._matrix([link.latency for link in self.links], np.inf, 0.0)
+
+    @cached_property
+    def bandwidth(self) -> NDArray[np.float64]:
+        """Bytes per second from row to column; inf on the diagonal, 0 without a link. [D, D]"""
+        return self._matrix([link.bandwidth for link in self.links], 0.0, np.inf)
+
+    @cached_property
+    def send_overhead(self) -> NDArray[np.float64]:
+        """Seconds of the sending device a message. [D, D]"""
+        return self._matrix([link.send_overhead for link in self.links], 0.0, 0.0)
+
+    @cached_property
+    def receive_overhead(self) -> NDArray[np.float64]:
+        """Seconds of the receiving device a message. [D, D]"""
+        return self._matrix([link.receive_overhead for link in self.links], 0.0, 0.0)
+
+    @cached_property
+    def sender_busy(self) -> NDArray[np.bool_]:
+        """Whether the sending device makes the copy itself. [D, D]"""
+        return self._matrix([float(link.sender_busy) for link in self.links], 0.0, 0.0) > 0
+
+    @cached_property
+    def linked(self) -> NDArray[np.bool_]:
+        """Whether there is a link from row to column. [D, D]"""
+        return self.channels[:, :, 0] >= 0
+
+    @cached_property
+    def channels(self) -> NDArray[np.int32]:
+        """Channel indices of each pair, W of them at most, -1 after the last. [D, D, W]"""
+        names: dict[str, int] = {}
+        held = [
+            [names.setdefault(name, len(names)) for name in _channel_names(link, i)]
+            for i, link in enumerate(self.links)
+        ]
+        width = max(map(len, held), default=1)
+        matrix = np.full((self.num_devices, self.num_devices, width), -1, dtype=np.int32)
+        matrix[self._ends] = np.array(
+            [row + [-1] * (width - len(row)) for row in held], dtype=np.int32
+        ).reshape(-1, width)
+        return matrix
+
+    @cached_property
+    def num_channels(self) -> int:
+        """Number of distinct channels."""
+        return int(self.channels.max(initial=-1)) + 1
+
+    @cached_property
+    def _ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Source and target device of each link."""
+        index = self.device_index
+        source = np.array([index[link.source] for link in self.links], dtype=np.intp)
+        return source, np.array([index[link.target] for link in self.links], dtype=np.intp)
+
+    def _matrix(
+        self, values: Sequence[float], absent: float, diagonal: float
+    ) -> NDArray[np.float64]:
+        matrix = np.full((self.num_devices, self.num_devices), absent)
+        np.fill_diagonal(matrix, diagonal)
+        matrix[self._ends] = values
+        return matrix
+
+
+def _channel_names(link: Link, index: int) -> list[str]:
+    """The channels of a link; a link that names none has one of its own."""
+    return [f"={name}" for name in link.channels] or [f"link {index}"]

@@ -1,0 +1,86 @@
+"""Headroom: bytes of every device that a placement must leave free.
+
+What a plan does not see (the allocator's slack, libraries' work space, another process) needs room
+of its own. It stands in ``reserve`` of a device; ``Cluster.memory`` is what is left beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from gnnplace.errors import InputError
+from gnnplace.files import read_size
+from gnnplace.problem.cluster.cluster import Cluster
+from gnnplace.problem.cluster.gpus import known_kind
+
+SLACK = 0.112
+PROCESS = 4.24e9
+CONTEXT = 1e9  # of PROCESS; presets leave it out of a device's memory
+
+SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
+
+
+def with_headroom(cluster: Cluster, headroom: str | float) -> Cluster:
+    """The cluster with headroom on every device, instead of what its devices reserve themselves.
+
+    Args:
+        cluster: where.
+        headroom: a share of each device's memory, as "10%", or bytes, as 2e9, "2GB" or "512MiB".
+
+    Raises:
+        InputError: neither, or more than a device has.
+    """
+    share, size = read_headroom(headroom)
+    devices = []
+    for device in cluster.devices:
+        reserve = share * device.memory + size
+        if reserve > device.memory:
+            raise InputError(
+                f"headroom {headroom}: device {device.name!r} has {device.memory:.4g} bytes in "
+                "all; give less"
+            )
+        devices.append(device.model_copy(update={"reserve": reserve}))
+    return replace(cluster, devices=tuple(devices))
+
+
+def read_headroom(headroom: str | float) -> tuple[float, float]:
+    """A share from 0 to 1, and bytes; one of them is 0.
+
+    Raises:
+        InputError: it is neither a share nor bytes.
+    """
+    text = f"{headroom:.0f}" if isinstance(headroom, int | float) else headroom.strip()
+    found = SHARE.fullmatch(text)
+    if found is not None and float(found[1]) < 100.0:
+        return float(found[1]) / 100.0, 0.0
+    try:
+        return 0.0, float(read_size(text))
+    except ValueError:
+        raise InputError(
+            f"headroom {headroom!r}: give a share below 100%, as '10%', or bytes, as '2GB', or auto"
+        ) from None
+
+
+def with_slack(cluster: Cluster) -> Cluster:
+    """The cluster with the room on every GPU that allocator, libraries and NCCL take.
+
+    It stands in ``reserve``. A CPU needs none. The part of ``PROCESS`` that is the CUDA context is
+    in the presets' memory already, and a GPU alone has no groups: it keeps the slack alone.
+
+    Raises:
+        InputError: a GPU that is too small for it.
+    """
+    group = PROCESS - CONTEXT if cluster.num_devices > 1 else 0.0
+    devices = []
+    for device in cluster.devices:
+        usable = (device.memory - group) / (1.0 + SLACK)
+        if known_kind(device.kind) == "cpu":
+            usable = device.memory - device.reserve
+        elif usable <= 0:
+            raise InputError(
+                f"headroom auto: device {device.name!r} has {device.memory:.4g} bytes, and NCCL "
+                f"and CUDA take {group:.3g} of them"
+            )
+        devices.append(device.model_copy(update={"reserve": device.memory - usable}))
+    return replace(cluster, devices=tuple(devices))

@@ -1,0 +1,225 @@
+"""Constraints on what is placed: pins, forbids and colocation classes, and borders of groups.
+
+A pin to one device is a problem's ``pin``, any other pin and every forbid its ``forbid``; ops that
+stay together are one colocation class, with all classes that meet in it; by module, what is in or
+follows one unit of the model is such a set. Headroom is the devices' ``reserve``. How many devices
+are used at most is no property of a problem: see ``subclusters``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.problem import Problem
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.constraints.constraints import Constraints, Rule
+from gnnplace.problem.constraints.headroom import with_headroom
+from gnnplace.problem.constraints.matching import Matched, Names, devices_matched
+from gnnplace.problem.constraints.max_memory import with_max_memory
+
+BoolArray = NDArray[np.bool_]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """Constraints over the ops of one graph.
+
+    Attributes:
+        pins: what each pin matches, and its rule.
+        forbids: likewise.
+        together: what each set of patterns matches.
+    """
+
+    pins: tuple[tuple[Matched, Rule], ...]
+    forbids: tuple[tuple[Matched, Rule], ...]
+    together: tuple[Matched, ...]
+
+    @property
+    def matched(self) -> tuple[Matched, ...]:
+        """All that is matched, in the order of the constraints."""
+        return (*(m for m, _ in self.pins), *(m for m, _ in self.forbids), *self.together)
+
+    def borders(self, n: int) -> NDArray[np.int64]:
+        """A number for each op: no group has ops of two numbers. [n]"""
+        if not self.matched:
+            return np.zeros(n, dtype=np.int64)
+        rows = np.stack([matched.ops for matched in self.matched], axis=1)
+        return np.unique(rows, axis=0, return_inverse=True)[1].ravel().astype(np.int64)
+
+    def devices(self, cluster: Cluster) -> list[tuple[BoolArray, BoolArray]]:
+        """Ops and the devices that are left to them, of each pin and forbid. [n], [D]
+
+        Raises:
+            InputError: no device is named so.
+        """
+        names = [device.name for device in cluster.devices]
+        pins = [(m.ops, devices_matched(rule.devices, names, m.what)) for m, rule in self.pins]
+        return pins + [
+            (m.ops, ~devices_matched(rule.devices, names, m.what)) for m, rule in self.forbids
+        ]
+
+    def of_groups(self, group: NDArray[np.int32], count: int) -> Resolved:
+        """The same over groups of ops, none of which crosses a border.
+
+        Args:
+            group: group of each op. [n]
+            count: number of groups G.
+        """
+
+        def grouped(matched: Matched) -> Matched:
+            ops = np.zeros(count, dtype=bool)
+            ops[group[matched.ops]] = True
+            return replace(matched, ops=ops)
+
+        return Resolved(
+            tuple((grouped(matched), rule) for matched, rule in self.pins),
+            tuple((grouped(matched), rule) for matched, rule in self.forbids),
+            tuple(map(grouped, self.together)),
+        )
+
+    def classes(self, colocate: Sequence[str | None]) -> tuple[str | None, ...]:
+        """Colocation classes with those that stay together as one. [n]"""
+        labels = list(colocate)
+        for matched in self.together:
+            mine = np.flatnonzero(matched.ops).tolist()
+            met = dict.fromkeys(labels[i] for i in mine if labels[i] is not None)
+            name = next(iter(met), None) or _fresh(matched.what, labels)
+            for i in mine:
+                labels[i] = name
+            labels = [name if label in met else label for label in labels]
+        return tuple(labels)
+
+
+def _fresh(name: str, taken: Sequence[str | None]) -> str:
+    return name if name not in taken else _fresh(f"{name}'", taken)
+
+
+def resolve(
+    constraints: Constraints,
+    modules: Sequence[str | None],
+    ops: Sequence[str],
+    progress: Progress | None = None,
+    units: Sequence[str | None] | None = None,
+) -> Resolved:
+    """What constraints match.
+
+    Args:
+        constraints: what is asked.
+        modules: module of each op, or None. [n]
+        ops: name of each op. [n]
+        progress: called with a line for each pattern: how many modules and ops it matches.
+        units: by module, what each op shares its device with; None where that is nothing. [n]
+
+    Raises:
+        InputError: a pattern matches nothing; shows names that are like it. Or the answer is to be
+            by module, and nobody knows the model.
+    """
+    names = Names(modules, ops)
+    if units is None and (constraints.by_module or constraints.no_split):
+        raise InputError("by-module, no-split: a problem's file has no modules; give the model")
+    resolved = Resolved(
+        tuple((names.matched(rule.pattern, f"pin {rule}"), rule) for rule in constraints.pin),
+        tuple((names.matched(rule.pattern, f"forbid {rule}"), rule) for rule in constraints.forbid),
+        tuple(_any_of(names, patterns) for patterns in constraints.together),
+    )
+    for matched in resolved.matched if progress is not None else ():
+        assert progress is not None
+        progress(str(matched))
+    return replace(resolved, together=(*resolved.together, *_units(units or ())))
+
+
+def _units(units: Sequence[str | None]) -> list[Matched]:
+    """The ops of each unit."""
+    given = np.array([name if name is not None else "\0" for name in units], dtype=object)
+    names = dict.fromkeys(name for name in units if name is not None)
+    return [Matched(name or "model", given == name, 1) for name in names]
+
+
+def _any_of(names: Names, patterns: Sequence[str]) -> Matched:
+    what = f"together {','.join(patterns)}"
+    found = [names.matched(pattern, what) for pattern in patterns]
+    ops = np.logical_or.reduce([one.ops for one in found])
+    return Matched(what, ops, len(np.unique(names.index[ops])))
+
+
+def constrained(
+    problem: Problem, constraints: Constraints, progress: Progress | None = None
+) -> Problem:
+    """The problem with what is asked of its modules and memory.
+
+    Args:
+        problem: what is placed; its groups stay as they are.
+        constraints: what is asked; ``max_devices`` is left to who places.
+        progress: called with a line for each pattern.
+
+    Raises:
+        InputError: a pattern or device matches nothing.
+        InfeasibleError: constraints leave an op, or ops that share a device, no device.
+    """
+    known = (problem.captured or {}).get("constraints") or {}
+    if known.get("by_module") or known.get("no_split"):
+        constraints = replace(constraints, by_module=False, no_split=())  # its classes say so
+    if constraints.patterns:
+        resolved = resolve(constraints, problem.module, problem.graph.names, progress)
+        together = replace(problem, colocate=resolved.classes(problem.colocate))
+        problem = on_devices(together, resolved)
+    return limited(problem, constraints)
+
+
+def limited(problem: Problem, constraints: Constraints) -> Problem:
+    """The problem with what is asked of its devices' memory: most of all, and headroom in it.
+
+    Raises:
+        InputError: no such device, or more headroom than a device has.
+    """
+    return with_headroom(with_max_memory(problem, constraints.max_memory), constraints.headroom)
+
+
+def on_devices(problem: Problem, resolved: Resolved) -> Problem:
+    """The problem with pins and forbids; classes are as they are.
+
+    Raises:
+        InputError: no device is named so.
+        InfeasibleError: an op, or ops that share a device, have none left.
+    """
+    asked = np.ones((problem.num_ops, problem.num_devices), dtype=bool)
+    for ops, devices in resolved.devices(problem.cluster):
+        asked[ops] &= devices
+    sole = (asked.sum(axis=1) == 1) & (problem.pin < 0) & (problem.num_devices > 1)
+    barred = ~asked & ~sole[:, None]
+    if problem.forbid is not None:
+        barred |= problem.forbid
+    made = replace(
+        problem,
+        pin=np.where(sole, asked.argmax(axis=1), problem.pin).astype(np.int32),
+        forbid=barred if barred.any() else None,
+    )
+    _check(made, resolved)
+    return made
+
+
+def _check(problem: Problem, resolved: Resolved) -> None:
+    """Names the constraints that leave a unit nothing."""
+    for unit in np.flatnonzero(~problem.unit_allowed.any(axis=1)).tolist():
+        own = problem.unit_of == unit
+        mine = [repr(m.what) for m in resolved.matched if (m.ops & own).any()]
+        if mine:
+            raise InfeasibleError(_contradiction(problem, own, mine))
+
+
+def _contradiction(problem: Problem, own: BoolArray, mine: Sequence[str]) -> str:
+    op = int(np.flatnonzero(own)[0])
+    modules = list(dict.fromkeys(problem.module[i] or "" for i in np.flatnonzero(own).tolist()))
+    shown = ", ".join(filter(None, modules[:4])) + (", ..." if len(modules) > 4 else "")
+    shared = f" and what shares a device with it (of {shown})" if own.sum() > 1 and shown else ""
+    also = " with the problem's own pins" if (problem.pin[own] >= 0).any() else ""
+    return (
+        f"op {problem.graph.names[op]!r}{shared}: {' and '.join(mine)}{also} leave no device; "
+        "loosen one of them"
+    )

@@ -1,0 +1,237 @@
+"""``Constraints``: what a user asks of an answer; from words, a mapping or a YAML file.
+
+A pattern is a shell's (``*``, ``?``, ``[…]``) over dotted module names, case and all; ``matching``
+says what it matches. Devices are names or patterns over them. A file has the same keys::
+
+    pin: {"encoder.*": "gpu:0", "head": ["gpu:0", "gpu:1"]}   # on one of these
+    forbid: {"embed": "gpu:1"}                                # on none of these
+    together: [["embed", "head"]]                             # on one device
+    headroom: 10%
+    max_devices: 2
+    by_module: true                     # modules are whole: what a device map can say
+    no_split: [GPT2Block]               # and so is every module of these classes
+    max_memory: {0: 10GiB, "gpu:1": 20GB}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field
+
+from gnnplace.errors import InputError
+from gnnplace.files import Schema, parse, read_size, read_yaml
+from gnnplace.problem.constraints.headroom import check_headroom
+
+EVERY = "*"  # device pattern
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Modules, by a pattern, and devices, by names or patterns."""
+
+    pattern: str
+    devices: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.pattern}={','.join(self.devices)}"
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a user asks of an answer.
+
+    Attributes:
+        pin: modules that are on one of some devices.
+        forbid: modules that are on none of some devices.
+        together: patterns whose modules share one device.
+        headroom: what stays free on every device, as ``with_headroom`` takes it; None: nothing.
+        max_devices: devices that are used at most; None: all may be.
+        by_module: every op is where its module is, as a device map of accelerate has it.
+        no_split: names of classes whose modules are on one device each.
+        max_memory: bytes that a device has at most, by its name or its number.
+    """
+
+    pin: tuple[Rule, ...] = ()
+    forbid: tuple[Rule, ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
+    headroom: str | None = None
+    max_devices: int | None = None
+    by_module: bool = False
+    no_split: tuple[str, ...] = ()
+    max_memory: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_headroom(self.headroom)
+        if self.max_devices is not None and self.max_devices < 1:
+            raise InputError(f"max-devices {self.max_devices}: must be at least 1")
+
+    def __bool__(self) -> bool:
+        return self != Constraints()
+
+    @property
+    def patterns(self) -> Constraints:
+        """What is asked of modules."""
+        return replace(self, headroom=None, max_devices=None, max_memory=())
+
+    @property
+    def limits(self) -> Constraints:
+        """What is asked of devices alone."""
+        return Constraints(
+            headroom=self.headroom, max_devices=self.max_devices, max_memory=self.max_memory
+        )
+
+    @property
+    def borders(self) -> Constraints:
+        """The same borders between modules, without a word about devices."""
+        rules = tuple(Rule(rule.pattern, (EVERY,)) for rule in (*self.pin, *self.forbid))
+        return Constraints(
+            pin=rules, together=self.together, by_module=self.by_module, no_split=self.no_split
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """The data of a constraints file, without what is not asked."""
+        data: dict[str, Any] = {}
+        for name, rules in (("pin", self.pin), ("forbid", self.forbid)):
+            for rule in rules:
+                known = data.setdefault(name, {}).setdefault(rule.pattern, [])
+                known += [device for device in rule.devices if device not in known]
+        if self.together:
+            data["together"] = [list(patterns) for patterns in self.together]
+        rest: dict[str, Any] = {
+            "headroom": self.headroom,
+            "max_devices": self.max_devices,
+            "by_module": self.by_module or None,
+            "no_split": list(self.no_split) or None,
+            "max_memory": dict(self.max_memory) or None,
+        }
+        return data | {key: value for key, value in rest.items() if value is not None}
+
+
+Names: TypeAlias = str | list[str]
+Given: TypeAlias = Constraints | Mapping[str, Any] | str | Path
+
+
+class ConstraintsFile(Schema):
+    """The keys of a constraints file."""
+
+    pin: dict[str, Names] = Field(default_factory=dict)
+    forbid: dict[str, Names] = Field(default_factory=dict)
+    together: list[Names] = Field(default_factory=list)
+    headroom: str | int | float | None = None
+    max_devices: Annotated[int, Field(ge=1)] | None = None
+    by_module: bool = False
+    no_split: Names = Field(default_factory=list)
+    max_memory: dict[int | str, int | float | str] = Field(default_factory=dict)
+
+
+def as_constraints(given: Given | None) -> Constraints:
+    """Constraints from what a caller may give: themselves, a mapping, a file, or None.
+
+    Raises:
+        FormatError: a malformed mapping or file; names the key path.
+        InputError: headroom or a number of devices that cannot be.
+    """
+    if given is None:
+        return Constraints()
+    if isinstance(given, Constraints):
+        return given
+    if isinstance(given, str | Path):
+        return read_constraints(given)
+    return _from_data(given, "constraints")
+
+
+def read_constraints(path: str | Path) -> Constraints:
+    """Reads a constraints file.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    return _from_data(read_yaml(path) or {}, str(path))
+
+
+def _from_data(data: Any, source: str) -> Constraints:
+    file = parse(ConstraintsFile, data, source)
+    headroom = file.headroom if isinstance(file.headroom, str | None) else f"{file.headroom:.0f}"
+    return Constraints(
+        pin=tuple(Rule(pattern, _names(devices)) for pattern, devices in file.pin.items()),
+        forbid=tuple(Rule(pattern, _names(devices)) for pattern, devices in file.forbid.items()),
+        together=tuple(_names(patterns) for patterns in file.together),
+        headroom=headroom,
+        max_devices=file.max_devices,
+        by_module=file.by_module,
+        no_split=_names(file.no_split),
+        max_memory=_sizes(file.max_memory, f"{source}: max_memory"),
+    )
+
+
+def _sizes(given: Mapping[Any, int | float | str], what: str) -> tuple[tuple[str, float], ...]:
+    """Bytes by device, from numbers or words such as "10GiB"."""
+    found: dict[str, float] = {}
+    for device, size in given.items():
+        try:
+            found[str(device)] = float(read_size(str(size)))
+        except ValueError:
+            told = "give bytes, as 10GiB or 2e9"
+            raise InputError(f"{what}: {device}={size}: {told}") from None
+    return tuple(found.items())
+
+
+def _names(given: Names) -> tuple[str, ...]:
+    listed = given.split(",") if isinstance(given, str) else given
+    return tuple(name.strip() for name in listed if name.strip())
+
+
+def from_words(
+    given: Given | None = None,
+    *,
+    pin: Iterable[str] = (),
+    forbid: Iterable[str] = (),
+    together: Iterable[str] = (),
+    headroom: str | None = None,
+    max_devices: int | None = None,
+    by_module: bool = False,
+    no_split: Iterable[str] = (),
+    max_memory: Iterable[str] = (),
+) -> Constraints:
+    """Constraints from a command line's words, added to those of a file; words win over numbers.
+
+    Args:
+        given: a file, or constraints.
+        pin: such as "encoder.*=gpu:0" or "head=gpu:0,gpu:1".
+        forbid: likewise.
+        together: such as "embed,head".
+        headroom: instead of that given.
+        max_devices: instead of that given.
+        by_module: ops are where their modules are.
+        no_split: names of classes.
+        max_memory: such as "gpu:0=10GiB" or "0=10GiB".
+
+    Raises:
+        InputError: a word that is no "PATTERN=DEVICE" or "DEVICE=BYTES".
+    """
+    known = as_constraints(given)
+    room = dict(word.rpartition("=")[::2] for word in max_memory)
+    return Constraints(
+        pin=(*known.pin, *(_rule("pin", word) for word in pin)),
+        forbid=(*known.forbid, *(_rule("forbid", word) for word in forbid)),
+        together=(*known.together, *(_names(word) for word in together)),
+        headroom=known.headroom if headroom is None else headroom,
+        max_devices=known.max_devices if max_devices is None else max_devices,
+        by_module=known.by_module or by_module,
+        no_split=(*known.no_split, *no_split),
+        max_memory=tuple({**dict(known.max_memory), **dict(_sizes(room, "max-memory"))}.items()),
+    )
+
+
+def _rule(what: str, word: str) -> Rule:
+    pattern, _, devices = word.rpartition("=")
+    if not pattern.strip() or not _names(devices):
+        raise InputError(
+            f"{what} {word!r}: must be PATTERN=DEVICE, such as 'encoder.*=gpu:0' or "
+            "'head=gpu:0,gpu:1'"
+        )
+    return Rule(pattern.strip(), _names(devices))

@@ -1,0 +1,32 @@
+"""The formats room: readers of public formats, one file each.
+
+A reader of your own: a function from a path and an optional cluster to a ``Problem`` in a file of
+its own, imported here and added to ``READERS``.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gnnplace.errors import InputError
+from gnnplace.problem import Problem
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.formats.dnn_partitioning import read_dnn_partitioning as read_dnn_partitioning
+from gnnplace.problem.formats.pipedream import read_pipedream as read_pipedream
+
+Reader = Callable[[str | Path, Cluster | None], Problem]
+READERS: dict[str, Reader] = {
+    "pipedream": read_pipedream,
+    "dnn-partitioning": read_dnn_partitioning,
+}
+
+
+def convert(path: str | Path, format_name: str, cluster: Cluster | None = None) -> Problem:
+    """Reads ``path`` by the reader of ``format_name``.
+
+    Raises:
+        InputError: unknown format; the names are listed.
+        FormatError: a malformed file.
+    """
+    if format_name not in READERS:
+        raise InputError(f"format {format_name!r}: unknown; formats: {', '.join(READERS)}")
+    return READERS[format_name](path, cluster)

@@ -1,0 +1,187 @@
+"""Reader of PipeDream's layer profiles (Narayanan et al., SOSP 2019).
+
+A line a node, ``nodeK -- description -- forward_compute_time=MS, backward_compute_time=MS,
+activation_size=BYTES, parameter_size=BYTES``, where a size may be a list ``[a; b]`` for a layer
+with several outputs; a tab-indented line an edge, ``nodeA -- nodeB``.
+
+A node becomes a forward op; a backward op, unless it is an input (nothing before it, no backward
+time, no parameters) or the whole profile has no backward times; and where it has parameters an
+update op of no time (the profile does not say). Those of a node with parameters share a
+colocation class. What we assume, as the profile does not
+say it: the backward op of a layer needs the layer's output and its inputs; the gradient of an
+activation is as large as the activation, that of the parameters as large as them; state is
+``copies`` times the parameters (3: parameter, gradient, momentum). Times were measured on
+PipeDream's GPU and are taken over for every device kind, marked estimated.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import read_text
+from gnnplace.graph import ComputationGraph
+from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
+from gnnplace.problem.cluster import Cluster, preset
+
+KEYS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+DEFAULT_CLUSTER = "pcie-v100-4"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One node: seconds and bytes."""
+
+    name: str
+    description: str
+    forward: float
+    backward: float
+    activation: float
+    parameters: float
+
+
+def read_pipedream(
+    path: str | Path, cluster: Cluster | None = None, *, copies: float = 3.0
+) -> Problem:
+    """Reads a profile as a training step on ``cluster`` (four V100 on PCIe by default).
+
+    Raises:
+        FormatError: naming the file, the line and the fault.
+    """
+    layers, edges = _parse(str(path), read_text(path))
+    try:
+        return _problem(Path(path).stem, layers, edges, cluster or preset(DEFAULT_CLUSTER), copies)
+    except InputError as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def _parse(source: str, text: str) -> tuple[dict[str, Layer], list[tuple[str, str]]]:
+    layers: dict[str, Layer] = {}
+    edges: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"{source}: line {number}"
+        parts = [part.strip() for part in line.split(" -- ")]
+        if not line.strip():
+            continue
+        if line.startswith(("\t", " ")):
+            if len(parts) != 2:
+                raise FormatError(f"{where}: an edge must read 'nodeA -- nodeB'")
+            edges[parts[0], parts[1]] = number
+            continue
+        layer = _layer(parts, where)
+        if layer.name in layers:
+            raise FormatError(f"{where}: node {layer.name!r} is repeated")
+        layers[layer.name] = layer
+    for (a, b), number in edges.items():
+        for end in (a, b):
+            if end not in layers:
+                raise FormatError(f"{source}: line {number}: no node is named {end!r}")
+    if not layers:
+        raise FormatError(f"{source}: no node; is it a PipeDream profile?")
+    return layers, list(edges)
+
+
+def _layer(parts: list[str], where: str) -> Layer:
+    if len(parts) < 3:
+        raise FormatError(f"{where}: a node must read 'name -- description -- key=value, ...'")
+    fields = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", parts[-1]))
+    values = [_number(fields, key, where) for key in KEYS]
+    description = " -- ".join(parts[1:-1])
+    return Layer(parts[0], description, values[0] / 1e3, values[1] / 1e3, values[2], values[3])
+
+
+def _number(fields: dict[str, str], key: str, where: str) -> float:
+    if key not in fields:
+        raise FormatError(f"{where}: {key} is missing")
+    try:
+        value = sum(float(part) for part in fields[key].strip("[]").split(";") if part.strip())
+    except ValueError:
+        raise FormatError(f"{where}: {key}={fields[key]!r} is not a number") from None
+    if not (math.isfinite(value) and value >= 0):
+        raise FormatError(f"{where}: {key}={fields[key]!r} must be finite and not negative")
+    return value
+
+
+class _Ops:
+    """Ops as they are added: names, seconds, phases, classes and the layers they come from."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.time: list[float] = []
+        self.phase: list[int] = []
+        self.layer: list[Layer] = []
+
+    def add(self, suffix: str, layer: Layer, seconds: float, phase: int) -> int:
+        self.names.append(layer.name + suffix)
+        self.time.append(seconds)
+        self.phase.append(phase)
+        self.layer.append(layer)
+        return len(self.names) - 1
+
+
+def _problem(
+    name: str,
+    layers: dict[str, Layer],
+    edges: list[tuple[str, str]],
+    cluster: Cluster,
+    copies: float,
+) -> Problem:
+    ops = _Ops()
+    trained = _trained(layers, edges)
+    weighted = [layer for layer in trained if layer.parameters > 0]
+    forward = {k: ops.add("", layer, layer.forward, FORWARD) for k, layer in layers.items()}
+    backward = {x.name: ops.add("/backward", x, x.backward, BACKWARD) for x in trained}
+    update = {x.name: ops.add("/update", x, 0.0, UPDATE) for x in weighted}
+    tensors = _tensors(layers, edges, forward, backward)
+    tensors += [(backward[k], layers[k].parameters, [u]) for k, u in update.items()]
+    n = len(ops.names)
+    state = np.zeros(n)
+    state[list(forward.values())] = [copies * layer.parameters for layer in layers.values()]
+    return build_problem(
+        name,
+        ComputationGraph.from_tensors(ops.names, tensors),
+        cluster,
+        {kind: ops.time for kind in cluster.kinds},
+        state=state,
+        phase=np.array(ops.phase, dtype=np.int8),
+        colocate=tuple(layer.name if layer.parameters > 0 else None for layer in ops.layer),
+        module=tuple(layer.description for layer in ops.layer),
+        estimated=np.ones(n, dtype=bool),
+    )
+
+
+def _trained(layers: dict[str, Layer], edges: list[tuple[str, str]]) -> list[Layer]:
+    """Layers with a backward op; gradients pass through those that take no time for it."""
+    if not any(layer.backward > 0 for layer in layers.values()):
+        return []
+    fed = {b for _, b in edges}
+    return [x for x in layers.values() if x.name in fed or x.backward > 0 or x.parameters > 0]
+
+
+def _tensors(
+    layers: dict[str, Layer],
+    edges: list[tuple[str, str]],
+    forward: dict[str, int],
+    backward: dict[str, int],
+) -> list[tuple[int, float, list[int]]]:
+    """Activations to the next layers and to the backward ops that need them; gradients back."""
+    after: dict[str, list[str]] = {name: [] for name in layers}
+    before: dict[str, list[str]] = {name: [] for name in layers}
+    for a, b in edges:
+        after[a].append(b)
+        before[b].append(a)
+    tensors = []
+    for name, layer in layers.items():
+        saved = [backward[k] for k in (name, *after[name]) if k in backward]
+        consumers = [forward[k] for k in after[name]] + saved
+        tensors.append((forward[name], layer.activation, consumers))
+    for name in backward:
+        for source in before[name]:
+            if source in backward:
+                tensors.append((backward[name], layers[source].activation, [backward[source]]))
+    return tensors

@@ -1,0 +1,226 @@
+"""What a placement comes to: devices used and idle, and why; and what is worth trying next.
+
+Everything is simulated, nothing guessed. One device: the best of them for everything. An idle
+device: ``PARTS`` of what the busiest device has, by coordinate, are moved there, and the shortest
+step is said. Micro-batches: the problem cut into 2, 4 and 8, bytes divided and times too, but for
+what it takes to launch each captured op (``costs.floors``: 22 us on GPUs, 5 us on CPUs), is placed
+without a budget, by ``contiguous`` where it is among what the placer tries, else by the placer.
+Complexity: a few list schedules for each sort of idle device, one construction for each number of
+micro-batches, until ``seconds`` are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.costs.floors import EAGER
+from gnnplace.errors import GnnplaceError
+from gnnplace.placers import Result
+from gnnplace.placers.search.clock import NO_BUDGET, now
+from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.single import Single
+from gnnplace.policy.placing import place
+from gnnplace.problem import UPDATE, Problem
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.simulation import Simulation
+
+COUNTS = (2, 4, 8)
+QUICK, WIDE = "contiguous", ("best", "portfolio", "learned")  # the one is among what these try
+PARTS = (-0.5, 0.5, -0.25, 0.25)  # of the busiest device's units; below 0: the last ones
+WORTH = 1.03  # times faster, at least, what is advised
+CPU = "cpu"
+MOST_OPS = 20_000  # of what is simulated
+ONE_DEVICE = "one device is best here: splitting gains under 3 %"
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Devices that nothing runs on, for one reason."""
+
+    devices: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Try:
+    """Something to try.
+
+    Attributes:
+        option: what to add to the command.
+        step_time: seconds that were simulated with it.
+        speedup: over the placement at hand.
+    """
+
+    option: str
+    step_time: float
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a placement comes to.
+
+    Attributes:
+        used: names of the devices that ops run on.
+        single: seconds of the best step on one device, without pins and forbids; None where none
+            can have all.
+        idle: the other devices.
+        tries: what is faster, the fastest first.
+    """
+
+    used: tuple[str, ...]
+    single: float | None
+    idle: tuple[Idle, ...]
+    tries: tuple[Try, ...]
+    step_time: float
+
+    @property
+    def speedup(self) -> float | None:
+        """Over one device."""
+        return None if self.single is None else self.single / max(self.step_time, 1e-300)
+
+    @property
+    def alone_is_best(self) -> bool:
+        """Whether splitting gains less than is worth it."""
+        return self.single is not None and self.step_time > self.single / WORTH
+
+
+def advise(
+    problem: Problem,
+    result: Result,
+    *,
+    placer: str = "best",
+    max_devices: int | None = None,
+    seconds: float = 1.0,
+) -> Advice:
+    """What a result comes to, and what is worth trying next.
+
+    Args:
+        problem: what was placed.
+        result: what was found.
+        placer: that tries.
+        max_devices: devices that could be used at most, if that was asked.
+        seconds: after which nothing more is tried.
+    """
+    deadline, names = now() + seconds, [d.name for d in problem.cluster.devices]
+    used = np.bincount(result.placement.device, minlength=problem.num_devices) > 0
+    space = SearchSpace(problem)
+    return Advice(
+        tuple(name for name, own in zip(names, used, strict=True) if own),
+        _single(space),
+        tuple(_idle(space, result.simulation, used, max_devices, deadline)),
+        tuple(sorted(_tries(problem, result, placer, deadline), key=lambda one: one.step_time)),
+        result.step_time,
+    )
+
+
+def _single(space: SearchSpace) -> float | None:
+    """Seconds on one device, whatever is pinned and forbidden."""
+    problem = space.problem
+    if problem.forbid is not None or (problem.pin >= 0).any():
+        free = np.full(problem.num_ops, -1, dtype=np.int32)
+        space = SearchSpace(replace(problem, pin=free, forbid=None))
+    try:
+        space.check_possible()
+    except GnnplaceError:
+        return None
+    found = Single().search(space, np.random.default_rng(0), NO_BUDGET)
+    seconds, excess = space.simulator.excess(found.device, found.order)
+    alone = len(np.unique(found.device)) == 1 and excess <= 0 and np.isfinite(seconds)
+    return seconds if alone else None
+
+
+def _idle(
+    space: SearchSpace,
+    simulation: Simulation,
+    used: NDArray[np.bool_],
+    most: int | None,
+    deadline: float,
+) -> Iterator[Idle]:
+    """Idle devices, those of one reason together."""
+    problem, reasons = space.problem, dict[str, list[str]]()
+    known: dict[tuple[object, ...], str] = {}
+    for d in np.flatnonzero(~used).tolist():
+        device = problem.cluster.devices[d]
+        sort = device.kind, device.memory, device.reserve, problem.unit_allowed[:, d].tobytes()
+        if sort not in known:
+            known[sort] = _reason(space, simulation, d, int(used.sum()), most, deadline)
+        reasons.setdefault(known[sort], []).append(device.name)
+    for reason, names in reasons.items():
+        yield Idle(tuple(names), reason)
+
+
+def _reason(
+    space: SearchSpace,
+    simulation: Simulation,
+    device: int,
+    used: int,
+    most: int | None,
+    deadline: float,
+) -> str:
+    problem = space.problem
+    if not np.isfinite(problem.kind_times[:, problem.kind_of[device]]).any():
+        return f"no op has a time for kind {problem.cluster.devices[device].kind!r}"
+    if not problem.unit_allowed[:, device].any():
+        return "pins and forbids leave it no op"
+    if most is not None and used >= most:
+        return f"max-devices is {most}"
+    if problem.num_ops > MOST_OPS or now() > deadline:
+        return "the search found nothing better with it"
+    best = min(_splits(space, simulation, device), default=np.inf)
+    change = best / simulation.step_time - 1.0
+    if not np.isfinite(best):
+        return "nothing that was tried fits there"
+    if change < 0:
+        return f"the search did not get that far: a part moved there makes it {-change:.1%} shorter"
+    return f"splitting further does not pay: the best part moved there makes it {change:.1%} longer"
+
+
+def _splits(space: SearchSpace, simulation: Simulation, device: int) -> Iterator[float]:
+    """Seconds of the step with parts of the busiest device's units on another; those that fit."""
+    problem = space.problem
+    busy = np.bincount(simulation.device, simulation.finish - simulation.start)
+    units = np.unique(problem.unit_of[simulation.device == int(busy.argmax())])
+    units = units[problem.unit_allowed[units, device]]
+    units = units[np.argsort(space.unit_coordinate[units], kind="stable")]
+    for part in PARTS:
+        count = int(np.ceil(abs(part) * len(units)))
+        chosen = units[-count:] if part < 0 else units[:count]
+        placed = np.where(np.isin(problem.unit_of, chosen), device, simulation.device)
+        placed = placed.astype(np.int32)
+        order = space.sequence(placed)[1]
+        if space.simulator.excess(placed, order)[1] <= 0:
+            yield space.simulator.step_time(placed, order)
+
+
+def _tries(problem: Problem, result: Result, placer: str, deadline: float) -> Iterator[Try]:
+    """Numbers of micro-batches that make the step shorter."""
+    if problem.microbatches > 1 or problem.num_devices == 1 or (problem.phase == UPDATE).all():
+        return
+    quick = QUICK if placer in WIDE else placer
+    for count in COUNTS:
+        if now() > deadline or problem.num_ops * count > MOST_OPS:
+            return
+        try:
+            found = place(_cut(problem, count), placer=quick)
+        except GnnplaceError:
+            continue
+        speedup = result.step_time / max(found.step_time, 1e-300)
+        if speedup >= WORTH:
+            yield Try(f"--microbatches {count}", found.step_time, speedup)
+
+
+def _cut(problem: Problem, count: int) -> Problem:
+    """The problem in micro-batches whose ops take no less than their launches, or than whole."""
+    cut = with_microbatches(problem, count)
+    launches, whole = np.array([len(names) for names in cut.members]), cut.phase == UPDATE
+    time = {}
+    for kind, seconds in cut.time.items():
+        each = EAGER.view if kind == CPU else EAGER.backward
+        least = np.minimum(np.where(whole, 1, count) * seconds, launches * each)
+        time[kind] = np.maximum(seconds, least)
+    return replace(cut, time=time)

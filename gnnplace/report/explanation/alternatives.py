@@ -1,0 +1,91 @@
+"""What it would cost to have an op, or a module, on each other device: by simulation.
+
+A unit (a colocation class) moves whole, also where a pin or a forbid is against it: that is said.
+Two sequences are simulated for each device: the order of the placement as it is, and the best list
+schedule for the new devices; the shorter step counts. Complexity: O(D) times a list schedule by
+every known priority.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InputError
+from gnnplace.placers.search.space import SearchSpace
+from gnnplace.problem.constraints.matching import Names
+
+IntArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Alternative:
+    """One device for what is asked about.
+
+    Attributes:
+        device: its index.
+        step_time: seconds; inf where it cannot run so.
+        moved: ops that go there.
+        fault: why it cannot be; empty if it can.
+        placed: device of each op. [n]
+        order: the order of all ops. [n]
+    """
+
+    device: int
+    step_time: float
+    moved: int
+    fault: str
+    placed: IntArray
+    order: IntArray
+
+
+def ops_named(space: SearchSpace, *, op: str | None = None, module: str | None = None) -> IntArray:
+    """The ops that are asked about, by the name of one or by a pattern of modules.
+
+    Raises:
+        InputError: there is none; shows names that are like it.
+    """
+    problem = space.problem
+    if op is None and module is None:
+        raise InputError("explain: name an op or a module")
+    if op is not None:
+        names = Names([None] * problem.num_ops, problem.graph.names)
+        exact = problem.graph.index.get(op)
+        if exact is not None:
+            return np.array([exact], dtype=np.int32)
+        return np.flatnonzero(names.matched(op, f"op {op}").ops).astype(np.int32)
+    names = Names(problem.module, problem.graph.names)
+    return np.flatnonzero(names.matched(str(module), f"module {module}").ops).astype(np.int32)
+
+
+def alternatives(
+    space: SearchSpace, device: IntArray, order: IntArray, ops: IntArray
+) -> list[Alternative]:
+    """The step with some ops on each device, in the order of devices.
+
+    Args:
+        space: the problem.
+        device: device of each op. [n]
+        order: the order of all ops. [n]
+        ops: what moves, with all that shares a device with it.
+    """
+    units = np.unique(space.problem.unit_of[ops])
+    moving = np.isin(space.problem.unit_of, units)
+    found = []
+    for d in range(space.problem.num_devices):
+        placed = np.where(moving, d, device).astype(np.int32)
+        moved = int((placed != device).sum())
+        best = _sequenced(space, placed, order)
+        simulation = space.simulator.run(placed, best)
+        fault = simulation.faults[0] if simulation.faults else ""
+        found.append(Alternative(d, simulation.step_time, moved, fault, placed, best))
+    return found
+
+
+def _sequenced(space: SearchSpace, placed: IntArray, order: IntArray) -> IntArray:
+    """The better of an order and the best list schedule."""
+    score = space.score(placed, order)
+    other, listed = space.sequence(placed, cutoff=score)
+    return listed if other < score else order

@@ -1,0 +1,141 @@
+"""What two placements of one problem do differently: which modules moved, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import MismatchError
+from gnnplace.problem import Problem
+from gnnplace.report.explanation.modules import module_rows
+from gnnplace.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Move:
+    """Work of a module that went from one device to another.
+
+    Attributes:
+        module: its name, as far as rows go.
+        source: name of the device before.
+        target: name of the device after.
+        ops: ops that went.
+        seconds: their seconds, before.
+    """
+
+    module: str
+    source: str
+    target: str
+    ops: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of the two steps.
+
+    Attributes:
+        step_time: seconds; inf where it cannot run.
+        transfers: messages between devices.
+        bytes: bytes of them.
+        peak_memory: bytes of each device. [D]
+        busy: seconds each device computes. [D]
+        faults: why it cannot be; empty if it can.
+    """
+
+    step_time: float
+    transfers: int
+    bytes: float
+    peak_memory: NDArray[np.float64]
+    busy: NDArray[np.float64]
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """Two placements of one problem.
+
+    Attributes:
+        devices: names. [D]
+        moves: what went elsewhere, the most work first.
+        same: ops that stayed.
+        before: the first.
+        after: the second.
+    """
+
+    devices: tuple[str, ...]
+    moves: tuple[Move, ...]
+    same: int
+    before: Side
+    after: Side
+
+
+def difference(
+    problem: Problem, before: Simulation, after: Simulation, other: Problem | None = None
+) -> Difference:
+    """What two simulated placements of a model do differently.
+
+    Args:
+        problem: what was placed first.
+        before: its step.
+        after: the other step.
+        other: what was placed then, if it was grouped otherwise; captured ops are compared then,
+            each with its share of its group's seconds.
+
+    Raises:
+        MismatchError: they are no placements of one model on one cluster.
+    """
+    names = tuple(device.name for device in problem.cluster.devices)
+    second = other or problem
+    if names != tuple(device.name for device in second.cluster.devices):
+        raise MismatchError("diff: the placements are on clusters whose devices differ")
+    whole = second.graph.names == problem.graph.names
+    first, then = _atoms(problem, before, whole), _atoms(second, after, whole)
+    if first.keys() != then.keys():
+        odd = sorted(first.keys() ^ then.keys())[0]
+        raise MismatchError(
+            f"diff: {odd!r} is in one of the placements alone; they are of other models, or cut "
+            "into other numbers of micro-batches"
+        )
+    found: dict[tuple[str, int, int], list[float]] = {}
+    for name, (module, source, seconds) in first.items():
+        target = then[name][1]
+        if source != target:
+            found.setdefault((module, source, target), []).append(seconds)
+    moves = [
+        Move(module, names[a], names[b], len(seconds), sum(seconds))
+        for (module, a, b), seconds in found.items()
+    ]
+    moves.sort(key=lambda move: (-move.seconds, -move.ops, move.module))
+    stayed = len(first) - sum(move.ops for move in moves)
+    return Difference(names, tuple(moves), stayed, _side(problem, before), _side(second, after))
+
+
+def _atoms(
+    problem: Problem, simulation: Simulation, whole: bool
+) -> dict[str, tuple[str, int, float]]:
+    """Row, device and seconds of each op, or of each captured op where groups may differ."""
+    labels, row = module_rows(problem)
+    spent = problem.times[np.arange(problem.num_ops), simulation.device].tolist()
+    device, found = simulation.device.tolist(), {}
+    for op, name in enumerate(problem.graph.names):
+        parts = (name,) if whole or not problem.members[op] else problem.members[op]
+        for part in parts:
+            found[part] = (labels[row[op]], device[op], spent[op] / len(parts))
+    return found
+
+
+def _side(problem: Problem, simulation: Simulation) -> Side:
+    tensors = simulation.transfers.tensor
+    return Side(
+        simulation.step_time,
+        len(tensors),
+        float(problem.graph.size[tensors].sum()),
+        simulation.peak_memory,
+        simulation.busy_share(problem.num_devices) * simulation.step_time
+        if np.isfinite(simulation.step_time)
+        else np.zeros(problem.num_devices),
+        simulation.faults,
+    )

@@ -1,0 +1,207 @@
+"""Explanations and differences of placements: tables for people, plain data for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from gnnplace.report.explanation.alternatives import Alternative
+from gnnplace.report.explanation.critical_path import KINDS
+from gnnplace.report.explanation.difference import Difference, Side
+from gnnplace.report.explanation.explaining import Explanation
+from gnnplace.report.units import bytes_text, seconds_text
+
+MOST_ROWS = 12
+IDLE = ("other_device", "transfer", "messages", "nothing_left")
+HEADINGS = ("waits for another device", "for a transfer", "messages", "nothing left to do")
+
+
+def explanation_parts(found: Explanation) -> Iterator[str | Table]:
+    """An explanation as lines and tables."""
+    simulation, bounds = found.simulation, found.bounds
+    gap = simulation.step_time / bounds.best - 1.0 if bounds.best > 0 else 0.0
+    yield (
+        f"{found.problem.name}: predicted step {seconds_text(simulation.step_time)}; no placement "
+        f"can be below {seconds_text(bounds.best)} (by {bounds.binding}), so it is within "
+        f"{gap:.1%} of the best"
+    )
+    shares = ", ".join(f"{kind} {share:.0%}" for kind, share in found.shares.items() if share)
+    yield f"critical path: {found.num_ops_on_path} ops; {shares}"
+    yield _path_table(found)
+    yield _device_table(found)
+    if found.asked:
+        yield _alternatives_table(found)
+    if found.prices is not None:
+        yield _prices_table(found)
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for k, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if k == 0 else "right")
+    return table
+
+
+def _path_table(found: Explanation) -> Table:
+    table = _table("critical path by module", "module", "seconds", "share", *KINDS)
+    rows, total = found.by_module(), found.simulation.step_time
+    if len(rows) > MOST_ROWS:
+        rest = {k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in KINDS}
+        rows = [*rows[:MOST_ROWS], (f"{len(rows) - MOST_ROWS} others", rest)]
+    for name, seconds in rows:
+        whole = sum(seconds.values())
+        cells = [seconds_text(seconds[kind]) if seconds[kind] else "" for kind in KINDS]
+        table.add_row(name, seconds_text(whole), f"{whole / total:.1%}", *cells)
+    return table
+
+
+def _device_table(found: Explanation) -> Table:
+    table = _table("each device's step", "device", "computing", *HEADINGS)
+    total = max(found.simulation.step_time, 1e-300)
+    for device, spent in zip(found.problem.cluster.devices, found.devices, strict=True):
+        idle = [getattr(spent, name) / total for name in IDLE]
+        cells = [f"{share:.1%}" if share > 0 else "" for share in idle]
+        table.add_row(device.name, f"{spent.computing / total:.1%}", *cells)
+    return table
+
+
+def _alternatives_table(found: Explanation) -> Table:
+    title = f"{found.asked}, now on {', '.join(found.where)}: the step with it elsewhere"
+    table = _table(title, "device", "ops moved", "step", "change", "remarks")
+    for other in found.others:
+        name = found.problem.cluster.devices[other.device].name
+        if not np.isfinite(other.step_time):
+            table.add_row(name, str(other.moved), "-", "-", other.fault)
+            continue
+        change = other.step_time / found.simulation.step_time - 1.0
+        here = "" if other.moved else "as it is"
+        told = f"cannot be: {other.fault}" if other.fault else here
+        table.add_row(name, str(other.moved), seconds_text(other.step_time), f"{change:+.1%}", told)
+    return table
+
+
+def _prices_table(found: Explanation) -> Table:
+    table = _table(
+        f"what each constraint costs: {seconds_text(found.searched)} with all of them",
+        "constraint",
+        "step without it",
+        "costs",
+        "remarks",
+    )
+    for price in found.prices or ():
+        share = price.gain / found.searched
+        cost = f"{seconds_text(price.gain)} ({share:.1%})" if price.gain > 0 else "nothing"
+        table.add_row(price.what, seconds_text(price.step_time), cost, price.note)
+    return table
+
+
+def explanation_data(found: Explanation) -> dict[str, Any]:
+    """An explanation as plain data; seconds and bytes."""
+    names = [device.name for device in found.problem.cluster.devices]
+    data: dict[str, Any] = {
+        "step_time": found.simulation.step_time,
+        "lower_bound": found.bounds.best,
+        "bound_by": found.bounds.binding,
+        "critical_path": {
+            "shares": found.shares,
+            "modules": dict(found.by_module()),
+            "pieces": [
+                {
+                    "kind": piece.kind,
+                    "begin": piece.begin,
+                    "end": piece.end,
+                    "op": found.problem.graph.names[piece.op],
+                    "device": names[piece.device],
+                    "target": names[piece.target],
+                }
+                for piece in found.pieces
+            ],
+        },
+        "devices": {
+            name: {"computing": spent.computing, **{key: getattr(spent, key) for key in IDLE}}
+            for name, spent in zip(names, found.devices, strict=True)
+        },
+    }
+    if found.asked:
+        data["asked"] = found.asked
+        data["now"] = list(found.where)
+        data["elsewhere"] = {names[o.device]: _alternative_data(o) for o in found.others}
+    if found.prices is not None:
+        data["constraints"] = [
+            {"constraint": p.what, "step_time": _finite(p.step_time), "costs": _finite(p.gain)}
+            for p in found.prices
+        ]
+    return data
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _alternative_data(other: Alternative) -> dict[str, Any]:
+    return {
+        "step_time": _finite(other.step_time),
+        "ops_moved": other.moved,
+        "feasible": not other.fault,
+        "reason": other.fault or None,
+    }
+
+
+def difference_parts(found: Difference) -> Iterator[str | Table]:
+    """A difference as lines and tables."""
+    before, after = found.before, found.after
+    moved = sum(move.ops for move in found.moves)
+    yield (
+        f"step {seconds_text(before.step_time)} -> {seconds_text(after.step_time)} "
+        f"({_change(before.step_time, after.step_time)}, predicted); {moved} ops moved, "
+        f"{found.same} stayed"
+    )
+    yield (
+        f"transfers {before.transfers} -> {after.transfers}, {bytes_text(before.bytes)} -> "
+        f"{bytes_text(after.bytes)} a step"
+    )
+    for side, name in ((before, "first"), (after, "second")):
+        for fault in side.faults:
+            yield f"the {name} is infeasible: {fault}"
+    if found.moves:
+        table = _table("what moved", "module", "from", "to", "ops", "of work")
+        for move in found.moves[: 2 * MOST_ROWS]:
+            ends = move.source, move.target, str(move.ops), seconds_text(move.seconds)
+            table.add_row(move.module, *ends)
+        yield table
+        if len(found.moves) > 2 * MOST_ROWS:
+            yield f"and {len(found.moves) - 2 * MOST_ROWS} smaller moves"
+    table = _table("devices", "device", "computing", "then", "peak memory", "then")
+    for d, name in enumerate(found.devices):
+        busy = seconds_text(before.busy[d]), seconds_text(after.busy[d])
+        peak = bytes_text(before.peak_memory[d]), bytes_text(after.peak_memory[d])
+        table.add_row(name, *busy, *peak)
+    yield table
+
+
+def _change(before: float, after: float) -> str:
+    known = np.isfinite(before) and np.isfinite(after) and before > 0
+    return f"{after / before - 1.0:+.1%}" if known else "not comparable"
+
+
+def difference_data(found: Difference) -> dict[str, Any]:
+    """A difference as plain data; seconds and bytes."""
+    return {
+        "before": _side_data(found, found.before),
+        "after": _side_data(found, found.after),
+        "same": found.same,
+        "moves": [move.__dict__ for move in found.moves],
+    }
+
+
+def _side_data(found: Difference, side: Side) -> dict[str, Any]:
+    return {
+        "step_time": _finite(side.step_time),
+        "transfers": side.transfers,
+        "transfer_bytes": side.bytes,
+        "peak_memory": dict(zip(found.devices, side.peak_memory.tolist(), strict=True)),
+        "feasible": not side.faults,
+    }

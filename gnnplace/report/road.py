@@ -1,0 +1,223 @@
+"""``walk_road``: the whole road on one model: captured, profiled, placed, executed, verified.
+
+What ``gnnplace demo`` shows. Every placer that is shown places the model; those whose row in the
+table of placers says so are executed on real workers and compared with one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from gnnplace.costs.profiling.problems import profile_model
+from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.execution.running import Executed, eager_times, execute_placement
+from gnnplace.measurements import MeasurementStore
+from gnnplace.placers import Result
+from gnnplace.policy.placing import DEFAULT_BUDGET, compare, place
+from gnnplace.policy.roster import ROSTER
+from gnnplace.policy.sizes import Size, choose_microbatches
+from gnnplace.policy.warming import warm
+from gnnplace.problem import Problem, write_problem
+from gnnplace.problem.placement import Placement
+from gnnplace.report.placements import write_placements
+from gnnplace.report.rows import Row, make_row, with_best_bound
+from gnnplace.report.timeline import Timeline, from_execution, from_simulation
+from gnnplace.report.trace import write_trace
+from gnnplace.tracing.models import capture_model, say_batch
+from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing.program import Program
+
+Progress = Callable[[str], None]
+Failure = tuple[str, GnnplaceError]
+
+
+@dataclass(frozen=True)
+class Walking:
+    """How the road is walked.
+
+    Attributes:
+        model: a model by its name.
+        cluster: the cluster of this machine.
+        capture: how the model is captured.
+        auto: whether the number of micro-batches is searched for.
+        budget: seconds of each placer.
+        seed: the seed of all randomness.
+        steps: steps of a run.
+        mode: ``auto``, ``measured`` or ``emulated``.
+        transport: ``shm`` or ``gloo``.
+        timeout: seconds without progress after which a run is given up.
+    """
+
+    model: str = "two_tower"
+    cluster: str = "cpu:2"
+    capture: CaptureOptions = field(default_factory=CaptureOptions)
+    auto: bool = False
+    budget: float = DEFAULT_BUDGET
+    seed: int = 0
+    steps: int = 10
+    mode: str = "auto"
+    transport: str = "shm"
+    timeout: float = 120.0
+
+
+@dataclass(eq=False)
+class Road:
+    """What was found on the way.
+
+    Attributes:
+        walking: how.
+        program: the captured model.
+        problem: profiled.
+        results: the results of every placer; one that could not stands with its error.
+        runs: executed placements, by placer.
+        rows: one a placer, with the best of all bounds.
+        eager: seconds of an eager step by number of cores; empty where it does other work.
+        sizes: numbers of micro-batches that were tried, if they were searched for.
+        chosen: the one taken of these.
+        whole: the whole batch on one device, where micro-batches were chosen.
+    """
+
+    walking: Walking
+    program: Program
+    problem: Problem
+    results: Sequence[Result | Failure] = ()
+    runs: dict[str, Executed] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    eager: dict[int, float] = field(default_factory=dict)
+    sizes: Sequence[Size] = ()
+    chosen: Size | None = None
+    whole: Executed | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every run computed what one device computes."""
+        return all(run.passed for run in self.runs.values())
+
+    def write(self, folder: Path) -> None:
+        """Writes problem.json, report.html and trace.json.
+
+        Args:
+            folder: that is there.
+        """
+        timelines = self._timelines()
+        write_problem(folder / "problem.json", self.problem)
+        write_placements(folder / "report.html", self.problem, timelines, self.rows)
+        write_trace(folder / "trace.json", timelines)
+
+    def _shown(self) -> list[Result | Failure]:
+        return [r for name in ("best", "single") for r in self.results if _name(r) == name]
+
+    def _timelines(self) -> list[Timeline]:
+        timelines: list[Timeline] = []
+        for result in self._shown():
+            if not isinstance(result, Result):
+                continue
+            name = result.placer
+            if name in self.runs:
+                timelines.append(from_execution(self.problem, self.runs[name].execution, name))
+            timelines.append(from_simulation(self.problem, result.simulation, name))
+        return timelines
+
+
+def walk_road(
+    walking: Walking | None = None,
+    *,
+    store: MeasurementStore | None = None,
+    progress: Progress = lambda line: None,
+) -> Road:
+    """Captures, profiles, places with every placer, executes some, verifies, times eager PyTorch.
+
+    Args:
+        walking: model, cluster, budget and so on.
+        store: where measured steps are kept; None: nowhere.
+        progress: called with a line when something begins that takes seconds.
+
+    Raises:
+        InputError, CaptureError: there is no such model or cluster, or it cannot be captured.
+        ExecutionError: a worker died, hung or failed.
+    """
+    walking = walking or Walking()
+    road = _searched(walking, progress) if walking.auto else _captured(walking, progress)
+    warm(progress=progress, num_ops=road.problem.num_ops)
+    road.results = compare(
+        road.problem, budget=walking.budget, seed=walking.seed, progress=progress
+    )
+    run = partial(_execute, road, store, progress)
+    for result in road.results:
+        if isinstance(result, Result) and ROSTER[result.placer].executed:
+            progress(f"executing and verifying {result.placer}")
+            road.runs[result.placer] = run(road.program, road.problem, result.placement)
+    road.rows = with_best_bound([_row(result, road.runs) for result in road.results])
+    _beside(road, run, progress)
+    return road
+
+
+def _captured(walking: Walking, progress: Progress) -> Road:
+    progress(f"capturing the training step of {walking.model}")
+    program = capture_model(walking.model, options=walking.capture)
+    say_batch(program, progress)
+    progress(f"captured {len(program.ops)} ops; profiling on {walking.cluster}")
+    problem = profile_model(program, walking.cluster, options=walking.capture, progress=progress)
+    return Road(walking, program, problem)
+
+
+def _searched(walking: Walking, progress: Progress) -> Road:
+    """With the number of micro-batches whose best placement is predicted to be the fastest."""
+    model = walking.model
+    progress(f"capturing and profiling the training step of {model} at every share of its batch")
+    warm(["best"], progress=progress)
+    placing = partial(place, budget=walking.budget, seed=walking.seed)
+    sizes, chosen = choose_microbatches(model, walking.cluster, walking.capture, placing, progress)
+    if chosen.program is None:
+        raise InputError(f"model {model!r}: the demo needs a model, not a problem file")
+    return Road(walking, chosen.program, chosen.problem, sizes=sizes, chosen=chosen)
+
+
+def _execute(
+    road: Road,
+    store: MeasurementStore | None,
+    progress: Progress,
+    program: Program,
+    problem: Problem,
+    placement: Placement,
+) -> Executed:
+    walking = road.walking
+    run = execute_placement(
+        program,
+        problem,
+        placement,
+        steps=walking.steps,
+        mode=walking.mode,
+        transport=walking.transport,
+        timeout=walking.timeout,
+        store=store,
+        source="demo",
+        label=walking.model,
+    )
+    if run.fault:
+        progress(f"measurements are not all kept: {run.fault}")
+    return run
+
+
+def _beside(road: Road, run: Callable[..., Executed], progress: Progress) -> None:
+    """What micro-batches have to beat, and eager PyTorch where it does the same work."""
+    walking, chosen = road.walking, road.chosen
+    if chosen is not None and chosen.microbatches > 1 and road.sizes[0].program is not None:
+        progress("executing the whole batch on one device")
+        problem = road.sizes[0].problem
+        alone = place(problem, placer="single", budget=0.0).placement
+        road.whole = run(road.sizes[0].program, problem, alone)
+    if not walking.capture.forward_only and walking.capture.dtype == "float32":
+        road.eager = eager_times(walking.model, walking.capture, progress)
+
+
+def _name(result: Result | Failure) -> str:
+    return result[0] if isinstance(result, tuple) else result.placer
+
+
+def _row(result: Result | Failure, runs: dict[str, Executed]) -> Row:
+    run = runs.get(_name(result))
+    return make_row(result, run.execution, run.verification) if run else make_row(result)

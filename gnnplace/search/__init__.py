@@ -1,3 +1,0 @@
-"""What every search stands on: the space, its moves, repair, the clock, chunks and groups."""
-
-from gnnplace.search.space import SearchSpace as SearchSpace

@@ -1,0 +1,262 @@
+"""Answers about splitting: of a network by name, a file of tables, or the layers of a model.
+
+Torch is imported for models alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnplace.costs.exchange import Exchange
+from gnnplace.costs.own import with_measurements
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import CaptureError, InputError
+from gnnplace.sharding import (
+    Frontier,
+    ShardingProblem,
+    ShardingResult,
+    best_strategy,
+    cheapest_within,
+    pareto_frontier,
+    read_sharding,
+    warm,
+    warm_frontier,
+)
+from gnnplace.sharding.captured.costs import MeshMachine
+from gnnplace.sharding.captured.layout import default_mesh
+from gnnplace.sharding.captured.network import captured_network
+from gnnplace.sharding.configurations import Space
+from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.device_counts import device_profile, powers_of_two
+from gnnplace.sharding.layers import Network
+from gnnplace.sharding.networks.registry import NETWORKS, build_network
+from gnnplace.sharding.strategy import Setting
+
+if TYPE_CHECKING:
+    from gnnplace.sharding.run.plan import Planned
+    from gnnplace.sharding.run.planning import LayerGraph
+    from gnnplace.zoo import Workload
+
+MOST_DEVICES = 1024
+DEVICES, EXECUTED_DEVICES = 8, 2  # where nothing says how many
+FLOPS, BANDWIDTH = 10e12, 16e9  # of the PaSE authors' cost model
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """What a split is searched for.
+
+    Attributes:
+        devices: to split over; None: 8. A file of tables has its own.
+        flops: FLOP/s of a device.
+        bandwidth: bytes a second of a link.
+        exactly: whether every layer uses all devices.
+        powers_of_two: whether splits are powers of two.
+        cluster: whose fabric says what collectives take, and how many devices there are; None:
+            ``bandwidth`` does.
+        links: a log of nccl-tests, whose figures replace those of the cluster's links.
+    """
+
+    devices: int | None = None
+    flops: float = FLOPS
+    bandwidth: float = BANDWIDTH
+    exactly: bool = False
+    powers_of_two: bool = False
+    cluster: str | None = None
+    links: str | None = None
+
+    def exchange(self) -> Exchange | None:
+        """What collectives take on the cluster.
+
+        Raises:
+            FormatError: a line of the log that cannot be read.
+            InputError: no such cluster, or its fabric is not known; or a speed beside it.
+        """
+        if self.cluster is None:
+            if self.links is not None:
+                raise InputError("--links: --cluster is needed to say what links they are of")
+            return None
+        if self.bandwidth != BANDWIDTH:
+            raise InputError("--bandwidth, --cluster: the cluster says what links take")
+        cluster = resolve_cluster(self.cluster)
+        if self.links is None:
+            return Exchange(cluster)
+        measured = with_measurements(cluster, self.links)
+        return Exchange(measured.cluster, measured.table)
+
+    def count(self, otherwise: int, exchange: Exchange | None) -> int:
+        """The number of devices.
+
+        Raises:
+            InputError: more than the cluster has.
+        """
+        there = otherwise if exchange is None else exchange.cluster.num_devices
+        count = there if self.devices is None else self.devices
+        if exchange is not None and count > there:
+            raise InputError(f"--devices {count}: the cluster {self.cluster} has {there}")
+        return count
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The cost tables of a question, and the network they are of; a file's have none."""
+
+    problem: ShardingProblem
+    setting: Setting | None
+
+
+def shard_tables(what: str, options: SplitOptions | None = None) -> Tables:
+    """The cost tables of a network by name, of a model's layers, or of a file.
+
+    Args:
+        what: a network's name, a model, or ``NAME.json`` beside ``NAME.npz``.
+        options: devices, speeds, splits.
+
+    Raises:
+        InputError: a number of devices out of range, or options that a file has no use for.
+        FormatError: a malformed file.
+    """
+    options = options or SplitOptions()
+    if what.endswith(".json") or Path(what).is_file():
+        if options.cluster is not None or options.links is not None:
+            raise InputError("--cluster, --links: the sharding file has its own costs")
+        if options.devices is not None or options.exactly or options.powers_of_two:
+            told = "--devices, --exactly, --powers-of-two"
+            raise InputError(f"{told}: the sharding file has its own configurations")
+        return Tables(read_sharding(what), None)
+    setting = _setting(what, options)
+    tables = sharding_problem(
+        setting.network, setting.devices, setting.machine, space=setting.space
+    )
+    return Tables(tables, setting)
+
+
+def _setting(what: str, options: SplitOptions) -> Setting:
+    exchange = options.exchange()
+    devices = options.count(DEVICES, exchange)
+    if not 1 <= devices <= MOST_DEVICES:
+        raise InputError(f"--devices: {devices} is not between 1 and {MOST_DEVICES}")
+    bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
+    machine = Machine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
+    return Setting(_network(what), devices, machine, Space(options.exactly, options.powers_of_two))
+
+
+def _network(what: str) -> Network:
+    """A built-in network, or the layers of a captured model."""
+    if what in NETWORKS or not is_model(what):
+        return build_network(what)
+    return captured_network(load_layers(what).operations)
+
+
+def is_model(what: str) -> bool:
+    """Whether it is a model's name: ``module:callable``, ``hf:CONFIG`` or a zoo name."""
+    if ":" in what:
+        return True
+    from gnnplace import zoo
+
+    return what.partition("?")[0] in zoo.names()
+
+
+def shard_network(tables: Tables, *, memory_limit: float | None = None) -> ShardingResult:
+    """The best split, proven best where it says so.
+
+    Args:
+        tables: what ``shard_tables`` returned.
+        memory_limit: bytes that a device has.
+
+    Raises:
+        InfeasibleError: nothing fits the memory.
+    """
+    if memory_limit is None:
+        warm()
+        return best_strategy(tables.problem, bounded=True)
+    warm_frontier()
+    return cheapest_within(tables.problem, memory_limit)
+
+
+def shard_frontier(
+    tables: Tables, *, epsilon: float = 0.0, memory_limit: float | None = None
+) -> Frontier:
+    """Every split that no other beats in both time and memory.
+
+    Args:
+        tables: what ``shard_tables`` returned.
+        epsilon: relative error in time that is allowed.
+        memory_limit: bytes that a device has.
+    """
+    warm_frontier()
+    return pareto_frontier(tables.problem, epsilon, memory_limit)
+
+
+def shard_counts(
+    what: str, options: SplitOptions | None = None, *, memory_limit: float | None = None
+) -> dict[int, ShardingResult | None]:
+    """The best split for 1, 2, 4 … devices; None where nothing fits.
+
+    Args:
+        what: a network's name or a model.
+        options: the largest number of devices, speeds, splits.
+        memory_limit: bytes that a device has.
+
+    Raises:
+        InputError: a file of tables, which is for one number of devices.
+    """
+    if what.endswith(".json") or Path(what).is_file():
+        raise InputError(f"{what}: a sharding file is for one number of devices; name a network")
+    setting = _setting(what, options or SplitOptions())
+    warm_frontier()
+    return device_profile(
+        setting.network,
+        powers_of_two(setting.devices),
+        setting.machine,
+        memory_limit=memory_limit,
+        space=setting.space,
+    )
+
+
+def plan_shard(
+    model: str, options: SplitOptions | None = None, *, memory_limit: float | None = None
+) -> Planned:
+    """The best split of a model's layers that DTensor can run.
+
+    Args:
+        model: a model by its name.
+        options: devices and speeds.
+        memory_limit: bytes that a device has.
+
+    Raises:
+        InputError, CaptureError: there is no such model, or it cannot be captured.
+        InfeasibleError: nothing fits the memory.
+    """
+    from gnnplace.sharding.run.planning import plan_for
+
+    options = options or SplitOptions()
+    exchange = options.exchange()
+    bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
+    machine = MeshMachine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
+    mesh = default_mesh(options.count(EXECUTED_DEVICES, exchange))
+    return plan_for(load_layers(model), mesh, machine, memory_limit=memory_limit)
+
+
+def load_layers(spec: str) -> LayerGraph:
+    """The layers of the model that a spec names; without its tensors where that can be.
+
+    Raises:
+        InputError, CaptureError: there is no such model, or it cannot be captured.
+    """
+    from gnnplace import tracing
+
+    try:
+        return _layers(tracing.load(spec, fake=True))
+    except (CaptureError, InputError):  # what it does may depend on its numbers
+        return _layers(tracing.load(spec))
+
+
+def _layers(workload: Workload) -> LayerGraph:
+    from gnnplace.sharding.run.planning import layer_graph
+    from gnnplace.tracing.step import default_loss
+
+    loss = workload.loss or default_loss
+    return layer_graph(workload.model, workload.inputs, loss, workload.name)

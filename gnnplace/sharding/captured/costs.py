@@ -1,0 +1,221 @@
+"""Seconds and bytes of a captured model's configurations on a mesh.
+
+As in ``costs.py`` (PaSE, arXiv 2407.04001), with layouts that are known:
+
+* compute: 3 F / parts FLOP for F forward FLOP (1 F where no gradient flows), and the bytes that an
+  operation touches where the machine says how fast it reads.
+* between layouts, one mesh dimension of n devices after the other, L bytes being on a device then:
+  a sum becomes whole in 2 (n - 1) / n L (ring all-reduce: Patarasuk and Yuan, 2009), a part of an
+  axis in (n - 1) / n L (reduce-scatter); parts of an axis are gathered in (n - 1) / n of the bytes
+  gathered, and become parts of another axis in (n - 1) / n L (all-to-all); a part of what is
+  there whole costs nothing. The gradient goes the way back.
+* gradients of parameters are all-reduced over the devices that split what they lack.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from gnnplace.costs.exchange import Exchange
+from gnnplace.errors import InputError
+from gnnplace.sharding.captured.layout import (
+    PARAMETER,
+    PARTIAL,
+    REPLICATED,
+    Configuration,
+    Layout,
+    Mesh,
+    SplitGraph,
+    SplitOp,
+    SplitValue,
+    gradient_layout,
+    made_layout,
+    parts_in,
+    parts_of,
+    read_layout,
+    settled,
+)
+
+BACKWARD = 3.0  # The backward pass of a product is two products of its size.
+
+
+@dataclass(frozen=True)
+class MeshMachine:
+    """One device and its link.
+
+    Attributes:
+        flops: FLOP per second that products reach.
+        bandwidth: bytes per second of the link.
+        latency: seconds of a collective of no bytes.
+        reading: bytes per second that elementwise operations touch; infinite: they are free.
+        overhead: seconds of an operation, forward and backward, that no split makes less.
+        state: copies of a parameter that stay: itself, its gradient and Adam's two moments.
+        exchange: what collectives take on a cluster whose fabric is known; else the formulas above.
+        bucketed: whether its collectives go together with others.
+
+    Raises:
+        InputError: a speed that is not positive.
+    """
+
+    flops: float = 10e12
+    bandwidth: float = 16e9
+    latency: float = 0.0
+    reading: float = float("inf")
+    overhead: float = 0.0
+    state: int = 4
+    exchange: Exchange | None = None
+    bucketed: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bandwidth", "reading"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name}: {getattr(self, name):g} is not a positive number")
+
+    def collective(self, op: str, devices: int, size: float) -> float:
+        """Seconds of a collective of ``size`` bytes, as ``costs.collectives`` counts them."""
+        if self.exchange is not None:
+            seconds = self.exchange.bucketed if self.bucketed else self.exchange.seconds
+            return float(seconds(op, np.array(float(devices)), np.array(size)))
+        share = (devices - 1) / devices * size / self.bandwidth
+        return (2 * share if op == ALL_REDUCE else share) + self.latency
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Seconds of going from one layout to another.
+
+    Attributes:
+        reduction: the seconds of making sums.
+        resharding: the seconds of everything else.
+    """
+
+    reduction: float = 0.0
+    resharding: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Of both."""
+        return self.reduction + self.resharding
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(self.reduction + other.reduction, self.resharding + other.resharding)
+
+
+@lru_cache(maxsize=1 << 18)
+def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMachine) -> Moved:
+    """Seconds to bring a tensor of ``size`` bytes from one layout into another."""
+    local = size / parts_in(before, mesh)
+    places = list(zip(before, after, mesh, strict=True))
+    for a, b, n in places:  # what only gets smaller comes first
+        if a == REPLICATED and b.cuts:
+            local /= n
+    reduction = resharding = 0.0
+    for a, b, n in places:
+        if a == PARTIAL and b.cuts and n > 1:
+            reduction += machine.collective(REDUCE_SCATTER, n, local)
+            local /= n
+        elif a == PARTIAL and b != PARTIAL and n > 1:
+            reduction += machine.collective(ALL_REDUCE, n, local)
+    for a, b, n in places:
+        if a.cuts and b.cuts and a != b and n > 1:
+            resharding += machine.collective(ALL_TO_ALL, n, local)
+    for a, b, n in places:
+        if a.cuts and not b.cuts and n > 1:
+            local *= n
+            resharding += machine.collective(ALL_GATHER, n, local)
+    return Moved(reduction, resharding)
+
+
+def passed(
+    value: SplitValue,
+    before: Layout,
+    read: Layout,
+    gradient: Layout,
+    mesh: Mesh,
+    machine: MeshMachine,
+) -> Moved:
+    """A value handed from where it was made to a reader, and its gradient handed back."""
+    there = move(value.bytes, before, read, mesh, machine)
+    if not value.gradient:
+        return there
+    return there + move(value.bytes, gradient, settled(before), mesh, machine)
+
+
+def compute(
+    graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh, machine: MeshMachine,
+    seconds: float | None = None,
+) -> float:  # fmt: skip
+    """Seconds of the forward and backward pass of an operation's part.
+
+    Args:
+        graph: with its values.
+        op: the operation.
+        split: its configuration.
+        mesh: sizes of the mesh's dimensions.
+        machine: speeds.
+        seconds: the seconds of the whole operation, where they were measured.
+    """
+    parts = math.prod(parts_of(split, mesh).values())
+    if seconds is not None:
+        fixed = min(seconds, machine.overhead)
+        return fixed + (seconds - fixed) / parts
+    if op.shape.moves:
+        return 0.0
+    passes = BACKWARD if any(graph.values[v].gradient for v in op.results) else 1.0
+    touched = sum(
+        graph.values[v].bytes / parts_in(read_layout(axes, split), mesh)
+        for v, axes in zip(op.reads, op.shape.reads, strict=True)
+    )
+    work = op.shape.flops / parts / machine.flops
+    made = made_bytes(graph, op, split, mesh)
+    return machine.overhead + passes * (work + (touched + made) / machine.reading)
+
+
+def exchange(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh,
+             machine: MeshMachine) -> float:  # fmt: skip
+    """Seconds of what an operation's parts exchange, forward and backward: as all-reduces of every
+    part's own place.
+    """
+    parts, seconds = parts_of(split, mesh), 0.0
+    for label, elements in op.shape.exchanges:
+        n = parts.get(label, 1)
+        size = n * elements * graph.values[op.reads[0]].element
+        if n > 1:
+            seconds += 2.0 * machine.collective(ALL_REDUCE, n, size)
+    return seconds
+
+
+def _held(value: SplitValue, layout: Layout, mesh: Mesh) -> float:
+    return value.bytes / parts_in(layout, mesh)
+
+
+def made_bytes(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh) -> float:
+    """Bytes of an operation's results on a device; kept for the backward pass."""
+    if op.shape.moves:
+        return 0.0
+    pairs = zip(op.results, op.shape.results, strict=True)
+    return sum(_held(graph.values[v], made_layout(axes, split), mesh) for v, axes in pairs)
+
+
+def parameter_gradient(
+    value: SplitValue, axes: tuple[str | None, ...], split: Configuration, mesh: Mesh,
+    machine: MeshMachine,
+) -> float:  # fmt: skip
+    """Seconds to add up a parameter's gradient where one operation alone reads it."""
+    if value.source != PARAMETER or not value.gradient:
+        return 0.0
+    gradient = gradient_layout(axes, split)
+    # All gradients go in a few collectives.
+    together = replace(machine, latency=0.0, bucketed=True)
+    return move(value.bytes, gradient, settled(gradient), mesh, together).total
+
+
+def parameter_bytes(value: SplitValue, home: Layout, mesh: Mesh, machine: MeshMachine) -> float:
+    """Bytes of a parameter with its gradient and optimizer state on a device."""
+    copies = machine.state if value.gradient else 1
+    return copies * value.bytes / parts_in(home, mesh)

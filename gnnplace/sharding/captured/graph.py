@@ -1,0 +1,148 @@
+"""A captured model's calls as operations that can be split, with names that people understand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gnnplace.sharding.captured.calls import INPUT, CallGraph
+from gnnplace.sharding.captured.layout import Shape, SplitGraph, SplitOp, SplitValue, base_label
+from gnnplace.sharding.rules.rule import Axes, Rule
+from gnnplace.sharding.rules.shapes import SHAPE
+
+BATCH = "batch"
+DATA = "data"
+"""Kind of calls that no gradient flows through, such as those that make masks."""
+RANKS = {  # what axes beyond the batch are mostly called, by rank
+    2: ("batch", "features"),
+    3: ("batch", "sequence", "features"),
+    4: ("batch", "heads", "sequence", "features"),
+}
+IMAGES = ("batch", "channels", "height", "width")
+
+
+def split_graph(graph: CallGraph, rules: Sequence[Rule]) -> SplitGraph:
+    """Operations of all calls, in order."""
+    values = tuple(
+        SplitValue(v.shape, v.dtype.itemsize, v.gradient, v.source, v.name) for v in graph.values
+    )
+    batch = _Batch(graph, rules)
+    heads = _Heads(graph, rules).found
+    ops = []
+    for i, (call, rule) in enumerate(zip(graph.calls, rules, strict=True)):
+        label = batch.label(i)
+        names = _names(rule, label, heads.get(i, {}))
+        shape = Shape(
+            tuple(rule.extents.items()),
+            rule.reads,
+            rule.results,
+            rule.flops,
+            rule.kind == SHAPE,
+            tuple(rule.exchanges.items()),
+        )
+        learns = any(graph.values[value].gradient for value in call.results)
+        kind, reason = (rule.kind, rule.reason) if learns else (DATA, "")
+        ops.append(
+            SplitOp(call.name, kind, shape, call.reads, call.results, label, names,
+                    reason)
+        )  # fmt: skip
+    return SplitGraph(graph.name, tuple(ops), values)
+
+
+class _Batch:
+    """Follows the first axis of the first input through the calls."""
+
+    def __init__(self, graph: CallGraph, rules: Sequence[Rule]) -> None:
+        self.axis: dict[int, int] = {}
+        self.labels: list[str | None] = []
+        inputs = [(i, v) for i, v in enumerate(graph.values) if v.source == INPUT and v.shape]
+        size = inputs[0][1].shape[0] if inputs else 0
+        self.axis = {i: 0 for i, v in inputs if v.shape[0] == size}
+        for call, rule in zip(graph.calls, rules, strict=True):
+            found = [
+                axes[self.axis[value]]
+                for value, axes in zip(call.reads, rule.reads, strict=True)
+                if value in self.axis and self.axis[value] < len(axes)
+            ]
+            label = next((x for x in found if x is not None and "|" not in x), None)
+            self.labels.append(label)
+            for value, axes in zip(call.results, rule.results, strict=True):
+                if label is not None and label in axes:
+                    self.axis[value] = axes.index(label)
+
+    def label(self, call: int) -> str | None:
+        return self.labels[call]
+
+
+def _names(rule: Rule, batch: str | None, heads: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    rank = max((len(axes) for axes in (*rule.results, *rule.reads[:1])), default=0)
+    images = rule.kind in ("convolution", "pool")
+    by_rank = IMAGES if images and rank == 4 else RANKS.get(rank, ())
+    axes = max((*rule.results, *rule.reads[:1]), key=len, default=())
+    names = {label: heads.get(label, label) for label in rule.extents}
+    for axis, label in enumerate(axes):
+        if label is not None and label.isdecimal() and axis < len(by_rank):
+            names[label] = by_rank[axis]
+    taken = {label: name for label, name in names.items() if label != batch}
+    if batch is not None:
+        taken = {label: f"axis {label}" if n == BATCH else n for label, n in taken.items()}
+        taken[batch] = BATCH
+    return tuple(sorted(taken.items()))
+
+
+HEADS = "heads"
+
+
+class _Heads:
+    """Follows the heads of attention to the products that make and read them."""
+
+    def __init__(self, graph: CallGraph, rules: Sequence[Rule]) -> None:
+        self.graph, self.rules = graph, rules
+        self.producer = {
+            v: (i, k) for i, call in enumerate(graph.calls) for k, v in enumerate(call.results)
+        }
+        self.readers: dict[int, list[tuple[int, int]]] = {}
+        for i, call in enumerate(graph.calls):
+            for slot, value in enumerate(call.reads):
+                self.readers.setdefault(value, []).append((i, slot))
+        self.found: dict[int, dict[str, str]] = {}
+        for i, rule in enumerate(rules):
+            if rule.kind == "attention" and HEADS in rule.extents:
+                self._attention(i)
+
+    def _attention(self, index: int) -> None:
+        call, rule = self.graph.calls[index], self.rules[index]
+        self.found.setdefault(index, {})[HEADS] = HEADS
+        for value, axes in list(zip(call.reads, rule.reads, strict=True))[:3]:
+            if HEADS in axes:
+                self._backwards(value, axes.index(HEADS))
+        if HEADS in rule.results[0]:
+            self._forwards(call.results[0], rule.results[0].index(HEADS))
+
+    def _named(self, index: int, axes: Axes, axis: int) -> str | None:
+        label = axes[axis]
+        if label is not None:
+            self.found.setdefault(index, {})[base_label(label)] = HEADS
+        return None if label is None else base_label(label)
+
+    def _backwards(self, value: int, axis: int) -> None:
+        while value in self.producer:
+            i, slot = self.producer[value]
+            label = self._named(i, self.rules[i].results[slot], axis)
+            back = _axis_of(self.rules[i].reads[0], label) if self.rules[i].reads else None
+            if back is None or self.rules[i].kind not in (SHAPE, "elementwise"):
+                return
+            value, axis = self.graph.calls[i].reads[0], back
+
+    def _forwards(self, value: int, axis: int) -> None:
+        while len(self.readers.get(value, ())) == 1:
+            i, slot = self.readers[value][0]
+            label = self._named(i, self.rules[i].reads[slot], axis)
+            on = _axis_of(self.rules[i].results[0], label)
+            if on is None or self.rules[i].kind != SHAPE:
+                return
+            value, axis = self.graph.calls[i].results[0], on
+
+
+def _axis_of(axes: Axes, label: str | None) -> int | None:
+    bases = [None if x is None else base_label(x) for x in axes]
+    return bases.index(label) if label is not None and label in bases else None

@@ -1,0 +1,313 @@
+"""The calls of torch functions that a model's forward pass makes, in order: its layers.
+
+Route: the forward pass runs once, on fake tensors where it can be, under a `TorchFunctionMode`,
+which sees `linear`, `scaled_dot_product_attention` or `cross_entropy` as one call each, wherever
+they stand (in a module or between modules). What a call computes in plain Python numbers is baked
+in, as in every trace; a change in place becomes a value of its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from gnnplace.errors import CaptureError
+from gnnplace.sharding.captured.calls import (
+    BUFFER,
+    CALL,
+    CONSTANT,
+    INPUT,
+    PARAMETER,
+    CallGraph,
+    LayerCall,
+    LayerValue,
+    Ref,
+    function_name,
+)
+from gnnplace.tracing.blame import blame
+from gnnplace.tracing.guard import custom_functions, unchanged
+from gnnplace.tracing.step import StepModule
+
+PREFIX = "model."
+ASIDE = (
+    "view",
+    "reshape",
+    "flatten",
+    "transpose",
+    "contiguous",
+    "to",
+    "add",
+    "getitem",
+    "unsqueeze",
+)
+"""Functions that a layer calls beside the one that it is named after."""
+
+
+class OutputModule(StepModule):
+    """A model without a loss: what it returns, as it is."""
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """Return the model's output."""
+        rest = iter(tensors)
+        leaves = [next(rest) if isinstance(x, torch.Tensor) else x for x in self._leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        return self.model(*args, **kwargs)
+
+
+def record_calls(step: StepModule, name: str, *, zeros: bool = False) -> CallGraph:
+    """Runs a forward pass and notes its calls.
+
+    Args:
+        step: Model, loss (or an `OutputModule`) and example inputs; the model is left as it was.
+        name: The name of the model.
+        zeros: Where the model must run on real tensors, stand zeros in for its parameters.
+
+    Raises:
+        CaptureError: the forward pass failed, or does what cannot be split; names the module.
+    """
+    with unchanged(step), torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return _recorded(step, name, _fake_tensors(step))
+        except CaptureError:
+            raise
+        except Exception:  # such as a decision that depends on data
+            fake = any(isinstance(p, FakeTensor) for p in step.parameters())
+            try:
+                if fake:
+                    raise
+                return _recorded(step, name, _real_tensors(step, zeros))
+            except CaptureError:
+                raise
+            except Exception as error:
+                raise CaptureError(blame(error, step)) from error
+
+
+@dataclass(frozen=True)
+class _Stand:
+    """Tensors to run on: of the model by name, and inputs; and the mode to run under."""
+
+    state: dict[str, torch.Tensor]
+    inputs: tuple[torch.Tensor, ...]
+    mode: FakeTensorMode | None
+
+
+def _fake_tensors(step: StepModule) -> _Stand:
+    tensors = dict(_named_state(step))
+    fakes = [t for t in (*tensors.values(), *step.inputs()) if isinstance(t, FakeTensor)]
+    mode = fakes[0].fake_mode if fakes else FakeTensorMode(allow_non_fake_inputs=True)
+    device = {n: t.device for n, t in tensors.items()}
+
+    def fake(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        with mode:
+            made = torch.empty(tensor.shape, dtype=tensor.dtype, device=where)
+        return made.requires_grad_(tensor.requires_grad)
+
+    state = {n: fake(t, device[n]) for n, t in tensors.items()}
+    return _Stand(state, tuple(fake(t, t.device) for t in step.inputs()), mode)
+
+
+def _real_tensors(step: StepModule, zeros: bool) -> _Stand:
+    def real(tensor: torch.Tensor) -> torch.Tensor:
+        if not zeros:
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        made = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return made.requires_grad_(tensor.requires_grad)
+
+    return _Stand({n: real(t) for n, t in _named_state(step)}, step.inputs(), None)
+
+
+def _named_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from step.named_parameters()
+    yield from step.named_buffers()
+
+
+def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
+    recorder = _Recorder()
+    parameters = {n for n, _ in step.named_parameters()}
+    for key, tensor in stand.state.items():
+        source = PARAMETER if key in parameters else BUFFER
+        recorder.enter(tensor, source, key.removeprefix(PREFIX))
+    for position, tensor in enumerate(stand.inputs):
+        recorder.enter(tensor, INPUT, str(position))
+    with ExitStack() as stack:
+        if stand.mode is not None:
+            stack.enter_context(stand.mode)
+        custom = stack.enter_context(custom_functions())
+        stack.enter_context(_paths(step, recorder))
+        stack.enter_context(_own_tensors(step))
+        stack.enter_context(torch.enable_grad())
+        with recorder:
+            output = torch.func.functional_call(step, stand.state, stand.inputs)
+    if custom:
+        raise CaptureError(
+            f"{name}: its autograd function {custom[0]} cannot be split; "
+            "write it with functions of torch"
+        )
+    return recorder.graph(name, output)
+
+
+@contextmanager
+def _own_tensors(step: StepModule) -> Iterator[None]:
+    """Gives every module its parameters and buffers back.
+
+    `torch.func.functional_call` (torch 2.13) leaves the stand-ins in a module that stands at
+    several places of a model: it swaps tensors once for each place, and back in the same order.
+    """
+    before = [(m, dict(m._parameters), dict(m._buffers)) for m in step.modules()]
+    try:
+        yield
+    finally:
+        for module, parameters, buffers in before:
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
+
+
+@contextmanager
+def _paths(step: StepModule, recorder: _Recorder) -> Iterator[None]:
+    """Lets the recorder know which module is running."""
+    handles = []
+    for path, module in step.named_modules():
+        leaf = not any(True for _ in module.children())
+        handles.append(module.register_forward_pre_hook(_entering(recorder, path, leaf)))
+        handles.append(module.register_forward_hook(_leaving(recorder), always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _entering(recorder: _Recorder, path: str, leaf: bool) -> Callable[..., None]:
+    def enter(module: nn.Module, args: Any) -> None:
+        recorder.stack.append((path.removeprefix(PREFIX.rstrip(".")).lstrip("."), leaf))
+
+    return enter
+
+
+def _leaving(recorder: _Recorder) -> Callable[..., None]:
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        recorder.stack.pop()
+
+    return leave
+
+
+class _Recorder(TorchFunctionMode):
+    """Notes every call that returns or changes a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[tuple[str, bool]] = []
+        self.calls: list[LayerCall] = []
+        self.values: list[LayerValue] = []
+        self.constants: dict[int, torch.Tensor] = {}
+        self._of: dict[int, int] = {}
+        self._alive: list[tuple[torch.Tensor, int]] = []
+        self._stale: dict[int, str] = {}
+        self._names: dict[str, int] = {}
+
+    def enter(self, tensor: torch.Tensor, source: str, name: str = "") -> int:
+        """Gives a tensor object a new value."""
+        shape = tuple(tensor.shape)
+        self.values.append(LayerValue(shape, tensor.dtype, tensor.requires_grad, source, name))
+        index = len(self.values) - 1
+        self._of[id(tensor)] = index
+        self._alive.append((tensor, index))
+        return index
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        read = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        versions = [x._version for x in read]
+        result = func(*args, **kwargs)
+        changed = [x for x, v in zip(read, versions, strict=True) if x._version != v]
+        made = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+        if made or changed:
+            self._note(func, args, kwargs, read, made, changed)
+        return result
+
+    def _note(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        read: list[torch.Tensor],
+        made: list[torch.Tensor],
+        changed: list[torch.Tensor],
+    ) -> None:
+        name = self._name(func)
+        reads = tuple(self._read(x, name) for x in read)
+        given, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
+        changes = not made
+        results = changed[:1] if changes else made
+        inplace = any(self.values[self._of[id(x)]].source != BUFFER for x in changed)
+        for tensor in changed:
+            self._spoil(tensor, name)
+        indices = tuple(self.enter(x, CALL) for x in results)
+        module = self.stack[-1][0] if self.stack else ""
+        grad = torch.is_grad_enabled()
+        call = LayerCall(name, func, given, named, reads, indices, module, grad, changes, inplace)
+        self.calls.append(call)
+
+    def _ref(self, leaf: Any) -> Any:
+        return Ref(self._of[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
+
+    def _read(self, tensor: torch.Tensor, name: str) -> int:
+        if id(tensor) not in self._of:
+            self.constants[self.enter(tensor, CONSTANT)] = tensor
+        index = self._of[id(tensor)]
+        if index in self._stale:
+            raise CaptureError(
+                f"{name}: reads a tensor that {self._stale[index]} changed in place through "
+                "another view of it; a split model cannot: make that change out of place"
+            )
+        return index
+
+    def _spoil(self, tensor: torch.Tensor, name: str) -> None:
+        """Other tensors on the same storage must not be read any more."""
+        if self.values[self._of[id(tensor)]].source == BUFFER:
+            return  # changed in place on every device alike
+        storage = tensor.untyped_storage()._cdata
+        for other, index in self._alive:
+            if other is not tensor and other.untyped_storage()._cdata == storage:
+                self._stale[index] = name
+
+    def _name(self, func: Any) -> str:
+        path, leaf = self.stack[-1] if self.stack else ("", False)
+        plain = function_name(func)
+        alone = leaf and path and plain not in ASIDE
+        base = path if alone else f"{path}.{plain}".lstrip(".")
+        count = self._names.get(base, 0)
+        self._names[base] = count + 1
+        return base if count == 0 else f"{base}#{count + 1}"
+
+    def graph(self, name: str, output: Any) -> CallGraph:
+        """What was noted, without calls that nothing needs."""
+        template = pytree.tree_map(self._ref_output, output)
+        needed = {x.value for x in pytree.tree_leaves(template) if isinstance(x, Ref)}
+        kept: list[LayerCall] = []
+        for call in reversed(self.calls):
+            sources = {self.values[i].source for i in call.reads[:1]}
+            keeps = BUFFER in sources and (call.changes or function_name(call.function) == "add")
+            if needed.intersection(call.results) or keeps:
+                needed.update(call.reads)
+                kept.append(call)
+        constants = {i: t for i, t in self.constants.items() if i in needed}
+        return CallGraph(name, tuple(reversed(kept)), tuple(self.values), template, constants)
+
+    def _ref_output(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return Ref(self._read(leaf, "the output"))
+        plain = leaf is None or isinstance(leaf, bool | int | float | str)
+        return leaf if plain else None  # such as a cache of keys and values

@@ -1,0 +1,151 @@
+"""Rules of calls that work on every element, or along some axes: additions, softmax, sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gnnplace.sharding.captured.calls import LayerCall
+from gnnplace.sharding.rules.rule import Axes, Case, Draft, Rule, Share, numbered, whole
+
+ELEMENTWISE, REDUCTION = "elementwise", "reduction"
+PLAIN = {  # Python's operators, by the name of the operation
+    "iadd": "add", "radd": "add", "isub": "sub", "rsub": "sub", "imul": "mul", "rmul": "mul",
+    "truediv": "div", "rtruediv": "div", "itruediv": "div", "rdiv": "div", "idiv": "div",
+    "rpow": "pow", "ipow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "invert": "bitwise_not", "floordiv": "floor_divide", "mod": "remainder",
+}  # fmt: skip
+
+
+def is_elementwise(name: str) -> bool:
+    """Whether torch itself calls the operation of that name pointwise."""
+    packet = getattr(torch.ops.aten, PLAIN.get(name, name), None)
+    if packet is None or not hasattr(packet, "overloads"):
+        return False
+    return any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+
+
+def elementwise(case: Case) -> Rule:
+    """Tensors of one shape, or broadcast to it from the right."""
+    draft = Draft(case)
+    made = numbered(len(case.results[0]))
+    for slot in range(len(case.shapes)):
+        draft.read(slot, _broadcast(case.shapes[slot], case.results[0], made))
+    return draft.rule(ELEMENTWISE, *[made] * len(case.results))
+
+
+def _broadcast(shape: tuple[int, ...], result: tuple[int, ...], made: Axes) -> Axes:
+    new = len(result) - len(shape)
+    pairs = zip(shape, result[new:], made[new:], strict=True)
+    return tuple(label if size == want else None for size, want, label in pairs)
+
+
+def dropout(case: Case) -> Rule:
+    """Each device draws the mask of the whole tensor and takes its part: the numbers are those of
+    one device, as long as all devices draw the same ones.
+    """
+    axes = numbered(len(case.results[0]))
+    draft = Draft(case)
+    draft.read(0, axes)
+    made = draft.rule(ELEMENTWISE, axes)
+    return Rule(
+        ELEMENTWISE, made.extents, made.reads, made.results, run=_dropout(made.results[0], case)
+    )
+
+
+def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
+    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+        training, p = call.argument(2, "training", True), call.argument(1, "p", 0.5)
+        if not training or p == 0.0 or all(a is None or share.parts(a) == 1 for a in axes):
+            return call.function(*args, **kwargs)
+        ones = torch.ones(case.results[0], dtype=args[0].dtype, device=args[0].device)
+        mask = torch.nn.functional.dropout(ones, p)
+        for axis, label in enumerate(axes):
+            if label is not None:
+                mask = mask.chunk(share.parts(label), axis)[share.index(label)]
+        return args[0] * mask
+
+    return run
+
+
+def along(position: int, default: int | None) -> Callable[[Case], Rule]:
+    """Calls that keep the shape and mix elements along one axis, such as softmax.
+
+    Args:
+        position: The position of the argument `dim`.
+        default: Where it is not given; None: all axes are mixed.
+    """
+
+    def rule(case: Case) -> Rule:
+        axis = case.call.argument(position, "dim", default)
+        if not isinstance(axis, int) or not case.shapes[0]:
+            return whole(case, "it mixes all axes")
+        axes = numbered(len(case.shapes[0]), axis)
+        draft = Draft(case)
+        draft.read(0, axes)
+        return draft.rule(ELEMENTWISE, *[axes] * len(case.results))
+
+    return rule
+
+
+def reduced(case: Case) -> Rule:
+    """`sum` and `mean`: a part of a sum is a sum; of a mean, a mean of fewer, which is scaled."""
+    rank = len(case.shapes[0])
+    gone, keep = _reduced_axes(case, rank)
+    axes = numbered(rank)
+    made = _left(axes, gone, keep)
+    draft = Draft(case)
+    draft.read(0, axes)
+    over = [str(axis) for axis in gone]
+    return draft.rule(REDUCTION, made, run=_mean(over) if case.call.kind == "mean" else None)
+
+
+def extreme(case: Case) -> Rule:
+    """`amax`, `argmax`, `std`, `norm`, …: the axes that go stay whole."""
+    rank = len(case.shapes[0])
+    gone, keep = _reduced_axes(case, rank)
+    axes = numbered(rank, *gone)
+    draft = Draft(case)
+    draft.read(0, axes)
+    return draft.rule(REDUCTION, *[_left(axes, gone, keep)] * len(case.results))
+
+
+def _reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
+    given = case.call.argument(1, "dim", case.call.kwargs.get("axis"))
+    keep = bool(case.call.argument(2, "keepdim", False))
+    if given is None or given == () or given == []:
+        return list(range(rank)), keep
+    dims = given if isinstance(given, tuple | list) else (given,)
+    return [int(axis) % rank for axis in dims], keep
+
+
+def _left(axes: Axes, gone: list[int], keep: bool) -> Axes:
+    if keep:
+        return tuple(None if i in gone else label for i, label in enumerate(axes))
+    return tuple(label for i, label in enumerate(axes) if i not in gone)
+
+
+def _mean(over: list[str]) -> Callable[..., torch.Tensor]:
+    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+        result = call.function(*args, **kwargs)
+        for label in over:
+            result = result / share.parts(label) if share.parts(label) > 1 else result
+        return result
+
+    return run
+
+
+ELEMENTWISE_RULES: dict[str, Callable[[Case], Rule]] = {
+    "dropout": dropout,
+    "softmax": along(1, None),
+    "log_softmax": along(1, None),
+    "cumsum": along(1, None),
+    "cumprod": along(1, None),
+    "diff": lambda case: whole(case, "it changes an axis"),
+    "normalize": along(2, 1),
+    "sum": reduced,
+    "mean": reduced,
+    **dict.fromkeys(("amax", "amin", "argmax", "argmin", "std", "var", "logsumexp"), extreme),
+}

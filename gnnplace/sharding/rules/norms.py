@@ -1,0 +1,105 @@
+"""Rules of normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gnnplace.sharding.captured.calls import LayerCall
+from gnnplace.sharding.rules.rule import Case, Draft, Rule, Share, numbered, whole
+
+NORM, BATCH, CHANNELS = "norm", "0", "channels"
+
+
+def layer_norm(case: Case) -> Rule:
+    """`layer_norm` and `rms_norm`: what is normalised over stays whole."""
+    rank = len(case.shapes[0])
+    over = len(case.call.argument(1, "normalized_shape"))
+    axes = numbered(rank, *range(rank - over, rank))
+    draft = Draft(case)
+    draft.read(0, axes)
+    return draft.rule(NORM, axes)
+
+
+def group_norm(case: Case) -> Rule:
+    """Along the batch alone: channels of a group belong together."""
+    axes = (BATCH, *(None,) * (len(case.shapes[0]) - 1))
+    draft = Draft(case)
+    draft.read(0, axes)
+    return draft.rule(NORM, axes)
+
+
+def batch_norm(case: Case) -> Rule:
+    """Along channels and batch; a split batch adds up its sums over all devices."""
+    training = case.call.argument(5, "training", False)
+    axes = (BATCH, CHANNELS, *(None,) * (len(case.shapes[0]) - 2))
+    if len(axes) != len(case.shapes[0]):
+        return whole(case, "batch norm without channels")
+    draft = Draft(case)
+    draft.read(0, axes)
+    names = ("running_mean", "running_var", "weight", "bias")
+    for position, name in enumerate(names, start=1):
+        changed = training and position < 3
+        slot = case.slot(position, name)
+        if not changed:
+            draft.read(slot, (CHANNELS,))
+        elif slot is not None:  # every device keeps the whole of what it changes
+            draft.extents[CHANNELS] = 1
+    if not training:
+        return draft.rule(NORM, axes)
+    rule = draft.rule(NORM, axes, run=_synchronised)
+    return replace(rule, exchanges={BATCH: 2 * case.shapes[0][1]})
+
+
+def _synchronised(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    """Batch norm over the batch of all devices (Ioffe and Szegedy, 2015, arXiv 1502.03167)."""
+    if share.parts(BATCH) == 1:
+        return call.function(*args, **kwargs)
+    given = dict(zip(_NAMES, args, strict=False)) | kwargs
+    x = given["input"]
+    over = [axis for axis in range(x.dim()) if axis != 1]
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    mean, variance = _moments(x, over, share)
+    count = x.numel() // x.shape[1] * share.parts(BATCH)
+    _keep_statistics(given, mean.detach(), variance.detach() * count / max(1, count - 1))
+    centred = x - mean.view(shape)
+    weight, bias = given.get("weight"), given.get("bias")
+    y = centred * torch.rsqrt(variance + given.get("eps", 1e-5)).view(shape)
+    y = y if weight is None else y * weight.view(shape)
+    return y if bias is None else y + bias.view(shape)
+
+
+def _moments(
+    values: torch.Tensor, over: list[int], share: Share
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance over all devices from those of each, exchanged once. [channels]"""
+    own = values.mean(over)
+    spread = values.var(over, correction=0)
+    count, index = share.parts(BATCH), share.index(BATCH)
+    everyone = torch.nn.functional.pad(
+        torch.stack([own, spread])[None], (0, 0, 0, 0, index, count - 1 - index)
+    )
+    means, variances = share.total(everyone, BATCH).unbind(1)
+    mean = means.mean(0)
+    return mean, (variances + (means - mean).square()).mean(0)
+
+
+def _keep_statistics(given: dict[str, Any], mean: torch.Tensor, variance: torch.Tensor) -> None:
+    momentum = given.get("momentum", 0.1)
+    for name, value in (("running_mean", mean), ("running_var", variance)):
+        if given.get(name) is not None:
+            given[name].mul_(1 - momentum).add_(value, alpha=momentum)
+
+
+_NAMES = (
+    "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps",
+)  # fmt: skip
+NORM_RULES: dict[str, Callable[[Case], Rule]] = {
+    "layer_norm": layer_norm,
+    "rms_norm": layer_norm,
+    "group_norm": group_norm,
+    "batch_norm": batch_norm,
+}

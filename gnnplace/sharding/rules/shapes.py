@@ -1,0 +1,224 @@
+"""Rules of calls that move or cut axes and compute nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gnnplace.sharding.captured.calls import LayerCall, Ref
+from gnnplace.sharding.rules.rule import (
+    Axes,
+    Case,
+    Draft,
+    Rule,
+    Share,
+    local_shape,
+    numbered,
+    whole,
+)
+
+SHAPE = "shape"
+PIECES = (2, 3)
+"""Sizes of an axis that stands for things side by side rather than for something to split."""
+
+
+def reshaped(case: Case) -> Rule:
+    """`view` and its kin, from the shapes alone.
+
+    Axes are matched in groups of equal size; of a group, the outermost axis can be split on both
+    sides: contiguous parts of it are contiguous parts of the whole group. Where one axis becomes
+    two or three pieces, such as queries, keys and values, and is not the batch, each is split.
+    """
+    if case.call.argument(1, "dtype") is not None and isinstance(
+        case.call.argument(1, "dtype"), torch.dtype
+    ):
+        return whole(case, "a view as another type")
+    before, after = case.shapes[0], case.results[0]
+    inner, outer = _grouped(before, after)
+    draft = Draft(case)
+    draft.read(0, inner)
+    made = draft.rule(SHAPE, outer)
+    return Rule(SHAPE, made.extents, made.reads, made.results, run=_reshape(made.results[0], after))
+
+
+def _grouped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Axes, Axes]:
+    inner: list[str | None] = [None] * len(before)
+    outer: list[str | None] = [None] * len(after)
+    i = j = 0
+    while i < len(before) and j < len(after):
+        first = (_skip_ones(before, i), _skip_ones(after, j))
+        i, j = first
+        if i == len(before) or j == len(after):
+            break
+        left, right = before[i], after[j]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                left, i = left * before[i], i + 1
+            else:
+                right, j = right * after[j], j + 1
+        pieces = after[first[1]]
+        if first[0] > 0 and pieces in PIECES and i == first[0] + 1 and j > first[1] + 1:
+            within = first[1] + 1
+            inner[first[0]], outer[within] = f"{within}|{pieces}", str(within)
+        else:
+            inner[first[0]] = outer[first[1]] = str(first[1])
+    return tuple(inner), tuple(outer)
+
+
+def _skip_ones(shape: tuple[int, ...], axis: int) -> int:
+    while axis < len(shape) and shape[axis] == 1:
+        axis += 1
+    return axis
+
+
+def _reshape(axes: Axes, shape: tuple[int, ...]) -> Callable[..., torch.Tensor]:
+    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+        return args[0].reshape(local_shape(axes, shape, share))
+
+    return run
+
+
+def permuted(case: Case) -> Rule:
+    """`transpose`, `permute` and `t`, by following a tensor of numbered axes."""
+    rank = len(case.shapes[0])
+    order = _order(case.call, rank)
+    draft = Draft(case)
+    draft.read(0, numbered(rank))
+    return draft.rule(SHAPE, tuple(str(axis) for axis in order))
+
+
+def _order(call: LayerCall, rank: int) -> tuple[int, ...]:
+    if call.kind in ("t", "T", "mT", "adjoint"):
+        swapped = list(range(rank))
+        swapped[-2:] = reversed(swapped[-2:])
+        return tuple(swapped)
+    if call.kind in ("transpose", "swapaxes", "swapdims"):
+        a, b = int(call.argument(1, "dim0")), int(call.argument(2, "dim1"))
+        swapped = list(range(rank))
+        swapped[a], swapped[b] = swapped[b], swapped[a]
+        return tuple(swapped)
+    given = call.argument(1, "dims")
+    axes = call.args[1:] if isinstance(given, int) else given
+    return tuple(int(axis) % rank for axis in axes)
+
+
+def expanded(case: Case) -> Rule:
+    """`expand`: axes of size one are repeated, on each device as many as it has."""
+    before, after = case.shapes[0], case.results[0]
+    axes = numbered(len(after))
+    new = len(after) - len(before)
+    draft = Draft(case)
+    pairs = zip(before, axes[new:], after[new:], strict=True)
+    draft.read(0, tuple(label if size == want else None for size, label, want in pairs))
+    made = draft.rule(SHAPE, axes)
+    return Rule(SHAPE, made.extents, made.reads, made.results, run=_expand(made.results[0], after))
+
+
+def _expand(axes: Axes, shape: tuple[int, ...]) -> Callable[..., torch.Tensor]:
+    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+        return args[0].expand(local_shape(axes, shape, share))
+
+    return run
+
+
+def kept(case: Case) -> Rule:
+    """Calls that leave every axis where it is: `contiguous`, `to`, `detach`."""
+    draft = Draft(case)
+    axes = numbered(len(case.shapes[0]))
+    draft.read(0, axes)
+    return draft.rule(SHAPE, axes)
+
+
+def indexed(case: Case) -> Rule:
+    """`x[...]` with numbers, slices, None and `...`; whole axes alone can be split."""
+    index = case.call.args[1]
+    items = list(index) if isinstance(index, tuple) else [index]
+    if any(isinstance(item, Ref | list | torch.Tensor | bool) for item in items):
+        return whole(case, "an index that is a tensor")
+    rank = len(case.shapes[0])
+    taken = sum(item is not None and item is not Ellipsis for item in items)
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items[at : at + 1] = [slice(None)] * (rank - taken)
+    else:
+        items += [slice(None)] * (rank - taken)
+    before, after = _kept_axes(items, case.shapes[0])
+    draft = Draft(case)
+    draft.read(0, before)
+    return draft.rule(SHAPE, after)
+
+
+def _kept_axes(items: list[Any], shape: tuple[int, ...]) -> tuple[Axes, Axes]:
+    before: list[str | None] = []
+    after: list[str | None] = []
+    for item in items:
+        if item is None:
+            after.append(None)
+            continue
+        axis = len(before)
+        full = isinstance(item, slice) and item.indices(shape[axis]) == (0, shape[axis], 1)
+        before.append(str(axis) if full else None)
+        if isinstance(item, slice):
+            after.append(before[-1])
+    return tuple(before), tuple(after)
+
+
+def pieces(case: Case) -> Rule:
+    """`split`, `chunk`, `unbind`, `narrow`, `select`: the axis that is cut stays whole."""
+    position = 1 if case.call.kind in ("unbind", "narrow", "select") else 2
+    rank = len(case.shapes[0])
+    axis = int(case.call.argument(position, "dim", 0)) % rank
+    axes = numbered(rank, axis)
+    gone = case.call.kind in ("unbind", "select")
+    made = tuple(label for i, label in enumerate(axes) if i != axis) if gone else axes
+    draft = Draft(case)
+    draft.read(0, axes)
+    return draft.rule(SHAPE, *[made] * len(case.results))
+
+
+def joined(case: Case) -> Rule:
+    """`cat` and `stack`: the axis along which they join stays whole."""
+    stack = case.call.kind == "stack"
+    rank = len(case.results[0])
+    axis = int(case.call.argument(1, "dim", 0)) % rank
+    made = numbered(rank, axis)
+    if any(len(shape) != rank - stack for shape in case.shapes):
+        return whole(case, "tensors of several ranks")
+    read = tuple(label for i, label in enumerate(made) if i != axis) if stack else made
+    draft = Draft(case)
+    for slot in range(len(case.shapes)):
+        draft.read(slot, read)
+    return draft.rule(SHAPE, made)
+
+
+def padded(case: Case) -> Rule:
+    """`pad`: axes that grow stay whole."""
+    before, after = case.shapes[0], case.results[0]
+    amounts = case.call.argument(1, "pad")
+    grown = [len(before) - 1 - k // 2 for k, amount in enumerate(amounts) if amount]
+    axes = numbered(len(before), *grown)
+    draft = Draft(case)
+    draft.read(0, axes)
+    return draft.rule(SHAPE, axes) if math.prod(after) else whole(case)
+
+
+RESHAPED = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "ravel")
+KEPT = ("contiguous", "to", "float", "half", "bfloat16", "double", "detach", "clone", "type",
+        "type_as", "long", "int", "bool", "alias", "data", "requires_grad", "cpu", "cuda",
+        "zeros_like", "ones_like", "empty_like", "full_like")  # fmt: skip
+SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
+    **dict.fromkeys(RESHAPED, reshaped),
+    **dict.fromkeys(KEPT, kept),
+    **dict.fromkeys(
+        ("transpose", "permute", "t", "T", "mT", "adjoint", "swapaxes", "swapdims"), permuted
+    ),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), expanded),
+    **dict.fromkeys(("split", "chunk", "unbind", "narrow", "select"), pieces),
+    **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),
+    "getitem": indexed,
+    "pad": padded,
+}

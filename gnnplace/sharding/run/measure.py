@@ -1,0 +1,163 @@
+"""What the costs of a split model are on the devices at hand: collectives and layers, measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from gnnplace.sharding.captured.calls import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph
+from gnnplace.sharding.captured.costs import MeshMachine
+from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED
+from gnnplace.sharding.captured.recording import PREFIX
+from gnnplace.sharding.rules.rule import Rule
+from gnnplace.sharding.run.move import redistributed
+from gnnplace.sharding.run.runner import Stage
+from gnnplace.tracing.step import StepModule
+
+SMALL, LARGE = 256, 1 << 20
+"""Elements of the tensors whose sums are timed."""
+ROUNDS = 15
+SIDE, LARGE_SIDE = 512, 4096
+"""Rows and columns of the product that is timed on CPUs and on GPUs."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone:
+    """A share that is the whole: see ``gnnplace.sharding.rules.rule.Share``."""
+
+    def parts(self, label: str) -> int:
+        return 1
+
+    def index(self, label: str) -> int:
+        return 0
+
+    def total(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        return tensor
+
+
+def measure_machine(mesh: DeviceMesh) -> MeshMachine:
+    """Speeds of a device and of collectives over the mesh's first dimension; all devices call it.
+
+    The numbers are those of the first device, so that all plan alike.
+    """
+    latency, bandwidth = _collectives(mesh)
+    kind = mesh.device_type
+    figures = [_product_rate(kind), bandwidth, latency, _overhead(kind)]
+    shared = torch.tensor(figures, dtype=torch.float64, device=kind)
+    dist.broadcast(shared, 0)
+    flops, bandwidth, latency, overhead = shared.tolist()
+    return MeshMachine(flops=flops, bandwidth=bandwidth, latency=latency, overhead=overhead)
+
+
+def _collectives(mesh: DeviceMesh) -> tuple[float, float]:
+    """Seconds of a small sum, and the bytes a second that a large one reaches."""
+    size = mesh.size(0)
+    if size == 1:
+        return 0.0, 1e12
+    before = (PARTIAL, *[REPLICATED] * (mesh.ndim - 1))
+    after = (REPLICATED,) * mesh.ndim
+
+    def reduce(count: int) -> float:
+        local = torch.ones(count, device=mesh.device_type)
+        return _timed(lambda: redistributed(local, mesh, before, after), mesh.device_type)
+
+    latency, large = reduce(SMALL), reduce(LARGE)
+    moved = 2 * (size - 1) / size * 4 * LARGE
+    return latency, moved / max(large - latency, 1e-9)
+
+
+def _timed(work: Callable[[], object], kind: str) -> float:
+    """The least seconds after a first time: what takes longer was disturbed by other processes."""
+    work()
+    if kind == "cuda":
+        torch.cuda.synchronize()
+    least = float("inf")
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        work()
+        if kind == "cuda":
+            torch.cuda.synchronize()
+        least = min(least, time.perf_counter() - start)
+    return least
+
+
+def _product_rate(kind: str) -> float:
+    side = LARGE_SIDE if kind == "cuda" else SIDE
+    a = torch.ones(side, side, device=kind)
+    return 2.0 * side**3 / _timed(lambda: a @ a, kind)
+
+
+def _overhead(kind: str) -> float:
+    """Seconds of an operation on next to nothing, forward and backward."""
+    x = torch.ones(4, requires_grad=True, device=kind)
+    return _timed(lambda: torch.relu(x).sum().backward(), kind) / 2
+
+
+def layer_seconds(
+    step: StepModule, graph: CallGraph, rules: Sequence[Rule], rounds: int = 3
+) -> tuple[float, ...]:
+    """CPU seconds of every call on one device, forward and backward.
+
+    The forward pass is timed call by call, the whole step as it is; what the step takes beyond the
+    calls' forward passes is shared out in proportion among those that a gradient flows through.
+
+    Args:
+        step: Model, loss and inputs; left with gradients.
+        graph: Its calls.
+        rules: The rules of the calls.
+        rounds: The least of so many runs counts.
+    """
+    forward = [float("inf")] * len(graph.calls)
+    whole = float("inf")
+    for _ in range(rounds + 1):
+        found = _forward_seconds(step, graph, rules)
+        forward = [min(a, b) for a, b in zip(forward, found, strict=True)]
+        start = time.thread_time()
+        loss = step(*step.inputs())
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            loss.sum().backward()
+        whole = min(whole, time.thread_time() - start)
+    flows = [any(graph.values[v].gradient for v in call.results) for call in graph.calls]
+    with_gradient = sum(t for t, flow in zip(forward, flows, strict=True) if flow)
+    rest = max(0.0, whole - sum(forward))
+    factor = 1.0 + rest / with_gradient if with_gradient else 1.0
+    return tuple(t * factor if flow else t for t, flow in zip(forward, flows, strict=True))
+
+
+def _forward_seconds(step: StepModule, graph: CallGraph, rules: Sequence[Rule]) -> list[float]:
+    values = _given(step, graph)
+    found = []
+    for call, rule in zip(graph.calls, rules, strict=True):
+        stage = Stage(call, rule, _Alone(), (), (), ())  # type: ignore[arg-type]
+        tensors = [values[v] for v in call.reads]
+        start = time.thread_time()
+        made = stage.run(tensors)
+        found.append(time.thread_time() - start)
+        values.update(zip(call.results, made, strict=True))
+    return found
+
+
+def _given(step: StepModule, graph: CallGraph) -> dict[int, torch.Tensor]:
+    state = {**dict(step.named_parameters()), **dict(step.named_buffers())}
+    found: dict[int, torch.Tensor] = {}
+    inputs = step.inputs()
+    for index, value in enumerate(graph.values):
+        if value.source in (PARAMETER, BUFFER):
+            found[index] = state.get(PREFIX + value.name, state.get(value.name))  # type: ignore[assignment]
+        elif value.source == INPUT:
+            found[index] = inputs[int(value.name)]
+        elif value.source == CONSTANT and index in graph.constants:
+            found[index] = graph.constants[index]
+    return found
+
+
+def clear_gradients(model: nn.Module) -> None:
+    """Forgets all gradients."""
+    for parameter in model.parameters():
+        parameter.grad = None

@@ -1,0 +1,201 @@
+"""The best strategy by variable elimination (PaSE: Elango, 2021, arXiv 2407.04001).
+
+Formulation: minimise the sum of node tables and edge tables over one configuration index a node.
+Nodes are eliminated one after the other; eliminating v adds up every table that v is in and takes
+the minimum over v, which leaves a table over v's neighbours (bucket elimination, Dechter, 1999).
+
+* Parallel edges are added up first.
+* A good order: the cheaper of min-fill and min-weight (``ordering.py``).
+* Tables are over classes of configurations that they do not tell apart (``classes.py``). Of v's
+  configurations that no neighbour tells apart, the cheapest stands for all.
+* A neighbour that shares only one pairwise table with v is split off: the other tables are added
+  into A[rest, v], and the new table is the min-plus product of A and that pairwise table.
+* What has been computed from the same tables is not computed again (``tables.py``): equal blocks of
+  a network cost as much as one.
+* The traceback walks the order backwards and recomputes each minimum over one vector; no argmin
+  tables are kept.
+
+Complexity: time the sum over nodes of K_v times the product over its neighbours' K; memory the
+largest table. A table above the limit raises, it is never approximated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import UnsupportedError
+from gnnplace.sharding.problem import ShardingProblem
+from gnnplace.sharding.solver.classes import Classes
+from gnnplace.sharding.solver.min_plus import min_plus
+from gnnplace.sharding.solver.tables import Buckets, Memo, Table, buckets_of, cells_of
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Cells = list[tuple[tuple[int, ...], FloatArray]]  # Tables: the nodes of their axes, their cells.
+MEMORY_LIMIT = 4e9  # Bytes of one table.
+CHUNK = 1 << 24  # Cells of a sum that are there at once where nothing can be split off.
+
+
+class TooLargeError(UnsupportedError):
+    """An intermediate table above the memory limit."""
+
+
+def cheapest(
+    problem: ShardingProblem, order: Sequence[int], memory_limit: float = MEMORY_LIMIT
+) -> tuple[int, ...]:
+    """The configuration of least cost. [N]
+
+    Args:
+        problem: cost tables.
+        order: in which nodes are taken out.
+        memory_limit: bytes that one intermediate table may take.
+
+    Raises:
+        TooLargeError: a table would be larger than that; says how large.
+    """
+    sizes = [len(cost) for cost in problem.cost]
+    search = _Search(buckets_of(problem), sizes, memory_limit)
+    eliminated = [(node, search.eliminate(node)) for node in order]
+    return _trace_back(eliminated, sizes)
+
+
+@dataclass
+class _Search:
+    """One elimination.
+
+    Attributes:
+        buckets: tables that are left.
+        sizes: number of configurations of each node. [N]
+        memory_limit: bytes of one table.
+    """
+
+    buckets: Buckets
+    sizes: list[int]
+    memory_limit: float
+
+    def eliminate(self, node: int) -> list[Table]:
+        """Takes ``node`` out; returns the tables it was in, for the traceback."""
+        tables = self.buckets.take(node)
+        scope = tuple(sorted({other for table in tables for other in table.scope} - {node}))
+        if scope:
+            memo, roles = self.buckets.memo, (*scope, node)
+            key = tuple(sorted(table.signature(roles) for table in tables))
+            cost, classes = memo.of(key, tables, lambda: self._without(node, scope, tables))
+            self.buckets.add(Table(scope, cost, classes))
+        return tables
+
+    def _without(
+        self, node: int, scope: tuple[int, ...], tables: list[Table]
+    ) -> tuple[FloatArray, tuple[Classes, ...]]:
+        """The table that is left over ``scope``, and its classes."""
+        memo = self.buckets.memo
+        classes = tuple(_classes(memo, tables, other) for other in scope)
+        picked = {other: part.first for other, part in zip(scope, classes, strict=True)}
+        counts = {other: len(part) for other, part in picked.items()}
+        self._check_size(counts.values())
+        picked[node] = _representatives(memo, node, tables, self.sizes[node])
+        cells = [(table.scope, cells_of(table, picked)) for table in tables]
+        counts[node] = len(picked[node])
+        split = _splittable(node, cells)
+        if split is None:
+            return _minimum(cells, scope, node, counts), classes
+        return self._product(cells, split, scope, node, counts), classes
+
+    def _product(
+        self, cells: Cells, split: int, scope: tuple[int, ...], node: int, counts: dict[int, int]
+    ) -> FloatArray:
+        """The min-plus product of all tables but ``split`` with that one. [counts of scope]"""
+        pair, b = cells[split]
+        other = pair[pair[0] == node]
+        rest = tuple(k for k in scope if k != other)
+        self._check_size([counts[k] for k in (*rest, node)])
+        a = _sum([*cells[:split], *cells[split + 1 :]], (*rest, node), counts)
+        b = b if pair[0] == node else b.T
+        product = min_plus(a.reshape(-1, counts[node]), np.ascontiguousarray(b))
+        axes = [(*rest, other).index(k) for k in scope]
+        shaped = product.reshape([counts[k] for k in (*rest, other)]).transpose(axes)
+        return np.ascontiguousarray(shaped)
+
+    def _check_size(self, counts: Iterable[int]) -> None:
+        need = 8.0 * math.prod(counts)
+        if need > self.memory_limit:
+            raise TooLargeError(
+                f"sharding: an intermediate table would take {need:.3g} bytes, more than the limit "
+                f"of {self.memory_limit:.3g}; use fewer configurations or raise the limit"
+            )
+
+
+def _classes(memo: Memo, tables: list[Table], node: int) -> Classes:
+    """What all tables together tell apart of ``node``."""
+    return memo.joint([table.classes_of(node) for table in tables if node in table.scope])
+
+
+def _representatives(memo: Memo, node: int, tables: list[Table], count: int) -> IntArray:
+    """The cheapest of ``node``'s configurations of every class that its neighbours tell apart."""
+    together = _classes(memo, [table for table in tables if len(table.scope) > 1], node)
+    if len(together) == count:
+        return together.first
+    own = np.zeros(count)
+    for table in tables:
+        if len(table.scope) == 1:
+            own += table.cost[table.classes[0].of]
+    order = np.lexsort((own, together.of))
+    return order[np.unique(together.of[order], return_index=True)[1]]
+
+
+def _minimum(cells: Cells, scope: tuple[int, ...], node: int, counts: dict[int, int]) -> FloatArray:
+    """The minimum over ``node`` of the tables' sum, over a few configurations of the first
+    neighbour at a time: the whole sum may be far larger than its minimum. [counts of scope]
+    """
+    first, count = scope[0], counts[scope[0]]
+    step = max(1, CHUNK // math.prod(counts[k] for k in (*scope[1:], node)))
+    parts = []
+    for low in range(0, count, step):
+        part = [(axes, _slice(cost, axes, first, slice(low, low + step))) for axes, cost in cells]
+        shape = counts | {first: min(step, count - low)}
+        parts.append(_sum(part, (*scope, node), shape).min(axis=-1))
+    return np.concatenate(parts)
+
+
+def _slice(cost: FloatArray, axes: tuple[int, ...], node: int, rows: slice) -> FloatArray:
+    return cost[tuple(rows if k == node else slice(None) for k in axes)]
+
+
+def _splittable(node: int, cells: Cells) -> int | None:
+    """The pairwise table whose other node is in no other table; the largest such."""
+    seen: dict[int, int] = {}
+    for scope, _ in cells:
+        for other in scope:
+            seen[other] = seen.get(other, 0) + 1
+    pairwise = [
+        k
+        for k, (scope, _) in enumerate(cells)
+        if len(scope) == 2 and seen[scope[scope[0] == node]] == 1
+    ]
+    return max(pairwise, key=lambda k: cells[k][1].size, default=None)
+
+
+def _sum(cells: Cells, scope: tuple[int, ...], counts: dict[int, int]) -> FloatArray:
+    """The sum of tables over ``scope``, which contains all of theirs; axes as in ``scope``."""
+    total = np.zeros([counts[node] for node in scope])
+    for axes, cost in sorted(cells, key=lambda entry: entry[1].size):
+        turn = sorted(range(len(axes)), key=lambda k: scope.index(axes[k]))
+        shape = [counts[node] if node in axes else 1 for node in scope]
+        total += cost.transpose(turn).reshape(shape)
+    return total
+
+
+def _trace_back(eliminated: list[tuple[int, list[Table]]], sizes: list[int]) -> tuple[int, ...]:
+    chosen = [-1] * len(sizes)
+    for node, tables in reversed(eliminated):
+        total = np.zeros(sizes[node])
+        for table in tables:
+            pairs = zip(table.scope, table.classes, strict=True)
+            total += table.cost[tuple(c.of if k == node else c.of[chosen[k]] for k, c in pairs)]
+        chosen[node] = int(total.argmin())
+    return tuple(chosen)

@@ -1,0 +1,163 @@
+"""All strategies that no other beats in both time and memory (FT: Cai et al., 2020, 2004.10856).
+
+Formulation: the elimination of ``elimination.py`` with, in every cell, the list of points that no
+other point of the cell dominates; adding tables is the Minkowski sum of lists, taking out a node
+their union. What keeps the lists short:
+
+1. Supported points (``supported.py``) leave open a staircase of regions, one between two
+   neighbours. A strategy outside of all regions is dominated by a supported one.
+2. For every weighing solved there, inside and outside costs (``tree.py``) bound what a
+   configuration, a pair of cells, or a partial point can become. What cannot be below the corner
+   of one region in all weighings is dropped (``kernels.py``).
+3. With ``epsilon``, lists are thinned: of points close in time, the one with the least memory
+   stays. Close is a share of the point's time and the least time of all the rest together, so
+   replacing one by the other makes any strategy slower by at most that share. The product of the
+   steps' shares is at most 1 + epsilon: for every strategy there is one in the answer with no more
+   memory and at most (1 + epsilon) times its time.
+
+Exact without ``epsilon``; where that would take too long, the answer says within which epsilon it
+is complete. Times must not be negative for epsilon to mean that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.sharding.solver.frontier_search import Corner, search
+from gnnplace.sharding.solver.search import ShardingResult, best_strategy
+from gnnplace.sharding.solver.supported import Point, Supported, supported_points, undominated
+from gnnplace.sharding.solver.tree import factors_of
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The answer.
+
+    Attributes:
+        points: by time, ascending; memory falls strictly.
+        epsilon: 0 if exact; else no strategy has less memory than a point here and a time more
+            than (1 + epsilon) times smaller.
+        seconds: the seconds of the search alone.
+    """
+
+    points: tuple[ShardingResult, ...]
+    epsilon: float
+    seconds: float
+
+    @property
+    def knee(self) -> int | None:
+        """Index of the point farthest below the line between both ends; None without one."""
+        if len(self.points) < 3:
+            return None
+        cost = np.array([point.cost for point in self.points])
+        memory = np.array([point.memory for point in self.points])
+        below = (cost[-1] - cost) / (cost[-1] - cost[0])
+        below += (memory[0] - memory) / (memory[0] - memory[-1])
+        return int(below.argmax())
+
+
+def pareto_frontier(
+    problem: ShardingProblem, epsilon: float = 0.0, memory_limit: float | None = None
+) -> Frontier:
+    """All non-dominated strategies, exact or within epsilon.
+
+    Args:
+        problem: cost and memory tables.
+        epsilon: relative error of time that is allowed from the start.
+        memory_limit: bytes that a strategy may take; None: any.
+
+    Raises:
+        InputError: epsilon is negative, or a limit for a problem without memory tables.
+        InfeasibleError: no strategy is within the limit.
+        UnsupportedError: even the search of one strategy would take too much memory.
+    """
+    _check(problem, epsilon, memory_limit)
+    if not problem.has_memory:
+        best = best_strategy(problem)
+        return Frontier((best,), 0.0, best.seconds)
+    begin = time.perf_counter()
+    factors = factors_of(problem)
+    limit = np.inf if memory_limit is None else memory_limit * (1 + 1e-12)
+    supported = supported_points(problem, factors, lambda fast, small: small.memory <= limit)
+    _check_limit(min(point.memory for point in supported.points), limit)
+
+    def corners(known: list[Point]) -> list[Corner]:
+        gaps = pairwise(undominated(known))
+        return [(b.time, min(a.memory, limit)) for a, b in gaps if b.memory <= limit]
+
+    return _answer(supported, corners, epsilon, limit, begin)
+
+
+def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingResult:
+    """The strategy of least cost that takes at most ``memory_limit`` bytes.
+
+    Where that would take too long, the best one found, which is then not ``exact``.
+
+    Raises:
+        InputError: the problem has no memory tables.
+        InfeasibleError: no strategy is within the limit; says what the smallest takes.
+        UnsupportedError: even the search without a limit would take too much memory.
+    """
+    _check(problem, 0.0, memory_limit)
+    begin = time.perf_counter()
+    limit = memory_limit * (1 + 1e-12)
+    supported = supported_points(
+        problem, factors_of(problem), lambda fast, small: fast.memory > limit >= small.memory
+    )
+    _check_limit(min(point.memory for point in supported.points), limit)
+
+    def corners(known: list[Point]) -> list[Corner]:
+        return [(min(point.time for point in known if point.memory <= limit), limit)]
+
+    return _answer(supported, corners, 0.0, limit, begin).points[0]
+
+
+def warm_frontier() -> None:
+    """Compiles the kernels (or loads them from the cache), so that no search's seconds count it."""
+    costs = (np.array([0.0, 3.0, 4.0]), np.array([0.0, 1.0]))
+    memory = (np.array([6.0, 4.0, 0.0]), np.array([1.0, 0.0]))
+    edges = (Edge(0, 1, np.ones((3, 2))),)
+    pareto_frontier(ShardingProblem("warm", 1, ("a", "b"), costs, edges, memory))
+
+
+def _check(problem: ShardingProblem, epsilon: float, memory_limit: float | None) -> None:
+    if not 0 <= epsilon < np.inf:
+        raise InputError(f"epsilon: {epsilon:g} is not a number from 0 on")
+    if memory_limit is None:
+        return
+    if not problem.has_memory:
+        raise InputError("memory limit: the sharding problem has no memory tables")
+    if not memory_limit >= 0:
+        raise InputError(f"memory limit: {memory_limit:g} is not a number of bytes")
+
+
+def _check_limit(least: float, limit: float) -> None:
+    if least > limit:
+        raise InfeasibleError(
+            f"memory limit: no strategy takes at most {limit:.10g} bytes; the smallest takes "
+            f"{least:.10g}"
+        )
+
+
+def _answer(
+    supported: Supported,
+    corners: Callable[[list[Point]], list[Corner]],
+    epsilon: float,
+    limit: float,
+    begin: float,
+) -> Frontier:
+    """Searches the regions below ``corners``; what is above the limit is left out."""
+    found, error = search(supported, corners, epsilon)
+    points = [point for point in undominated(found) if point.memory <= limit]
+    seconds = time.perf_counter() - begin
+    results = tuple(
+        ShardingResult(p.time, p.memory, p.configuration, seconds, error == 0) for p in points
+    )
+    return Frontier(results, error, seconds)

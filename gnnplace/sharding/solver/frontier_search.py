@@ -1,0 +1,305 @@
+"""The search for points between the supported ones: bounds, then lists (see ``frontier.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.sharding.problem import ShardingProblem
+from gnnplace.sharding.solver.kernels import POSITION_BITS, Children, Limits, Reach, Sums, eliminate
+from gnnplace.sharding.solver.passes import two_passes, weights_at_once
+from gnnplace.sharding.solver.supported import Point, Supported, Weight, undominated
+from gnnplace.sharding.solver.tree import (
+    Factors,
+    Step,
+    TableTooLargeError,
+    elimination_tree,
+    step_sum,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Corner = tuple[float, float]
+EPSILONS = (2.0, 0.5, 0.1, 0.02, 0.005)
+FIRST_WORK = 3e7  # Points merged in the first attempt: a quarter of a second.
+WORK = 2e9  # Points merged in a stage: about ten seconds.
+POINTS = 1e8  # Of all lists at once; 24 bytes each.
+REGIONS = 48
+MORE_SOLVES = 150  # Weighings in all where no stage ends; each takes some ten milliseconds.
+SHARES = (0.05, 0.25, 1.0)  # Of the error, of a step with so many children: sums need it most.
+WEIGHTS = 16
+SLACK = 1e-14  # Of the whole time or memory: below this, a difference is rounding.
+BOUND_SLACK = 1e-9
+SHORT = 16  # Lists up to this length are not thinned.
+
+
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """Points of a step's table, see ``kernels.py``."""
+
+    time: FloatArray
+    memory: FloatArray
+    origin: IntArray
+    offset: IntArray
+
+
+class _TooMuchWork(Exception):
+    """The work limit was reached."""
+
+
+def search(
+    supported: Supported, corners: Callable[[list[Point]], list[Corner]], epsilon: float
+) -> tuple[list[Point], float]:
+    """Looks for strategies in the regions below ``corners``.
+
+    A short attempt at ``epsilon`` comes first, then stages from a large epsilon down to it: what a
+    stage finds shrinks the regions of the next. Where no stage ends, more supported points are the
+    answer.
+
+    Args:
+        supported: the points to begin with.
+        corners: time and memory of each region's corner, given the points known so far.
+        epsilon: that the answer should have.
+
+    Returns:
+        all points found, and the epsilon within which they are complete.
+    """
+    steps, weights = elimination_tree(supported.factors), _pick(supported.weights, WEIGHTS)
+    factors, known, reached = supported.factors, list(supported.points), _gap(supported.points)
+    for error, work in [(epsilon, FIRST_WORK), *((e, WORK) for e in EPSILONS if e > epsilon),
+                        (epsilon, WORK)]:  # fmt: skip
+        gaps = _merged(corners(known))
+        regions = _regions(gaps, weights)
+        bounded = _bounded(supported, factors, gaps) if gaps else None
+        try:
+            left = None if bounded is None else _pruned(steps, bounded, weights, regions)
+            if left is None:
+                return known, 0.0
+            factors = left
+            run = _Run(steps, factors, weights, regions, known[0], np.log1p(error), work)
+        except TableTooLargeError:
+            break
+        except _TooMuchWork:
+            if work == FIRST_WORK:
+                continue
+            break
+        known += run.points(supported.problem)
+        reached = min(reached, error)
+        if error == epsilon:
+            return known, reached
+    # What weighings alone can do.
+    supported.refine(MORE_SOLVES, lambda fast, small: small.time - (1 + epsilon) * fast.time)
+    known += supported.points
+    return known, min(reached, _gap(supported.points))
+
+
+def _gap(points: list[Point]) -> float:
+    """The epsilon of supported points alone.
+
+    What lies between two neighbours is slower than the faster one, which is best for its weighing,
+    and has no less memory than the other one.
+    """
+    pairs = list(pairwise(undominated(points)))
+    if any(fast.time <= 0 for fast, _ in pairs):
+        return float("inf")
+    return max((slow.time / fast.time - 1.0 for fast, slow in pairs), default=0.0)
+
+
+def _pick(weights: list[Weight], count: int) -> list[Weight]:
+    """At most ``count`` weights, spread evenly; the first is (1, 0)."""
+    ordered = sorted(set(weights), key=lambda w: w[1] / w[0] if w[0] else np.inf)
+    if len(ordered) <= count:
+        return ordered
+    return [ordered[i] for i in np.linspace(0, len(ordered) - 1, count).round().astype(int)]
+
+
+def _merged(corners: list[Corner]) -> list[Corner]:
+    """At most ``REGIONS`` corners: neighbours share the corner that covers both."""
+    if not corners:
+        return []
+    groups = np.array_split(np.arange(len(corners)), min(REGIONS, len(corners)))
+    return [
+        (max(corners[i][0] for i in group), max(corners[i][1] for i in group)) for group in groups
+    ]
+
+
+def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
+    """Weighted cost of every corner, a little above for rounding. [R, W]"""
+    exact = np.array([[a * t + b * m for a, b in weights] for t, m in corners])
+    if not corners:
+        return exact
+    size = np.array([[a * abs(t) + b * abs(m) for a, b in weights] for t, m in corners])
+    return exact + BOUND_SLACK * size.max(axis=0)
+
+
+def _bounded(supported: Supported, factors: Factors, corners: list[Corner]) -> Factors | None:
+    """Without configurations that the bounds of all solved weighings keep out of all regions; None
+    if none is left.
+    """
+    regions = _regions(corners, supported.weights)
+    masks: list[NDArray[np.bool_]] = []
+    for node, kept in enumerate(factors.kept):
+        alive = np.ones((len(kept), len(regions)), bool)
+        for w, bounds in enumerate(supported.bounds):
+            alive &= bounds[node][kept][:, None] <= regions[None, :, w]
+        masks.append(np.asarray(alive.any(axis=1)))
+    return factors.restrict(masks) if all(mask.any() for mask in masks) else None
+
+
+def _pruned(
+    steps: Sequence[Step], factors: Factors, weights: list[Weight], regions: FloatArray
+) -> Factors | None:
+    """Without configurations that are in no region in all weighings; None if none is left."""
+    # Weighings in the middle discard the most, so that the others have less to look at.
+    turn = np.argsort(np.abs(np.arange(len(weights)) - len(weights) / 2), kind="stable")
+    weights, regions = [weights[k] for k in turn], regions[:, turn]
+    alive = [np.ones((size, len(regions)), bool) for size in factors.sizes]
+    done, count = 0, 1
+    while done < len(weights):
+        last = done + min(count, weights_at_once(steps, factors.sizes))
+        count *= 2
+        node = two_passes(steps, factors, weights[done:last]).node
+        for k, bound in enumerate(node):
+            below = bound.T[:, None] <= regions[None, :, done:last]
+            alive[k] &= below.all(axis=2)
+        done = last
+        masks: list[NDArray[np.bool_]] = [np.asarray(rows.any(axis=1)) for rows in alive]
+        if not all(mask.any() for mask in masks):
+            return None
+        if not all(mask.all() for mask in masks):
+            factors = factors.restrict(masks)
+            alive = [rows[mask] for rows, mask in zip(alive, masks, strict=True)]
+    return factors
+
+
+def _bounds(
+    steps: Sequence[Step], factors: Factors, weights: list[Weight]
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Inside and outside costs of every step's cells for all weighings. [cells, W]"""
+    count = weights_at_once(steps, factors.sizes)
+    passes = [
+        two_passes(steps, factors, weights[k : k + count]) for k in range(0, len(weights), count)
+    ]
+
+    def of_cells(parts: list[FloatArray]) -> FloatArray:
+        return np.ascontiguousarray(np.concatenate([x.reshape(len(x), -1) for x in parts]).T)
+
+    inside = [of_cells([p.inside[k] for p in passes]) for k in _range(steps)]
+    return inside, [of_cells([p.outside[k] for p in passes]) for k in _range(steps)]
+
+
+class _Run:
+    """One elimination with lists of points."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        factors: Factors,
+        weights: list[Weight],
+        regions: FloatArray,
+        scale: Point,
+        error: float,
+        work: float,
+    ) -> None:
+        self.steps, self.factors, self.regions = steps, factors, regions
+        self.weights = np.array(weights)
+        self.inside, self.outside = _bounds(steps, factors, weights)
+        self.slack = (SLACK * abs(scale.time), SLACK * scale.memory)
+        self.error, self.work = error, work  # The logarithm of 1 + epsilon is shared out.
+        self.lists: list[_Lists] = []
+        for index in _range(steps):
+            self.lists.append(self._eliminate(index))
+
+    def _eliminate(self, index: int) -> _Lists:
+        step, sizes = self.steps[index], self.factors.sizes
+        rows = int(np.prod([sizes[node] for node in step.scope], dtype=np.int64))
+        base = [self._base(step, tables).reshape(rows, -1)
+                for tables in (self.factors.time, self.factors.memory)]  # fmt: skip
+        below = [self.lists[k] for k in step.children]
+        ends = np.cumsum([0, *(len(part.time) for part in below)])
+        offset = [part.offset[:-1] + end for part, end in zip(below, ends, strict=False)]
+        error = (
+            self.error
+            * SHARES[len(step.children)]
+            / sum(SHARES[len(later.children)] for later in self.steps[index:])
+        )
+        # The lists of two children lie behind each other, so each list ends where the next begins.
+        inside = [*(self.inside[k] for k in step.children), np.zeros((0, len(self.weights)))]
+        found = eliminate(
+            Sums(base[0], base[1]),
+            Children(
+                self._cells(step, rows),
+                _joined([part.time for part in below], np.float64),
+                _joined([part.memory for part in below], np.float64),
+                np.append(_joined(offset, np.int64), ends[-1]),
+                np.concatenate(inside),
+            ),
+            Reach(self.outside[index], self.weights, self.regions),
+            Limits(self.slack, error, SHORT, self.work, self._room()),
+        )
+        if not found.finished:
+            raise _TooMuchWork
+        self.work -= found.work
+        self.error -= error if found.thinned else 0.0
+        return _Lists(found.time, found.memory, found.origin, found.offset)
+
+    def _room(self) -> float:
+        """Points that may still be kept."""
+        return float(POINTS - sum(len(part.time) for part in self.lists))
+
+    def _base(self, step: Step, tables: Sequence[FloatArray]) -> FloatArray:
+        own = [tables[k] for k in step.factors]
+        return step_sum(step, own, [self.factors.scopes[k] for k in step.factors],
+                        self.factors.sizes)  # fmt: skip
+
+    def _cells(self, step: Step, rows: int) -> IntArray:
+        """Which cell of each child belongs to each cell of the sum. [children, rows, K]"""
+        sizes, start = self.factors.sizes, 0
+        columns = 1 if step.node is None else sizes[step.node]
+        cells = np.zeros((len(step.children), rows, columns), np.int64)
+        for k, child in enumerate(step.children):
+            scope = self.steps[child].scope
+            shape = [sizes[node] for node in scope]
+            count = int(np.prod(shape, dtype=np.int64))
+            numbers = np.arange(start, start + count, dtype=np.float64).reshape(shape)
+            spread_out = step_sum(step, [numbers], [scope], sizes)
+            cells[k] = spread_out.reshape(rows, columns)
+            start += count
+        return cells
+
+    def points(self, problem: ShardingProblem) -> list[Point]:
+        """Strategies of the root's points."""
+        root = self.lists[-1]
+        strategies = [self._strategy(k) for k in range(len(root.time))]
+        return [Point(problem.value(c), problem.bytes(c) or 0.0, c) for c in strategies]
+
+    def _strategy(self, position: int) -> tuple[int, ...]:
+        """Walks down from one point of the root; every step's point says where it came from."""
+        sizes = self.factors.sizes
+        chosen = [0] * len(sizes)
+        todo = [(len(self.steps) - 1, position)]
+        while todo:
+            index, k = todo.pop()
+            step, lists = self.steps[index], self.lists[index]
+            cell = 0
+            for node in step.scope:
+                cell = cell * sizes[node] + chosen[node]
+            code = int(lists.origin[lists.offset[cell] + k])
+            if step.node is not None:
+                chosen[step.node] = code >> (2 * POSITION_BITS)
+            mask = (1 << POSITION_BITS) - 1
+            positions = (code & mask, (code >> POSITION_BITS) & mask)
+            todo.extend(zip(step.children, positions, strict=False))
+        return tuple(int(kept[k]) for kept, k in zip(self.factors.kept, chosen, strict=True))
+
+
+def _range(steps: Sequence[Step]) -> range:
+    return range(len(steps))
+
+
+def _joined(parts: list[NDArray], kind: type) -> NDArray:
+    return np.concatenate([np.zeros(0, kind), *parts]).astype(kind)

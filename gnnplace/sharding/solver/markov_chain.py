@@ -1,0 +1,92 @@
+"""Random search: the Markov chain of FlexFlow (Jia et al., 2018, arXiv 1807.05358, section 6).
+
+A proposal is a random configuration of a random layer; it is accepted if better, else with
+probability exp(-beta * increase). Compiled; only the tables around the layer are looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gnnplace.sharding.problem import ShardingProblem
+from gnnplace.sharding.solver.flat import Flat, flat_of
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+TEMPERATURE = 2e-3  # Of the start's cost: an increase by this much is accepted in one of e cases.
+AT_ONCE = 50_000  # Proposals drawn together; some milliseconds.
+
+
+def random_search(
+    problem: ShardingProblem,
+    start: Sequence[int],
+    *,
+    seed: int,
+    proposals: int,
+    seconds: float = math.inf,
+) -> tuple[int, ...]:
+    """The best strategy that the chain meets.
+
+    Args:
+        problem: cost tables.
+        start: where it begins; FlexFlow takes data parallelism.
+        seed: the seed of the proposals.
+        proposals: to make at most.
+        seconds: the seconds of the processor, after which none is begun; what the chain meets then
+            depends on the machine.
+    """
+    until = time.process_time() + seconds
+    rng, flat, current = np.random.default_rng(seed), flat_of(problem), np.array(start, np.int64)
+    beta = 1.0 / (TEMPERATURE * max(problem.value(tuple(start)), 1e-300))
+    best, below, done = current.copy(), 0.0, 0
+    while done < proposals and time.process_time() < until:
+        count = min(AT_ONCE, proposals - done)
+        below = _walk(flat, current, best, below, beta, rng.random((count, 3)))
+        done += count
+    return tuple(best.tolist())
+
+
+@njit(cache=True)
+def _walk(
+    flat: Flat, current: IntArray, best: IntArray, below: float, beta: float, drawn: FloatArray
+) -> float:
+    """Makes proposals; ``below`` is the current cost over the best one's, before and after."""
+    count = len(current)
+    for row in range(len(drawn)):
+        u = int(drawn[row, 0] * count)
+        k = int(drawn[row, 1] * (flat.start[u + 1] - flat.start[u]))
+        increase = _change(flat, current, u, k)
+        if increase <= 0 or drawn[row, 2] < math.exp(-beta * increase):
+            current[u] = k
+            below += increase
+            if below < 0:
+                below = 0.0
+                best[:] = current
+    return below
+
+
+@njit(cache=True)
+def _change(flat: Flat, current: IntArray, node: int, option: int) -> float:
+    """By how much the cost grows if node ``node`` takes configuration ``option``."""
+    old = current[node]
+    total = flat.unary[flat.start[node] + option] - flat.unary[flat.start[node] + old]
+    for p in range(flat.first[node], flat.first[node + 1]):
+        e = flat.incident[p]
+        side = 0 if flat.ends[e, 0] == node else 1
+        d = flat.classes[flat.lookup[e, 1 - side] + current[flat.ends[e, 1 - side]]]
+        new, was = (
+            flat.classes[flat.lookup[e, side] + option],
+            flat.classes[flat.lookup[e, side] + old],
+        )
+        columns, base = flat.shape[e, 1], flat.table[e]
+        if side == 0:
+            total += flat.cells[base + new * columns + d] - flat.cells[base + was * columns + d]
+        else:
+            total += flat.cells[base + d * columns + new] - flat.cells[base + d * columns + was]
+    return total

@@ -1,0 +1,187 @@
+"""The best strategy: bounds discard most configurations, elimination proves the best of the rest.
+
+Small problems are eliminated as they are. In larger ones a few sweeps of message passing
+(``message_passing.py``) give a strategy and, for every configuration, the least that any strategy
+with it costs. What costs more than the strategy in hand can't be in the best one; what is left is
+small and is solved exactly (``elimination.py``). Where even that would take tables above the memory
+limit, the strategy in hand and the bound of all strategies are the answer, with their gap; a gap
+below 1e-9 of the cost is one of rounding, and the strategy proven.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.sharding.solver.classes import table_classes
+from gnnplace.sharding.solver.elimination import MEMORY_LIMIT, TooLargeError, cheapest
+from gnnplace.sharding.solver.message_passing import Bounds, message_bounds
+from gnnplace.sharding.solver.min_plus import min_plus
+from gnnplace.sharding.solver.ordering import elimination_order
+
+IntArray = NDArray[np.int64]
+SMALL = 2e8  # Cells of an elimination that is not worth bounds: some ten milliseconds.
+FEW = 3e6  # Cells of all tables from which an order is not even looked for.
+SWEEPS = (4, 60)  # The second where the first has left too much.
+LARGE = 3e8  # Cells of an elimination that more sweeps should make smaller.
+NEAR = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-6)  # Shares of the gap that are still almost the least.
+CLOSE = 1e-9  # Of the cost: a bound this near to a strategy discards all that can be discarded.
+
+
+@dataclass(frozen=True)
+class ShardingResult:
+    """The best strategy found.
+
+    Attributes:
+        configuration: configuration index of each node. [N]
+        seconds: the seconds of the search alone.
+        exact: whether it is proven to be the best.
+        bound: no strategy costs less; None where nothing is known.
+    """
+
+    cost: float
+    memory: float | None
+    configuration: tuple[int, ...]
+    seconds: float
+    exact: bool
+    bound: float | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """By how much of its cost the strategy may be above the best; None: unknown."""
+        if self.exact:
+            return 0.0
+        if self.bound is None or self.cost <= 0:
+            return None
+        return (self.cost - self.bound) / self.cost
+
+
+def best_strategy(
+    problem: ShardingProblem, memory_limit: float = MEMORY_LIMIT, *, bounded: bool = False
+) -> ShardingResult:
+    """The configuration of least cost.
+
+    Args:
+        problem: cost tables.
+        memory_limit: bytes that one intermediate table may take.
+        bounded: beyond that, answer with the best strategy known and a bound of the best there is.
+
+    Raises:
+        TooLargeError: a table would be larger than ``memory_limit``, and not ``bounded``.
+    """
+    begin = time.perf_counter()
+    left, bounds = _discarded(problem, SMALL)
+    if bounds is not None and _proven(left, bounds):
+        return _result(problem, bounds.configuration, begin, bounds.bound)
+    try:
+        configuration = left.solve(memory_limit)
+    except TooLargeError:
+        if not bounded:
+            raise
+        bounds = bounds or message_bounds(problem, SWEEPS[1])
+        return _result(problem, bounds.configuration, begin, bounds.bound)
+    return _result(problem, configuration, begin, None)
+
+
+def best_with_bounds(problem: ShardingProblem) -> tuple[tuple[int, ...], Bounds]:
+    """The configuration of least cost, and bounds of every configuration.
+
+    Raises:
+        TooLargeError: a table would be larger than the memory limit.
+    """
+    left, bounds = _discarded(problem, -1.0)
+    assert bounds is not None
+    if _proven(left, bounds):
+        return bounds.configuration, bounds
+    return left.solve(MEMORY_LIMIT), bounds
+
+
+def warm() -> None:
+    """Compiles the kernels (or loads them from the cache), so that no search's seconds count it."""
+    min_plus(np.zeros((1, 1)), np.zeros((1, 1)))
+    table_classes(np.zeros((1, 1)))
+    pair = (Edge(0, 1, np.zeros((1, 1))),)
+    message_bounds(ShardingProblem("warm", 1, ("a", "b"), (np.zeros(1),) * 2, pair), 1)
+
+
+def _result(
+    problem: ShardingProblem, configuration: tuple[int, ...], begin: float, bound: float | None
+) -> ShardingResult:
+    seconds = time.perf_counter() - begin
+    cost, memory = problem.value(configuration), problem.bytes(configuration)
+    exact = bound is None or cost - bound <= CLOSE * abs(cost)
+    return ShardingResult(cost, memory, configuration, seconds, exact, cost if exact else bound)
+
+
+@dataclass(frozen=True, eq=False)
+class _Left:
+    """A problem with the configurations ``kept`` of each node."""
+
+    problem: ShardingProblem
+    kept: list[IntArray]
+
+    def solve(self, memory_limit: float) -> tuple[int, ...]:
+        """The best strategy, in the numbers of the whole problem."""
+        if all(len(rows) == 1 for rows in self.kept):
+            return tuple(int(rows[0]) for rows in self.kept)
+        found = cheapest(self.problem, self.order[0], memory_limit)
+        return tuple(int(rows[k]) for rows, k in zip(self.kept, found, strict=True))
+
+    @property
+    def cells(self) -> int:
+        """Of all tables between nodes."""
+        return sum(edge.cost.size for edge in self.problem.edges)
+
+    @cached_property
+    def order(self) -> tuple[list[int], float]:
+        """An order of elimination, and the cells that it would take."""
+        sizes = [len(cost) for cost in self.problem.cost]
+        return elimination_order(self.problem.neighbours(), sizes)
+
+
+def _proven(left: _Left, bounds: Bounds) -> bool:
+    """Whether an elimination would take long and only tell differences of rounding."""
+    return bounds.meets(CLOSE) and left.order[1] > SMALL
+
+
+def _discarded(problem: ShardingProblem, small: float) -> tuple[_Left, Bounds | None]:
+    """Without configurations that are in no best strategy, and the bounds that say so.
+
+    Args:
+        problem: cost tables.
+        small: cells of an elimination up to which nothing is done.
+    """
+    left = _Left(problem, [np.arange(len(cost)) for cost in problem.cost])
+    bounds: Bounds | None = None
+    for sweeps, cells, most in zip(SWEEPS, (FEW, LARGE), (small, LARGE), strict=True):
+        if left.cells <= min(cells, most) and left.order[1] <= most:
+            break
+        found = message_bounds(left.problem, sweeps, enough=CLOSE)
+        if bounds is not None:
+            found = _better(left.problem, found)
+        rows = [np.flatnonzero(part <= found.cost) for part in found.node]
+        bounds = found if bounds is None else bounds.sharpened(found, left.kept)
+        kept = [kept[k] for kept, k in zip(left.kept, rows, strict=True)]
+        left = _Left(left.problem.restricted(rows), kept)
+    return left, bounds
+
+
+def _better(problem: ShardingProblem, bounds: Bounds) -> Bounds:
+    """With the best strategy among each node's configurations of almost the least bound.
+
+    Messages alone can't choose between strategies that cost the same; elimination can.
+    """
+    for share in NEAR:
+        above = share * (bounds.cost - bounds.bound)
+        rows = [np.flatnonzero(part <= part.min() + above) for part in bounds.node]
+        near = _Left(problem.restricted(rows), rows)
+        if near.cells <= FEW and near.order[1] <= SMALL:
+            found = near.solve(MEMORY_LIMIT)
+            cost, found = min((bounds.cost, bounds.configuration), (problem.value(found), found))
+            return replace(bounds, configuration=found, cost=cost)
+    return bounds

@@ -1,0 +1,131 @@
+"""Supported strategies: those that are best for some weighing of time and memory.
+
+They are the corners of the frontier's convex hull, found by dichotomy (Aneja and Nair, 1979): the
+weighing in which two neighbours cost the same either has a better strategy, which lies between
+them, or proves that there is none. What they leave open is a staircase of regions: a strategy that
+none of them dominates is faster than the next and smaller than the last, for some two neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.sharding.solver.search import best_with_bounds
+from gnnplace.sharding.solver.tree import Factors
+
+FloatArray = NDArray[np.float64]
+Weight = tuple[float, float]
+Wanted = Callable[["Point", "Point"], bool]
+SOLVES = 24  # Weighings solved at most; each costs one search and later one bound.
+
+
+@dataclass(frozen=True)
+class Point:
+    """A strategy with its time and memory."""
+
+    time: float
+    memory: float
+    configuration: tuple[int, ...]
+
+
+@dataclass
+class Supported:
+    """What weighings have found so far.
+
+    Attributes:
+        wanted: whether the gap between two neighbours matters.
+        points: strategies; in the order in which they were found.
+        weights: weighings that were solved.
+        bounds: for each weighing, what a strategy with each configuration costs at least.
+        gaps: neighbours that may have another supported point between them.
+    """
+
+    problem: ShardingProblem
+    factors: Factors
+    wanted: Wanted
+    points: list[Point] = field(default_factory=list)
+    weights: list[Weight] = field(default_factory=list)
+    bounds: list[tuple[FloatArray, ...]] = field(default_factory=list)
+    gaps: list[tuple[Point, Point]] = field(default_factory=list)
+
+    def solve(self, weight: Weight) -> Point:
+        """The best strategy for one weighing."""
+        count = len(self.problem.names)
+        whole = self.factors.weighted([weight])
+        first = {id(table): table[0] for table in whole}  # Equal tables stay one object.
+        tables = [first[id(table)] for table in whole]
+        weighted = _as_problem(self.problem, self.factors, tables, count)
+        configuration, bounds = best_with_bounds(weighted)
+        point = Point(
+            self.problem.value(configuration), self.problem.bytes(configuration) or 0, configuration
+        )
+        self.weights.append(weight)
+        self.bounds.append(bounds.node)
+        self.points.append(point)
+        return point
+
+    def refine(self, solves: int, width: Callable[[Point, Point], float]) -> None:
+        """Looks between neighbours, the widest gap first.
+
+        Args:
+            solves: weighings to have solved in the end, at most.
+            width: the width of a gap between the faster and the smaller one; 0: of no interest.
+        """
+        while self.gaps and len(self.weights) < solves:
+            self.gaps.sort(key=lambda gap: width(*gap))
+            fast, small = self.gaps.pop()
+            if width(fast, small) > 0 and fast.memory > small.memory and self.wanted(fast, small):
+                self._divide(fast, small)
+
+    def _divide(self, fast: Point, small: Point) -> None:
+        weight = (small.time - fast.time) / (fast.memory - small.memory)
+        point = self.solve((1.0, weight))
+        value = fast.time + weight * fast.memory
+        if point.time + weight * point.memory < value * (1 - 1e-12):
+            self.gaps += [(fast, point), (point, small)]
+
+
+def _as_problem(
+    problem: ShardingProblem, factors: Factors, tables: list[FloatArray], count: int
+) -> ShardingProblem:
+    scopes = zip(factors.scopes[count:], tables[count:], strict=True)
+    edges = tuple(Edge(scope[0], scope[1], table) for scope, table in scopes)
+    return ShardingProblem(problem.name, 1, problem.names, tuple(tables[:count]), edges)
+
+
+def undominated(points: list[Point]) -> list[Point]:
+    """Points that no other is as good as in both, by time; differences of rounding do not count."""
+    found: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.time, point.memory)):
+        if not found or point.memory < found[-1].memory * (1 - 1e-13):
+            if found and point.time <= found[-1].time * (1 + 1e-13):
+                found.pop()
+            found.append(point)
+    return found
+
+
+def supported_points(
+    problem: ShardingProblem,
+    factors: Factors,
+    wanted: Wanted = lambda fast, small: True,
+    solves: int = SOLVES,
+) -> Supported:
+    """Supported points, the widest gaps first.
+
+    Args:
+        problem: with memory.
+        factors: its tables.
+        wanted: whether the gap between two neighbours matters.
+        solves: weighings to solve at most.
+    """
+    result = Supported(problem, factors, wanted)
+    result.gaps.append((result.solve((1.0, 0.0)), result.solve((0.0, 1.0))))
+    result.refine(
+        solves, lambda fast, small: (small.time - fast.time) * (fast.memory - small.memory)
+    )
+    return result

@@ -1,0 +1,142 @@
+"""Tables over classes of configurations, and what has been made of them already.
+
+Equal layers share one array, so work on the same arrays (told by identity) is done once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.sharding.solver.classes import Classes, each_alone, joint, over_classes
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A cost over some nodes' configurations.
+
+    Attributes:
+        scope: nodes, ascending.
+        cost: the cost of each combination of their classes; axes as in ``scope``.
+        classes: the classes of each node's configurations.
+    """
+
+    scope: tuple[int, ...]
+    cost: FloatArray
+    classes: tuple[Classes, ...]
+
+    def classes_of(self, node: int) -> Classes:
+        """Classes of a node of the scope."""
+        return self.classes[self.scope.index(node)]
+
+    def signature(self, roles: Sequence[int]) -> tuple[int, ...]:
+        """Tells tables apart that are not the same over nodes of the same roles."""
+        places = [roles.index(node) for node in self.scope]
+        return (id(self.cost), *map(id, self.classes), *places)
+
+
+@dataclass
+class Memo:
+    """Results by the identity of what they were made from, which is kept with them."""
+
+    made: dict[Hashable, tuple[Any, Any]] = field(default_factory=dict)
+
+    def of(self, key: Hashable, source: Any, make: Callable[[], Made]) -> Made:
+        """The result under ``key``, made on the first call.
+
+        Args:
+            key: from the identities of ``source``.
+            source: kept, so that no other object gets its identity.
+            make: makes the result.
+        """
+        if key not in self.made:
+            self.made[key] = (make(), source)
+        found: Made = self.made[key][0]
+        return found
+
+    def joint(self, parts: Sequence[Classes]) -> Classes:
+        """As ``classes.joint``."""
+        return self.of(tuple(map(id, parts)), parts, lambda: joint(parts))
+
+
+def cells_of(table: Table, picked: Mapping[int, IntArray]) -> FloatArray:
+    """A table's cells for ``picked`` configurations of each node."""
+    cost = table.cost
+    for axis, (node, classes) in enumerate(zip(table.scope, table.classes, strict=True)):
+        rows = classes.of[picked[node]]
+        if len(rows) != len(classes) or (rows != np.arange(len(rows))).any():
+            cost = cost.take(rows, axis=axis)
+    return cost
+
+
+@dataclass
+class Buckets:
+    """Tables by the nodes they are over, while nodes are being eliminated."""
+
+    tables: list[dict[int, Table]]
+    memo: Memo = field(default_factory=Memo)
+    count: int = 0
+
+    def add(self, table: Table) -> None:
+        """Tables over the same nodes become one, so that a neighbour can be split off."""
+        for key, other in self.tables[table.scope[0]].items():
+            if other.scope == table.scope:
+                self._put(key, _added(self.memo, other, table))
+                return
+        self.count += 1
+        self._put(self.count, table)
+
+    def _put(self, key: int, table: Table) -> None:
+        for node in table.scope:
+            self.tables[node][key] = table
+
+    def take(self, node: int) -> list[Table]:
+        """Takes out all tables over ``node``."""
+        found = dict(self.tables[node])
+        for key, table in found.items():
+            for other in table.scope:
+                self.tables[other].pop(key, None)
+        return list(found.values())
+
+
+def _added(memo: Memo, first: Table, second: Table) -> Table:
+    def make() -> tuple[FloatArray, tuple[Classes, ...]]:
+        pairs = zip(first.classes, second.classes, strict=True)
+        classes = tuple(memo.joint(pair) for pair in pairs)
+        picked = {node: part.first for node, part in zip(first.scope, classes, strict=True)}
+        return cells_of(first, picked) + cells_of(second, picked), classes
+
+    key = ("+", first.signature(first.scope), second.signature(second.scope))
+    cost, classes = memo.of(key, (first, second), make)
+    return Table(first.scope, cost, classes)
+
+
+def buckets_of(problem: ShardingProblem) -> Buckets:
+    """The tables of a problem; those of parallel edges are added up."""
+    buckets = Buckets([{} for _ in problem.cost])
+    memo = buckets.memo
+    for node, cost in enumerate(problem.cost):
+        alone: Classes = memo.of(len(cost), None, partial(each_alone, len(cost)))
+        buckets.add(Table((node,), cost, (alone,)))
+    for edge in problem.edges:
+        key = ("edge", id(edge.cost), edge.u < edge.v)
+        cells, classes = memo.of(key, edge, partial(_over_classes, edge))
+        buckets.add(Table((min(edge.u, edge.v), max(edge.u, edge.v)), cells, classes))
+    return buckets
+
+
+def _over_classes(edge: Edge) -> tuple[FloatArray, tuple[Classes, ...]]:
+    found = edge.over_classes or over_classes(edge.cost)
+    if edge.u < edge.v:
+        return found.cells, (found.rows, found.columns)
+    return np.ascontiguousarray(found.cells.T), (found.columns, found.rows)

@@ -1,1 +1,0 @@
-"""The layers of a model as it is called: calls, their graph, channel groups, the mesh."""

@@ -1,0 +1,178 @@
+"""``build_data``: captures the models of a recipe into a folder of graphs.
+
+Every model of a recipe (``gnnplace.train.data.recipes``) is captured as a training step, without
+memory where that is possible, and written as one file; a data card and checksums stand beside. A
+graph whose file is there and says the same model is kept, so that a run which was stopped goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.costs.profiling.grouping import group_graph
+from gnnplace.costs.profiling.profiler import group_ops
+from gnnplace.costs.profiling.roofline import estimate_ops
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import write_text
+from gnnplace.graph import ComputationGraph
+from gnnplace.problem.cluster.gpus import figures
+from gnnplace.tracing import Program
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing.structure import program_graph
+from gnnplace.train.data.captured_graph import (
+    CapturedGraph,
+    op_names,
+    read_captured,
+    write_captured,
+)
+from gnnplace.train.data.captured_models import CapturedModel
+from gnnplace.train.data.card import card
+from gnnplace.train.data.datasets import write_sums
+from gnnplace.train.data.recipes import STORE, Recipe, recipe
+
+Say = Callable[[str], None]
+KINDS = ("cpu", "t4", "v100", "a100", "h100")
+PACKAGES = ("gnnplace", "torch", "transformers")
+CARD = "README.md"
+
+
+def build_data(
+    folder: str | Path,
+    *,
+    recipe_name: str = STORE.name,
+    models: Sequence[str] = (),
+    progress: Say = lambda line: None,
+) -> None:
+    """Captures a recipe's models into a folder; graphs that are there already are kept.
+
+    Args:
+        folder: made if it is not there.
+        recipe_name: what is captured.
+        models: names of models or families; all by default.
+        progress: called with a line for each model.
+
+    Raises:
+        InputError: an unknown recipe, model or family, or a folder that cannot be made.
+        CaptureError: a model cannot be captured.
+    """
+    chosen = recipe(recipe_name)
+    build_store(folder, select(models, chosen.models), progress, chosen)
+
+
+def select(
+    names: Sequence[str], models: Sequence[CapturedModel] = STORE.models
+) -> tuple[CapturedModel, ...]:
+    """Models by their names or those of their families; all if none are given.
+
+    Raises:
+        InputError: there is no such model or family.
+    """
+    families = list(dict.fromkeys(model.family for model in models))
+    known = {model.name for model in models} | set(families)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(f"data: model {unknown[0]!r} is unknown; families: {', '.join(families)}")
+    return tuple(m for m in models if not names or m.name in names or m.family in names)
+
+
+def build_store(
+    folder: str | Path, models: Sequence[CapturedModel], say: Say, of: Recipe = STORE
+) -> None:
+    """Captures what is missing in ``folder`` and writes its card and checksums.
+
+    Args:
+        folder: made if it is not there.
+        models: to capture.
+        say: called with a line of progress.
+        of: the recipe, for the card.
+
+    Raises:
+        InputError: the folder cannot be made.
+        CaptureError: a model cannot be captured.
+    """
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder {str(folder)!r}: {error.strerror}") from None
+    for number, model in enumerate(models, 1):
+        path = target / f"{model.name}.npz"
+        kept = _is_of(path, model)
+        if not kept:
+            say(f"{number}/{len(models)} {model.name}: capturing {model.spec}")
+            write_captured(path, capture_graph(model))
+        ops = read_captured(path).num_ops
+        say(f"{number}/{len(models)} {model.name}: {ops} ops{', kept' if kept else ''}")
+    graphs = [read_captured(p) for p in sorted(target.glob("*.npz"))]
+    write_text(target / CARD, card(graphs, of))
+    write_sums(target)
+
+
+def _is_of(path: Path, model: CapturedModel) -> bool:
+    """Whether the file is a graph of the same model."""
+    if not path.is_file():
+        return False
+    try:
+        origin = read_captured(path).origin
+    except FormatError:
+        return False
+    return (origin["spec"], origin["optimizer"]) == (model.spec, model.optimizer)
+
+
+def capture_graph(model: CapturedModel) -> CapturedGraph:
+    """Captures one model's training step.
+
+    Raises:
+        CaptureError: naming the module that cannot be captured.
+    """
+    options = CaptureOptions(optimizer=model.optimizer)
+    program = capture_model(model.spec, options=options, fake=model.fake)
+    origin: dict[str, Any] = {
+        "name": model.name,
+        "family": model.family,
+        "part": model.part,
+        "spec": model.spec,
+        "optimizer": model.optimizer,
+        "versions": {package: version(package) for package in PACKAGES},
+    }
+    return _graph_of(program, origin)
+
+
+def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
+    fine = program_graph(program)
+    group = group_ops(program, len(program.ops))  # only what must not be parted
+    grouped = group_graph(program, fine, group, estimate_ops(program, KINDS[0]), apart=True)
+    count = grouped.graph.num_ops
+    launch = np.stack([_launches(program, kind) for kind in KINDS])
+    work = np.stack([estimate_ops(program, kind) for kind in KINDS]) - launch
+    classes = {name: i for i, name in enumerate(dict.fromkeys(filter(None, grouped.colocate)))}
+    return CapturedGraph(
+        origin=origin,
+        graph=_renamed(grouped.graph),
+        kinds=KINDS,
+        work=np.stack([np.bincount(group, row, count) for row in work]).clip(0.0),
+        launch=np.stack([np.bincount(group, row, count) for row in launch]),
+        state=grouped.state,
+        phase=grouped.phase,
+        unit=np.array([classes.get(name or "", -1) for name in grouped.colocate], dtype=np.int32),
+    )
+
+
+def _launches(program: Program, kind: str) -> NDArray[np.float64]:
+    """Seconds that launching each op takes, as the roofline counts them. [num_ops]"""
+    costs = [kind == "cpu" or not op.view for op in program.ops]
+    return figures(kind).launch * np.array(costs, dtype=np.float64)
+
+
+def _renamed(graph: ComputationGraph) -> ComputationGraph:
+    names = tuple(op_names(graph.num_ops))
+    return ComputationGraph(
+        names, graph.producer, graph.size, graph.consumer_offset, graph.consumer
+    )

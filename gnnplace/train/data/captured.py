@@ -1,0 +1,248 @@
+"""Problems from captured training graphs: a store of graphs, and draws from it.
+
+A draw takes one graph, groups its ops or not, cuts the batch into micro-batches, puts it on a
+drawn cluster and gives the devices ample or tight memory; the same arguments give the same problem.
+
+**Costs** of a share 1/M of the batch: ``launch + work / M`` for forward and backward ops (updates
+do not depend on the batch), a tensor's bytes over M unless only updates take it (gradients have
+the parameter's size). An approximation: what an op does beside the batch is divided as well.
+
+**Links** are drawn from real ones: of a CPU's workers or of GPUs (``LINKS``), from slow to fast.
+
+**Tight memory**: a device holds ``TIGHT`` times a fair share of what all ops need on one device
+with all micro-batches in flight, but never less than what contiguous chunks of equal need take at
+their peak, so that something fits.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.errors import InputError
+from gnnplace.graph import ComputationGraph
+from gnnplace.placers import SearchSpace
+from gnnplace.problem import UPDATE, Problem, build_problem
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.train.data.captured_graph import CapturedGraph, read_captured
+from gnnplace.train.data.captured_models import TEST, TRAIN, VALIDATION
+from gnnplace.train.data.random_clusters import CLUSTERS, check_cluster, make_cluster
+
+__all__ = ["TEST", "TRAIN", "VALIDATION", "CapturedStore", "captured_problem", "shipped_store"]
+
+FloatArray = NDArray[np.float64]
+Generator = np.random.Generator
+Link = tuple[str, str, float, float]
+T = TypeVar("T")
+AMPLE, TIGHT_MEMORY = "ample", "tight"
+MEMORY = (AMPLE, TIGHT_MEMORY)
+MICROBATCHES = (1, 4, 8)
+MOST_OPS = 10_000
+TIGHT = 1.3  # fair shares that a device holds
+MARGIN = 1.1  # over the peak of the chunks that must fit
+# A faster kind, a slower one, and how fast their links are, bytes/s from slow to fast: processes
+# of a CPU (loopback to shared memory), GPUs (25 Gbit/s network to NVLink).
+LINKS: tuple[Link, ...] = (
+    ("cpu", "cpu", 1e9, 1.2e10),
+    ("v100", "t4", 3e9, 1.5e11),
+    ("a100", "v100", 3e9, 3e11),
+    ("h100", "a100", 3e9, 4.5e11),
+)
+LATENCY = (2e-6, 3e-5)  # seconds: NVLink or shared memory, to a network
+SLOWER = 2.5  # times of the slow devices where both are of one kind
+
+
+class CapturedStore:
+    """The graphs of a folder that ``gnnplace data build`` made; each is read once.
+
+    Args:
+        folder: where they are.
+
+    Raises:
+        InputError: there are none.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.names = tuple(sorted(path.stem for path in self.folder.glob("*.npz")))
+        if not self.names:
+            raise InputError(
+                f"store {str(folder)!r}: no captured graphs; make them: gnnplace data build FOLDER"
+            )
+        self._read: dict[str, CapturedGraph] = {}
+
+    def graph(self, name: str) -> CapturedGraph:
+        """The graph of that name, as it was captured.
+
+        Raises:
+            InputError: there is none.
+            FormatError: its file is damaged.
+        """
+        if name not in self.names:
+            raise InputError(f"captured graph {name!r}: unknown; graphs: {', '.join(self.names)}")
+        if name not in self._read:
+            self._read[name] = read_captured(self.folder / f"{name}.npz")
+        return self._read[name]
+
+    def part(self, part: str) -> tuple[str, ...]:
+        """Names of the graphs of a part of the split: train, validation or test."""
+        return tuple(name for name in self.names if self.graph(name).origin["part"] == part)
+
+
+@cache
+def shipped_store() -> CapturedStore:
+    """The store that comes with the package."""
+    return CapturedStore(Path(__file__).parent / "store")
+
+
+def captured_problem(
+    store: CapturedStore,
+    name: str,
+    seed: int,
+    *,
+    groups: tuple[int, int] | None = (60, 400),
+    clusters: tuple[str, ...] = CLUSTERS,
+    devices: tuple[int, int] = (2, 8),
+    microbatches: tuple[int, ...] = MICROBATCHES,
+    memory: tuple[str, ...] = MEMORY,
+    batch: tuple[float, float] = (1.0, 1.0),
+    most_ops: int = MOST_OPS,
+) -> Problem:
+    """A problem drawn from one graph of a store.
+
+    Args:
+        store: where the graph is.
+        name: the name of the graph.
+        seed: the seed of everything that is drawn; what is drawn does not depend on other draws'
+            choices.
+        groups: least and most groups; None: the graph as captured.
+        clusters: types of clusters to draw from.
+        devices: least and most devices.
+        microbatches: numbers of micro-batches to draw from.
+        memory: ``ample``, ``tight`` or both to draw from.
+        batch: least and most of the captured batch, to vary how much work there is a launch.
+        most_ops: no number of micro-batches is drawn that makes more ops than this.
+
+    Raises:
+        InputError: no such graph, cluster or memory.
+    """
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    graph = store.graph(name)
+    target = int(_between(groups or (1, 1), rng))
+    graph = graph if groups is None else graph.coarsened(target)
+    fitting = [m for m in microbatches if m * graph.num_ops <= most_ops] or [min(microbatches)]
+    draw = Draw(
+        devices=int(rng.integers(devices[0], devices[1] + 1)),
+        cluster=_pick(clusters, rng),
+        microbatches=_pick(fitting, rng),
+        memory=_pick(memory, rng),
+        scale=_between(batch, rng),
+    )
+    link = _pick(LINKS, rng)
+    problem = _share_of(graph, draw, _cluster(draw, link, rng), link, seed)
+    return _with_memory(with_microbatches(problem, draw.microbatches, profiled=True), draw)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What was drawn for a problem.
+
+    Attributes:
+        devices: how many.
+        cluster: type of cluster.
+        microbatches: shares of the batch, M.
+        memory: ample or tight.
+        scale: batch over the captured one.
+    """
+
+    devices: int
+    cluster: str
+    microbatches: int
+    memory: str
+    scale: float
+
+    def __post_init__(self) -> None:
+        check_cluster(self.cluster)
+        if self.memory not in MEMORY:
+            raise InputError(f"memory {self.memory!r}: unknown; {' or '.join(MEMORY)}")
+
+
+def _pick(options: Sequence[T], rng: Generator) -> T:
+    """One of ``options``; takes one random number however many there are."""
+    return options[int(rng.random() * len(options))]
+
+
+def _between(ends: tuple[float, float], rng: Generator) -> float:
+    """A number between both ends, evenly in its logarithm."""
+    return float(np.exp(rng.uniform(*np.log(ends))))
+
+
+def _cluster(draw: Draw, link: Link, rng: Generator) -> Cluster:
+    bandwidth, latency = _between(link[2:], rng), _between(LATENCY, rng)
+    return make_cluster(draw.cluster, draw.devices, bandwidth, latency, np.finfo(float).max, rng)
+
+
+def _share_of(graph: CapturedGraph, draw: Draw, cluster: Cluster, link: Link, seed: int) -> Problem:
+    """The problem of one share of the batch, its memory without limit."""
+    share = np.where(graph.phase == UPDATE, 1.0, draw.scale / draw.microbatches)
+    fast, slow = graph.kinds.index(link[0]), graph.kinds.index(link[1])
+    slower = SLOWER if fast == slow else 1.0
+    time = {
+        "fast": graph.launch[fast] + graph.work[fast] * share,
+        "slow": slower * (graph.launch[slow] + graph.work[slow] * share),
+    }
+    return build_problem(
+        f"{graph.name}-{seed}",
+        resized(graph, draw.scale / draw.microbatches),
+        cluster,
+        {kind: time[kind] for kind in cluster.kinds},
+        state=graph.state,
+        phase=graph.phase,
+        colocate=graph.colocate,
+        estimated=np.ones(graph.num_ops, dtype=bool),
+    )
+
+
+def resized(captured: CapturedGraph, share: float) -> ComputationGraph:
+    """The graph with the tensors of a share of the batch; gradients of parameters stay whole."""
+    graph = captured.graph
+    taken = np.zeros(graph.num_tensors, dtype=bool)
+    np.logical_or.at(taken, graph.consumption_tensor, captured.phase[graph.consumer] != UPDATE)
+    return replace(graph, size=np.where(taken, graph.size * share, graph.size))
+
+
+def _with_memory(problem: Problem, draw: Draw) -> Problem:
+    everything = float(problem.state.sum() + problem.graph.size.sum())
+    memory = tight_memory(problem) if draw.memory == TIGHT_MEMORY else 2.0 * everything
+    cluster = problem.cluster
+    devices = tuple(device.model_copy(update={"memory": memory}) for device in cluster.devices)
+    return replace(problem, cluster=Cluster(devices, cluster.links, cluster.name))
+
+
+def tight_memory(problem: Problem) -> float:
+    """Bytes of each device that chunks fit into and everything on one does not; see the module."""
+    space = SearchSpace(problem)
+    on_one = np.zeros(problem.num_ops, dtype=np.int32)
+    needed = space.simulator.run(on_one, space.turn_order).peak_memory.max()
+    chunks = space.spread(_chunks(space))
+    peak = space.simulator.run(chunks, space.turn_order).peak_memory.max()
+    return float(max(TIGHT * needed / problem.num_devices, MARGIN * peak))
+
+
+def _chunks(space: SearchSpace) -> NDArray[np.int32]:
+    """Contiguous chunks of units with equal bytes of state and outputs. [U]"""
+    problem, count = space.problem, space.problem.num_devices
+    made = np.bincount(problem.graph.producer, problem.graph.size, problem.num_ops)
+    need = np.bincount(problem.unit_of, problem.state + made, problem.num_units)[space.unit_order]
+    middle = np.cumsum(need) - need / 2
+    result = np.empty(problem.num_units, dtype=np.int32)
+    result[space.unit_order] = np.minimum(count - 1, count * middle / max(need.sum(), 1.0))
+    return result

@@ -1,0 +1,149 @@
+"""Datasets: folders of captured graphs with checksums; where they are; their graphs on a cluster.
+
+A dataset is found by its name: ``store`` comes with the package, any other is a folder or
+``datasets/NAME`` in the folder asked from or in one above it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import read_text, write_text
+from gnnplace.problem import UPDATE, Problem, build_problem
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.train.data.captured import CapturedStore, resized, shipped_store, tight_memory
+from gnnplace.train.data.captured_graph import CapturedGraph
+from gnnplace.train.data.recipes import STORE
+
+SUMS = "SHA256SUMS"
+AMPLE, TIGHT = "ample", "tight"
+
+
+def checksums(folder: str | Path) -> dict[str, str]:
+    """SHA-256 of every graph's file by its name, sorted."""
+    files = sorted(Path(folder).glob("*.npz"))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def write_sums(folder: str | Path) -> None:
+    """Writes the checksums of a folder, as ``sha256sum`` would."""
+    lines = [f"{digest}  {name}" for name, digest in checksums(folder).items()]
+    write_text(Path(folder) / SUMS, "\n".join(lines) + "\n")
+
+
+def verify(folder: str | Path) -> int:
+    """Checks that a folder's graphs are those of its checksums.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        FormatError: naming the first file that is missing, changed or not listed.
+    """
+    wanted = _read_sums(Path(folder) / SUMS)
+    found = checksums(folder)
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            raise FormatError(f"{folder}: {name}: missing; build it: gnnplace data build FOLDER")
+        if name not in wanted:
+            raise FormatError(
+                f"{folder}: {name}: not in {SUMS}; remove it or build the folder anew"
+            )
+        if wanted[name] != found[name]:
+            raise FormatError(f"{folder}: {name}: changed, its SHA-256 is not that of {SUMS}")
+    return len(found)
+
+
+def _read_sums(path: Path) -> dict[str, str]:
+    result = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        digest, _, name = line.partition("  ")
+        if len(digest) != 64 or not name:
+            raise FormatError(f"{path}: line {number}: not a SHA-256, two spaces and a file name")
+        result[name] = digest
+    return result
+
+
+def find_dataset(name: str, start: str | Path = ".") -> CapturedStore:
+    """The dataset of that name, asked for from the folder ``start``.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name == STORE.name:
+        return shipped_store()
+    here = Path(start).resolve()
+    for folder in (here / name, *(above / "datasets" / name for above in (here, *here.parents))):
+        if folder.is_dir():
+            return CapturedStore(folder)
+    raise InputError(
+        f"dataset {name!r}: no such folder and no datasets/{name} in {str(start)!r} or above; "
+        f"make it: gnnplace data build datasets/{name} --recipe {name}"
+    )
+
+
+def dataset_problem(
+    graph: CapturedGraph,
+    cluster: Cluster,
+    *,
+    microbatches: int = 1,
+    groups: int | None = 200,
+    memory: str = AMPLE,
+) -> Problem:
+    """A captured graph on a cluster of kinds that it has costs for.
+
+    Args:
+        graph: the graph of a dataset.
+        cluster: a preset or any other.
+        microbatches: shares of the batch; costs as in ``captured``.
+        groups: ops to aim at before micro-batches; None: as captured.
+        memory: ``ample``: what the cluster's devices have; ``tight``: 1.3 fair shares, as in
+            ``captured``, whatever they have.
+
+    Raises:
+        InputError: a kind that the graph has no costs for, another memory, no micro-batch.
+    """
+    missing = [kind for kind in cluster.kinds if kind not in graph.kinds]
+    if missing:
+        raise InputError(
+            f"graph {graph.name!r}: no costs for device kind {missing[0]!r}; "
+            f"kinds: {', '.join(graph.kinds)}"
+        )
+    if memory not in (AMPLE, TIGHT) or microbatches < 1:
+        raise InputError(f"graph {graph.name!r}: memory is {AMPLE} or {TIGHT}, micro-batches >= 1")
+    if groups is not None:
+        graph = graph.coarsened(groups)
+    problem = with_microbatches(_share(graph, cluster, microbatches), microbatches, profiled=True)
+    return problem if memory == AMPLE else _tightened(problem)
+
+
+def _share(graph: CapturedGraph, cluster: Cluster, microbatches: int) -> Problem:
+    """The problem of one share of the batch."""
+    share = np.where(graph.phase == UPDATE, 1.0, 1.0 / microbatches)
+    rows = {kind: graph.kinds.index(kind) for kind in cluster.kinds}
+    return build_problem(
+        f"{graph.name} on {cluster.name}",
+        resized(graph, 1.0 / microbatches),
+        cluster,
+        {kind: graph.launch[row] + graph.work[row] * share for kind, row in rows.items()},
+        state=graph.state,
+        phase=graph.phase,
+        colocate=graph.colocate,
+        estimated=np.ones(graph.num_ops, dtype=bool),
+    )
+
+
+def _tightened(problem: Problem) -> Problem:
+    cluster = problem.cluster
+    ample = {"memory": 2.0 * float(problem.state.sum() + problem.graph.size.sum())}
+    devices = tuple(device.model_copy(update=ample) for device in cluster.devices)
+    roomy = replace(problem, cluster=Cluster(devices, cluster.links, cluster.name))
+    tight = {"memory": tight_memory(roomy)}
+    devices = tuple(device.model_copy(update=tight) for device in devices)
+    return replace(problem, cluster=Cluster(devices, cluster.links, cluster.name))

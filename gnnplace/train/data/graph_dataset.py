@@ -1,0 +1,157 @@
+"""``GraphDataset``: a folder of captured graphs as a PyTorch Geometric ``InMemoryDataset``.
+
+PyG keeps what a dataset was processed to and, where data, ``pre_transform`` or code have changed
+since, goes on reading it (it only warns, and only where the transform's text differs). Here the
+processed file's name carries a hash of all of that: the graphs' bytes, the code that makes a graph
+into ``Data``, the code and settings of ``pre_transform`` and ``pre_filter``, and PyG's version.
+Whatever changes gives another name, and another name is processed anew. Processed files are ``npz``
+arrays, not pickled objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch_geometric
+from torch_geometric.data import Data, InMemoryDataset
+
+from gnnplace.errors import FormatError
+from gnnplace.files import write_arrays
+from gnnplace.train.data.captured import CapturedStore
+from gnnplace.train.data.captured_graph import CapturedGraph
+from gnnplace.train.data.datasets import checksums, find_dataset
+
+Transform = Callable[[Data], Data]
+Filter = Callable[[Data], bool]
+
+
+class GraphDataset(InMemoryDataset):  # type: ignore[misc]
+    """Captured training graphs for learning with PyG.
+
+    A graph's ``Data``: ``x`` [n, 2 K + 1], seconds of work and of launches on each of K kinds and
+    bytes of state; ``edge_index`` [2, edges] from producer to consumer; ``edge_attr`` [edges, 1],
+    bytes; ``phase`` [n], 0 forward, 1 backward, 2 update; ``unit`` [n], class of ops that share a
+    device or -1; ``graph`` [1], index in ``names``; ``part`` [1], 0 train, 1 validation, 2 test.
+
+    Args:
+        dataset: name of a dataset (``find_dataset``) or a folder of graphs.
+        root: where what is processed is kept.
+        start: folder that the dataset is asked for from.
+        transform: the transform of every graph that is taken.
+        pre_transform: the transform of every graph before it is kept.
+        pre_filter: which graphs are kept.
+
+    Raises:
+        InputError: no such dataset.
+        FormatError: a graph's file is damaged.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        root: str | Path,
+        *,
+        start: str | Path = ".",
+        transform: Transform | None = None,
+        pre_transform: Transform | None = None,
+        pre_filter: Filter | None = None,
+    ) -> None:
+        self.store: CapturedStore = find_dataset(dataset, start)
+        sums = checksums(self.store.folder)
+        self.key = content_key(sums, pre_transform, pre_filter)
+        super().__init__(str(root), transform, pre_transform, pre_filter)
+        self._read(Path(self.processed_paths[0]))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the store's graphs; ``graph`` is an index of this."""
+        return self.store.names
+
+    @property
+    def processed_file_names(self) -> list[str]:
+        """One file, whose name carries the hash."""
+        return [f"{self.store.folder.name}-{self.key}.npz"]
+
+    def process(self) -> None:
+        """Makes the graphs, filtered and transformed, and writes them."""
+        made = [to_data(self.store.graph(name), i) for i, name in enumerate(self.names)]
+        kept = [data for data in made if self.pre_filter is None or self.pre_filter(data)]
+        if self.pre_transform is not None:
+            kept = [self.pre_transform(data) for data in kept]
+        if not kept:
+            raise FormatError(f"{self.store.folder}: pre_filter keeps no graph")
+        data, slices = self.collate(kept)
+        arrays = {f"data {key}": value.numpy() for key, value in data.to_dict().items()}
+        if slices is not None:  # one graph has none
+            arrays |= {f"slices {key}": np.asarray(value) for key, value in slices.items()}
+        write_arrays(self.processed_paths[0], arrays)
+
+    def _read(self, path: Path) -> None:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: torch.from_numpy(file[key]) for key in file.files}
+        parts: dict[str, dict[str, Any]] = {"data": {}, "slices": {}}
+        for key, value in arrays.items():
+            part, _, name = key.partition(" ")
+            parts[part][name] = value
+        self.data, self.slices = Data.from_dict(parts["data"]), parts["slices"] or None
+
+
+def to_data(captured: CapturedGraph, index: int) -> Data:
+    """A graph as PyG's ``Data``, see ``GraphDataset``."""
+    source, target, size = captured.graph.edges
+    columns = np.concatenate([captured.work, captured.launch, captured.state[None]]).T
+    parts = ("train", "validation", "test")
+    return Data(
+        x=torch.from_numpy(columns.astype(np.float32)),
+        edge_index=torch.from_numpy(np.stack([source, target]).astype(np.int64)),
+        edge_attr=torch.from_numpy(size.astype(np.float32)[:, None]),
+        phase=torch.from_numpy(captured.phase.astype(np.int64)),
+        unit=torch.from_numpy(captured.unit.astype(np.int64)),
+        graph=torch.tensor([index]),
+        part=torch.tensor([parts.index(captured.origin["part"])]),
+    )
+
+
+def content_key(
+    sums: dict[str, str], pre_transform: Transform | None = None, pre_filter: Filter | None = None
+) -> str:
+    """Hash of everything that a processed file depends on, 16 hexadecimal digits."""
+    hashed = hashlib.sha256(repr(sorted(sums.items())).encode())
+    for part in (to_data, GraphDataset.process, pre_transform, pre_filter):
+        hashed.update(_describe(part).encode() + b"\0")
+    hashed.update(torch_geometric.__version__.encode())
+    return hashed.hexdigest()[:16]
+
+
+def _describe(part: Any) -> str:
+    """Code and settings of a function or of an object that is called.
+
+    What a function has from around it counts too, and so do the parts of a composition; where the
+    code cannot be read, the object's text stands for it, which at worst processes anew.
+    """
+    if part is None:
+        return "none"
+    code = part if inspect.isroutine(part) else type(part)
+    try:
+        text = inspect.getsource(code)
+    except (OSError, TypeError):
+        text = repr(part)
+    cells = [cell.cell_contents for cell in getattr(part, "__closure__", None) or ()]
+    defaults = getattr(part, "__defaults__", None)
+    settings = {} if inspect.isroutine(part) else vars(part) if hasattr(part, "__dict__") else {}
+    inner = [(key, _setting(value)) for key, value in sorted(settings.items())]
+    return f"{text}{[_setting(cell) for cell in cells]}{defaults!r}{inner}"
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_setting(one) for one in value)}]"
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    return _describe(value) if callable(value) else repr(value)

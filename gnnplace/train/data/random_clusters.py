@@ -1,0 +1,81 @@
+"""Types of clusters that problems are drawn on: what shares a channel, what is slower.
+
+* ``shared``: one bus for all; twice the drawn bandwidth.
+* ``own``: a channel of its own for every pair.
+* ``mixed``: as ``own``, with some devices of a slower kind.
+* ``two-tier``: two halves; four times the drawn bandwidth inside, half of it between them, where
+  each half has one channel to the other.
+
+A learner trains on ``TRAIN_CLUSTERS``; ``two-tier`` is kept for the test.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnplace.errors import InputError
+from gnnplace.problem.cluster import Cluster, Device, Link
+
+Generator = np.random.Generator
+TRAIN_CLUSTERS = ("shared", "own", "mixed")
+CLUSTERS = (*TRAIN_CLUSTERS, "two-tier")
+
+
+def check_cluster(cluster_type: str) -> None:
+    """Checks that there is such a type.
+
+    Raises:
+        InputError: there is none; the names are listed.
+    """
+    if cluster_type not in CLUSTERS:
+        raise InputError(f"cluster {cluster_type!r}: unknown; clusters: {', '.join(CLUSTERS)}")
+
+
+def make_cluster(
+    cluster_type: str,
+    count: int,
+    bandwidth: float,
+    latency: float,
+    memory: float,
+    rng: Generator,
+) -> Cluster:
+    """A cluster of kinds ``fast`` and, where it is mixed, ``slow``.
+
+    Args:
+        cluster_type: one of ``CLUSTERS``.
+        count: devices.
+        bandwidth: bytes a second that the type's factors scale.
+        latency: seconds of a message.
+        memory: bytes of each device.
+        rng: draws how many are slow.
+    """
+    slow = int(rng.integers(1, count)) if cluster_type == "mixed" and count > 1 else 0
+    kinds = ["fast"] * (count - slow) + ["slow"] * slow
+    devices = tuple(
+        Device(name=f"device:{i}", kind=kind, memory=memory) for i, kind in enumerate(kinds)
+    )
+    each = max(1, (count + 1) // 2)
+    links = []
+    for i in range(count):
+        for j in range(count):
+            if i != j:
+                channel, factor = _channel(cluster_type, i // each, j // each)
+                links.append(
+                    Link(
+                        source=devices[i].name,
+                        target=devices[j].name,
+                        latency=latency,
+                        bandwidth=bandwidth * factor,
+                        channel=channel,
+                    )
+                )
+    return Cluster(devices, tuple(links), cluster_type)
+
+
+def _channel(cluster_type: str, here: int, there: int) -> tuple[str | None, float]:
+    """Channel of a link and how much faster than the drawn bandwidth it is."""
+    if cluster_type == "shared":
+        return "bus", 2.0
+    if cluster_type == "two-tier" and here != there:
+        return f"network {here}", 0.5
+    return None, 4.0 if cluster_type == "two-tier" else 1.0

@@ -1,0 +1,308 @@
+"""``ProblemDataModule``: generated problems on the fly, the same for the same seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from torch.utils.data import DataLoader, Dataset
+
+from gnnplace.errors import GnnplaceError, InfeasibleError
+from gnnplace.placers import SearchSpace
+from gnnplace.placers.portfolio import Portfolio
+from gnnplace.problem import Problem
+from gnnplace.problem.cluster.presets import preset
+from gnnplace.train.data import random_families
+from gnnplace.train.data.captured import (
+    AMPLE,
+    TEST,
+    TIGHT_MEMORY,
+    TRAIN,
+    VALIDATION,
+    CapturedStore,
+    captured_problem,
+    shipped_store,
+)
+from gnnplace.train.data.captured_graph import CapturedGraph
+from gnnplace.train.data.datasets import dataset_problem, find_dataset
+from gnnplace.train.loading import EpochSampler, HeldOutSampler, ResumableLoader
+
+TRAIN_SEEDS, VALIDATION_SEEDS, TEST_SEEDS = 1_000_000, 0, 500_000
+TELLING = 1  # of the random numbers that tell captured and large problems from the others
+GROUPS = (60, 400)  # least and most groups of a captured graph
+BATCH = (0.25, 4.0)  # of the captured batch, in training
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A problem to learn from, and what tells it apart.
+
+    Attributes:
+        space: the problem with its simulator.
+        index: number of the problem; seeds what a learner draws on it.
+        reference: seconds of the best heuristic construction; nan where it is not needed.
+    """
+
+    space: SearchSpace
+    index: int
+    reference: float = float("nan")
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What problems are drawn from; problem ``i`` is the same each time.
+
+    Attributes:
+        families: names of random families; problem ``i`` is of family ``i mod their number``
+            unless it is of a captured graph.
+        part: part of the split that captured graphs are from: train, validation or test.
+        seed: the seed of all problems.
+        ops: least and most ops before micro-batches.
+        devices: least and most devices.
+        clusters: types of clusters.
+        microbatches: numbers of micro-batches to draw from.
+        captured: share of problems that are drawn from captured graphs.
+        large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
+        large_ops: least and most ops of large problems; the most holds with micro-batches.
+        batch: least and most of the captured batch.
+        datasets: datasets beside the store that captured graphs are drawn from.
+        presets: names of clusters; empty for drawn clusters alone.
+        on_presets: share of captured problems that are on one of ``presets``.
+        tight: share of those on presets whose devices have tight memory.
+        groups: least and most groups of a captured graph.
+    """
+
+    families: tuple[str, ...]
+    part: str
+    seed: int
+    ops: tuple[int, int]
+    devices: tuple[int, int]
+    clusters: tuple[str, ...]
+    microbatches: tuple[int, ...]
+    captured: float = 0.0
+    large: float = 0.0
+    large_ops: tuple[int, int] = (1_000, 5_000)
+    batch: tuple[float, float] = (1.0, 1.0)
+    datasets: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+    on_presets: float = 0.0
+    tight: float = 0.0
+    groups: tuple[int, int] = GROUPS
+
+    def problem(self, index: int) -> Problem:
+        """Problem number ``index``."""
+        rng = np.random.default_rng([self.seed + index, TELLING])
+        captured, large = rng.random() < self.captured, rng.random() < self.large
+        if captured:
+            return self._captured(index, large, rng)
+        return random_families.random_problem(
+            self.families[index % len(self.families)],
+            self.seed + index,
+            ops=self.large_ops if large else self.ops,
+            devices=self.devices,
+            clusters=self.clusters,
+            microbatches=self.microbatches,
+            most_ops=max(random_families.MOST_OPS, self.large_ops[1] if large else 0),
+        )
+
+    @cached_property
+    def _graphs(self) -> list[tuple[CapturedStore, str]]:
+        """The captured graphs of the part, by store and name; graphs are read once."""
+        stores = (shipped_store(), *map(find_dataset, self.datasets))
+        return [(store, name) for store in stores for name in store.part(self.part)]
+
+    def _captured(self, index: int, large: bool, rng: np.random.Generator) -> Problem:
+        store, name = self._graphs[int(rng.choice(len(self._graphs)))]
+        if self.presets and rng.random() < self.on_presets:
+            return self._on_preset(store.graph(name), large, rng)
+        return captured_problem(
+            store,
+            name,
+            self.seed + index,
+            groups=None if large else self.groups,
+            devices=self.devices,
+            clusters=self.clusters,
+            microbatches=self.microbatches,
+            batch=self.batch,
+            most_ops=self.large_ops[1] if large else random_families.MOST_OPS,
+        )
+
+    def _on_preset(self, graph: CapturedGraph, large: bool, rng: np.random.Generator) -> Problem:
+        cluster = preset(self.presets[int(rng.integers(len(self.presets)))])
+        count = self.microbatches[int(rng.integers(len(self.microbatches)))]
+        groups = None if large else int(np.exp(rng.uniform(*np.log(self.groups))))
+        memory = TIGHT_MEMORY if rng.random() < self.tight else AMPLE
+        return dataset_problem(graph, cluster, microbatches=count, groups=groups, memory=memory)
+
+
+class Problems(Dataset[Sample]):
+    """Problems as they are drawn.
+
+    Args:
+        draws: what from.
+        reference: whether to run the heuristics; such problems are kept once they are made.
+        pool: number of problems that are met over and over, and kept; None: each is met once.
+    """
+
+    def __init__(self, draws: Draws, *, reference: bool, pool: int | None = None) -> None:
+        self.draws, self.reference, self.pool = draws, reference, pool
+        self.made: dict[int, Sample] = {}
+
+    def __getitem__(self, index: int) -> Sample:
+        index = index % self.pool if self.pool else index
+        if index in self.made:
+            return self.made[index]
+        space = SearchSpace(self.draws.problem(index))
+        if not self.reference and not self.pool:
+            return Sample(space, index)
+        seconds = reference_seconds(space) if self.reference else float("nan")
+        self.made[index] = Sample(space, index, seconds)
+        return self.made[index]
+
+
+def reference_seconds(space: SearchSpace) -> float:
+    """Seconds of the best heuristic construction, nan where none fits."""
+    try:
+        return Portfolio().place(space.problem, space=space).step_time
+    except (GnnplaceError, InfeasibleError):
+        return float("nan")
+
+
+def as_list(samples: list[Sample]) -> list[Sample]:
+    """A batch is a list of samples."""
+    return samples
+
+
+class ProblemDataModule(LightningDataModule):
+    """Problems for learning; families and clusters kept for validation and test.
+
+    Args:
+        families: families to train on.
+        validation_families: families to validate on.
+        test_families: families to test on.
+        clusters: types of clusters to train and validate on; the test adds ``two-tier``.
+        ops: least and most ops before micro-batches, of training problems.
+        held_out_ops: the same of validation and test problems.
+        devices: least and most devices.
+        microbatches: numbers of micro-batches to draw from.
+        problems: training problems an epoch.
+        validation_problems: number of validation problems.
+        test_problems: number of test problems.
+        captured: share of problems that are drawn from captured graphs, each of its own part of
+            the split by model family.
+        large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
+        large_ops: least and most ops of large problems.
+        datasets: datasets beside the store that captured graphs are drawn from, likewise.
+        presets: names of clusters for captured graphs, beside drawn clusters.
+        on_presets: share of captured problems that are on one of ``presets``.
+        tight: share of those on presets whose devices have tight memory.
+        groups: least and most groups of a captured graph.
+        pool: number of training problems that are met over and over; None: each is met once.
+        batch_size: problems a step.
+        seed: the seed of the training problems; validation and test problems are always the same.
+    """
+
+    def __init__(
+        self,
+        families: tuple[str, ...] = random_families.TRAIN,
+        validation_families: tuple[str, ...] = random_families.VALIDATION,
+        test_families: tuple[str, ...] = random_families.TEST,
+        clusters: tuple[str, ...] = random_families.TRAIN_CLUSTERS,
+        ops: tuple[int, int] = (30, 150),
+        held_out_ops: tuple[int, int] = (40, 260),
+        devices: tuple[int, int] = (2, 8),
+        microbatches: tuple[int, ...] = random_families.MICROBATCHES,
+        problems: int = 1000,
+        validation_problems: int = 64,
+        test_problems: int = 100,
+        captured: float = 0.0,
+        large: float = 0.0,
+        large_ops: tuple[int, int] = (1_000, 5_000),
+        datasets: tuple[str, ...] = (),
+        presets: tuple[str, ...] = (),
+        on_presets: float = 0.0,
+        tight: float = 0.0,
+        groups: tuple[int, int] = GROUPS,
+        pool: int | None = None,
+        batch_size: int = 8,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.batch_size, self.problems = batch_size, problems
+        self.counts = {"validation": validation_problems, "test": test_problems}
+        begin = TRAIN_SEEDS * (seed + 1)
+        draws = Draws(
+            families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large, large_ops
+        )
+        draws = replace(
+            draws,
+            datasets=datasets,
+            presets=presets,
+            on_presets=on_presets,
+            tight=tight,
+            groups=groups,
+        )
+        validation = replace(
+            draws,
+            families=validation_families,
+            part=VALIDATION,
+            seed=VALIDATION_SEEDS,
+            ops=held_out_ops,
+        )
+        test = replace(
+            validation,
+            families=test_families,
+            part=TEST,
+            seed=TEST_SEEDS,
+            clusters=(*clusters, "two-tier"),
+        )
+        self.train = Problems(replace(draws, batch=BATCH), reference=False, pool=pool)
+        self.held_out = {
+            "validation": Problems(validation, reference=True),
+            "test": Problems(test, reference=True),
+        }
+
+    def train_dataloader(self) -> DataLoader[Sample]:
+        """New problems each epoch."""
+        return ResumableLoader(
+            self.train,
+            batch_size=self.batch_size,
+            sampler=EpochSampler(self.problems, *self.process),
+            collate_fn=as_list,
+        )
+
+    @property
+    def process(self) -> tuple[int, int]:
+        """Number of this process and of all processes of the run."""
+        if self.trainer is None:
+            return 0, 1
+        return self.trainer.global_rank, self.trainer.world_size
+
+    def val_dataloader(self) -> DataLoader[Sample]:
+        """The same problems each time."""
+        return self._held_out("validation")
+
+    def test_dataloader(self) -> DataLoader[Sample]:
+        """The same problems each time."""
+        return self._held_out("test")
+
+    def predict_dataloader(self) -> DataLoader[Sample]:
+        """The test problems."""
+        return self._held_out("test")
+
+    def transfer_batch_to_device(
+        self, batch: list[Sample], device: torch.device, dataloader_idx: int
+    ) -> list[Sample]:
+        """Problems stay where they are; what is learned from them is made on the CPU."""
+        return batch
+
+    def _held_out(self, part: str) -> DataLoader[Sample]:
+        return DataLoader(
+            self.held_out[part],
+            batch_size=self.batch_size,
+            sampler=HeldOutSampler(self.counts[part], *self.process),
+            collate_fn=as_list,
+        )

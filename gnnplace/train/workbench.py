@@ -1,0 +1,140 @@
+"""``Workbench``: one model on one cluster to measure placements of, for whoever tunes them.
+
+What `trainers/measured.yaml` names as its objective. Nothing happens before the problem or a
+measurement is asked for: then the model is captured and profiled, once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnplace.costs.profiling.problems import profile_model
+from gnnplace.files import write_json
+from gnnplace.measurements import MeasurementStore, default_store
+from gnnplace.measurements.objective import Measured, StepObjective
+from gnnplace.problem import Problem
+from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
+
+if TYPE_CHECKING:
+    from gnnplace.execution import MeasuredObjective
+    from gnnplace.tracing import Program
+
+
+class Workbench(StepObjective):
+    """Measures placements of a model.
+
+    Args:
+        model: As everywhere: a zoo name, ``hf:CONFIG`` or ``module:callable``.
+        cluster: ``cpu:N``, ``cuda:N``, ``auto``, a preset or a YAML file.
+        microbatches: Shares that the batch is cut into.
+        optimizer: ``sgd`` or ``adamw``.
+        dtype: ``float32`` or ``bfloat16``.
+        groups: Ops of the problem to aim at; None: all of them.
+        store: Where every run goes and known ones are found: a path or URL, ``none``, or None for
+            the usual store.
+        label: What the store calls the model: runs of another label are not known here.
+        clock: ``wall``, ``virtual``, or None: by the mode.
+        mode: ``measured``, ``emulated`` or ``auto``.
+        steps: Steps of a measurement.
+        transport: ``shm`` or ``gloo``.
+        timeout: Seconds without progress after which a placement has failed.
+        parallel: Measurements at a time; None for as many as there are cores for.
+        check: Whether a placement that computes something else than one device has failed.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        cluster: str = "cpu:2",
+        *,
+        microbatches: int = 1,
+        optimizer: str = "sgd",
+        dtype: str = "float32",
+        groups: int | None = None,
+        store: str | None = None,
+        label: str | None = None,
+        clock: str | None = None,
+        mode: str = "auto",
+        steps: int = 7,
+        transport: str = "shm",
+        timeout: float = 60.0,
+        parallel: int | None = None,
+        check: bool = True,
+    ) -> None:
+        self.options = CaptureOptions(optimizer, dtype, False, groups, microbatches)
+        self._model, self._cluster, self._store, self._label = model, cluster, store, label
+        self._clock, self._mode, self._steps = clock, mode, steps
+        self._transport, self._timeout, self._parallel = transport, timeout, parallel
+        self._check = check
+
+    @cached_property
+    def program(self) -> Program:
+        """The captured model, at 1/M of its batch."""
+        return capture_model(self._model, options=self.options)
+
+    @cached_property
+    def _problem(self) -> Problem:
+        return profile_model(self.program, self._cluster, options=self.options)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, as it was profiled."""
+        return self._problem
+
+    @property
+    def name(self) -> str:
+        """What the store calls the model."""
+        return self._label or self._model
+
+    @cached_property
+    def objective(self) -> MeasuredObjective:
+        """What runs placements."""
+        from gnnplace.execution import MeasuredObjective
+
+        return MeasuredObjective(
+            self.program,
+            store=self._opened(),
+            label=self.name,
+            clock=self._clock,
+            mode=self._mode,
+            steps=self._steps,
+            transport=self._transport,
+            timeout=self._timeout,
+            check=self._check,
+        )
+
+    def labelled(self, label: str) -> Workbench:
+        """The same model with measurements of its own: by another name in the store."""
+        other = copy.copy(self)
+        other._label = label
+        other.__dict__.pop("objective", None)
+        return other
+
+    def _opened(self) -> MeasurementStore | None:
+        return None if self._store == "none" else MeasurementStore(self._store or default_store())
+
+    def measure(self, placements: Sequence[Placement]) -> list[Measured]:
+        """Runs placements that are not known; see `StepObjective`."""
+        at_once = self._parallel or self.room
+        return self.objective.measure_all(self.problem, placements, at_once)
+
+    @property
+    def room(self) -> int:
+        """Placements on all devices that the cores of this process can run at a time."""
+        from gnnplace.runtime import available_cores
+
+        kinds = [device.kind for device in self.problem.cluster.devices]
+        if any(kind != "cpu" for kind in kinds):
+            return 1  # devices that are no cores are there once
+        return max(1, len(available_cores()) // len(kinds))
+
+    def keep(self, path: str | Path, placement: Placement) -> None:
+        """Writes a placement with the options that the model was captured by."""
+        data = placement_to_data(placement, self.problem)
+        write_json(path, data | {OPTIONS_KEY: self.options.to_data()})

@@ -1,0 +1,26 @@
+"""A small program and clusters for the tests of this room."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+from gnnplace import zoo
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.tracing import Program, capture
+
+
+def small(name: str = "small_resnet", optimizer: str = "adamw", **size: Any) -> Program:
+    """A captured training step."""
+    work = zoo.build(name, **({"batch": 2} | size))
+    return capture(work.model, work.inputs, loss=work.loss, optimizer=optimizer, name=name)
+
+
+def cluster(*kinds: str) -> Cluster:
+    """Devices of these kinds, all linked."""
+    devices = tuple(Device(name=f"d{i}", kind=k, memory=1e10) for i, k in enumerate(kinds))
+    links = tuple(
+        Link(source=a.name, target=b.name, latency=1e-6, bandwidth=1e10)
+        for a, b in permutations(devices, 2)
+    )
+    return Cluster(devices, links)

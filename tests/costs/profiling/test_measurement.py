@@ -1,0 +1,64 @@
+"""Measured op times add up to the step's own time, and measuring changes nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gnnplace.costs.profiling.measurement import measure_ops
+from gnnplace.errors import ExecutionError, InputError
+from gnnplace.tracing.program import Program
+from tests.costs.profiling.programs import small
+from tests.tracing.straight_run import run_program
+
+
+def step_seconds(program: Program) -> float:
+    """CPU seconds of whole steps, ops and all."""
+    seconds = []
+    for _ in range(8):
+        start = time.thread_time()
+        run_program(program)
+        seconds.append(time.thread_time() - start)
+    return float(np.median(seconds))
+
+
+def test_the_sum_is_near_the_step() -> None:
+    program = small("mlp", batch=64, optimizer="sgd")
+    before = {n: t.clone() for n, t in program.initial.items()}
+    seconds, _ = measure_ops(program, budget=2.0)
+    assert seconds.shape == (len(program.ops),)
+    assert (seconds >= 0).all()
+    assert 0.4 < seconds.sum() / step_seconds(program) < 1.5
+    assert all(torch.equal(before[n], program.initial[n]) for n in before)
+
+
+def test_products_take_longer_than_views() -> None:
+    program = small("mlp", batch=64, optimizer="sgd")
+    seconds, _ = measure_ops(program, budget=2.0)
+    views = [s for s, op in zip(seconds, program.ops, strict=True) if op.view]
+    products = [s for s, op in zip(seconds, program.ops, strict=True) if "mm" in op.name]
+    assert np.median(products) > 5 * np.median(views)
+
+
+def test_a_failing_op_ends_with_one_line() -> None:
+    program = small("mlp", width=8, depth=1)
+    broken = replace(program.ops[0], args=(*program.ops[0].args, "too", "many", "arguments"))
+    with pytest.raises(ExecutionError) as caught:
+        measure_ops(replace(program, ops=(broken, *program.ops[1:])))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_fake_capture_is_refused() -> None:
+    with pytest.raises(InputError, match="captured without tensors"):
+        measure_ops(replace(small("mlp", width=8, depth=1), initial={}))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_events_time_a_gpu() -> None:
+    seconds, _ = measure_ops(small("mlp"), "cuda:0", budget=2.0)
+    assert seconds.sum() > 0

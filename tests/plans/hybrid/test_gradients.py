@@ -1,0 +1,103 @@
+"""Gradients of a placed step, and what reducing them adds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gnnplace import api
+from gnnplace.placers.contract import training_chain
+from gnnplace.plans.hybrid.fabric import Ring
+from gnnplace.plans.hybrid.gradients import (
+    PlacedStep,
+    buckets,
+    placed_step,
+    with_all_reduce,
+    without_updates,
+)
+from gnnplace.problem.microbatching import with_microbatches
+
+
+def step(
+    gradients: list[tuple[float, float]], *, end: float = 10.0, update: float = 1.0
+) -> PlacedStep:
+    """One device: backward ends at ``end``, the step at ``end + update``."""
+    rows = np.array(gradients, dtype=np.float64).reshape(-1, 2)
+    ends, updates = np.array([end]), np.array([update])
+    return PlacedStep(end + update, (rows,), ends, updates, 1, False, "single")
+
+
+def gradient_bytes(found: PlacedStep) -> float:
+    return float(sum(rows[:, 1].sum() for rows in found.gradients))
+
+
+def test_gradients_are_what_updates_read() -> None:
+    """Bytes of all layers, ready when their backward ops finish."""
+    problem = training_chain(num_devices=1)
+    result = api.place(problem, placer="single")
+    found = placed_step(problem, result)
+    graph = problem.graph
+    backward = [graph.index[f"b{i}"] for i in range(6)]
+    sizes = [graph.size[k] for k in range(graph.num_tensors) if graph.producer[k] in backward]
+    assert sum(rows[:, 1].sum() for rows in found.gradients) == sum(sizes)
+    work = problem.times[:, 0]
+    assert found.updates[0] == pytest.approx(0.1 * work[:6].sum())
+    # One device: forward and backward without a gap, whatever updates ran in between.
+    assert found.backward_end[0] == pytest.approx(3 * work[:6].sum())
+    assert found.gradients[0][-1, 0] == pytest.approx(3 * work[:6].sum())
+    assert found.gradients[0][0, 0] == pytest.approx(work[:6].sum() + work[backward[-1]])
+    nothing = Ring(0.0, 0.0, True)
+    assert with_all_reduce(found, [nothing]).exposed == pytest.approx(0.0)
+
+
+def test_micro_batches_have_one_gradient() -> None:
+    """Ready with the last copy; as large as before, whether the problem divides it or not."""
+    whole = training_chain(num_devices=2)
+    alone = placed_step(whole, api.place(whole, placer="single"))
+    for profiled, scale in ((True, 1.0), (False, 3.0)):
+        cut = with_microbatches(whole, 3, profiled=profiled)
+        result = api.place(cut, placer="single")
+        found = placed_step(cut, result, scale=scale)
+        assert gradient_bytes(found) == pytest.approx(gradient_bytes(alone))
+    finish = without_updates(cut, result.simulation)
+    last = [finish[cut.graph.index[f"b{i}#2"]] for i in range(6)]
+    assert sorted(found.gradients[0][:, 0]) == pytest.approx(sorted(last))
+
+
+def test_reducing_overlaps_with_the_backward_pass() -> None:
+    """By hand: gradients at 4, 7 and 10 s; a bucket each, 2 s, then the update."""
+    found = step([(4.0, 100.0), (7.0, 100.0), (10.0, 100.0)])
+    ring = Ring(pace=0.02, latency=0.0, overlaps=True)
+    parts = with_all_reduce(found, [ring], bucket=1.0)
+    # The third is reduced from 10 to 12 s; the update ends at 13 instead of 11.
+    assert (parts.alone, parts.all_reduce, parts.exposed) == pytest.approx((11.0, 6.0, 2.0))
+    slow = Ring(pace=0.05, latency=0.0, overlaps=True)  # 4-9, 9-14, 14-19
+    assert with_all_reduce(found, [slow], bucket=1.0).total == pytest.approx(20.0)
+
+
+def test_without_overlap_all_of_it_is_exposed() -> None:
+    """Turned off, or because devices copy themselves."""
+    found = step([(4.0, 100.0), (7.0, 100.0), (10.0, 100.0)])
+    ring = Ring(pace=0.02, latency=0.1, overlaps=True)
+    busy = Ring(pace=0.02, latency=0.1, overlaps=False)
+    off = with_all_reduce(found, [ring], overlap=False, bucket=1.0)
+    assert off.exposed == pytest.approx(off.all_reduce) == pytest.approx(6.3)
+    assert with_all_reduce(found, [busy], bucket=1.0).exposed == pytest.approx(6.3)
+
+
+def test_buckets_wait_for_their_last_gradient() -> None:
+    """Gradients as they come, until there is enough; what is left is one more."""
+    rows = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 5.0], [4.0, 1.0]])
+    assert buckets(rows, 30.0) == [(2.0, 30.0), (4.0, 6.0)]
+    assert buckets(rows, 1e9) == [(4.0, 36.0)]
+    assert buckets(rows[:0], 30.0) == []
+
+
+def test_the_slowest_ring_decides() -> None:
+    """Two devices, one of which has nothing to reduce."""
+    rows = (np.array([[5.0, 100.0]]), np.empty((0, 2)))
+    found = PlacedStep(11.0, rows, np.array([10.0, 8.0]), np.array([1.0, 1.0]), 1, False, "x")
+    rings = [Ring(0.1, 0.0, True), Ring(0.1, 0.0, True)]
+    parts = with_all_reduce(found, rings)
+    assert parts.total == pytest.approx(16.0)  # 5 + 10 s of reducing, 1 s of update
+    assert parts.all_reduce == pytest.approx(10.0)

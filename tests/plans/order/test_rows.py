@@ -1,0 +1,59 @@
+"""Rows of actions: words, and messages that are put in so that nothing waits in a circle."""
+
+import numpy as np
+import pytest
+
+from gnnplace.errors import FormatError
+from gnnplace.plans.order.checker import check_actions
+from gnnplace.plans.order.orders import Action, Pipeline, chunk_ranks, limits, order_of
+from gnnplace.plans.order.rows import parsed, with_messages, words
+
+
+def line(schedule, ranks, count, rng=None):
+    stages = chunk_ranks(schedule, ranks)
+    rng = rng or np.random.default_rng(0)
+    seconds = tuple(tuple(rng.uniform(0.2, 2.0, 3)) for _ in stages)
+    apart = schedule in ("zero-bubble", "v")
+    sent = (0.1,) * (len(stages) - 1)
+    return Pipeline(stages, seconds, sent, count, apart, limits(schedule, ranks, count))
+
+
+def rows_of(schedule, ranks=4, count=4, rng=None):
+    """Rows of a schedule with messages, and the rank of every stage."""
+    it = line(schedule, ranks, count, rng)
+    return with_messages(order_of(schedule, it), it.rank), it.rank
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved:2", "interleaved:3", "v"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_schedule_gets_messages_that_pass_the_checker(schedule, ranks):
+    for seed in range(5):
+        rows, stages = rows_of(schedule, ranks, 2 * ranks, np.random.default_rng(seed))
+        checked = check_actions(rows, stages, 2 * ranks)
+        assert max(checked.flying) <= 2 * ranks
+
+
+def test_words_are_read_as_they_are_written():
+    rows, _ = rows_of("v", 2)
+    assert parsed(words(rows), "plan") == rows
+    assert parsed([["2SEND_B13"]], "plan") == ((Action(2, "SEND_B", 13),),)
+
+
+@pytest.mark.parametrize("word", ["0X1", "F0", "0F", "0UNSHARD", "0F1 ", "", "-1F0"])
+def test_what_is_no_word_is_named_with_its_place(word):
+    with pytest.raises(FormatError, match=r"plan: actions\[1\]\[0\]"):
+        parsed([["0F0"], [word]], "plan")
+
+
+def test_rows_with_messages_stay_as_they_are():
+    rows, stages = rows_of("1f1b", 2, 2)
+    assert with_messages(rows, stages) == rows
+
+
+def test_a_message_stands_right_after_its_pass_and_not_after_the_pass_that_reads_it():
+    rows, _ = rows_of("1f1b", 3, 4)
+    for row in rows:
+        for k, action in enumerate(row):
+            if action.kind == "F" and action.chunk:
+                received = Action(action.chunk, "RECV_F", action.microbatch)
+                assert row.index(received) < k

@@ -1,0 +1,110 @@
+"""Calls of a model cut into stages: what crosses, what every stage makes for itself."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from gnnplace.errors import MismatchError
+from gnnplace.plans.run.cutting import moved_to, pieces_of
+from gnnplace.plans.segments.chains import layers_of
+from gnnplace.sharding.captured.calls import BUFFER
+from gnnplace.zoo import Workload
+from tests.plans.run.toys import plan_for, toy
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return layers_of(toy(batch=4), "32-true").calls
+
+
+def counts(graph, call):
+    """Whether a call counts batches: it reads a buffer first, and has no product of its own."""
+    return call.kind == "add" and graph.values[call.reads[0]].source == BUFFER
+
+
+def members(graph, *ends):
+    """Names of calls that read parameters or what comes of them, cut after these calls."""
+    names = [call.name for call in graph.calls if not counts(graph, call)]
+    places = [0, *(names.index(end) + 1 for end in ends), len(names)]
+    return [names[a:b] for a, b in pairwise(places)]
+
+
+def test_a_skip_is_handed_through_every_stage_between(graph):
+    pieces = pieces_of(graph, members(graph, "blocks.0.add", "blocks.1.add"), [[], [], []])
+    (skip,) = graph.calls[pieces[0].calls[0]].results
+    assert skip in pieces[0].leaving
+    assert skip in pieces[1].entering
+    assert skip in pieces[1].leaving
+    assert skip in pieces[2].entering
+    assert pieces[0].entering == pieces[2].leaving == ()
+    assert all(a.leaving == b.entering for a, b in pairwise(pieces))
+
+
+def test_a_cut_may_be_inside_of_a_module(graph):
+    pieces = pieces_of(graph, members(graph, "blocks.1.up"), [[], []])
+    assert len(pieces[0].leaving) == 3  # what the block adds, its product, and the long skip
+    assert "blocks.1.up.weight" in pieces[0].parameters
+    assert "blocks.1.down.weight" in pieces[1].parameters
+
+
+def test_tied_parameters_are_read_by_both_stages(graph):
+    pieces = pieces_of(graph, members(graph, "blocks.0.add"), [[], []])
+    assert all("first.weight" in piece.parameters for piece in pieces)
+
+
+def test_counters_go_with_their_layer_and_are_counted_once(graph):
+    pieces = pieces_of(graph, members(graph, "blocks.0.add", "blocks.1.add"), [[], [], []])
+    counters = [i for i, c in enumerate(graph.calls) if counts(graph, c)]
+    assert len(counters) == 3
+    for piece, counter in zip(pieces, counters, strict=True):
+        assert [i for i in piece.calls if i in counters] == [counter]
+
+
+def test_what_is_recomputed_is_a_run_of_the_stage(graph):
+    names = members(graph, "blocks.0.add")
+    again = [["blocks.0.norm", "blocks.0.up"]]
+    (first, last), = pieces_of(graph, names, [again, []])[0].again  # fmt: skip
+    piece = pieces_of(graph, names, [again, []])[0]
+    assert [graph.calls[i].name for i in piece.calls[first:last]] == again[0]
+
+
+def test_other_calls_than_the_models_are_refused(graph):
+    names = members(graph, "blocks.0.add")
+    with pytest.raises(MismatchError, match=r"stages\[1\].members: the model has no call 'odd'"):
+        pieces_of(graph, [names[0], [*names[1], "odd"]], [[], []])
+    with pytest.raises(MismatchError, match="not in the order"):
+        pieces_of(graph, names[::-1], [[], []])
+    with pytest.raises(MismatchError, match="no stage has the model's call"):
+        pieces_of(graph, [names[0], names[1][1:]], [[], []])
+
+
+def test_the_stages_of_a_plan_are_pieces_of_its_model(graph):
+    plan = plan_for(toy(), "pp=3,microbatch_size=4", 3)
+    pieces = pieces_of(graph, [s.members for s in plan.file.stages], [[], [], []])
+    read = {name for piece in pieces for name in piece.parameters}
+    assert read == set(dict(toy().model.named_parameters()))
+
+
+class Masked(nn.Module):
+    """Makes positions on the device of what it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        positions = torch.arange(4, device=x.device)
+        return self.layer(x.masked_fill(positions > 2, 0.0)).sum()
+
+
+def test_calls_name_the_device_that_they_are_moved_to():
+    workload = Workload("masked", Masked(), (torch.ones(2, 4),), None)
+    graph = layers_of(workload, "32-true").calls
+    (before,) = [c.kwargs["device"] for c in graph.calls if c.kind == "arange"]
+    moved = moved_to(graph, torch.device("meta"))
+    (after,) = [c.kwargs["device"] for c in moved.calls if c.kind == "arange"]
+    assert (before.type, after.type) == ("cpu", "meta")
+    assert [c.name for c in moved.calls] == [c.name for c in graph.calls]
+    assert [c.reads for c in moved.calls] == [c.reads for c in graph.calls]

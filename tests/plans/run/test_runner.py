@@ -1,0 +1,223 @@
+"""A plan for one device in this process, beside the model as the user has it."""
+
+import copy
+
+import pytest
+import torch
+
+from gnnplace.errors import InputError, MismatchError
+from gnnplace.plans.plan import Plan, plan_from_data
+from gnnplace.plans.plans import JointPlan
+from gnnplace.plans.run.apply import apply_plan
+from gnnplace.plans.run.trial import differences
+from tests.plans.run.toys import eager, plan_for, toy
+
+WORDS = "pp=1,microbatch_size=4"
+TIED = "first.weight"
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return plan_for(toy(), WORDS, 1)
+
+
+def applied(plan, workload, **options):
+    return plan.apply(workload.model, workload.inputs, loss=workload.loss, **options)
+
+
+def with_rows(plan, rows):
+    """The plan with other rows, and no word of how much they may keep."""
+    stages = [plan.file.stages[0].model_copy(update={"saved": None})]
+    return Plan(plan.file.model_copy(update={"actions": rows, "stages": stages}))
+
+
+def passes(kinds, count=4):
+    """Rows of one rank: all forward passes, then the others micro-batch by micro-batch."""
+    row = [f"0F{m}" for m in range(count)]
+    return [[*row, *(f"0{kind}{m}" for kind in kinds for m in range(count))]]
+
+
+def step_of(plan, workload):
+    model = copy.deepcopy(workload.model)
+    runner = apply_plan(plan, model, workload.inputs, loss=workload.loss)
+    return runner.step(workload.inputs), runner
+
+
+def assert_same(found, expected, kinds):
+    """Bitwise, but for a tied weight, whose two gradients I and W add in another order."""
+    different = differences(found, expected, 1e-6)
+    assert {d.name for d in different} <= ({TIED} if kinds == "IW" else set())
+    assert all(d.passed for d in different)
+
+
+@pytest.mark.parametrize("kinds", ["B", "IW"])
+def test_loss_gradients_and_running_statistics_are_bitwise_those_of_the_model(plan, kinds):
+    workload = toy()
+    loss, gradients, model = eager(plan, workload)
+    found, runner = step_of(with_rows(plan, passes(kinds)), workload)
+    assert torch.equal(found, loss)
+    assert_same(runner.gradients(), gradients, kinds)
+    assert gradients.keys() == runner.gradients().keys()
+    for name, buffer in model.named_buffers():
+        assert torch.equal(runner.state_dict()[name], buffer), name
+
+
+@pytest.mark.parametrize("kinds", ["B", "IW"])
+def test_recomputation_changes_no_bit_and_counts_statistics_once(kinds):
+    workload = toy()
+    plan = plan_for(workload, f"{WORDS},recompute=full", 1)
+    assert plan.file.stages[0].recompute
+    loss, gradients, model = eager(plan, workload)
+    found, runner = step_of(with_rows(plan, passes(kinds)), workload)
+    assert torch.equal(found, loss)
+    assert_same(runner.gradients(), gradients, kinds)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(runner.state_dict()[name], buffer), name
+
+
+def test_steps_draw_other_masks_and_leave_the_generator_alone(plan):
+    runner = applied(plan, workload := toy())
+    state = torch.get_rng_state()
+    first, second = runner.step(workload.inputs), runner.step(workload.inputs)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(first, second)
+    runner.steps = 0
+    assert torch.equal(runner.step(workload.inputs), first)
+
+
+def test_a_sum_is_added_up_and_not_averaged():
+    workload = toy()
+    plan = plan_for(workload, WORDS, 1)
+    mean, _ = step_of(plan, workload)
+    runner = applied(plan, toy(), reduction="sum")
+    assert runner.step(workload.inputs) == pytest.approx(float(mean) * 4, rel=1e-6)
+    with pytest.raises(InputError, match="must be mean or sum"):
+        applied(plan, toy(), reduction="max")
+
+
+def test_clipping_is_that_of_torch(plan):
+    workload = toy()
+    runner = applied(plan, workload)
+    runner.step(workload.inputs)
+    own = [p.grad.clone() for p in runner.parameters()]
+    like = [torch.nn.Parameter(torch.zeros_like(g)) for g in own]
+    for parameter, gradient in zip(like, own, strict=True):
+        parameter.grad = gradient
+    expected = torch.nn.utils.clip_grad_norm_(like, 0.01)
+    assert runner.clip_grad_norm_(0.01) == pytest.approx(float(expected), rel=1e-6)
+    for parameter, other in zip(runner.parameters(), like, strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad)
+
+
+def test_state_goes_to_another_runner_and_training_goes_on_alike(plan):
+    workload = toy()
+    one = applied(plan, workload)
+    optimizer = torch.optim.AdamW(one.parameters(), lr=1e-2)
+    for _ in range(2):
+        one.step(workload.inputs)
+        optimizer.step()
+    other = applied(plan, toy())
+    second = torch.optim.AdamW(other.parameters(), lr=1e-2)
+    saved = one.state_dict()
+    assert saved.keys() >= set(dict(toy().model.named_parameters()))
+    other.load_state_dict(saved)
+    other.load_optimizer_state_dict(second, one.optimizer_state_dict(optimizer))
+    other.steps = one.steps
+    for runner, each in ((one, optimizer), (other, second)):
+        runner.step(workload.inputs)
+        each.step()
+    for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_a_first_state_is_no_step(plan):
+    workload = toy()
+    runner = applied(plan, workload)
+    optimizer = torch.optim.AdamW(runner.parameters(), lr=1e-2, weight_decay=0.1)
+    before = [p.detach().clone() for p in runner.parameters()]
+    state = runner.optimizer_state_dict(optimizer)
+    assert all(bool((value == 0).all()) for value in state.values())
+    assert all(torch.equal(a, b) for a, b in zip(before, runner.parameters(), strict=True))
+    assert optimizer.param_groups[0]["lr"] == 1e-2
+
+
+def test_what_does_not_fit_is_one_line(plan):
+    workload = toy()
+    runner = applied(plan, workload)
+    with pytest.raises(InputError, match="8 examples; a replica's share is 4 micro-batches of 4"):
+        runner.step(tuple(x[:8] for x in workload.inputs))
+    with pytest.raises(InputError, match="has 1 tensors"):
+        runner.step(workload.inputs[:1])
+    with pytest.raises(MismatchError, match="made for another model"):
+        applied(plan, toy(width=16))
+    with pytest.raises(InputError, match=r"has no 'first\.weight'"):
+        runner.load_state_dict({})
+    many = plan_for(toy(), "pp=2,microbatch_size=4", 2)
+    with pytest.raises(InputError, match="start the script with torchrun --nproc-per-node 2"):
+        applied(many, toy())
+
+
+def test_inputs_may_be_those_that_the_plan_was_made_with(plan):
+    workload = toy()
+    loss, gradients, _ = eager(plan, workload)
+    runner = read_again(plan).apply(workload.model, loss=workload.loss)
+    assert torch.equal(runner.step(workload.inputs), loss)
+    assert_same(runner.gradients(), gradients, "B")
+    none = Plan(plan.file.model_copy(update={"inputs": []}))
+    with pytest.raises(InputError, match="has no shapes of inputs; give example inputs"):
+        apply_plan(none, toy().model, None, loss=workload.loss)
+
+
+def read_again(plan):
+    """The plan of its file."""
+    return JointPlan(plan_from_data(plan.to_data(), "plan").file)
+
+
+def test_a_precision_that_nobody_knows_is_named(plan):
+    odd = Plan(plan.file.model_copy(update={"precision": "8-mixed"}))
+    workload = toy()
+    with pytest.raises(InputError, match="'8-mixed': unknown"):
+        apply_plan(odd, workload.model, workload.inputs, loss=workload.loss)
+
+
+def test_master_copies_are_trained_and_half_parameters_follow():
+    plan, workload = plan_for(toy(), WORDS, 1, precision="bf16-master"), toy()
+    runner = applied(plan, workload)
+    masters = dict(runner.named_parameters())
+    assert {p.dtype for p in masters.values()} == {torch.float32}
+    optimizer = torch.optim.SGD(runner.parameters(), lr=1e-4)
+    before = {name: p.detach().clone() for name, p in masters.items()}
+    runner.step(workload.inputs)
+    grads = {name: p.grad.clone() for name, p in masters.items()}
+    optimizer.step()
+    for name, held in runner.parameters_here.held.items():
+        expected = before[name] - 1e-4 * grads[name]
+        assert torch.equal(masters[name].detach(), expected)  # too little for bfloat16 to tell
+        assert held.leaf.dtype == torch.bfloat16
+    runner.step(workload.inputs)
+    for name, held in runner.parameters_here.held.items():
+        assert torch.equal(held.leaf.detach(), masters[name].detach().bfloat16())
+    state = runner.state_dict()
+    assert all(torch.equal(state[name], p) for name, p in masters.items())
+    runner.load_state_dict(
+        {name: 2 * t if t.is_floating_point() else t for name, t in state.items()}
+    )
+    assert all(torch.equal(2 * state[name], p.detach()) for name, p in masters.items())
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "16-master"])
+def test_half_gradients_are_scaled_and_steps_that_overflow_are_dropped(precision):
+    plan, workload = plan_for(toy(), WORDS, 1, precision=precision), toy()
+    runner = applied(plan, workload)
+    runner.scale.factor = 2.0**6
+    loss = runner.step(workload.inputs)
+    assert {p.grad.dtype for p in runner.parameters()} == {torch.float32}
+    plain = applied(plan, toy())
+    plain.scale = None
+    assert torch.equal(plain.step(workload.inputs), loss)
+    different = differences(runner.gradients(), plain.gradients(), 5e-2)
+    assert all(d.passed for d in different)
+    factor = runner.scale.factor
+    runner.step(tuple(1e30 * x for x in workload.inputs))
+    assert all(p.grad is None for p in runner.parameters())
+    assert runner.scale.factor == factor / 2

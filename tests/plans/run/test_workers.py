@@ -1,0 +1,115 @@
+"""Plans on real processes, beside the model as the user has it; and workers that fail."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gnnplace.errors import ExecutionError, FormatError, MismatchError
+from gnnplace.plans.plan import Plan
+from gnnplace.plans.run.workers import run_plan
+from tests.plans.run.toys import plan_for, toy
+
+
+def test_stages_replicas_and_waiting_weights_train_as_one_device():
+    """ZeRO 3 over two replicas, two V-shaped stages a rank, all recomputed, a skip over all."""
+    workload = toy(depth=4)
+    words = "pp=2,dp=2,zero=3,microbatch_size=2,schedule=v,recompute=full"
+    found = run_plan(plan_for(workload, words), lambda: toy(depth=4), train=3, steps=1)
+    assert found.passed, (found.verification.summary(), found.losses, found.expected)
+    assert found.single < 1e-5
+    assert found.measured > 0
+    assert found.verification.tensors == 1 + len(dict(toy(depth=4).model.named_parameters()))
+
+
+def split_by_hand(plan):
+    """The plan with every block's products split as Megatron-LM does, and norms by rows."""
+    stages = []
+    for stage in plan.file.stages:
+        told = {}
+        for name in stage.members:
+            if name.startswith("blocks.") and name.endswith((".up", ".relu")):
+                told[name] = ["R", "S1"]
+            if name.endswith(".down"):
+                told[name] = ["R", "P"]
+            if name.endswith(".norm"):
+                told[name] = ["R", "S0"]  # gradients of its parameters are sums over shards
+        stages.append(stage.model_copy(update={"placements": told}))
+    return replace(plan, file=plan.file.model_copy(update={"stages": stages}))
+
+
+def test_stages_and_shards_train_as_one_device():
+    """Weights wait and all is recomputed; the bias of a sum over shards is added once."""
+    words = "pp=2,tp=2,microbatch_size=4,schedule=zero-bubble,recompute=full"
+    plan = split_by_hand(plan_for(toy(), words))
+    assert {"blocks.0.up", "blocks.0.down"} <= set(plan.file.stages[0].placements)
+    found = run_plan(plan, toy, train=3, steps=1)
+    assert found.passed, (found.verification.summary(), found.losses, found.expected)
+    assert found.verification.different  # another order of sums
+
+
+def test_one_stage_after_the_other_is_bitwise_one_device_but_for_tied_weights():
+    plan = plan_for(toy(), "pp=3,microbatch_size=4,schedule=zero-bubble", 3)
+    found = run_plan(plan, toy, train=0, steps=0)
+    assert found.passed
+    assert {d.name for d in found.verification.different} <= {"gradient of first.weight"}
+
+
+@pytest.mark.parametrize(
+    "precision", [pytest.param("16-mixed", marks=pytest.mark.campaign), "bf16-master"]
+)
+def test_mixed_precision_over_replicas_trains_as_one_device(precision):
+    plan = plan_for(toy(), "dp=2,microbatch_size=4,zero=1", 2, precision=precision)
+    found = run_plan(plan, toy, train=5, steps=0)
+    assert found.passed
+
+
+def dies():
+    """A workload whose worker for the first device is killed while the others wait for it."""
+    workload = toy()
+    if torch.distributed.get_rank() == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return workload
+
+
+def raises():
+    raise ValueError("no such file: data.bin")
+
+
+def hangs():
+    if torch.distributed.get_rank() == 1:
+        time.sleep(60.0)
+    return toy()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (dies, "worker 'cpu:0' was killed by SIGKILL before its first action"),
+        (raises, "ValueError: no such file: data.bin"),
+        (hangs, "no progress for 4 s"),
+    ],
+)
+def test_workers_that_fail_end_the_run_in_one_line(make, told):
+    plan = plan_for(toy(), "pp=2,microbatch_size=4", 2)
+    start = time.monotonic()
+    with pytest.raises(ExecutionError, match=told) as fault:
+        run_plan(plan, make, train=0, steps=0, timeout=4.0)
+    assert "\n" not in str(fault.value)
+    assert time.monotonic() - start < 30.0
+
+
+def test_bad_actions_and_other_devices_are_refused_before_anything_starts():
+    plan = plan_for(toy(), "pp=2,microbatch_size=4", 2)
+    rows = [list(row) for row in plan.file.actions]
+    rows[0].remove("0SEND_F0")
+    broken = Plan(plan.file.model_copy(update={"actions": rows}))
+    with pytest.raises(FormatError, match="0SEND_F0 is missing"):
+        run_plan(broken, raises)
+    stages = [s.model_copy(update={"devices": [[f"gpu:{k}"]]}) for k, s in
+              enumerate(plan.file.stages)]  # fmt: skip
+    with pytest.raises(MismatchError, match="'gpu:0' is no worker of this machine"):
+        run_plan(replace(plan, file=plan.file.model_copy(update={"stages": stages})), raises)

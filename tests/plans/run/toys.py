@@ -1,0 +1,85 @@
+"""Small models and plans for them; a plan for one device runs in the test's own process."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gnnplace.plans.plans import plan_model
+from gnnplace.plans.run.trial import alone_step
+from gnnplace.plans.segments.chains import batch_of
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.zoo import Workload
+
+
+class Block(nn.Module):
+    """Norm, two products with a skip around them, dropout, and a counted batch norm."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.statistics = nn.BatchNorm1d(width)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x):
+        y = functional.relu(self.up(self.norm(x)), inplace=True)
+        return x + self.statistics(self.dropout(self.down(y)))
+
+
+class Toy(nn.Module):
+    """Blocks with a skip over all of them, and a head tied to the first product."""
+
+    def __init__(self, width=8, depth=3):
+        super().__init__()
+        self.first = nn.Linear(width, width, bias=False)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, width)
+        self.head.weight = self.first.weight
+
+    def forward(self, x):
+        skip = y = self.first(x)
+        for block in self.blocks:
+            y = block(y)
+        return self.head(y + skip)
+
+
+def toy(batch=16, width=8, depth=3):
+    """Model, inputs and loss; the same whenever it is called."""
+    torch.manual_seed(0)
+    model = Toy(width, depth)
+    inputs = (torch.randn(batch, width), torch.randn(batch, width))
+    return Workload("Toy", model, inputs, functional.mse_loss)
+
+
+def cpus(count):
+    """A cluster of CPU workers whose links nobody has to measure."""
+    devices = tuple(Device(name=f"cpu:{i}", kind="cpu", memory=1e10) for i in range(count))
+    links = tuple(
+        Link(source=a.name, target=b.name, latency=1e-5, bandwidth=1e9)
+        for a in devices
+        for b in devices
+        if a is not b
+    )
+    return Cluster(devices, links, f"cpu:{count}")
+
+
+def plan_for(workload, words, count=4, **options):
+    """A plan in words."""
+    return plan_model(
+        workload.model,
+        cpus(count),
+        workload.inputs,
+        loss=workload.loss,
+        batch=batch_of(workload),
+        given=words,
+        **options,
+    )[0]
+
+
+def eager(plan, workload):
+    """Loss and gradients of the model as it is, and the model with its running statistics."""
+    model = copy.deepcopy(workload.model)
+    loss = alone_step(plan, Workload("", model, workload.inputs, workload.loss))
+    return loss, {n: p.grad for n, p in model.named_parameters()}, model

@@ -1,0 +1,182 @@
+"""The search against all contiguous plans of small chains: never worse than the best of its space,
+and the bound below all of them."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gnnplace.plans.answers import find_plans, given_plan, plan_of
+from gnnplace.plans.given import draft_of_words
+from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.plan import plan_from_data
+from gnnplace.plans.search.draft import realized
+from gnnplace.plans.search.improving import improved
+from gnnplace.plans.search.search import search
+from gnnplace.plans.search.shortlist import Shortlist
+from gnnplace.plans.search.stage import Pricer
+from tests.plans.toys import all_drafts, chain, cluster
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bound_and_best_against_all_plans(seed):
+    rng = np.random.default_rng(seed)
+    model, machine = chain(rng, count=4, batch=4), cluster(3)
+    fabric = Fabric(machine)
+    found = search(model, machine, budget=3.0)
+    least = np.inf
+    for draft in all_drafts(model, machine):
+        priced = realized(Pricer(model, fabric, draft.size), draft)
+        assert priced is not None
+        least = min(least, priced.step_time)
+        assert priced.step_time >= found.bound * (1 - 1e-9)
+    assert found.best[0].step_time <= least * (1 + 1e-9)
+    assert found.bound <= found.best[0].step_time
+
+
+def leanest(pricer, draft):
+    """The draft with the least recomputation of any subset of segments, ZeRO and all."""
+    best = np.inf
+    for zeros in itertools.product((1, 2, 3), repeat=len(draft.stages)):
+        for again in itertools.product(*(subsets(s) for s in draft.stages)):
+            stages = tuple(
+                replace(s, zero=z if s.mesh.replicas > 1 else 0, recompute=frozenset(a))
+                for s, z, a in zip(draft.stages, zeros, again, strict=True)
+            )
+            priced = realized(pricer, replace(draft, stages=stages))
+            if priced is not None and priced.lacking[1] <= 0:
+                best = min(best, priced.step_time)
+        if all(s.mesh.replicas == 1 for s in draft.stages):
+            break
+    return best
+
+
+def subsets(stage):
+    run = range(stage.first, stage.last)
+    return [a for k in range(len(run) + 1) for a in itertools.combinations(run, k)]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_best_of_all_recomputation_and_zero_where_memory_is_tight(seed):
+    """Every cut, mesh, micro-batch, ZeRO and set of recomputed segments under 1F1B, two devices."""
+    rng = np.random.default_rng(seed)
+    model, machine = chain(rng, count=4, batch=4), cluster(2, memory=120.0)
+    fabric = Fabric(machine)
+    found = search(model, machine, budget=3.0)
+    least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
+    assert np.isfinite(least)
+    assert found.best[0].step_time <= least * 1.02  # half-way between segments is not a set of them
+    assert found.bound <= least * (1 + 1e-9)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(4))
+def test_four_devices_against_all_plans_with_all_recomputation_and_zero(seed):
+    """Every cut, mesh, micro-batch, ZeRO and set of recomputed segments under 1F1B."""
+    rng = np.random.default_rng(seed)
+    model, machine = chain(rng, count=4, batch=4), cluster(4, memory=(1e9, 80.0)[seed % 2])
+    fabric = Fabric(machine)
+    found = search(model, machine, budget=3.0)
+    least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
+    assert found.bound_of_one <= least * (1 + 1e-9)
+    assert found.best[0].step_time <= least * 1.02
+
+
+def test_plans_that_run_have_as_many_replicas_in_every_stage():
+    model, machine = chain(np.random.default_rng(0), count=6, batch=8), cluster(3)
+    free, held = (search(model, machine, budget=0.5, runnable=r) for r in (False, True))
+    assert {len({s.mesh.replicas for s in p.draft.stages}) for p in free.best} > {1}
+    assert {len({s.mesh.replicas for s in p.draft.stages}) for p in held.best} == {1}
+    assert held.best[0].step_time >= free.best[0].step_time * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_time_is_never_worse_and_baselines_are_never_better(seed):
+    rng = np.random.default_rng(seed)
+    model, machine = chain(rng, count=8, batch=16), cluster(4, memory=200.0)
+    steps = [search(model, machine, budget=b) for b in (0.0, 0.3, 2.0)]
+    times = [found.best[0].step_time for found in steps]
+    assert times == sorted(times, reverse=True)
+    assert len({found.bound for found in steps}) == 1
+    for found in steps:
+        assert found.baselines
+        for priced in found.baselines.values():
+            assert priced.step_time >= found.best[0].step_time
+
+
+def test_searched_orders_are_better_and_kept_by_files():
+    model, machine = chain(np.random.default_rng(3), count=8, batch=16), cluster(4)
+    words = "pp=4,microbatch_size=1,schedule="
+    plain = [given_plan(model, machine, f"{words}{s}").step_time for s in ("1f1b", "zero-bubble")]
+    assert plain[1] < 0.97 * plain[0]
+    made = Shortlist(model, Fabric(machine))
+    draft = replace(draft_of_words(model, machine, f"{words}zero-bubble"))
+    start = made.keep(draft)
+    for _ in improved([start], made.pricer, made.keep):
+        pass
+    best = made.best[0]
+    assert best.step_time < start.step_time
+    plan = plan_of(model, machine, best)
+    again = given_plan(model, machine, plan_from_data(plan.to_data(), "plan"))
+    assert again.step_time == pytest.approx(best.step_time)
+    assert again.file.schedule == "zero-bubble:searched"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_memory_is_kept_and_a_plan_survives_its_file(seed):
+    rng = np.random.default_rng(seed)
+    model = chain(rng, count=6, batch=8)
+    machine = cluster(4, memory=150.0)
+    plan = find_plans(model, machine)[0]
+    if not plan.feasible:
+        assert "lacks" in plan.reason
+        return
+    for memory in plan.file.memory.values():
+        assert sum(memory.model_dump().values()) <= 150.0
+    again = given_plan(model, machine, plan_from_data(plan.to_data(), "plan"))
+    assert again.step_time == pytest.approx(plan.step_time)
+    assert again.file.actions == plan.file.actions
+
+
+def test_less_memory_is_never_faster():
+    rng = np.random.default_rng(0)
+    model = chain(rng, count=6, batch=8)
+    times = [
+        find_plans(model, cluster(4, memory=memory))[0]
+        for memory in (1e9, 300.0, 150.0, 110.0, 1.0)
+    ]
+    steps = [plan.step_time if plan.feasible else np.inf for plan in times]
+    assert steps == sorted(steps)
+    assert not times[-1].feasible
+    assert "nothing fits" in times[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("dp=2,speed=3", "'speed=3': must be NAME=VALUE"),
+        ("dp", "'dp': must be NAME=VALUE"),
+        ("dp=two", "dp=two: must be a whole number"),
+        ("dp=8", "dp x tp x pp is 8; 'toy' has 4 devices"),
+        ("dp=2,microbatch_size=3", "no multiple of 2 replicas x 3 examples"),
+        ("pp=2,schedule=gpipe", "schedule 'gpipe': unknown"),
+        ("recompute=half", "recompute=half: must be one of none, full"),
+        ("dp=0", "at least 1"),
+    ],
+)
+def test_words_that_are_wrong_are_named(words, told):
+    from gnnplace.errors import InputError
+
+    with pytest.raises(InputError) as caught:
+        given_plan(chain(np.random.default_rng(0), batch=8), cluster(4), words)
+    assert told in str(caught.value)
+
+
+def test_replicas_halve_the_examples_and_exchange_gradients():
+    model = chain(np.random.default_rng(0), batch=8)
+    one = given_plan(model, cluster(4), "microbatch_size=8")
+    two = given_plan(model, cluster(4), "dp=2,microbatch_size=4")
+    assert one.file.parts["reduction"] == 0.0
+    assert two.file.parts["reduction"] > 0.0
+    assert two.file.parts["compute"] == pytest.approx(one.file.parts["compute"] * 4.1 / 8.1)

@@ -1,0 +1,94 @@
+"""Chains of captured models: cuts, parameters, and times against those of the captured program."""
+
+import numpy as np
+import pytest
+
+from gnnplace.costs.floors import NOTHING
+from gnnplace.costs.profiling.description import op_name
+from gnnplace.costs.profiling.estimation import estimated_times
+from gnnplace.errors import InputError
+from gnnplace.plans.plans import plan_model
+from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.parts import Parts
+from gnnplace.problem.cluster.presets import preset
+from gnnplace.tracing.loading import load
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
+
+CLUSTER = preset("nvlink-a100-8")
+GPT2 = "gpt2?layers=4&width=256&heads=4&vocabulary=512&length=128&batch=8&dropout=0.0"
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return chain_of(GPT2, CLUSTER)
+
+
+def test_blocks_are_cut_where_one_tensor_crosses_and_equal_ones_are_of_one_kind(chain):
+    kinds = [segment.kind for segment in chain.segments]
+    assert len(chain) >= 2 * 4 + 1
+    assert len(set(kinds)) <= len(kinds) // 2 + 2
+    hidden = 4 * 128 * 256  # bytes of float32 an example
+    assert min(chain.border[1:-1]) == hidden
+    assert np.count_nonzero(chain.border[1:-1] == hidden) >= 2 * 4 - 1
+
+
+def test_parameters_are_those_of_the_model_and_shards_divide_them(chain):
+    costs = chain.costs(["a100"], 1, 8)
+    total = sum(p.numel() for p in load(GPT2, fake=True).model.parameters())
+    twice = sum(tied.elements * (len(tied.segments) - 1) for tied in chain.tied)
+    assert costs.parameters.sum() == pytest.approx(total + twice)
+    halves = chain.costs(["a100"], 2, 8)
+    assert total / 2 <= halves.parameters.sum() < total
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GPT2,
+        "small_resnet?batch=8",
+        pytest.param("vit?batch=8", marks=pytest.mark.campaign),
+        pytest.param("resnet50?batch=8", marks=pytest.mark.campaign),
+    ],
+)
+def test_kernels_are_those_of_the_captured_step(spec, monkeypatch):
+    monkeypatch.setattr(Parts, "_floor", lambda parts, kind: NOTHING)
+    costs = chain_of(spec, CLUSTER).costs(["a100"], 1, 8)
+    program = capture_model(spec, options=CaptureOptions(), fake=True)
+    seconds = estimated_times(program, "a100", floor=NOTHING).seconds
+    # The captured step also writes batch norm's statistics back, which eager PyTorch has in place.
+    phase = np.array(["" if op_name(op) == "copy_buffer" else op.phase for op in program.ops])
+    backward = costs.backward.sum() + costs.weights.sum()
+    assert costs.forward.sum() == pytest.approx(seconds[phase == "forward"].sum(), rel=0.1)
+    assert backward == pytest.approx(seconds[phase == "backward"].sum(), rel=0.06)
+
+
+def test_shards_are_faster_than_one_and_slower_than_their_number():
+    big = chain_of("hf:gpt2-medium?n_layer=2&batch=8&length=512", CLUSTER, precision="bf16-true")
+    seconds = [big.costs(["a100"], shards, 8).forward.sum() for shards in (1, 2, 4)]
+    assert seconds[0] > seconds[1] > 0.5 * seconds[0]
+    assert seconds[2] > 0.25 * seconds[0]
+
+
+def test_skips_cross_the_cuts_between():
+    chain = chain_of("unet?batch=2", CLUSTER)
+    crossing = [len(values) for values in chain.source.cuts.crossing]
+    assert max(crossing) >= 3
+    assert crossing[0] == 0
+
+
+def test_the_batch_is_resized_and_wrong_words_are_refused():
+    assert chain_of(GPT2, CLUSTER, batch=12).batch == 12
+    with pytest.raises(InputError, match="precision 'fp8': unknown"):
+        plan_model(GPT2, CLUSTER, precision="fp8")
+    with pytest.raises(InputError, match="optimizer 'lion': unknown"):
+        plan_model(GPT2, CLUSTER, optimizer="lion")
+
+
+def test_a_model_is_planned_with_a_bound():
+    plan = plan_model(GPT2, CLUSTER, batch=64, budget=1000.0)[0]
+    assert plan.feasible
+    assert plan.file.lower_bound <= plan.step_time
+    assert set(plan.file.memory) <= {device.name for device in CLUSTER.devices}
+    members = [name for stage in plan.file.stages for name in stage.members]
+    assert len(members) == len(set(members))

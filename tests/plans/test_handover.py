@@ -1,0 +1,46 @@
+"""Where a placement of single ops is faster, a plan says so, with a command that makes it."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from gnnplace import api
+from gnnplace.cli.main import main
+from gnnplace.files import read_json
+from gnnplace.plans.handover import handed_over
+from gnnplace.plans.segments.chains import chain_of
+from gnnplace.problem.cluster.presets import preset
+from gnnplace.report.plans import plan_lines
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return api.plan("recommender", "pcie-a100-4", batch=64, optimizer="sgd", budget=0.5)[0]
+
+
+def test_branches_are_handed_over_with_a_command_that_works(plan, tmp_path, monkeypatch):
+    other = plan.op_placement
+    assert other is not None
+    assert other.step_time <= 0.97 * plan.step_time
+    assert any(other.command in line for line in plan_lines(plan))
+    assert plan.answer()["op_placement"]["command"] == other.command
+    words = shlex.split(other.command)
+    assert words[:3] == ["gnnplace", "place", "recommender?batch=64"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main([*words[1:], "--budget", "0.5", "--placer", "portfolio"])
+    assert ended.value.code in (0, None)
+    made = read_json("placement.json")["predicted_step_time"]
+    assert made == pytest.approx(other.step_time, rel=0.1)
+
+
+def test_nothing_is_handed_over_that_cannot_be_compared(plan):
+    machine = preset("pcie-a100-4")
+    chain = chain_of("recommender", machine, batch=64, optimizer="sgd")
+    for other in (replace(chain, precision="bf16-mixed"), replace(chain, optimizer="adam")):
+        assert handed_over(plan, other, machine, "recommender", named="pcie-a100-4") is None
+    many = preset("superpod-a100-80-2x8")
+    assert handed_over(plan, chain, many, "recommender", named="superpod-a100-80-2x8") is None
+    line = chain_of("mlp", machine, optimizer="sgd")
+    assert handed_over(plan, line, machine, "mlp", named="pcie-a100-4") is None

@@ -1,0 +1,65 @@
+"""Stages of whole layers: cut where layers begin, refused where numbers do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gnnplace.errors import InputError
+from gnnplace.plans.given import draft_of_words
+from gnnplace.plans.layers import layer_bounds, layer_of, layer_starts
+from tests.plans.toys import chain, cluster
+
+
+@pytest.fixture
+def model():
+    """Embedding, four layers of two segments each, head."""
+    names = ["wte", *(f"h.{k // 2}.{'attn' if k % 2 == 0 else 'mlp.0'}" for k in range(8)), "head"]
+    made = chain(np.random.default_rng(0), count=len(names))
+    pairs = zip(made.segments, names, strict=True)
+    return replace(made, segments=tuple(replace(s, modules=(name,)) for s, name in pairs))
+
+
+def test_a_layer_is_the_outermost_numbered_module():
+    assert layer_of("transformer.h.3.attn.0") == "transformer.h.3"
+    assert layer_of("head") == ""
+
+
+def test_layers_begin_where_they_compute_first(model):
+    assert layer_starts(model) == {"h.0": 1, "h.1": 3, "h.2": 5, "h.3": 7}
+
+
+@pytest.mark.parametrize(
+    ("words", "stages", "bounds"),
+    [
+        ("equal", 2, [0, 5, 10]),
+        ("equal", 4, [0, 3, 5, 7, 10]),
+        ("3+1", 2, [0, 7, 10]),
+        ("1+2+1", 3, [0, 3, 7, 10]),
+    ],
+)
+def test_what_is_before_the_first_layer_is_of_the_first_stage(model, words, stages, bounds):
+    assert layer_bounds(model, words, stages) == bounds
+
+
+@pytest.mark.parametrize(
+    ("words", "stages", "told"),
+    [
+        ("equal", 3, "4 layers are no multiple of 3"),
+        ("2+1", 2, "whose sum is the model's 4 layers"),
+        ("2+2", 3, "must be 3 numbers"),
+        ("2+x", 2, "numbers such as 6"),
+        ("0+4", 2, "numbers such as 6"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_one_line(model, words, stages, told):
+    with pytest.raises(InputError, match=told) as caught:
+        layer_bounds(model, words, stages)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_given_plan_has_the_layers_that_it_names(model):
+    draft = draft_of_words(model, cluster(2), "pp=2,microbatch_size=1,layers=3+1")
+    assert [stage.last for stage in draft.stages] == [7, 10]

@@ -1,0 +1,77 @@
+"""Plans under pins, forbids and a limit on devices, against all plans that obey them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.obeying import allowed_devices, find_obeying
+from gnnplace.plans.search.draft import realized
+from gnnplace.plans.search.search import search
+from gnnplace.plans.search.shortlist import obeys
+from gnnplace.plans.search.stage import Pricer
+from gnnplace.problem.constraints import Constraints, from_words
+from tests.plans.search.test_search import all_drafts
+from tests.plans.toys import chain, cluster
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_never_worse_than_all_plans_that_obey(seed):
+    """Every plan of the space that has no segment where it may not be; the bound is below all."""
+    rng = np.random.default_rng(seed)
+    machine = cluster(3)
+    allowed = rng.random((4, 3)) < 0.8
+    allowed[np.arange(4), np.minimum(np.arange(4), 2)] = True  # a device for each, in order
+    model = replace(chain(rng, count=4, batch=4), allowed=allowed)
+    found, fabric = search(model, machine, budget=1.0), Fabric(machine)
+    least = np.inf
+    for draft in all_drafts(model, machine):
+        if obeys(draft, model):
+            priced = realized(Pricer(model, fabric, draft.size), draft)
+            least = min(least, priced.step_time if priced is not None else np.inf)
+    assert all(obeys(priced.draft, model) for priced in found.best)
+    assert found.best[0].step_time <= least * (1 + 1e-9)
+    assert found.bound <= least * (1 + 1e-9)
+
+
+def devices_of(plan, module):
+    """Devices of the stage that has a module."""
+    (stage,) = [s for s in plan.file.stages if module in s.modules]
+    return {name for row in stage.devices for name in row}
+
+
+def test_layers_are_where_they_are_pinned_whatever_the_order():
+    """The last device has the first layer, and no layer is on a device that is forbidden to all."""
+    model, machine = chain(np.random.default_rng(0), count=4), cluster(3)
+    asked = from_words(pin=["s0=gpu:2", "s3=gpu:0"], forbid=["*=gpu:1"])
+    plan = find_obeying(model, machine, asked, budget=0.0)[0]
+    assert devices_of(plan, "s0") == {"gpu:2"}
+    assert devices_of(plan, "s3") == {"gpu:0"}
+
+
+def test_few_devices_are_used():
+    """Two of four devices, and no plan on two is better than the search on a cluster of two."""
+    model, machine = chain(np.random.default_rng(1), count=4), cluster(4)
+    plan = find_obeying(model, machine, Constraints(max_devices=2), budget=0.0)[0]
+    used = {name for stage in plan.file.stages for row in stage.devices for name in row}
+    assert len(used) <= 2
+    alone = search(model, cluster(2), budget=0.0).best[0]
+    assert plan.file.step_time == alone.step_time
+
+
+def test_what_cannot_be_is_refused():
+    """Layers against the order of stages, no device left, modules together, an unknown layer."""
+    model, machine = chain(np.random.default_rng(0), count=3), cluster(2)
+    with pytest.raises(InfeasibleError, match="no plan that was tried obeys 'pin s0=gpu:0'"):
+        find_obeying(model, machine, from_words(pin=["s0=gpu:0", "s1=gpu:1", "s2=gpu:0"]))
+    asked = from_words(pin=["s1=gpu:0"], forbid=["s1=gpu:0"])
+    with pytest.raises(InfeasibleError, match="leave 's1' no device"):
+        allowed_devices(model, machine, asked)
+    with pytest.raises(InputError, match="together: "):
+        find_obeying(model, machine, from_words(together=["s0,s1"]))
+    with pytest.raises(InputError, match="no module matches 'x9'"):
+        find_obeying(model, machine, from_words(pin=["x9=gpu:0"]))

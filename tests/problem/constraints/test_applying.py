@@ -1,0 +1,93 @@
+"""Constraints on problems: what a placement must obey, and borders of groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from gnnplace.costs.profiling.profiler import group_ops
+from gnnplace.errors import InfeasibleError
+from gnnplace.placers.contract import training_chain
+from gnnplace.policy.placing import place
+from gnnplace.problem import problem_from_data, problem_to_data
+from gnnplace.problem.constraints import Constraints, constrained, from_words
+from gnnplace.problem.constraints.applying import resolve
+from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
+from tests.random_problems import random_problem, seeds
+
+
+def named():
+    """The chain of six layers with modules ``layers.0`` to ``layers.5``."""
+    problem = training_chain()
+    return replace(problem, module=tuple(f"layers.{name[1]}" for name in problem.graph.names))
+
+
+def test_what_is_asked_is_what_is_placed():
+    """Pins, forbids and what stays together hold in a placement of the problem itself."""
+    problem = named()
+    asked = from_words(
+        pin=["layers.0=d1", "layers.[12]=d0,d2"],
+        forbid=["layers.4=d0"],
+        together=["layers.3,layers.5"],
+    )
+    result = place(problem, placer="best", constraints=asked)
+    device = {name: int(result.placement.device[i]) for name, i in problem.graph.index.items()}
+    assert device["f0"] == device["b0"] == device["u0"] == 1
+    assert {device["f1"], device["f2"]} <= {0, 2}
+    assert device["f4"] != 0
+    assert device["f3"] == device["f5"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds)
+def test_constraints_are_in_the_file_and_in_every_copy(seed):
+    """A constrained problem is read as it was written, and its copies obey what the op does."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, 12, 3)
+    names = [f"d{d}" for d in range(3)]
+    asked = from_words(pin=[f"op1=d{rng.integers(3)}"], forbid=[f"op2={rng.choice(names)}"])
+    made = constrained(problem, asked)
+    assert (problem_from_data(problem_to_data(made)).allowed == made.allowed).all()
+    assert made.fingerprint == problem.fingerprint
+    cut = with_microbatches(made, 2)
+    index = {name: i for i, name in enumerate(made.graph.names)}
+    origin = [index[name.partition("#")[0]] for name in cut.graph.names]
+    assert (cut.allowed == made.allowed[origin]).all()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"pin": ["layers.0=d0"], "forbid": ["layers.0=d0"]},
+        {"pin": ["layers.0=d0", "layers.1=d1"], "together": ["layers.0,layers.1"]},
+        {"pin": ["layers.0=d0", "layers.*=d1"]},
+    ],
+)
+def test_a_contradiction_names_both_constraints(words):
+    """The error says which constraints leave no device."""
+    with pytest.raises(InfeasibleError, match=r"'pin layers.0=d0' and .* leave no device"):
+        constrained(named(), from_words(**words))
+
+
+def test_headroom_is_kept_free():
+    """Headroom is what the devices reserve."""
+    made = constrained(named(), Constraints(headroom="25%"))
+    assert made.cluster.memory.tolist() == [0.75e6] * 3
+
+
+def test_patterns_are_borders_of_groups():
+    """No group of a captured model has ops on both sides of a pattern, but groups have several."""
+    program = capture_model("mlp", options=CaptureOptions(), fake=True)
+    asked = from_words(pin=["blocks.1=cpu:0"], together=["blocks.2,head"])
+    group = group_ops(program, 30, asked)
+    modules, names = [op.module for op in program.ops], [op.name for op in program.ops]
+    for matched in resolve(asked, modules, names).matched:
+        inside, outside = set(group[matched.ops].tolist()), set(group[~matched.ops].tolist())
+        assert not inside & outside
+    assert group.max() + 1 < len(program.ops) / 3
+    assert group_ops(program, 30).tolist() == group_ops(program, 30, Constraints()).tolist()

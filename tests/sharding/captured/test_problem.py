@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gnnplace.sharding import best_strategy
+from gnnplace.sharding.captured.costs import MeshMachine
+from gnnplace.sharding.captured.layout import REPLICATED, Place
+from gnnplace.sharding.captured.problem import (
+    CapturedProblem,
+    captured_data_parallel,
+    captured_parts,
+    captured_tables,
+    completed,
+)
+from tests.sharding.captured_graphs import perceptron, shared
+
+MACHINE = MeshMachine(flops=100.0, bandwidth=1.0, latency=0.5)
+
+
+@pytest.fixture(params=[(perceptron, (2,)), (perceptron, (2, 2)), (shared, (2,)), (shared, (2, 2))])
+def captured(request):
+    make, mesh = request.param
+    return CapturedProblem(make(), mesh, MACHINE)
+
+
+def test_tables_and_parts_agree(captured):
+    problem = captured_tables(captured)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        chosen = tuple(int(rng.integers(len(cost))) for cost in problem.cost)
+        parts = captured_parts(captured, chosen)
+        assert parts.total == pytest.approx(problem.value(chosen))
+        assert parts.memory == pytest.approx(problem.bytes(chosen))
+
+
+def test_the_search_is_exact():
+    problem = captured_tables(CapturedProblem(perceptron(), (2,), MACHINE))
+    sizes = [range(len(cost)) for cost in problem.cost]
+    least = min(problem.value(chosen) for chosen in itertools.product(*sizes))
+    assert best_strategy(problem).cost == pytest.approx(least)
+
+
+def test_nothing_costs_more_than_data_parallelism(captured):
+    problem = captured_tables(captured)
+    parallel = captured_data_parallel(captured)
+    assert best_strategy(problem).cost <= problem.value(parallel) * (1 + 1e-12)
+
+
+def test_data_parallelism_only_adds_up_gradients():
+    captured = CapturedProblem(perceptron(), (2, 2), MACHINE)
+    parts = captured_parts(captured, captured_data_parallel(captured))
+    assert parts.reduction == parts.resharding == 0.0
+    assert parts.gradient == pytest.approx(2 * 256 + 2 * 256)  # two dimensions, two weights
+
+
+def test_columns_then_rows_is_best_where_the_batch_is_small():
+    machine = MeshMachine(flops=1.0, bandwidth=1.0)
+    captured = CapturedProblem(perceptron(batch=2, width=8, hidden=64), (2,), machine)
+    chosen = best_strategy(captured_tables(captured)).configuration
+    words = [captured.options[i][chosen[i]] for i in range(3)]
+    assert words == [("out",), ("1",), ("in",)]
+
+
+def test_what_readers_share_is_moved_once():
+    captured = CapturedProblem(shared(), (2,), MeshMachine(flops=1e9, bandwidth=1.0))
+    value = 2  # read by the second product and twice by the sum
+    assert value in captured.shared
+    whole = ((REPLICATED,), (REPLICATED,))
+    assert whole in captured.shared[value]
+    problem = captured_tables(captured)
+    chosen = [0] * len(problem.names)
+    first = captured.options[0]
+    chosen[0] = first.index(("out",))  # made in parts, read whole by all
+    for node in captured.position.values():
+        chosen[node] = (
+            captured.shared[value].index(whole) if node == captured.position[value] else 0
+        )
+    table = captured.shared[1]
+    chosen[captured.position[1]] = table.index(((Place(0),), (Place(0),)))
+    moved = captured_parts(captured, chosen)
+    assert moved.resharding == pytest.approx(64.0)  # half of 8 * 4 * 4 bytes, once
+
+
+def test_a_table_read_twice_has_one_home():
+    captured = CapturedProblem(shared(), (2,), MACHINE)
+    assert captured.names()[-1] in ("table", "shared.2")
+    parts = captured_parts(captured, captured_data_parallel(captured))
+    assert parts.gradient > 0
+    assert parts.memory == pytest.approx(4 * 64 + 3 * 64)  # four copies of it, halves of values
+
+
+def test_what_is_shared_is_completed_at_its_cheapest(captured):
+    problem = captured_tables(captured)
+    best = best_strategy(problem)
+    count = len(captured.graph.ops)
+    pairs = zip(captured.options, best.configuration[:count], strict=True)
+    operations = [options[k] for options, k in pairs]
+    assert problem.value(completed(captured, operations)) == pytest.approx(best.cost)

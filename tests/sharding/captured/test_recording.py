@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gnnplace.errors import CaptureError
+from gnnplace.sharding.captured.calls import Ref, function_name
+from gnnplace.sharding.captured.recording import OutputModule, record_calls
+from gnnplace.tracing.loading import load
+from gnnplace.tracing.step import StepModule
+
+
+def record(model, *inputs, loss=None):
+    step = StepModule(model, loss, inputs) if loss else OutputModule(model, None, inputs)
+    return record_calls(step, "test")
+
+
+def kinds(graph):
+    return [call.kind for call in graph.calls]
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 8)
+        self.down = nn.Linear(8, 4)
+
+    def forward(self, x):
+        y = functional.relu(self.up(x))
+        x += self.down(y)
+        return {"out": x, "rows": x.shape[0]}
+
+
+def test_calls_have_the_names_of_their_modules():
+    graph = record(Residual(), torch.ones(2, 4))
+    assert [call.name for call in graph.calls] == ["up", "relu", "down", "add"]
+    assert graph.output["rows"] == 2
+    assert isinstance(graph.output["out"], Ref)
+
+
+def test_a_layer_is_named_after_what_it_is_for():
+    graph = record(nn.Sequential(nn.BatchNorm1d(4), nn.Flatten()), torch.randn(3, 4))
+    assert [call.name for call in graph.calls] == ["0.add", "0", "1.flatten"]
+
+
+def test_values_know_where_they_come_from():
+    graph = record(Residual(), torch.ones(2, 4))
+    up = graph.calls[0]
+    sources = [graph.values[v].source for v in up.reads]
+    assert sources == ["input", "parameter", "parameter"]
+    assert graph.values[up.reads[1]].name == "up.weight"
+    assert graph.values[up.results[0]].gradient
+
+
+def test_tied_parameters_are_one_value():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(5, 4)
+            self.head = nn.Linear(4, 5, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids):
+            return self.head(self.table(ids))
+
+    graph = record(Tied(), torch.tensor([1, 2]))
+    assert graph.calls[0].reads[1] == graph.calls[1].reads[1]
+
+
+def test_what_nothing_needs_is_left_out_but_buffers_change():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            torch.tanh(x)
+            return self.norm(x)
+
+    assert kinds(record(Model(), torch.randn(3, 4))) == ["add", "batch_norm"]
+
+
+def test_the_model_is_left_as_it_was():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    record(model, torch.randn(3, 4))
+    torch.manual_seed(0)
+    assert torch.equal(torch.get_rng_state(), state)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_a_change_through_another_view_is_refused():
+    class Model(nn.Module):
+        def forward(self, x):
+            y = x * 2.0
+            y[:, 0].mul_(3.0)
+            return y
+
+    with pytest.raises(CaptureError, match="in place"):
+        record(Model(), torch.ones(2, 4))
+
+
+def test_a_change_in_place_is_a_new_value():
+    class Model(nn.Module):
+        def forward(self, x):
+            y = x * 2.0
+            y[:, 0] = 1.0
+            return y + x
+
+    graph = record(Model(), torch.ones(2, 4))
+    assert kinds(graph) == ["mul", "setitem", "add"]
+    assert graph.calls[1].changes
+    assert graph.calls[2].reads[0] == graph.calls[1].results[0]
+
+
+def test_autograd_functions_of_ones_own_are_refused():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * grad
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return Twice.apply(x)
+
+    with pytest.raises(CaptureError, match="Twice"):
+        record(Model(), torch.ones(2, requires_grad=True))
+
+
+def test_decisions_that_depend_on_data_run_on_real_tensors():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x * 2.0 if bool((x > 0).all()) else x - 1.0
+
+    assert kinds(record(Model(), torch.ones(2))) == ["mul"]
+    assert kinds(record(Model(), -torch.ones(2))) == ["sub"]
+
+
+def test_a_model_that_takes_no_memory_can_be_captured():
+    workload = load("mlp?depth=1", fake=True)
+    step = StepModule(workload.model, workload.loss, workload.inputs)
+    assert kinds(record_calls(step, "mlp"))[-1] == "cross_entropy"
+
+
+def test_an_error_of_the_model_is_one_of_ours():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x @ torch.ones(3, 3)
+
+    with pytest.raises(CaptureError):
+        record(Model(), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(torch.Tensor.__iadd__, "iadd"), (torch.Tensor.add_, "add"), (functional.relu, "relu")],
+)
+def test_function_names(function, name):
+    assert function_name(function) == name
+
+
+def test_a_module_that_stands_at_several_places_keeps_its_parameters():
+    layer = nn.Linear(4, 4)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    before = dict(model.named_parameters())
+    graph = record_calls(StepModule(model, None, (torch.ones(2, 4),)), "twice")
+    assert [call.kind for call in graph.calls] == ["linear", "relu", "linear", "sum"]
+    assert all(before[name] is parameter for name, parameter in model.named_parameters())

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.sharding.split_oracle import check, traced
+
+
+def real(*shape):
+    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+
+
+def classes(*shape):
+    return torch.randint(5, shape)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy_along_the_batch(reduction):
+    def loss(x, y):
+        return functional.cross_entropy(x, y, reduction=reduction)
+
+    assert check(loss, real(4, 5), classes(4)) == {"0"}
+    assert check(loss, real(4, 5, 6), classes(4, 6)) == {"0", "2"}
+
+
+def test_ignored_targets_count_for_nothing_though_they_are_all_in_one_part():
+    target = torch.tensor([1, 2, -100, -100])
+    assert check(functional.cross_entropy, real(4, 5), target) == {"0"}
+
+
+def test_weights_and_smoothing():
+    weight = torch.rand(5).double()
+    check(lambda x, y, w: functional.cross_entropy(x, y, w), real(4, 5), classes(4), weight)
+    check(lambda x, y, w: functional.cross_entropy(x, y, weight=w), real(4, 5), classes(4), weight)
+    check(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.2), real(4, 5), classes(4))
+
+
+def test_targets_that_are_probabilities():
+    target = torch.rand(4, 5).double().softmax(-1)
+    assert "0" in check(functional.cross_entropy, real(4, 5), target)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        functional.mse_loss,
+        functional.l1_loss,
+        functional.smooth_l1_loss,
+        functional.huber_loss,
+        functional.binary_cross_entropy_with_logits,
+    ],
+)
+def test_comparisons_along_every_axis(loss, reduction):
+    target = torch.rand(4, 6).double()
+    assert check(lambda x, y: loss(x, y, reduction=reduction), real(4, 6), target) == {"0", "1"}
+
+
+def test_shapes_that_are_broadcast_stay_whole():
+    _, rules = traced(functional.mse_loss, real(4, 6), torch.rand(4, 1).double())
+    assert rules[0].kind == "whole"

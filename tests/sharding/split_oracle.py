@@ -1,0 +1,161 @@
+"""Runs a rule on two parts in two threads, and compares with the whole call."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from gnnplace.sharding.captured.calls import fill
+from gnnplace.sharding.captured.recording import OutputModule, record_calls
+from gnnplace.sharding.rules.registry import rules_of
+
+PARTS = 2
+
+
+class Body(nn.Module):
+    """A function as a module, with its tensors as parameters where they are differentiable."""
+
+    def __init__(self, function, tensors):
+        super().__init__()
+        self.function = function
+        self.tensors = tensors
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+class Exchange:
+    """Adds up tensors of all parts."""
+
+    def __init__(self):
+        self.barrier = threading.Barrier(PARTS)
+        self.given = [None] * PARTS
+
+    def total(self, index, tensor):
+        self.given[index] = tensor
+        self.barrier.wait(10)
+        total = sum(self.given)
+        self.barrier.wait(10)
+        return total
+
+
+class PartShare:
+    def __init__(self, label, index, exchange):
+        self.label, self.place, self.exchange = label, index, exchange
+
+    def parts(self, label):
+        return PARTS if label == self.label else 1
+
+    def index(self, label):
+        return self.place if label == self.label else 0
+
+    def total(self, tensor, label):
+        return self.exchange.total(self.place, tensor) if label == self.label else tensor
+
+
+def traced(function, *tensors):
+    """The only call of a function that takes tensors."""
+    step = OutputModule(Body(function, tensors), None, tuple(tensors))
+    graph = record_calls(step, "test")
+    return graph, rules_of(graph)
+
+
+def check(function, *tensors, expected=None):
+    """Every label of the last call: two parts of it make the whole, gradients too.
+
+    Returns:
+        The labels.
+    """
+    graph, rules = traced(function, *tensors)
+    assert len(graph.calls) == 1, [call.name for call in graph.calls]
+    call, rule = graph.calls[0], rules[0]
+    order = [int(graph.values[v].name) for v in call.reads]
+    for label in rule.extents:
+        _check_label(call, rule, [tensors[i] for i in order], label)
+    if expected is not None:
+        assert set(rule.extents) == set(expected)
+    return set(rule.extents)
+
+
+def _check_label(call, rule, tensors, label):
+    whole_in = [_leaf(t) for t in tensors]
+    whole = _results(call, None, whole_in, None)
+    exchange = Exchange()
+    pairs = list(zip(tensors, rule.reads, strict=True))
+    parts_in = [[_leaf(_part(t, axes, label, i)) for t, axes in pairs] for i in range(PARTS)]
+    with ThreadPoolExecutor(PARTS) as pool:
+        jobs = [
+            pool.submit(_results, call, rule, parts_in[i], PartShare(label, i, exchange))
+            for i in range(PARTS)
+        ]
+        parts = [job.result(20) for job in jobs]
+    made = [_joined([p[k] for p in parts], axes, label) for k, axes in enumerate(rule.results)]
+    for got, want in zip(made, whole, strict=True):
+        torch.testing.assert_close(got.detach(), want.detach(), msg=f"{call.name} {label}")
+    if any(t.requires_grad for t in whole):
+        _check_gradients(rule, label, whole, made, whole_in, parts_in)
+
+
+def _check_gradients(rule, label, whole, made, whole_in, parts_in):
+    torch.manual_seed(1)
+    weights = [torch.randn(t.shape, dtype=t.dtype) for t in whole]
+    _backward(whole, weights)
+    _backward(made, weights)
+    for k, (leaf, axes) in enumerate(zip(whole_in, rule.reads, strict=True)):
+        if leaf.requires_grad and leaf.grad is not None:
+            got = [part[k].grad if part[k].grad is not None else torch.zeros_like(part[k])
+                   for part in parts_in]  # fmt: skip
+            torch.testing.assert_close(
+                _joined(got, axes, label), leaf.grad, msg=f"gradient {k} along {label}"
+            )
+
+
+def _backward(results, weights):
+    pairs = zip(results, weights, strict=True)
+    sum((t * w).sum() for t, w in pairs if t.requires_grad).backward()
+
+
+def _leaf(tensor):
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _part(tensor, axes, label, index):
+    axis, groups = _where(axes, label)
+    if axis is None:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    pieces = [piece.chunk(PARTS, axis)[index] for piece in tensor.detach().chunk(groups, axis)]
+    return torch.cat(pieces, axis).requires_grad_(tensor.requires_grad)
+
+
+def _where(axes, label):
+    """The axis that a label cuts, and how many groups it has."""
+    for axis, found in enumerate(axes):
+        base, _, groups = (found or "").partition("|")
+        if base == label:
+            return axis, int(groups or 1)
+    return None, 1
+
+
+def _joined(parts, axes, label):
+    axis, groups = _where(axes, label)
+    if axis is None:
+        return sum(parts)
+    pieces = zip(*(part.chunk(groups, axis) for part in parts), strict=True)
+    return torch.cat([piece for group in pieces for piece in group], axis)
+
+
+def _results(call, rule, tensors, share):
+    rest = iter(tensors)
+    args = fill(call.args, lambda _: next(rest))
+    kwargs = fill(call.kwargs, lambda _: next(rest))
+    if rule is not None and rule.run is not None:
+        result = rule.run(call, args, kwargs, share)
+    else:
+        result = call.function(*args, **kwargs)
+    if call.changes:
+        return [args[0]]
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]

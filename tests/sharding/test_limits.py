@@ -1,0 +1,45 @@
+"""Constraints on splits: what they make of devices and memory, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import InputError
+from gnnplace.problem.constraints import Constraints, from_words
+from gnnplace.sharding.answers import SplitOptions, shard_network, shard_tables
+from gnnplace.sharding.limits import limited_split
+
+
+def test_devices_at_most():
+    """The smaller of both numbers; the split is that on so many devices."""
+    few = Constraints(max_devices=2)
+    options, limit = limited_split(few)
+    assert (options.devices, limit) == (2, None)
+    assert limited_split(few, SplitOptions(devices=1))[0].devices == 1
+    assert limited_split(few, SplitOptions(cluster="nvlink-a100-4"))[0].devices == 2
+    asked = shard_network(shard_tables("alexnet", options))
+    assert asked.cost == shard_network(shard_tables("alexnet", SplitOptions(devices=2))).cost
+
+
+def test_headroom_is_taken_off_the_memory():
+    """Of the limit, or of the cluster's smallest device."""
+    assert limited_split({"headroom": "25%"}, memory_limit=4e9)[1] == 3e9
+    assert limited_split({"headroom": "1GB"}, memory_limit=4e9)[1] == 3e9
+    memory = resolve_cluster("nvlink-a100-4").memory.min()
+    named = SplitOptions(cluster="nvlink-a100-4")
+    assert limited_split({"headroom": "10%"}, named)[1] == pytest.approx(0.9 * memory)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (from_words(pin=["conv1=gpu:0"]), "pin: a split layer is on all devices"),
+        (from_words(together=["a,b"]), "together: "),
+        (Constraints(headroom="10%"), "needs --memory-limit or --cluster"),
+    ],
+)
+def test_what_says_nothing_about_splits_is_refused(asked, told):
+    """One line that says which constraint and why."""
+    with pytest.raises(InputError, match=told):
+        limited_split(asked)
