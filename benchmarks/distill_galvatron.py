@@ -1,4 +1,4 @@
-"""Makes ``gnnplace/studies/costs/galvatron.json`` from Galvatron's profiles of memory.
+"""Makes ``benchmarks/studies/costs/galvatron.json`` from Galvatron's profiles of memory.
 
     python benchmarks/distill_galvatron.py FOLDER [-o galvatron.json]
 
@@ -71,7 +71,7 @@ def main() -> None:
     """Reads and writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
-    default = Path("gnnplace/studies/costs/galvatron.json")
+    default = Path("benchmarks/studies/costs/galvatron.json")
     parser.add_argument("-o", "--output", type=Path, default=default)
     arguments = parser.parse_args()
     profiles = [

@@ -1,4 +1,4 @@
-"""Makes ``gnnplace/studies/costs/sailor.json`` from Sailor's validation runs and layer profiles.
+"""Makes ``benchmarks/studies/costs/sailor.json`` from Sailor's validation runs and layer profiles.
 
     python benchmarks/distill_sailor.py FOLDER [-o sailor.json]
 
@@ -100,7 +100,7 @@ def main() -> None:
     """Reads the folder, writes the rows."""
     parser = argparse.ArgumentParser(description="Distils Sailor's validation on GH200.")
     parser.add_argument("folder", type=Path, help="The folder of eth-easl/sailor.")
-    target = Path(__file__).parents[1] / "gnnplace/studies/costs/sailor.json"
+    target = Path(__file__).parents[1] / "benchmarks/studies/costs/sailor.json"
     parser.add_argument("-o", "--output", type=Path, default=target, help="The file to write.")
     args = parser.parse_args()
     folder = args.folder

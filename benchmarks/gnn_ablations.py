@@ -23,6 +23,7 @@ import torch
 from gnn_validation import captured, drawn, logs
 from paired import Line, known
 
+from benchmarks.studies.orders.networks import BATCH, SMALL, fitted, training_data
 from gnnplace.bench.rows import provenance
 from gnnplace.policy.decode.kernels import NUM_DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
@@ -34,7 +35,6 @@ from gnnplace.policy.gnn.held import NUM_CANDIDATE
 from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.roster import make_placer
-from gnnplace.studies.orders.networks import BATCH, SMALL, fitted, training_data
 from gnnplace.train import reinforce
 from gnnplace.train.data.captured import VALIDATION
 from gnnplace.train.reinforce import Reinforce

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from paired import Line, known
 
+from benchmarks.studies.orders.networks import BATCH, OWN_GROUPS, SMALL, fitted
 from gnnplace.bench.rows import provenance
 from gnnplace.bench.statistics import geometric_interval
 from gnnplace.placers import Placer, SearchSpace
@@ -30,7 +31,6 @@ from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.roster import make_placer
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster.presets import preset
-from gnnplace.studies.orders.networks import BATCH, OWN_GROUPS, SMALL, fitted
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 from gnnplace.train.one_problem import FewProblems
 from gnnplace.train.reinforce import Reinforce

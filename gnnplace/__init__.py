@@ -43,10 +43,7 @@ if TYPE_CHECKING:
     from gnnplace.api import shard_network as shard_network
     from gnnplace.api import shard_tables as shard_tables
     from gnnplace.api import simulate as simulate
-    from gnnplace.api import study_costs as study_costs
     from gnnplace.api import study_hybrid as study_hybrid
-    from gnnplace.api import study_network_orders as study_network_orders
-    from gnnplace.api import study_orders as study_orders
     from gnnplace.api import summarise as summarise
     from gnnplace.api import verify_data as verify_data
     from gnnplace.api import walk_road as walk_road
@@ -105,9 +102,6 @@ VERBS = (
     "shard_tables",
     "simulate",
     "study_hybrid",
-    "study_costs",
-    "study_network_orders",
-    "study_orders",
     "summarise",
     "verify_data",
     "walk_road",

@@ -91,10 +91,6 @@ if TYPE_CHECKING:
     from gnnplace.sharding.answers import shard_tables as shard_tables
     from gnnplace.sharding.run.planning import plan_model as shard
     from gnnplace.sharding.run.sharded import run_sharded as run_shard
-    from gnnplace.studies.costs.study import study_costs as study_costs
-    from gnnplace.studies.orders.networks import study_network_orders as study_network_orders
-    from gnnplace.studies.orders.study import study_orders as study_orders
-    from gnnplace.studies.plans.study import study_plans as study_plans
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
     from gnnplace.train.data.build import build_data as build_data
@@ -146,11 +142,7 @@ LATE = {
     "plan_shard": ("gnnplace.sharding.answers", "plan_shard"),
     "shard_tables": ("gnnplace.sharding.answers", "shard_tables"),
     "shard_network": ("gnnplace.sharding.answers", "shard_network"),
-    "study_costs": ("gnnplace.studies.costs.study", "study_costs"),
     "study_hybrid": ("gnnplace.plans.hybrid.study", "study_hybrid"),
-    "study_network_orders": ("gnnplace.studies.orders.networks", "study_network_orders"),
-    "study_orders": ("gnnplace.studies.orders.study", "study_orders"),
-    "study_plans": ("gnnplace.studies.plans.study", "study_plans"),
     "summarise": ("gnnplace.bench", "summarise"),
     "verify_data": ("gnnplace.train.data.datasets", "verify"),
     "walk_road": ("gnnplace.report.road", "walk_road"),
@@ -227,11 +219,7 @@ __all__ = [
     "shard_tables",
     "shown_placers",
     "simulate",
-    "study_costs",
     "study_hybrid",
-    "study_network_orders",
-    "study_orders",
-    "study_plans",
     "summarise",
     "verify_data",
     "walk_road",

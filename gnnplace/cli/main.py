@@ -43,7 +43,6 @@ COMMANDS = {
     "measurements": "list|export|prune|calibrate: every step that was measured",
     "bench": "SUITE.yaml -o results/ | summary FILE...: benchmark suites",
     "data": "build|verify FOLDER: models as graphs to learn from",
-    "study": "orders -o FOLDER: traversal orders by family",
     "train": "fit|validate|test|predict|sweep --config trainers/NAME.yaml",
     "env": "versions, this machine, caches",
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.studies.orders.problems import StudyProblem, families
 from gnnplace.problem import Problem
-from gnnplace.studies.orders.problems import StudyProblem, families
 from gnnplace.train.data.random_families import random_problem
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.studies.costs.provenance import HUGGING_FACE
 from gnnplace import api
 from gnnplace.costs.floors import NOTHING
 from gnnplace.costs.prediction import PROVENANCES
@@ -15,7 +16,6 @@ from gnnplace.costs.rows import write_rows
 from gnnplace.costs.tables import shipped
 from gnnplace.errors import InputError
 from gnnplace.problem import problem_from_data, problem_to_data, read_problem, write_problem
-from gnnplace.studies.costs.provenance import HUGGING_FACE
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.zoo.registry import names

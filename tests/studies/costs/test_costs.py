@@ -7,12 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.costs.calibration import NINETY
-from gnnplace.costs.profiling.description import describe
-from gnnplace.costs.tables import shipped
-from gnnplace.studies.costs import steps
-from gnnplace.studies.costs.cnns import NETWORKS, network
-from gnnplace.studies.costs.left_out import (
+from benchmarks.studies.costs import steps
+from benchmarks.studies.costs.cnns import NETWORKS, network
+from benchmarks.studies.costs.left_out import (
     GPU,
     POINT,
     Trial,
@@ -21,11 +18,20 @@ from gnnplace.studies.costs.left_out import (
     points_left_out,
     summaries,
 )
-from gnnplace.studies.costs.models import captured, language_model
-from gnnplace.studies.costs.provenance import source_row, table_rows
-from gnnplace.studies.costs.report import headline, network_picture, page, step_picture
-from gnnplace.studies.costs.steps import NetworkRow, StepRow, agreements, published, without_shapes
-from gnnplace.studies.costs.study import CostStudy, write_study
+from benchmarks.studies.costs.models import captured, language_model
+from benchmarks.studies.costs.provenance import source_row, table_rows
+from benchmarks.studies.costs.report import headline, network_picture, page, step_picture
+from benchmarks.studies.costs.steps import (
+    NetworkRow,
+    StepRow,
+    agreements,
+    published,
+    without_shapes,
+)
+from benchmarks.studies.costs.study import CostStudy, write_study
+from gnnplace.costs.calibration import NINETY
+from gnnplace.costs.profiling.description import describe
+from gnnplace.costs.tables import shipped
 
 # Millions of parameters, as torchvision documents them.
 PARAMETERS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnplace.studies.costs.galvatron import data, layer_rows
+from benchmarks.studies.costs.galvatron import data, layer_rows
 
 
 def test_published_layers() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.studies.costs.layers import layer_times, tf32
-from gnnplace.studies.costs.sailor_data import data
+from benchmarks.studies.costs.layers import layer_times, tf32
+from benchmarks.studies.costs.sailor_data import data
 
 
 def test_a_published_layer_on_seven_kinds() -> None:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from benchmarks.studies.costs.sailor import mean_error, misordered, rows
+from benchmarks.studies.costs.sailor_memory import fit, memory_rows
 from gnnplace.costs.memory import state_bytes
 from gnnplace.problem.cluster.headroom import PROCESS, SLACK
-from gnnplace.studies.costs.sailor import mean_error, misordered, rows
-from gnnplace.studies.costs.sailor_memory import fit, memory_rows
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.placers import SearchSpace
-from gnnplace.policy.learned import load_policy
-from gnnplace.studies.orders.decoding import (
+from benchmarks.studies.orders.decoding import (
     LEARNED,
     PRIORITIES,
     STUDIED,
@@ -13,6 +11,8 @@ from gnnplace.studies.orders.decoding import (
     place_in,
     start_weights,
 )
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.learned import load_policy
 from gnnplace.train.data.random_families import random_problem
 
 POLICY = load_policy()

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.studies.orders import evolution
+from benchmarks.studies.orders.decoding import OneOrder, start_weights
+from benchmarks.studies.orders.evolution import fitness, train_order
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
-from gnnplace.studies.orders import evolution
-from gnnplace.studies.orders.decoding import OneOrder, start_weights
-from gnnplace.studies.orders.evolution import fitness, train_order
 from gnnplace.train.data.random_families import random_problem
 
 POLICY = load_policy()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.studies.orders.folder import rows_of_folder
 from gnnplace.errors import InputError
-from gnnplace.studies.orders.folder import rows_of_folder
 
 
 def test_a_folder_is_made_and_has_no_rows_yet(tmp_path):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.studies.orders import networks
+from benchmarks.studies.orders.networks import FILE, REPORT, study_network_orders
+from benchmarks.studies.orders.networks_report import OWN, PRETRAINED, RIVALS, Table
 from gnnplace.errors import InputError
 from gnnplace.policy.gnn.network import read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.studies.orders import networks
-from gnnplace.studies.orders.networks import FILE, REPORT, study_network_orders
-from gnnplace.studies.orders.networks_report import OWN, PRETRAINED, RIVALS, Table
 from gnnplace.train.one_problem import FewProblems
 from gnnplace.train.reinforce import Reinforce
 from tests.bench.small_problems import drawn

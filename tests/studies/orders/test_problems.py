@@ -3,12 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.bench.rows import digest
-from gnnplace.errors import InputError
-from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.problem import build_problem
-from gnnplace.studies.orders.problems import (
+from benchmarks.studies.orders.problems import (
     HELD_OUT,
     NETWORKS,
     OWN,
@@ -21,6 +16,11 @@ from gnnplace.studies.orders.problems import (
     study_problems,
     training_problems,
 )
+from gnnplace.bench.rows import digest
+from gnnplace.errors import InputError
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.problem import build_problem
 from gnnplace.train.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 
 

@@ -3,13 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.studies.orders.report import parts_of, picture, report
 from gnnplace.errors import InputError
 from gnnplace.report.pictures import svg
-from gnnplace.studies.orders.report import (
-    parts_of,
-    picture,
-    report,
-)
 from tests.report.drawn import texts, tooltips
 
 ORDERS = ("topological", "upward-rank", "random", "learned")

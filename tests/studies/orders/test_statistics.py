@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.studies.orders.statistics import (
+from benchmarks.studies.orders.statistics import (
     Losses,
     halves,
     one_a_family,

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from benchmarks.studies.orders import study as orders
+from benchmarks.studies.orders.decoding import OneOrder, start_weights
+from benchmarks.studies.orders.problems import families
+from benchmarks.studies.orders.study import FILE, UNTRAINED, Plan, Study
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
-from gnnplace.studies.orders import study as orders
-from gnnplace.studies.orders.decoding import OneOrder, start_weights
-from gnnplace.studies.orders.problems import families
-from gnnplace.studies.orders.study import FILE, UNTRAINED, Plan, Study
 from tests.bench.small_problems import drawn, few
 
 PLAN = Plan(("upward-rank", "learned"), (0, 1), 2, ("seen",), 8)

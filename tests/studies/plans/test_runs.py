@@ -2,10 +2,10 @@
 
 import pytest
 
-from gnnplace.studies.plans import sailor, vtrain
-from gnnplace.studies.plans.megatron import TABLE, Host, seconds_of
-from gnnplace.studies.plans.runs import Run, regret, summary
-from gnnplace.studies.plans.study import PlanStudy, headline, page
+from benchmarks.studies.plans import sailor, vtrain
+from benchmarks.studies.plans.megatron import TABLE, Host, seconds_of
+from benchmarks.studies.plans.runs import Run, regret, summary
+from benchmarks.studies.plans.study import PlanStudy, headline, page
 
 
 def test_regret_is_what_the_chosen_run_took():

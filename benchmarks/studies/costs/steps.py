@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
+from benchmarks.studies.costs.cnns import __name__ as cnns
+from benchmarks.studies.costs.models import captured
 from gnnplace.costs.floors import EAGER
 from gnnplace.costs.profiling.description import describe
 from gnnplace.costs.profiling.estimation import OpTimes, estimated_times
@@ -18,8 +20,6 @@ from gnnplace.costs.rows import SHORTEST, Rows
 from gnnplace.costs.tables import Tables, shipped
 from gnnplace.files import read_json
 from gnnplace.problem.cluster.gpus import figures
-from gnnplace.studies.costs.cnns import __name__ as cnns
-from gnnplace.studies.costs.models import captured
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.program import BACKWARD, FORWARD, UPDATE, Program
 

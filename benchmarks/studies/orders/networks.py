@@ -30,6 +30,15 @@ import numpy as np
 import torch
 from lightning import LightningDataModule, Trainer
 
+from benchmarks.studies.orders.folder import rows_of_folder
+from benchmarks.studies.orders.networks_report import (
+    OWN,
+    PRETRAINED,
+    RIVALS,
+    Table,
+    networks_report,
+)
+from benchmarks.studies.orders.problems import DATASETS, SEARCHED
 from gnnplace.bench.rows import append, identity, now, provenance
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
@@ -41,15 +50,6 @@ from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.placing import place
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster.presets import preset
-from gnnplace.studies.orders.folder import rows_of_folder
-from gnnplace.studies.orders.networks_report import (
-    OWN,
-    PRETRAINED,
-    RIVALS,
-    Table,
-    networks_report,
-)
-from gnnplace.studies.orders.problems import DATASETS, SEARCHED
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 from gnnplace.train.data_module import ProblemDataModule
 from gnnplace.train.learner import save_whole

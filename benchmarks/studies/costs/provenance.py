@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.studies.costs.steps import mean_error
 from gnnplace.costs.prediction import PROVENANCES
 from gnnplace.costs.profiling.estimation import estimated_times
-from gnnplace.studies.costs.steps import mean_error
 from gnnplace.tracing.models import capture_model
 from gnnplace.zoo.registry import names
 

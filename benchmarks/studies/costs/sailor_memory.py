@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.studies.costs.sailor_data import UNSOUND, data
 from gnnplace.costs.memory import held_bytes, state_bytes
-from gnnplace.studies.costs.sailor_data import UNSOUND, data
 
 LEFT_OUT = {*UNSOUND, ("GPT-Neo-2.7", "N8_D2")}
 

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.bench.statistics import Interval
-from gnnplace.errors import InputError
-from gnnplace.report.pictures import heat
-from gnnplace.studies.orders.decoding import STUDIED
-from gnnplace.studies.orders.problems import PARTS, generations_of
-from gnnplace.studies.orders.statistics import (
+from benchmarks.studies.orders.decoding import STUDIED
+from benchmarks.studies.orders.problems import PARTS, generations_of
+from benchmarks.studies.orders.statistics import (
     Losses,
     Ranking,
     one_a_family,
@@ -25,6 +22,9 @@ from gnnplace.studies.orders.statistics import (
     shares_of_variance,
     worth,
 )
+from gnnplace.bench.statistics import Interval
+from gnnplace.errors import InputError
+from gnnplace.report.pictures import heat
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
@@ -116,7 +116,7 @@ def report(parts: Sequence[Part]) -> str:
     """
     lines = ["# Traversal orders: tables", ""]
     lines += [
-        "Written by `gnnplace study orders` from the rows in `orders.jsonl`; what they mean is"
+        "Written by `benchmarks.studies orders` from the rows in `orders.jsonl`; what they mean is"
     ]
     lines += ["in [docs/orders.md](../../docs/orders.md).", ""]
     lines += _by_order(parts)

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from gnnplace.studies.costs.sailor_data import UNSOUND, data
-from gnnplace.studies.plans.sailor import predict
+from benchmarks.studies.costs.sailor_data import UNSOUND, data
+from benchmarks.studies.plans.sailor import predict
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
+from benchmarks.studies.plans.megatron import HOST, Host, Megatron, gpt
+from benchmarks.studies.plans.runs import Run
 from gnnplace.plans.answers import given_plan
 from gnnplace.plans.layers import EQUAL, layer_bounds
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import preset
-from gnnplace.studies.plans.megatron import HOST, Host, Megatron, gpt
-from gnnplace.studies.plans.runs import Run
 
 BATCH = 128  # the largest of the file: all others divide it
 FITTED, TESTED = 1024, 2048
@@ -67,7 +67,7 @@ class Row:
 @cache
 def rows() -> tuple[Row, ...]:
     """The file's rows."""
-    data = (files("gnnplace.studies.plans") / "vtrain.csv.gz").read_bytes()
+    data = (files("benchmarks.studies.plans") / "vtrain.csv.gz").read_bytes()
     found = []
     for line in list(csv.reader(io.StringIO(gzip.decompress(data).decode())))[1:]:
         devices, batch, size, hidden, _, layers, _, t, d, p = (int(x) for x in line[:10])

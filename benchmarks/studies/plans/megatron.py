@@ -22,13 +22,13 @@ from functools import cache
 
 import numpy as np
 
+from benchmarks.studies.plans.runs import Run
 from gnnplace.plans.answers import given_plan
 from gnnplace.plans.segments.chain import Chain, Floats, SegmentCosts
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.problem.cluster.presets import preset
-from gnnplace.studies.plans.runs import Run
 
 VOCABULARY = 51200
 FLOOR = (1.51e-3, 1.745e-3)

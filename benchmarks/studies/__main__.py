@@ -1,15 +1,23 @@
-"""``gnnplace study``: experiments that can be run again, with their reports."""
+"""``python -m benchmarks.studies``: experiments that can be run again, with their reports."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+from benchmarks.studies.costs.report import headline as costs_headline
+from benchmarks.studies.costs.study import study_costs
+from benchmarks.studies.orders.networks import study_network_orders
+from benchmarks.studies.orders.study import study_orders
+from benchmarks.studies.plans.study import headline as plans_headline
+from benchmarks.studies.plans.study import study_plans
 from gnnplace.cli.console import console, names_in, print_lines
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import add_output
 from gnnplace.cli.progress import say
-from gnnplace.errors import InputError
+from gnnplace.errors import GnnplaceError, InputError
 
 SUMMARY = "Runs an experiment again: traversal orders, or predictions against published runs."
 PARTS = "seen,held-out,networks,searched,own"
@@ -57,7 +65,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(args: Namespace) -> int:
+def chosen(args: Namespace) -> int:
     """Runs a study, resumable, and writes its report."""
     if args.what == "costs":
         return _costs(args)
@@ -65,13 +73,13 @@ def run(args: Namespace) -> int:
         return _plans(args)
     if args.what != "orders":
         raise InputError(
-            f"study {args.what!r}: unknown; use orders, costs or plans, as in: gnnplace study "
-            "orders -o FOLDER"
+            f"study {args.what!r}: unknown; use orders, costs or plans, as in: python -m "
+            "benchmarks.studies orders -o FOLDER"
         )
     if args.output is None:
         raise InputError("study orders: needs a folder for its rows; give one with -o")
     if args.network:
-        api.study_network_orders(
+        study_network_orders(
             args.output,
             orders=args.orders,
             seeds=args.seeds,
@@ -80,7 +88,7 @@ def run(args: Namespace) -> int:
             progress=say,
         )
         return 0
-    api.study_orders(
+    study_orders(
         args.output,
         orders=args.orders,
         seeds=args.seeds,
@@ -96,10 +104,8 @@ def _costs(args: Namespace) -> int:
     """Prints how far predictions are from published steps; writes the report if it is asked for."""
     if args.report and args.output is None:
         raise InputError("study costs: --report needs a folder; give one with -o")
-    study = api.study_costs(args.output if args.report else None, progress=say)
-    from gnnplace.studies.costs.report import headline
-
-    for line in headline(study):
+    study = study_costs(args.output if args.report else None, progress=say)
+    for line in costs_headline(study):
         console(None).print(line)
     if args.report:
         console(None).print(f"written to {args.output}/costs.md")
@@ -110,10 +116,23 @@ def _plans(args: Namespace) -> int:
     """Prints how far given plans are from what published runs took."""
     if args.report and args.output is None:
         raise InputError("study plans: --report needs a folder; give one with -o")
-    study = api.study_plans(args.output if args.report else None, progress=say)
-    from gnnplace.studies.plans.study import headline
-
-    print_lines(*headline(study))
+    study = study_plans(args.output if args.report else None, progress=say)
+    print_lines(*plans_headline(study))
     if args.report:
         print_lines(f"written to {args.output}/plans-published.md")
     return 0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a study; the exit code. Errors of ours are one line on stderr."""
+    parser = ArgumentParser(prog="python -m benchmarks.studies", description=SUMMARY)
+    add_arguments(parser)
+    try:
+        return chosen(parser.parse_args(list(arguments)))
+    except GnnplaceError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

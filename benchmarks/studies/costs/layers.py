@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.studies.costs.sailor_data import data
 from gnnplace.costs.profiling.estimation import estimated_times
-from gnnplace.studies.costs.sailor_data import data
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.program import BACKWARD, FORWARD
 

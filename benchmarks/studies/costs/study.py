@@ -8,10 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gnnplace.costs.tables import shipped
-from gnnplace.files import write_text
-from gnnplace.studies.costs.layers import LayerTimes, layer_times
-from gnnplace.studies.costs.left_out import (
+from benchmarks.studies.costs.layers import LayerTimes, layer_times
+from benchmarks.studies.costs.left_out import (
     GPU,
     OP,
     POINT,
@@ -20,11 +18,13 @@ from gnnplace.studies.costs.left_out import (
     ops_left_out,
     points_left_out,
 )
-from gnnplace.studies.costs.provenance import SourceRow, source_rows
-from gnnplace.studies.costs.steps import NetworkRow, StepRow, language_rows, network_rows
+from benchmarks.studies.costs.provenance import SourceRow, source_rows
+from benchmarks.studies.costs.steps import NetworkRow, StepRow, language_rows, network_rows
+from gnnplace.costs.tables import shipped
+from gnnplace.files import write_text
 
 Say = Callable[[str], None]
-SAILOR = "gnnplace.studies.costs.sailor"  # pipelines on several GPUs
+SAILOR = "benchmarks.studies.costs.sailor"  # pipelines on several GPUs
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class CostStudy:
         unseen: The same without rows of the steps' own shapes.
         networks: Convolutional ones.
         trials: Promised and found errors, by what was left out.
-        pipelines: Steps of several GPUs, as `gnnplace.studies.costs.sailor` makes them.
+        pipelines: Steps of several GPUs, as `benchmarks.studies.costs.sailor` makes them.
         sources: Where times of ops are from, by model.
         layers: Of a transformer on seven kinds of GPUs.
     """
@@ -90,8 +90,8 @@ def _pipelines() -> list[Any]:
 
 def write_study(study: CostStudy, folder: Path) -> None:
     """Writes `costs.md` and its pictures."""
+    from benchmarks.studies.costs.report import network_picture, page, step_picture
     from gnnplace.report.pictures import write_picture
-    from gnnplace.studies.costs.report import network_picture, page, step_picture
 
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "costs.md", page(study))

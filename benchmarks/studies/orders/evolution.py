@@ -21,8 +21,8 @@ import numpy as np
 from cmaes import SepCMA
 from numpy.typing import NDArray
 
+from benchmarks.studies.orders.decoding import OneOrder, aim_of
 from gnnplace.policy.decode.kernels import DYNAMIC
-from gnnplace.studies.orders.decoding import OneOrder, aim_of
 
 FloatArray = NDArray[np.float64]
 POPULATION, BATCH, EVERY = 16, 32, 15

@@ -29,17 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.bench.rows import append, digest, identity, now, provenance
-from gnnplace.errors import InputError, MismatchError
-from gnnplace.files import write_text
-from gnnplace.placers import SearchSpace
-from gnnplace.policy.learned import load_policy
-from gnnplace.policy.network.features import FEATURE_VERSION
-from gnnplace.report.pictures import svg
-from gnnplace.studies.orders.decoding import STUDIED, OneOrder, start_weights
-from gnnplace.studies.orders.evolution import train_order
-from gnnplace.studies.orders.folder import rows_of_folder
-from gnnplace.studies.orders.problems import (
+from benchmarks.studies.orders.decoding import STUDIED, OneOrder, start_weights
+from benchmarks.studies.orders.evolution import train_order
+from benchmarks.studies.orders.folder import rows_of_folder
+from benchmarks.studies.orders.problems import (
     HELD_OUT,
     OWN,
     SEEN,
@@ -50,7 +43,14 @@ from gnnplace.studies.orders.problems import (
     study_problems,
     training_problems,
 )
-from gnnplace.studies.orders.report import parts_of, picture, report, written
+from benchmarks.studies.orders.report import parts_of, picture, report, written
+from gnnplace.bench.rows import append, digest, identity, now, provenance
+from gnnplace.errors import InputError, MismatchError
+from gnnplace.files import write_text
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.learned import load_policy
+from gnnplace.policy.network.features import FEATURE_VERSION
+from gnnplace.report.pictures import svg
 
 FloatArray = NDArray[np.float64]
 Say = Callable[[str], None]

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.cli.main import run
-from gnnplace.studies.costs import provenance
-from gnnplace.studies.costs import study as costs
-from gnnplace.studies.costs.study import CostStudy
-from gnnplace.studies.orders import study as orders
+from benchmarks.studies.__main__ import run
+from benchmarks.studies.costs import provenance
+from benchmarks.studies.costs import study as costs
+from benchmarks.studies.costs.study import CostStudy
+from benchmarks.studies.orders import study as orders
 from tests.bench.small_problems import drawn, few
 
 
@@ -22,7 +22,7 @@ def _small(monkeypatch):
 
 @pytest.mark.usefixtures("_small")
 def test_a_study_is_run_and_reported(tmp_path, capsys):
-    base = ["study", "orders", "-o", str(tmp_path), "--generations", "1"]
+    base = ["orders", "-o", str(tmp_path), "--generations", "1"]
     given = [*base, "--seeds", "2", "--orders", "topological,upward-rank,in-time"]
     assert run([*given, "--parts", "seen"]) == 0
     assert "seed 1: done, 2 of 2" in capsys.readouterr().err
@@ -34,11 +34,11 @@ def test_a_study_is_run_and_reported(tmp_path, capsys):
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
-    assert run(["study", "colours", "-o", str(tmp_path)]) == 2
-    assert run(["study", "orders", "-o", str(tmp_path), "--orders", "sideways"]) == 2
-    assert run(["study", "orders", "-o", str(tmp_path), "--report"]) == 2
-    assert run(["study", "orders"]) == 2
-    assert run(["study", "costs", "--report"]) == 2
+    assert run(["colours", "-o", str(tmp_path)]) == 2
+    assert run(["orders", "-o", str(tmp_path), "--orders", "sideways"]) == 2
+    assert run(["orders", "-o", str(tmp_path), "--report"]) == 2
+    assert run(["orders"]) == 2
+    assert run(["costs", "--report"]) == 2
     assert capsys.readouterr().err.count("\n") == 5
 
 
@@ -52,6 +52,6 @@ def test_costs_are_studied_and_written(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(costs, "_pipelines", lambda: made.pipelines)
     monkeypatch.setattr(provenance, "names", lambda: ("mlp",))
     monkeypatch.setattr(provenance, "HUGGING_FACE", ("gpt2",))
-    assert run(["study", "costs", "--report", "-o", str(tmp_path)]) == 0
+    assert run(["costs", "--report", "-o", str(tmp_path)]) == 0
     assert "written to" in capsys.readouterr().out
     assert (tmp_path / "costs.md").read_text().startswith("# Predicted times")

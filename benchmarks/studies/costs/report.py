@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.studies.costs.galvatron import layer_rows
+from benchmarks.studies.costs.left_out import GPU, OP, POINT, Trial, op_kind, summaries
+from benchmarks.studies.costs.provenance import KIND, table_rows
+from benchmarks.studies.costs.sailor import mean_error, misordered
+from benchmarks.studies.costs.sailor import rows as sailor_rows
+from benchmarks.studies.costs.sailor_memory import memory_rows
+from benchmarks.studies.costs.steps import StepRow, agreements
 from gnnplace.costs.memory import MEBI
 from gnnplace.costs.prediction import PROVENANCES
 from gnnplace.report.pictures import Axis, Series, chart
-from gnnplace.studies.costs.galvatron import layer_rows
-from gnnplace.studies.costs.left_out import GPU, OP, POINT, Trial, op_kind, summaries
-from gnnplace.studies.costs.provenance import KIND, table_rows
-from gnnplace.studies.costs.sailor import mean_error, misordered
-from gnnplace.studies.costs.sailor import rows as sailor_rows
-from gnnplace.studies.costs.sailor_memory import memory_rows
-from gnnplace.studies.costs.steps import StepRow, agreements
 
 if TYPE_CHECKING:
+    from benchmarks.studies.costs.study import CostStudy
     from gnnplace.report.pictures import Figure
-    from gnnplace.studies.costs.study import CostStudy
 
 HEAD = """# Predicted times of ops and steps against published ones
 
-Written by `gnnplace study costs --report`. Nothing here was fitted to the steps: op times come from
+Written by `benchmarks.studies costs --report`. Nothing was fitted to the steps: op times come from
 the package's tables of measured kernels, programs from captures of the models under fake tensors.
 
 """

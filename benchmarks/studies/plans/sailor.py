@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.studies.costs.sailor_data import FLOAT, UNSOUND, data
+from benchmarks.studies.plans.runs import Run
 from gnnplace.errors import InputError
 from gnnplace.plans.given import draft_of_plan
 from gnnplace.plans.mesh import Fabric
@@ -26,8 +28,6 @@ from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain, Segment, SegmentCosts
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import preset
-from gnnplace.studies.costs.sailor_data import FLOAT, UNSOUND, data
-from gnnplace.studies.plans.runs import Run
 
 SHARDS = 4
 

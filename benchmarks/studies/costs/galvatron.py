@@ -56,7 +56,7 @@ class LayerRow:
 @cache
 def data() -> dict[str, Any]:
     """The file of published rows."""
-    text = (files("gnnplace.studies.costs") / "galvatron.json").read_text(encoding="utf-8")
+    text = (files("benchmarks.studies.costs") / "galvatron.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.studies.orders.statistics import Losses, ranking, ratio_interval
 from gnnplace.bench.statistics import Interval
 from gnnplace.errors import InputError
-from gnnplace.studies.orders.statistics import Losses, ranking, ratio_interval
 
 FloatArray = NDArray[np.float64]
 PRETRAINED, OWN = "pretrained", "own"
@@ -84,7 +84,7 @@ def networks_report(table: Table) -> str:
     lines = [
         "# Traversal orders of a network that decides",
         "",
-        "Written by `gnnplace study orders --network`; what it means is in `docs/orders.md`.",
+        "Written by `benchmarks.studies orders --network`; what it means is in `docs/orders.md`.",
         "Predicted step times of one greedy decode over those of one device, geometric means",
         "with 95 % intervals over graphs and seeds. Less is better.",
     ]

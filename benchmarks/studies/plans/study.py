@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.studies.plans import megatron, sailor, vtrain
+from benchmarks.studies.plans.megatron import Host
+from benchmarks.studies.plans.runs import Run, Summary, summary
 from gnnplace.files import write_text
-from gnnplace.studies.plans import megatron, sailor, vtrain
-from gnnplace.studies.plans.megatron import Host
-from gnnplace.studies.plans.runs import Run, Summary, summary
 
 Say = Callable[[str], None]
 TITLES = {
@@ -95,7 +95,7 @@ def page(study: PlanStudy) -> str:
         f"and the head's products, where they are not split, {1e15 * host.head:.2f} s more a "
         "PFLOP.\n"
     )
-    parts = ["# Published runs as given plans\n", "Made by `gnnplace study plans -o FOLDER`.\n"]
+    parts = ["# Published runs as given plans\n", "Made by `benchmarks.studies plans -o FOLDER`.\n"]
     parts += [_table(heads, cells), fitted]
     for name in ("sailor", "megatron"):
         rows = [
