@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test campaign check docs clean
+.PHONY: demo test campaign check house docs clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -10,6 +10,7 @@ demo: .venv/installed
 
 test: check
 	$(BIN)/python -m gnnplace.policy.warming
+	$(BIN)/python -m tests.house
 	$(BIN)/python -m pytest -n 2 -m "not alone and not campaign"
 	$(BIN)/python -m pytest -m "alone and not campaign"
 	$(BIN)/python -m pytest benchmarks/micro --benchmark-disable
@@ -22,6 +23,10 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Lines, files, rooms, and what five commands cross, against house.json; `python -m tests.house --lower` writes what fell.
+house: .venv/installed
+	$(BIN)/python -m tests.house
 
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
