@@ -4,22 +4,30 @@
     python benchmarks/peers.py accelerate gpt2 bert --cluster pcie-a100-4 [--budget 1]
 
 ``accelerate`` places modules as Hugging Face accelerate's ``device_map="balanced"`` does and scores
-that with our simulator beside our placers; it needs ``pip install 'gnnplace[peers]'``, and
-``gnnplace compare MODEL`` has the same row. ``pymetis`` is a peer that is always there: the placer
-``min-cut``.
+that with our simulator beside our placers; it needs ``pip install 'gnnplace[peers]'``. What it
+balances is memory for inference: bytes of parameters, in the order of the modules. Its map is not
+repaired where it does not fit. ``pymetis`` is a peer that is always there: the placer ``min-cut``.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
+from torch import nn
 
 from gnnplace import api
-from gnnplace.execution.devicemap.rival import NAME, accelerate_result
+from gnnplace.errors import InfeasibleError
+from gnnplace.placers.search.space import SearchSpace
+from gnnplace.problem import Problem
+from gnnplace.tracing.loading import load
 
 FILE = Path(__file__).parent / "peers.yaml"
 KEYS = ("who", "what", "figure", "source")
@@ -69,8 +77,7 @@ def accelerate(models: list[str], cluster: str, budget: float) -> None:
     """Prints step times over the best of each model, a line a placer."""
     for model in models:
         problem = api.profile(model, cluster)
-        rival = accelerate_result(model, problem)
-        times = {NAME: np.inf if isinstance(rival, tuple) else rival.step_time}
+        times = {"accelerate": balanced_time(load(model, fake=True).model, problem)}
         for name in RIVALS:
             times[name] = api.place(problem, placer=name, budget=budget).step_time
         least = min(times.values())
@@ -79,6 +86,62 @@ def accelerate(models: list[str], cluster: str, budget: float) -> None:
         )
         for name, seconds in sorted(times.items(), key=lambda item: item[1]):
             print(f"  {name:12} {seconds / least:.3f}")
+
+
+def balanced_time(module: nn.Module, problem: Problem) -> float:
+    """Predicted seconds of a step on accelerate's map of the model; inf where it does not fit."""
+    room = {i: device.memory - device.reserve for i, device in enumerate(problem.cluster.devices)}
+    try:
+        device = on_devices(problem, balanced_map(module, room))
+    except InfeasibleError:
+        return np.inf
+    space = SearchSpace(problem)
+    simulation = space.simulator.run(device, space.sequence(device)[1])
+    return simulation.step_time if simulation.feasible else np.inf
+
+
+def balanced_map(module: nn.Module, room: Mapping[int, float]) -> dict[str, int]:
+    """Accelerate's device of each module, by name; devices are as GPUs with ``room`` bytes each.
+
+    Raises:
+        InfeasibleError: accelerate would keep modules on disk; names one.
+    """
+    from accelerate import infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    whole: Any = list(getattr(module, "_no_split_modules", None) or [])
+    most: Any = {index: int(size) for index, size in room.items()}
+    most = get_balanced_memory(module, max_memory=most, no_split_module_classes=whole)
+    found = infer_auto_device_map(module, max_memory=most, no_split_module_classes=whole)
+    for name, device in found.items():
+        if not isinstance(device, int):
+            raise InfeasibleError(f"accelerate would keep module {name!r} on {device}")
+    return {name: int(device) for name, device in found.items()}
+
+
+def on_devices(problem: Problem, by_module: Mapping[str, int]) -> NDArray[np.int32]:
+    """Device of each op: that of the longest module name its own begins with, by units. [n]
+
+    An op of no such module runs where its first input is made, as under accelerate's hooks. A unit
+    goes where most of its ops go.
+    """
+    graph = problem.graph
+    chosen = [_device_of(module or "", by_module) for module in problem.module]
+    votes: list[Counter[int]] = [Counter() for _ in range(problem.num_units)]
+    for op in graph.topological_order.tolist():
+        if chosen[op] is None:
+            before = (chosen[p] for p in graph.predecessors(op).tolist())
+            chosen[op] = next((device for device in before if device is not None), None)
+        if (device := chosen[op]) is not None:
+            votes[problem.unit_of[op]][device] += 1
+    most = [vote.most_common(1)[0][0] if vote else 0 for vote in votes]
+    return np.array(most, dtype=np.int32)[problem.unit_of]
+
+
+def _device_of(module: str, by_module: Mapping[str, int]) -> int | None:
+    parts = module.split(".")
+    around = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
+    return next((by_module[name] for name in around if name in by_module), None)
 
 
 def main() -> None:

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from gnnplace.costs.profiling.problems import profile_model as profile
     from gnnplace.costs.profiling.problems import read_or_profile as read_or_profile
     from gnnplace.execution.devicemap.mapping import device_map as device_map
-    from gnnplace.execution.devicemap.rival import accelerate_result as accelerate_result
     from gnnplace.execution.devicemap.walking import check_device_map as check_device_map
     from gnnplace.execution.fidelity import check_fidelity as check_fidelity
     from gnnplace.execution.running import Executed as Executed
@@ -109,7 +108,6 @@ ENVIRONMENT = (
 )
 # Verb: module and name there. Imported when first used.
 LATE = {
-    "accelerate_result": ("gnnplace.execution.devicemap.rival", "accelerate_result"),
     "advise": ("gnnplace.report.explanation.advice", "advise"),
     "Executed": ("gnnplace.execution.running", "Executed"),
     "build_data": ("gnnplace.train.data.build", "build_data"),
@@ -161,7 +159,6 @@ __all__ = [
     "Executed",
     "Failure",
     "Result",
-    "accelerate_result",
     "advise",
     "as_constraints",
     "build_data",

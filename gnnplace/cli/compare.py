@@ -36,7 +36,6 @@ from gnnplace.report.tables import comparison_table
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
 
-ACCELERATE = "accelerate"  # Hugging Face's package, as a name among those of placers
 SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside a lower bound."
 
 
@@ -47,8 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--placers",
         default="",
-        help=f"The placers, separated by commas; all by default: {', '.join(api.placer_names())}; "
-        "of a model also accelerate, the device map that Hugging Face's package balances.",
+        help=f"The placers, separated by commas; all by default: {', '.join(api.placer_names())}.",
     )
     parser.add_argument(
         "--plans",
@@ -82,7 +80,7 @@ def run(args: Namespace) -> int:
         return _compare_plans(args)
     asked = constraints_of(args)
     few = api.Constraints(max_devices=asked.max_devices)
-    names, rival = _names(args, asked)
+    names = names_in(args.placers)
     for name in names:
         api.make_placer(name)  # a wrong name shows before the work
     if args.objective not in (api.TIME, api.THROUGHPUT):
@@ -99,8 +97,7 @@ def run(args: Namespace) -> int:
         "constraints": few,
         "progress": say,
     }
-    results = api.compare(problem, names or None, **how) if names or not args.placers else []
-    results += [api.accelerate_result(args.what, problem)] if rival else []
+    results = api.compare(problem, names or None, **how)
     rows = with_best_bound([make_row(result) for result in results])
     _write_views(args, problem, results)
     if args.json:
@@ -133,26 +130,6 @@ def _write_views(
     if args.trace is not None:
         found = [result for result in results if isinstance(result, api.Result)]
         write_trace(args.trace, [from_simulation(problem, r.simulation, r.placer) for r in found])
-
-
-def _names(args: Namespace, asked: api.Constraints) -> tuple[list[str], bool]:
-    """The placers that are named, and whether accelerate's map stands beside them.
-
-    Raises:
-        InputError: it is asked for where there is none: of a problem's file, of intervals, or
-            under constraints, which it obeys none of.
-    """
-    names = names_in(args.placers)
-    free = not asked.patterns and asked.max_devices is None and args.objective == api.TIME
-    can = free and not api.is_problem_file(args.what)
-    if ACCELERATE not in names:
-        return names, can and not names
-    if not can:
-        raise InputError(
-            f"placers: {ACCELERATE} maps a model's modules for one step and obeys no constraints "
-            "but memory; give the model, without pins"
-        )
-    return [name for name in names if name != ACCELERATE], True
 
 
 def _compare_intervals(

@@ -73,17 +73,6 @@ def test_what_cannot_be_is_one_line(tmp_path, capsys, more, what, cluster, told)
     assert not (tmp_path / "out.json").exists()
 
 
-def test_compare_has_accelerates_own_map(capsys):
-    """A row among the placers' that says what it balances; refused where it means nothing."""
-    asked = ["compare", "mine.py:build", "--cluster", "nvlink-a100-2", "--budget", "0"]
-    assert run([*asked, "--placers", "accelerate,single", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["placer"] for row in rows] == ["single", "accelerate"]
-    assert rows[1]["predicted"] > 0
-    assert run([*asked, "--placers", "accelerate", "--pin", "head=gpu:1"]) == 2
-    assert "obeys no constraints" in capsys.readouterr().err
-
-
 def test_by_module_needs_a_model(capsys):
     """A problem's file has no modules to keep whole."""
     assert run(["place", "problem.json", "--by-module", "-o", "out.json"]) == 2
