@@ -1,11 +1,12 @@
 """What the house holds: lines, files, rooms, and what five commands cross; ``make house``.
 
 ``house.json`` says how much of each there may be. A figure above it fails. A figure that fell is
-written down with ``--lower``, so that it stays down; one that must rise is raised by hand, with a new
-``why`` beside it: a row that rose since the last commit of the file without one fails too.
+written down with ``--lower``, so that it stays down; one that must rise is raised by hand, with a
+new ``why`` beside it: a row that rose since the last commit of the file without one fails too.
 
 *Crossed* are the files and functions of the package that a command enters in its main process, and
-the depth of its deepest stack of own functions; what runs because a module is imported does not count.
+the depth of its deepest stack of own functions; what runs because a module is imported does not
+count.
 """
 
 from __future__ import annotations
