@@ -8,7 +8,6 @@
 * **Units**: a unit is on one device, one op after the other (``one_machine``).
 * **Fill**: what a pipeline cannot do yet, or no longer, at its ends (``fill``).
 * **Work and path**: few fast devices hold no whole path M times (``work_and_path``).
-* **Runs**: short runs on one device need many transfers, long ones keep later copies (``runs``).
 * **Transfers**: neighbours are on one device or pay for a transfer (``transfers``).
 
 Heads and tails, on which all but work rest, know of transfers where branches are serial otherwise
@@ -23,7 +22,6 @@ from dataclasses import asdict, dataclass
 
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.relaxation import Relaxation
-from gnnplace.simulation.bounds.runs import by_runs
 from gnnplace.simulation.bounds.serial import with_serial_runs
 from gnnplace.simulation.bounds.transfers import with_transfers
 from gnnplace.simulation.bounds.work_and_path import work_and_path
@@ -42,7 +40,6 @@ class LowerBounds:
     units: float = 0.0
     fill: float = 0.0
     work_and_path: float = 0.0
-    runs: float = 0.0
     transfers: float = 0.0
 
     @property
@@ -77,7 +74,6 @@ def lower_bounds(problem: Problem) -> LowerBounds:
     relaxation = with_serial_runs(Relaxation.of(problem))
     values = relaxation.bounds()
     values["work_and_path"] = work_and_path(relaxation)
-    values["runs"] = by_runs(relaxation)
     values["transfers"] = with_transfers(relaxation, max(values.values()))
     return LowerBounds(**{key: value * (1.0 - ROUNDING) for key, value in values.items()})
 

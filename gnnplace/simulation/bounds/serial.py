@@ -16,9 +16,7 @@ takes time from all that is there, or its result makes at least one transfer. In
 Ancestors are taken by falling ``R``: ``Y_j`` are the first ``j``. If ``x`` starts before
 ``R`` of them all, all are on its device, so for every ``j``
 
-    h_k(x) >= min(min of R over Y_j, S(Y_j)),
-
-without ``S`` where it is assumed that not all of ``Y_j`` is on one device (``runs``).
+    h_k(x) >= min(min of R over Y_j, S(Y_j)).
 
 This is the lower bound of Papadimitriou and Yannakakis (1990) and Jung, Kirousis and Spirakis
 (1993) for unit ops on machines without limit, where it may be met by running ops twice, with
@@ -61,9 +59,6 @@ class Inputs(NamedTuple):
         apart: seconds of a transfer that is forced, else 0. [E]
         part: groups of one part are on one device. [G]
         work: least seconds of an op of each group. [G]
-        before: the group before each on a path whose runs are short, -1 for none. [G]
-        place: seconds of the path up to and with each group, -1 off the path. [G]
-        longest: seconds of a run of the path on one device at most, inf if nothing is assumed.
     """
 
     begin: IntArray
@@ -75,9 +70,6 @@ class Inputs(NamedTuple):
     apart: FloatArray
     part: IntArray
     work: FloatArray
-    before: IntArray
-    place: FloatArray
-    longest: float
 
 
 class Seen(NamedTuple):
@@ -106,42 +98,29 @@ class Seen(NamedTuple):
     end: FloatArray
 
 
-def with_serial_runs(
-    relaxation: Relaxation, path: IntArray | None = None, longest: float = np.inf
-) -> Relaxation:
-    """The relaxation with heads and tails that know of serial runs.
-
-    Args:
-        relaxation: the relaxation.
-        path: groups of which each feeds the next; if given, only they are looked at.
-        longest: seconds of groups of the path that follow each other on one device, at most.
-    """
-    path = np.zeros(0, dtype=np.int32) if path is None else path
-    tail = _raised(relaxation, relaxation.tail, path[::-1], longest, reverse=True)
-    head = _raised(relaxation, relaxation.head, path, longest, reverse=False)
+def with_serial_runs(relaxation: Relaxation) -> Relaxation:
+    """The relaxation with heads and tails that know of serial runs."""
+    tail = _raised(relaxation, relaxation.tail, reverse=True)
+    head = _raised(relaxation, relaxation.head, reverse=False)
     return replace(relaxation, least_head=head, least_tail=tail)
 
 
-def _raised(
-    relaxation: Relaxation, least: FloatArray, path: IntArray, longest: float, *, reverse: bool
-) -> FloatArray:
+def _raised(relaxation: Relaxation, least: FloatArray, *, reverse: bool) -> FloatArray:
     """Heads, or tails of the graph as it is reversed, that are not below ``least``. [n]"""
     order = relaxation.copies.order
     value = least.copy()
-    inputs = _inputs(relaxation, path, longest, reverse=reverse)
+    inputs = _inputs(relaxation, reverse=reverse)
     _raise_all(order[::-1].copy() if reverse else order, inputs, value)
     return value
 
 
-def _inputs(relaxation: Relaxation, path: IntArray, longest: float, *, reverse: bool) -> Inputs:
+def _inputs(relaxation: Relaxation, *, reverse: bool) -> Inputs:
     copies, work = relaxation.copies, relaxation.work
     kept = np.flatnonzero(copies.full)
     source, target = copies.source[kept], copies.target[kept]
     near, far = (source, target) if reverse else (target, source)
     by_near = np.argsort(near, kind="stable")
     edge, slack = kept[by_near], copies.count[near] - copies.matched[kept]
-    before, place = np.full(len(work), -1, dtype=np.int32), np.full(len(work), -1.0)
-    before[path[1:]], place[path] = path[:-1], np.cumsum(work[path])
     return Inputs(
         begin=copies.begin,
         offset=offsets(near, len(work)),
@@ -152,9 +131,6 @@ def _inputs(relaxation: Relaxation, path: IntArray, longest: float, *, reverse: 
         apart=relaxation.apart[edge],
         part=relaxation.machines.part,
         work=work,
-        before=before,
-        place=place,
-        longest=float(longest),
     )
 
 
@@ -181,9 +157,8 @@ def _raise_all(order: IntArray, inputs: Inputs, value: FloatArray) -> None:
             if k > 0:
                 least = max(least, value[low + k - 1] + inputs.work[x])
             value[low + k] = max(value[low + k], least)
-            if inputs.longest == np.inf or (k == 0 and inputs.place[x] >= 0.0):
-                value[low + k] = max(value[low + k], _start(inputs, seen, value, x, k, turn))
-                turn += 1
+            value[low + k] = max(value[low + k], _start(inputs, seen, value, x, k, turn))
+            turn += 1
 
 
 @inner(_nrt=False)
@@ -210,7 +185,7 @@ def _fed(inputs: Inputs, value: FloatArray, x: int, k: int) -> float:
 def _start(inputs: Inputs, seen: Seen, value: FloatArray, x: int, k: int, turn: int) -> float:
     """Least start of rank ``k`` of ``x`` in seconds."""
     least, work = value[inputs.begin[x] + k], inputs.work[x]
-    elsewhere, serial, kept, first = np.inf, value[inputs.begin[x]] + k * work, 0, x
+    elsewhere, serial, kept = np.inf, value[inputs.begin[x]] + k * work, 0
     waiting, pushes = _see(inputs, seen, value, x, x, k, turn, 0, 0)
     while waiting > 0 and kept < MOST_KEPT and serial < elsewhere:
         away, y = -seen.keys[0], heap_pop(seen.keys, seen.items, 0, waiting)
@@ -221,22 +196,11 @@ def _start(inputs: Inputs, seen: Seen, value: FloatArray, x: int, k: int, turn: 
             break
         seen.kept[y] = turn
         elsewhere = min(elsewhere, away)
-        first = _first(inputs, seen, first, turn)
-        if inputs.place[x] - inputs.place[first] + inputs.work[first] > inputs.longest:
-            return elsewhere  # So long a run is not on one device.
         copies = seen.rank[y] + 1
         end = _keep(seen, kept, value[inputs.begin[y]], copies * inputs.work[y])
         serial, kept = max(serial, end + k * work), kept + 1
         waiting, pushes = _see(inputs, seen, value, x, y, seen.rank[y], turn, waiting, pushes)
     return min(elsewhere, serial)
-
-
-@inner(_nrt=False)
-def _first(inputs: Inputs, seen: Seen, run: int, turn: int) -> int:
-    """The first group of the path's run on the op's device, which went back to ``run`` before."""
-    while inputs.before[run] >= 0 and seen.kept[inputs.before[run]] == turn:
-        run = inputs.before[run]
-    return run
 
 
 @inner(_nrt=False)

@@ -13,8 +13,8 @@ part is on one device. It is the dual of sharing work out over devices so that n
 the path is longer than the step. The weights come from multiplicative updates, as those of
 ``work`` do, and every iterate is a bound. Devices of one column are alike.
 
-The path is the longest by least times. Complexity: O(parts x columns) an update; with one column
-the two bounds say all of it.
+The path is the longest by least times, found in O(n + edges log edges). Complexity: O(parts x
+columns) an update; with one column the two bounds say all of it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.simulation.bounds.paths import path_through
 from gnnplace.simulation.bounds.relaxation import Relaxation
 from gnnplace.simulation.bounds.work import RATE, SLOWER, UPDATES
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
 
 
 def work_and_path(relaxation: Relaxation) -> float:
@@ -48,6 +49,32 @@ def on_path(relaxation: Relaxation) -> FloatArray:
     result = np.zeros_like(relaxation.part_columns)
     np.add.at(result, relaxation.machines.part[path], np.where(np.isfinite(times), times, 0.0))
     return result
+
+
+def path_through(relaxation: Relaxation, middle: int, allowed: BoolArray) -> IntArray:
+    """Groups that feed each other, back and forth from ``middle`` where it is longest. [p]
+
+    Args:
+        relaxation: whose heads and tails say what is long.
+        middle: a group.
+        allowed: edges that the path may take. [E]
+    """
+    copies, first = relaxation.copies, relaxation.copies.begin[:-1]
+    source, target = copies.source[allowed], copies.target[allowed]
+    head, tail = (least[first] + relaxation.work for least in (relaxation.head, relaxation.tail))
+    back = _walk(middle, target, source, head)
+    return np.array([*back[::-1], middle, *_walk(middle, source, target, tail)], dtype=np.int32)
+
+
+def _walk(start: int, near: IntArray, far: IntArray, value: FloatArray) -> list[int]:
+    """Groups after ``start``, each the one of the largest value that an edge leads to."""
+    ascending = np.lexsort((value[far], near))
+    after = np.full(len(value), -1)
+    after[near[ascending]] = far[ascending]  # Of all that a group leads to the last stays.
+    found = [start]
+    while after[found[-1]] >= 0:
+        found.append(int(after[found[-1]]))
+    return found[1:]
 
 
 def priced(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from gnnplace.problem.cluster import Cluster
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.bounds.relaxation import Relaxation
 from gnnplace.simulation.bounds.serial import with_serial_runs
-from gnnplace.simulation.bounds.work_and_path import priced, work_and_path
+from gnnplace.simulation.bounds.work_and_path import path_through, priced, work_and_path
 from tests.random_problems import random_order, seeds
 from tests.simulation.bounds.test_combined import line
 from tests.simulation.bounds.test_serial import woven
@@ -94,3 +95,26 @@ def test_one_fast_device_does_not_hold_the_path_of_all_micro_batches():
 
 def test_devices_of_one_kind_have_no_bound():
     assert work_and_path(Relaxation.of(line(8, 4, 3))) == 0.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, microbatches=st.integers(1, 4))
+def test_it_goes_along_edges_that_are_allowed_as_far_as_they_lead(seed, microbatches):
+    rng = np.random.default_rng(seed)
+    here = Relaxation.of(woven(rng, 9, 2, microbatches))
+    copies = here.copies
+    allowed = copies.full & (rng.random(len(copies.full)) < 0.8)
+    source, target = copies.source[allowed].tolist(), copies.target[allowed].tolist()
+    middle = int(rng.integers(len(copies.first)))
+    path = path_through(here, middle, allowed).tolist()
+    assert middle in path
+    assert set(pairwise(path)) <= set(zip(source, target, strict=True))
+    assert path[0] not in target
+    assert path[-1] not in source
+
+
+def test_without_ties_it_is_as_long_as_any_path():
+    here = Relaxation.of(woven(np.random.default_rng(5), 12, 2, 1))
+    length = here.head + here.work + here.tail
+    path = path_through(here, int(length.argmax()), here.copies.full)
+    assert here.work[path].sum() <= length.max() + 1e-9
