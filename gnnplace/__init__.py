@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from gnnplace.api import run_shard as run_shard
     from gnnplace.api import run_suite as run_suite
     from gnnplace.api import shard as shard
-    from gnnplace.api import shard_counts as shard_counts
     from gnnplace.api import shard_frontier as shard_frontier
     from gnnplace.api import shard_network as shard_network
     from gnnplace.api import shard_tables as shard_tables
@@ -96,7 +95,6 @@ VERBS = (
     "run_shard",
     "run_suite",
     "shard",
-    "shard_counts",
     "shard_frontier",
     "shard_network",
     "shard_tables",

@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from gnnplace.report.placements import write_page as write_page
     from gnnplace.report.road import walk_road as walk_road
     from gnnplace.sharding.answers import plan_shard as plan_shard
-    from gnnplace.sharding.answers import shard_counts as shard_counts
     from gnnplace.sharding.answers import shard_frontier as shard_frontier
     from gnnplace.sharding.answers import shard_network as shard_network
     from gnnplace.sharding.answers import shard_tables as shard_tables
@@ -133,7 +132,6 @@ LATE = {
     "run_shard": ("gnnplace.sharding.run.sharded", "run_sharded"),
     "run_suite": ("gnnplace.bench", "run_suite"),
     "shard": ("gnnplace.sharding.run.planning", "plan_model"),
-    "shard_counts": ("gnnplace.sharding.answers", "shard_counts"),
     "shard_frontier": ("gnnplace.sharding.answers", "shard_frontier"),
     "measured_anew": ("gnnplace.costs.profiling.cache", "measured_anew"),
     "plan": ("gnnplace.plans.plans", "plan_model"),
@@ -210,7 +208,6 @@ __all__ = [
     "run_suite",
     "say_batch",
     "shard",
-    "shard_counts",
     "shard_frontier",
     "shard_network",
     "shard_tables",

@@ -37,7 +37,6 @@ COMMANDS = {
     "plan": "MODEL --cluster C: stages, replicas, shards, recomputation, order",
     "shard": "NETWORK|MODEL|TABLES: the best way to split every layer",
     "shard-run": "MODEL: runs a split model, checked and timed beside DDP",
-    "shard-counts": "NETWORK|MODEL: the best split for 1, 2, 4 ... devices",
     "hybrid": "MODEL|PROBLEM --cluster C: data-parallel groups, how many",
     "fidelity": "MODEL --cluster C: predicted against measured; calibration",
     "measurements": "list|export|prune|calibrate: every step that was measured",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace.cli import shard_counts, shard_run
+from gnnplace.cli import shard_run
 from gnnplace.cli.console import check_output, print_json, print_lines
 from gnnplace.cli.numbers import NOT_NEGATIVE, SECONDS, STEPS, add_number
 from gnnplace.cli.options import (
@@ -84,7 +84,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 def _old_arguments(parser: ArgumentParser) -> None:
     """What was part of this command until version 0.2."""
     parser.add_argument("--execute", action="store_true", help="Use gnnplace shard-run instead.")
-    parser.add_argument("--profile", action="store_true", help="Use gnnplace shard-counts instead.")
     parser.add_argument("--plan", default=None, help="Use gnnplace shard-run --plan instead.")
     add_number(parser, "--steps", int, STEPS, default=10, help="Use gnnplace shard-run instead.")
     add_number(
@@ -104,9 +103,6 @@ def run(args: Namespace) -> int:
         constraints_of(args), split_options(args), memory_limit=args.memory_limit
     )
     args.devices, args.memory_limit = options.devices, limit
-    if args.profile:
-        say("shard --profile is now gnnplace shard-counts; the old form goes in the next version")
-        return shard_counts.run(args)
     if args.executable:
         return _executable(args)
     tables = shard_tables(args.what, split_options(args))
@@ -122,10 +118,8 @@ def _check(args: Namespace) -> None:
     if args.output is not None and not (args.pareto or args.executable):
         raise InputError("--output: only the frontier of --pareto is drawn")
     check_output(args.html)
-    if args.html is not None and (args.executable or args.profile):
+    if args.html is not None and args.executable:
         raise InputError("--html: shows the best split, or the frontier of --pareto")
-    if args.pareto and args.profile:
-        raise InputError("--pareto, --profile: one of them at a time")
 
 
 def _best(tables: Tables, args: Namespace) -> int:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.report.frontier import Trade, frontier_plot
 from gnnplace.report.pictures import write_picture
 from gnnplace.sharding import Frontier, ShardingProblem, ShardingResult
-from gnnplace.sharding.device_counts import fewest_devices
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.solver.markov_chain import random_search
 from gnnplace.sharding.strategy import Parts, Setting
@@ -170,20 +169,6 @@ def frontier_picture(problem: ShardingProblem, answer: Frontier, *, network: boo
     axes = (f"memory of a device ({units[0]})", f"cost of a step ({units[1] or 'as in the file'})")
     note = f"predicted by the cost model; searched for {answer.seconds:.3g} s"
     return frontier_plot(trades, answer.knee, title=title, note=note, axes=axes)
-
-
-def count_lines(found: dict[int, ShardingResult | None], *, limited: bool) -> list[str]:
-    """Time and memory for each number of devices."""
-    lines = []
-    for count, result in found.items():
-        text = "nothing fits"
-        if result is not None:
-            text = f"{1e3 * result.cost:10.4g} ms  {(result.memory or 0) / 1e9:.4g} GB a device"
-        lines.append(f"{count:6} devices  {text}")
-    fewest = fewest_devices(found)
-    if fewest is not None and limited:
-        lines.append(f"fewest devices that fit: {fewest}")
-    return lines
 
 
 def planned_lines(made: Planned) -> list[str]:

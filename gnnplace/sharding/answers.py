@@ -29,7 +29,6 @@ from gnnplace.sharding.captured.layout import default_mesh
 from gnnplace.sharding.captured.network import captured_network
 from gnnplace.sharding.configurations import Space
 from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.device_counts import device_profile, powers_of_two
 from gnnplace.sharding.layers import Network
 from gnnplace.sharding.networks.registry import NETWORKS, build_network
 from gnnplace.sharding.strategy import Setting
@@ -188,32 +187,6 @@ def shard_frontier(
     """
     warm_frontier()
     return pareto_frontier(tables.problem, epsilon, memory_limit)
-
-
-def shard_counts(
-    what: str, options: SplitOptions | None = None, *, memory_limit: float | None = None
-) -> dict[int, ShardingResult | None]:
-    """The best split for 1, 2, 4 … devices; None where nothing fits.
-
-    Args:
-        what: a network's name or a model.
-        options: the largest number of devices, speeds, splits.
-        memory_limit: bytes that a device has.
-
-    Raises:
-        InputError: a file of tables, which is for one number of devices.
-    """
-    if what.endswith(".json") or Path(what).is_file():
-        raise InputError(f"{what}: a sharding file is for one number of devices; name a network")
-    setting = _setting(what, options or SplitOptions())
-    warm_frontier()
-    return device_profile(
-        setting.network,
-        powers_of_two(setting.devices),
-        setting.machine,
-        memory_limit=memory_limit,
-        space=setting.space,
-    )
 
 
 def plan_shard(

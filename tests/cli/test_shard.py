@@ -109,25 +109,6 @@ def test_networks_and_devices_are_checked(path, capsys):
     assert "--devices" in failure(["shard", path, "--devices", "4"], capsys)[1]
 
 
-def test_a_profile_over_device_counts(path, capsys):
-    rows = answer_of(["shard-counts", "alexnet", "--devices", "4", "--json"], capsys)
-    assert [row["devices"] for row in rows] == [1, 2, 4]
-    assert rows[0]["cost"] > rows[1]["cost"] > rows[2]["cost"]
-    limited = ["shard-counts", "alexnet", "--devices", "4", "--memory-limit"]
-    assert run([*limited, str(rows[1]["memory"])]) == 0
-    assert "fewest devices that fit: 2" in capsys.readouterr().out
-    assert run([*limited, "1"]) == 3
-    assert "fewest" not in capsys.readouterr().out
-    assert "one number of devices" in failure(["shard-counts", path], capsys)[1]
-
-
-def test_the_old_flag_works_with_a_notice(capsys):
-    assert run(["shard", "alexnet", "--devices", "2", "--profile", "--json"]) == 0
-    told = capsys.readouterr()
-    assert [row["devices"] for row in json.loads(told.out)] == [1, 2]
-    assert "gnnplace shard-counts" in told.err
-
-
 def test_faster_links_cost_less(capsys):
     network = ["shard", "transformer", "--devices", "4", "--json"]
     slow = answer_of([*network, "--bandwidth", "1e9"], capsys)
@@ -152,7 +133,6 @@ def test_the_frontier_is_drawn(problem, path, tmp_path, capsys):
     [
         (["--pareto", "-o", "f.png"], ".svg or .html"),
         (["-o", "f.svg"], "--pareto"),
-        (["--pareto", "--profile"], "one of them"),
         (["--pareto", "--epsilon", "-1"], "epsilon"),
         (["--pareto", "--memory-limit", "-5"], "--memory-limit -5"),
     ],

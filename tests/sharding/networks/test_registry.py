@@ -83,3 +83,11 @@ def test_words():
 def test_unknown_networks_are_named():
     with pytest.raises(InputError, match="alexnet"):
         build_network("alexnex")
+
+
+@pytest.mark.parametrize("devices", [3, 6])
+def test_device_counts_that_are_no_power_of_two(devices):
+    network = build_network("alexnet")
+    whole = best_strategy(sharding_problem(network, 1)).cost
+    result = best_strategy(sharding_problem(network, devices))
+    assert whole / devices <= result.cost < whole
