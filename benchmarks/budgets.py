@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import GnnplaceError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Problem, build_problem, read_problem, write_problem
@@ -47,7 +47,7 @@ def main() -> None:
     if arguments.processor:
         time.perf_counter = time.process_time
     names = arguments.placers.split(",")
-    api.warm(names)
+    gnnplace.warm(names)
     print(f"| graph | ops | reading | {' | '.join(names)} |")
     print("|---|" + "---:|" * (len(names) + 2))
     for family in arguments.families.split(","):
@@ -109,7 +109,7 @@ def placed(problem: Problem, name: str, budget: float) -> str:
     """Seconds of placing with a placer as a cell."""
     begin, mark = time.perf_counter(), ""
     try:
-        api.place(problem, placer=name, budget=budget)
+        gnnplace.place(problem, placer=name, budget=budget)
     except GnnplaceError:
         mark = "*"
     return f"{time.perf_counter() - begin:.1f}{mark}"

@@ -21,7 +21,7 @@ import time
 
 import numpy as np
 
-from gnnplace import api
+import gnnplace
 from gnnplace.bench.suite import dataset_problem
 from gnnplace.costs import profiling
 from gnnplace.placers import Found, SearchSpace
@@ -66,15 +66,15 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.processor:
         time.perf_counter = time.process_time
-        api.warm(["learned"])
+        gnnplace.warm(["learned"])
     if arguments.microbatches:
         compare_groups(arguments)
         return
-    cluster = api.resolve_cluster(arguments.cluster)
+    cluster = gnnplace.resolve_cluster(arguments.cluster)
     print(f"| model | ops | {' | '.join(f'{s} groups' for s in SIZES)} |")
     print("|---|---|" + "---|" * len(SIZES))
     for name in arguments.models.split(","):
-        program = api.capture(name)
+        program = gnnplace.capture(name)
         full = profiling.profile(program, cluster)
         best = place(full, arguments.budget).step_time
         cells = []
@@ -104,7 +104,7 @@ def row(name: str, cluster: str, count: int, arguments) -> str:
 
     Empty where only rows that the rule takes, or leaves, are wanted and this is none.
     """
-    resolved = api.resolve_cluster(cluster)
+    resolved = gnnplace.resolve_cluster(cluster)
     graph = shipped_store().graph(name)
     problem = dataset_problem(graph, resolved, microbatches=count, groups=None)
     space = SearchSpace(problem)
@@ -145,7 +145,7 @@ def by_rule(space: SearchSpace, budget: float) -> float:
 def place(problem, budget):
     """The portfolio with annealing within ``budget`` seconds."""
     space = SearchSpace(problem)
-    return api.place(problem, placer="portfolio", budget=budget, space=space)
+    return gnnplace.place(problem, placer="portfolio", budget=budget, space=space)
 
 
 if __name__ == "__main__":

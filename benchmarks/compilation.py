@@ -18,7 +18,7 @@ PLACERS = ("single", "portfolio", "learned", "best")
 CODE = """
 import resource, sys, time
 from numba.core import event
-from gnnplace import api
+import gnnplace
 
 class Counter(event.Listener):
     def __init__(self):
@@ -39,7 +39,7 @@ def seconds():
 begin, counter = seconds(), Counter()
 start = time.perf_counter()
 with event.install_listener("numba:compile", counter):
-    api.warm([sys.argv[1]], helped=sys.argv[2] == "helped")
+    gnnplace.warm([sys.argv[1]], helped=sys.argv[2] == "helped")
 took = time.perf_counter() - start
 print(counter.all, counter.ours, len(counter.functions), f"{seconds() - begin:.1f} {took:.1f}")
 """

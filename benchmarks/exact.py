@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from gnnplace import api
+import gnnplace
 from gnnplace.bench.suite import read_suite
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import SearchSpace
@@ -48,7 +48,7 @@ def row(key: str, problem: Problem, seconds: float) -> dict[str, object]:
     found = {name: _step(problem, name, WHOLE, space) for name in HEURISTICS}
     best = min(found, key=lambda name: found[name])
     begin = time.perf_counter()
-    exact = api.place(problem, placer="exact", budget=seconds, space=space)
+    exact = gnnplace.place(problem, placer="exact", budget=seconds, space=space)
     return {
         "problem": key,
         "ops": problem.num_ops,
@@ -69,7 +69,7 @@ def row(key: str, problem: Problem, seconds: float) -> dict[str, object]:
 
 def _step(problem: Problem, name: str, budget: float, space: SearchSpace) -> float:
     try:
-        return api.place(problem, placer=name, budget=budget, space=space).step_time
+        return gnnplace.place(problem, placer=name, budget=budget, space=space).step_time
     except GnnplaceError:
         return float("inf")
 
@@ -78,7 +78,7 @@ def main(path: str, seconds: str = "60") -> None:
     file = Path(path)
     text = file.read_text() if file.exists() else ""
     done = {json.loads(line)["problem"] for line in text.splitlines()}
-    api.warm([*HEURISTICS, "annealing", "exact"])
+    gnnplace.warm([*HEURISTICS, "annealing", "exact"])
     for suite, index in CHOSEN:
         entry = read_suite(f"benchmarks/suites/{suite}.yaml").problems[index]
         if entry.key not in done:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnplace import api
+import gnnplace
 from gnnplace.costs.calibration import NINETY
 from gnnplace.costs.prediction import predict
 from gnnplace.costs.profiling.profiler import op_times
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("-o", "--output", default=None, help="folder; datasets/gpu-KIND")
     arguments = parser.parse_args()
-    cluster = api.resolve_cluster(arguments.device)
+    cluster = gnnplace.resolve_cluster(arguments.device)
     kind = cluster.kinds[0]
     folder = Path(arguments.output or f"datasets/gpu-{kind}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def main() -> None:
 
 def ops_of(case: Case, kind: str) -> Rows:
     """The ops of a step, as they were measured: from the cache, where they still are."""
-    program = api.capture(case.workload, options=api.CaptureOptions(dtype=case.dtype))
+    program = gnnplace.capture(case.workload, options=gnnplace.CaptureOptions(dtype=case.dtype))
     return measured_rows(program, op_times(program, kind).seconds, kind)
 
 
@@ -167,13 +167,13 @@ def row_of(case: Case, device: str, folder: Path, steps: int) -> dict[str, Any]:
 
 def measured(case: Case, device: str, folder: Path, steps: int) -> dict[str, Any]:
     """What a step came to."""
-    options = api.CaptureOptions(dtype=case.dtype)
-    program = api.capture(case.workload, options=options)
-    problem = api.profile(program, device, options=options)
+    options = gnnplace.CaptureOptions(dtype=case.dtype)
+    program = gnnplace.capture(case.workload, options=options)
+    problem = gnnplace.profile(program, device, options=options)
     write_problem(folder / f"{case.name}.json", problem)
-    placement = api.place(problem, placer="single", budget=0).placement
-    simulated = api.simulate(problem, placement)
-    run = api.execute(
+    placement = gnnplace.place(problem, placer="single", budget=0).placement
+    simulated = gnnplace.simulate(problem, placement)
+    run = gnnplace.execute(
         program, problem, placement, options=options, steps=steps, mode="measured", label=case.name
     )
     return {

@@ -14,7 +14,7 @@ from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
-from gnnplace import api
+import gnnplace
 from gnnplace.bench.suite import ProblemEntry
 from gnnplace.errors import GnnplaceError
 from gnnplace.train.data.random_families import TEST, TRAIN
@@ -102,7 +102,7 @@ def seeded(wanted: dict[str, Any], seed: int, least: int) -> dict[str, Any]:
         entry = {**wanted, "seed": tried}
         try:
             problem = ProblemEntry.model_validate(entry).load()
-            result = api.place(problem, placer="portfolio", budget=0.0)
+            result = gnnplace.place(problem, placer="portfolio", budget=0.0)
         except GnnplaceError as error:
             print(f"    {entry}: {error}", file=sys.stderr)
             continue

@@ -41,7 +41,7 @@ from made_up import MadeUp
 from rich.console import Console
 from rich.table import Table
 
-from gnnplace import api
+import gnnplace
 from gnnplace.measurements.agreement import shortest
 from gnnplace.measurements.calibration import Forward, calibrated, mean_overlap
 from gnnplace.measurements.candidates import candidates
@@ -116,7 +116,7 @@ def random_search(history: History, seed: int, count: int) -> None:
 
 def predicted_best(problem: Problem, names: Sequence[str], seed: int) -> Placement:
     """Of what some placers make of a problem at once, what is predicted fastest."""
-    found = [api.place(problem, placer=name, budget=0, seed=seed) for name in names]
+    found = [gnnplace.place(problem, placer=name, budget=0, seed=seed) for name in names]
     return min(found, key=lambda result: result.step_time).placement
 
 
@@ -160,7 +160,7 @@ def heft(history: History, seed: int, count: int) -> None:
     problem = history.bench.problem
 
     def place(name: str) -> Placement:
-        return api.place(problem, placer=name, budget=0, seed=seed).placement
+        return gnnplace.place(problem, placer=name, budget=0, seed=seed).placement
 
     names = ["single", "contiguous", "heft", "etf", "random", "round-robin"]
     found = [c.placement for c in candidates(problem, names, place, count, seed) if c.placement]
@@ -276,7 +276,7 @@ def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[di
                 if isinstance(objective, MadeUp) and choice is not None:
                     row["step"] = objective.seconds(choice)
                 rows.append(row)
-    single = api.place(bench.problem, placer="single", budget=0).placement
+    single = gnnplace.place(bench.problem, placer="single", budget=0).placement
     if made_up:
         machines = [MadeUp(bench.problem, seed, 0) for seed in seeds_of(arguments)]
         one = fmean(machine.seconds(single) for machine in machines)

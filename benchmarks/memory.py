@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import say
 from gnnplace.costs.profiling import conditions
 from gnnplace.errors import GnnplaceError
@@ -41,13 +41,13 @@ HEAD = (
 
 def rows(model: str, optimizer: str, microbatches: int) -> list[str]:
     """A row for one worker and one for two."""
-    options = api.CaptureOptions(microbatches=microbatches, optimizer=optimizer)
-    program = api.capture(model, options=options)
+    options = gnnplace.CaptureOptions(microbatches=microbatches, optimizer=optimizer)
+    program = gnnplace.capture(model, options=options)
     told = []
     for workers, placer in ((1, "single"), (2, "contiguous")):
-        problem = api.profile(model, f"cpu:{workers}", options=options)
-        placed = api.place(problem, placer=placer, budget=0)
-        done = api.execute(program, problem, placed.placement, options=options, steps=1)
+        problem = gnnplace.profile(model, f"cpu:{workers}", options=options)
+        placed = gnnplace.place(problem, placer=placer, budget=0)
+        done = gnnplace.execute(program, problem, placed.placement, options=options, steps=1)
         names = [device.name for device in problem.cluster.devices]
         predicted = dict(zip(names, placed.simulation.peak_memory.tolist(), strict=True))
         name = max(predicted, key=lambda each: predicted[each])

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from paired import TWINS, Line, interval, known, shuffled, twin
 
-from gnnplace import api
+import gnnplace
 from gnnplace.bench.rows import provenance
 from gnnplace.bench.suite import read_suite
 from gnnplace.placers import SearchSpace
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Adds a line for each problem, seed and row that the file lacks."""
     time.perf_counter = time.process_time
     torch.set_num_threads(1)
-    api.warm(["best"])
+    gnnplace.warm(["best"])
     marks, policy, rows = [float(m) for m in arguments.marks.split(",")], load_policy(), starts()
     done = {(r["problem"], r["seed"], r["row"]) for r in known(arguments.file)}
     for entry in read_suite(arguments.suite).problems[:: arguments.every]:

@@ -23,7 +23,7 @@ import yaml
 from numpy.typing import NDArray
 from torch import nn
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
@@ -76,10 +76,10 @@ def table(rows: list[dict[str, str]]) -> str:
 def accelerate(models: list[str], cluster: str, budget: float) -> None:
     """Prints step times over the best of each model, a line a placer."""
     for model in models:
-        problem = api.profile(model, cluster)
+        problem = gnnplace.profile(model, cluster)
         times = {"accelerate": balanced_time(load(model, fake=True).model, problem)}
         for name in RIVALS:
-            times[name] = api.place(problem, placer=name, budget=budget).step_time
+            times[name] = gnnplace.place(problem, placer=name, budget=budget).step_time
         least = min(times.values())
         print(
             f"{model} on {cluster}, {problem.num_ops} ops; the best takes {least:.4g} s predicted"

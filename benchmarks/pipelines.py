@@ -13,7 +13,7 @@ import argparse
 import sys
 from statistics import median
 
-from gnnplace import api
+import gnnplace
 
 MODELS = "gpt2?batch=8,resnet50?size=112&batch=16"
 
@@ -44,7 +44,7 @@ def report(model: str, arguments: argparse.Namespace) -> None:
     exact = [True] * len(cases)
     for _ in range(arguments.rounds):
         for k, (program, problem, result) in enumerate(cases):
-            run = api.execute(program, problem, result.placement, steps=arguments.steps)
+            run = gnnplace.execute(program, problem, result.placement, steps=arguments.steps)
             wall[k].append(run.execution.wall_step_time)
             virtual[k].append(run.execution.virtual_step_time)
             exact[k] &= run.verification.bitwise
@@ -60,10 +60,10 @@ def report(model: str, arguments: argparse.Namespace) -> None:
 
 def case(model: str, microbatches: int, placer: str, arguments: argparse.Namespace):
     """Program, problem and placement of one row."""
-    options = api.CaptureOptions(microbatches=microbatches)
-    program = api.capture(model, options=options)
-    problem = api.profile(program, "cpu:2", options=options)
-    return program, problem, api.place(problem, placer=placer, budget=arguments.budget)
+    options = gnnplace.CaptureOptions(microbatches=microbatches)
+    program = gnnplace.capture(model, options=options)
+    problem = gnnplace.profile(program, "cpu:2", options=options)
+    return program, problem, gnnplace.place(problem, placer=placer, budget=arguments.budget)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import say
 from gnnplace.errors import GnnplaceError
 
@@ -62,8 +62,10 @@ def run(model: str, plan: str, train: int = 20) -> tuple[str, bool]:
     """A row of the table, and whether it passed."""
     spec, batch = MODELS[model]
     words = words_of(model, plan)
-    made = api.plan(spec, "cpu:8" if "dp=2,tp=2" in plan else "cpu:4", batch=batch, given=words)[0]
-    found = api.run_plan(made, spec, train=train, steps=5)
+    made = gnnplace.plan(
+        spec, "cpu:8" if "dp=2,tp=2" in plan else "cpu:4", batch=batch, given=words
+    )[0]
+    found = gnnplace.run_plan(made, spec, train=train, steps=5)
     assert found is not None
     file = made.file
     count = len({d for stage in file.stages for row in stage.devices for d in row})
@@ -95,8 +97,8 @@ TWO_HEAD = (
 
 def run_two(spec: str, batch: int, words: str) -> str:
     """A row of the second table: two workers with a core each, nothing else compared."""
-    plan = api.plan(spec, "cpu:2", batch=batch, given=words)[0]
-    found = api.run_plan(plan, spec, train=0, steps=20)
+    plan = gnnplace.plan(spec, "cpu:2", batch=batch, given=words)[0]
+    found = gnnplace.run_plan(plan, spec, train=0, steps=20)
     assert found is not None
     assert found.measured is not None
     ratio = plan.step_time / found.measured

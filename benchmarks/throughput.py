@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.throughput import ThroughputResult, with_interval
@@ -48,15 +48,15 @@ def row(key: str, problem: Problem, seconds: float) -> dict[str, object]:
 def _interval(problem: Problem, space: SearchSpace, placer: str, seconds: float) -> float | None:
     """What the placement of a placer for step time comes to; None if it finds none."""
     try:
-        found = api.place(problem, placer=placer, budget=seconds, space=space)
+        found = gnnplace.place(problem, placer=placer, budget=seconds, space=space)
     except InfeasibleError:
         return None
     return with_interval(space, found).interval
 
 
 def _found(problem: Problem, space: SearchSpace, placer: str, seconds: float) -> ThroughputResult:
-    result = api.place(
-        problem, placer=placer, budget=seconds, objective=api.THROUGHPUT, space=space
+    result = gnnplace.place(
+        problem, placer=placer, budget=seconds, objective=gnnplace.THROUGHPUT, space=space
     )
     assert isinstance(result, ThroughputResult)
     return result
@@ -66,15 +66,15 @@ def main(profiles: str, out: str, seconds: str = "10") -> None:
     file = Path(out)
     text = file.read_text() if file.exists() else ""
     done = {json.loads(line)["problem"] for line in text.splitlines()}
-    api.warm(["best", "contiguous"], api.THROUGHPUT)
-    api.warm(["single", "portfolio"])
+    gnnplace.warm(["best", "contiguous"], gnnplace.THROUGHPUT)
+    gnnplace.warm(["single", "portfolio"])
     for profile in sorted(Path(profiles).glob("*.txt")):
         if profile.stem == "LICENSE":
             continue
         for cluster in CLUSTERS:
             key = f"{profile.stem} {cluster}"
             if key not in done:
-                problem = api.convert(profile, "pipedream", api.resolve_cluster(cluster))
+                problem = gnnplace.convert(profile, "pipedream", gnnplace.resolve_cluster(cluster))
                 line = json.dumps(row(key, problem, float(seconds)))
                 with file.open("a") as lines:
                     lines.write(line + "\n")

@@ -24,7 +24,7 @@ import torch.multiprocessing as processes
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from gnnplace import api
+import gnnplace
 from gnnplace.runtime.workers import available_cores
 
 SCHEDULES = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
@@ -75,14 +75,14 @@ def main() -> None:
 def placed(arguments: argparse.Namespace, microbatches: int, placer: str) -> Callable[[], float]:
     """Runs a placement; the median step."""
     model, words, target = model_of(arguments.model, arguments.batch)
-    options = api.CaptureOptions(microbatches=microbatches)
-    program = api.capture(model, (words, target), loss=LOSS, options=options)
-    problem = api.profile(program, "cpu:2", options=options)
-    api.warm([placer])
-    result = api.place(problem, placer=placer, budget=arguments.budget)
+    options = gnnplace.CaptureOptions(microbatches=microbatches)
+    program = gnnplace.capture(model, (words, target), loss=LOSS, options=options)
+    problem = gnnplace.profile(program, "cpu:2", options=options)
+    gnnplace.warm([placer])
+    result = gnnplace.place(problem, placer=placer, budget=arguments.budget)
 
     def run() -> float:
-        done = api.execute(program, problem, result.placement, steps=arguments.steps)
+        done = gnnplace.execute(program, problem, result.placement, steps=arguments.steps)
         assert done.verification.passed
         return done.execution.wall_step_time
 

@@ -19,7 +19,7 @@ from pydoc_data.topics import topics
 import torch
 
 import gnnplace
-from gnnplace import api, tracing
+from gnnplace import tracing
 
 LETTERS = 128
 """The text is read letter by letter, as ASCII."""
@@ -54,11 +54,11 @@ def main() -> None:
 
 def train(arguments: argparse.Namespace, microbatches: int, placer: str) -> Row:
     """Trains on a placement of a placer."""
-    options = api.CaptureOptions(optimizer="adamw", microbatches=microbatches)
+    options = gnnplace.CaptureOptions(optimizer="adamw", microbatches=microbatches)
     workload = tracing.load(arguments.model)
-    problem = api.profile(arguments.model, "cpu:2", options=options)
-    api.warm([placer])
-    result = api.place(problem, placer=placer, budget=arguments.budget)
+    problem = gnnplace.profile(arguments.model, "cpu:2", options=options)
+    gnnplace.warm([placer])
+    result = gnnplace.place(problem, placer=placer, budget=arguments.budget)
     optimizer = torch.optim.AdamW(workload.model.parameters(), lr=PEAK)
     losses, virtual = [], 0.0
     given = list(batches(workload.inputs, arguments.steps))

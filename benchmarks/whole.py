@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from paired import interval, known
 
-from gnnplace import api
+import gnnplace
 from gnnplace.bench.suite import read_suite
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.narrow import NarrowSearch
@@ -58,7 +58,7 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Adds a line for each problem, seed and row that the file lacks."""
     time.perf_counter = time.process_time
-    api.warm(["learned"])
+    gnnplace.warm(["learned"])
     marks = [float(mark) for mark in arguments.marks.split(",")]
     done = {(r["problem"], r["seed"], r["row"]) for r in known(arguments.file) if covers(r, marks)}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)

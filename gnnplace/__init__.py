@@ -1,134 +1,130 @@
 """gnnplace: finds which device should run each operation, runs the answer, bounds the gap.
 
-The verbs are functions here; they are imported when first used, so that ``import gnnplace`` and the
-rooms that need no torch stay quick.
+Whatever a command does is a function here. A name is imported when it is first used, so that
+``import gnnplace``, and what needs no torch, stays quick.
 """
 
+import ast
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from gnnplace.api import CaptureOptions as CaptureOptions
-    from gnnplace.api import Constraints as Constraints
-    from gnnplace.api import build_data as build_data
-    from gnnplace.api import calibrate as calibrate
-    from gnnplace.api import capture as capture
-    from gnnplace.api import check_device_map as check_device_map
-    from gnnplace.api import check_fidelity as check_fidelity
-    from gnnplace.api import choose_microbatches as choose_microbatches
-    from gnnplace.api import compare as compare
-    from gnnplace.api import compare_intervals as compare_intervals
-    from gnnplace.api import constrained as constrained
-    from gnnplace.api import convert as convert
-    from gnnplace.api import device_map as device_map
-    from gnnplace.api import difference as difference
-    from gnnplace.api import environment as environment
-    from gnnplace.api import execute as execute
-    from gnnplace.api import execute_hybrid as execute_hybrid
-    from gnnplace.api import explain as explain
-    from gnnplace.api import make_placer as make_placer
-    from gnnplace.api import measured_anew as measured_anew
-    from gnnplace.api import place as place
-    from gnnplace.api import placer_names as placer_names
-    from gnnplace.api import plan as plan
-    from gnnplace.api import plan_shard as plan_shard
-    from gnnplace.api import profile as profile
-    from gnnplace.api import read_constraints as read_constraints
-    from gnnplace.api import run_plan as run_plan
-    from gnnplace.api import run_shard as run_shard
-    from gnnplace.api import run_suite as run_suite
-    from gnnplace.api import shard as shard
-    from gnnplace.api import shard_frontier as shard_frontier
-    from gnnplace.api import shard_network as shard_network
-    from gnnplace.api import shard_tables as shard_tables
-    from gnnplace.api import simulate as simulate
-    from gnnplace.api import study_hybrid as study_hybrid
-    from gnnplace.api import summarise as summarise
-    from gnnplace.api import verify_data as verify_data
-    from gnnplace.api import walk_road as walk_road
-    from gnnplace.api import write_page as write_page
-    from gnnplace.api import write_report as write_report
+if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` reads it
+    from gnnplace import lightning as lightning
+    from gnnplace.bench import run_suite as run_suite
+    from gnnplace.bench import summarise as summarise
+    from gnnplace.costs.profiling.cache import measured_anew as measured_anew
+    from gnnplace.costs.profiling.problems import capture_for as capture_for
+    from gnnplace.costs.profiling.problems import estimated_problem as estimated_problem
+    from gnnplace.costs.profiling.problems import profile_model as profile
+    from gnnplace.costs.profiling.problems import read_or_profile as read_or_profile
+    from gnnplace.costs.profiling.targets import is_problem_file as is_problem_file
+    from gnnplace.costs.profiling.targets import on_cluster as on_cluster
+    from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
+    from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
     from gnnplace.execution import TrainingStep as TrainingStep
     from gnnplace.execution import compile as compile
+    from gnnplace.execution.devicemap.mapping import device_map as device_map
+    from gnnplace.execution.devicemap.walking import check_device_map as check_device_map
+    from gnnplace.execution.fidelity import check_fidelity as check_fidelity
+    from gnnplace.execution.running import Executed as Executed
+    from gnnplace.execution.running import dry_run_placement as dry_run
+    from gnnplace.execution.running import eager_times as eager_times
+    from gnnplace.execution.running import execute_placement as execute
+    from gnnplace.execution.setting import execution_mode as execution_mode
+    from gnnplace.measurements.fitting import calibrate as calibrate
+    from gnnplace.placers import Result as Result
+    from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid
+    from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.plans.plan import Plan as Plan
     from gnnplace.plans.plans import JointPlan as JointPlan
+    from gnnplace.plans.plans import compare_plans as compare_plans
+    from gnnplace.plans.plans import plan_model as plan
     from gnnplace.plans.plans import read_plan as read_plan
+    from gnnplace.plans.run.workers import run_plan as run_plan
+    from gnnplace.policy.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
+    from gnnplace.policy.placing import THROUGHPUT as THROUGHPUT
+    from gnnplace.policy.placing import TIME as TIME
+    from gnnplace.policy.placing import Failure as Failure
+    from gnnplace.policy.placing import check_budget as check_budget
+    from gnnplace.policy.placing import compare as compare
+    from gnnplace.policy.placing import compare_intervals as compare_intervals
+    from gnnplace.policy.placing import place as place
+    from gnnplace.policy.placing import placer_for as placer_for
+    from gnnplace.policy.roster import ROSTER as ROSTER
+    from gnnplace.policy.roster import make_placer as make_placer
+    from gnnplace.policy.roster import placer_names as placer_names
+    from gnnplace.policy.roster import placer_options as placer_options
+    from gnnplace.policy.roster import shown_placers as shown_placers
+    from gnnplace.policy.sizes import choose_microbatches as choose_microbatches
+    from gnnplace.policy.warming import is_warm as is_warm
+    from gnnplace.policy.warming import warm as warm
     from gnnplace.problem import Problem as Problem
     from gnnplace.problem import read_problem as read_problem
     from gnnplace.problem import write_problem as write_problem
+    from gnnplace.problem.constraints import Constraints as Constraints
+    from gnnplace.problem.constraints import as_constraints as as_constraints
+    from gnnplace.problem.constraints import constrained as constrained
+    from gnnplace.problem.constraints import limited as limited
+    from gnnplace.problem.constraints import read_constraints as read_constraints
+    from gnnplace.problem.constraints.headroom import check_headroom as check_headroom
+    from gnnplace.problem.constraints.headroom import with_headroom as with_headroom
+    from gnnplace.problem.formats import convert as convert
     from gnnplace.problem.microbatching import with_microbatches as with_microbatches
     from gnnplace.problem.placement import Placement as Placement
+    from gnnplace.problem.placement import placed_microbatches as placed_microbatches
     from gnnplace.problem.placement import read_placement as read_placement
+    from gnnplace.problem.placement import read_placement_for as read_placement_for
     from gnnplace.problem.placement import write_placement as write_placement
+    from gnnplace.report.environment import caches as caches
+    from gnnplace.report.environment import environment as environment
+    from gnnplace.report.explanation.advice import advise as advise
+    from gnnplace.report.explanation.difference import difference as difference
+    from gnnplace.report.explanation.explaining import explain as explain
+    from gnnplace.report.files import write_report as write_report
+    from gnnplace.report.placements import write_page as write_page
+    from gnnplace.report.road import walk_road as walk_road
+    from gnnplace.sharding.answers import plan_shard as plan_shard
+    from gnnplace.sharding.answers import shard_frontier as shard_frontier
+    from gnnplace.sharding.answers import shard_network as shard_network
+    from gnnplace.sharding.answers import shard_tables as shard_tables
     from gnnplace.sharding.captured.costs import MeshMachine as MeshMachine
     from gnnplace.sharding.run.plan import ShardPlan as ShardPlan
     from gnnplace.sharding.run.plan import read_shard_plan as read_shard_plan
+    from gnnplace.sharding.run.planning import plan_model as shard
+    from gnnplace.sharding.run.sharded import run_sharded as run_shard
+    from gnnplace.simulation import simulate as simulate
+    from gnnplace.tracing.models import capture_model as capture
+    from gnnplace.tracing.models import say_batch as say_batch
+    from gnnplace.tracing.options import CaptureOptions as CaptureOptions
+    from gnnplace.train.data.build import build_data as build_data
+    from gnnplace.train.data.datasets import verify as verify_data
 
-VERBS = (
-    "CaptureOptions",
-    "Constraints",
-    "build_data",
-    "calibrate",
-    "capture",
-    "check_device_map",
-    "check_fidelity",
-    "choose_microbatches",
-    "compare",
-    "compare_intervals",
-    "constrained",
-    "convert",
-    "device_map",
-    "difference",
-    "environment",
-    "execute",
-    "execute_hybrid",
-    "explain",
-    "make_placer",
-    "measured_anew",
-    "place",
-    "placer_names",
-    "plan",
-    "plan_shard",
-    "profile",
-    "read_constraints",
-    "run_plan",
-    "run_shard",
-    "run_suite",
-    "shard",
-    "shard_frontier",
-    "shard_network",
-    "shard_tables",
-    "simulate",
-    "study_hybrid",
-    "summarise",
-    "verify_data",
-    "walk_road",
-    "write_page",
-    "write_report",
-)
-HOMES = {
-    "gnnplace.api": VERBS,
-    "gnnplace.execution": ("TrainingStep", "compile"),
-    "gnnplace.problem.microbatching": ("with_microbatches",),
-    "gnnplace.problem.placement": ("Placement", "read_placement", "write_placement"),
-    "gnnplace.plans.plans": ("JointPlan", "read_plan"),
-    "gnnplace.plans.plan": ("Plan",),
-    "gnnplace.problem": ("Problem", "read_problem", "write_problem"),
-    "gnnplace.sharding.run.plan": ("ShardPlan", "read_shard_plan"),
-    "gnnplace.sharding.captured.costs": ("MeshMachine",),
-}
-ROOMS = ("lightning",)
-"""Rooms that are imported when somebody asks for them."""
-HOME = {name: module for module, names in HOMES.items() for name in names}
+
+@cache
+def _homes() -> dict[str, tuple[str, str]]:
+    """Every name above: its module, and what it is called there."""
+    block = next(
+        node for node in ast.parse(Path(__file__).read_text()).body if isinstance(node, ast.If)
+    )
+    return {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ROOMS:
-        return import_module(f"gnnplace.{name}")
-    if name not in HOME:
+    if name not in _homes():
         raise AttributeError(f"module 'gnnplace' has no attribute {name!r}")
-    return getattr(import_module(HOME[name]), name)
+    module, own = _homes()[name]
+    if module == __name__:  # a room of its own
+        return import_module(f"{module}.{own}")
+    value = globals()[name] = getattr(import_module(module), own)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *HOME, *ROOMS})
+    return sorted({*globals(), *_homes()})

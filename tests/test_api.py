@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import gnnplace
-from gnnplace import api
 from gnnplace.errors import InputError, UnsupportedError
 from gnnplace.placers import contract
 from gnnplace.problem.cluster import Cluster, preset
@@ -32,24 +31,26 @@ def test_a_module_of_ones_own_goes_the_whole_way():
 def test_a_batch_that_cannot_be_cut_is_named():
     model = nn.Linear(4, 2)
     with pytest.raises(InputError, match="5 cannot be cut into 2"):
-        api.capture(model, (torch.randn(5, 4),), options=gnnplace.CaptureOptions(microbatches=2))
+        gnnplace.capture(
+            model, (torch.randn(5, 4),), options=gnnplace.CaptureOptions(microbatches=2)
+        )
 
 
 def test_models_for_devices_that_are_not_here_are_never_allocated():
-    problem = api.profile("mlp", "nvlink-a100-2")
+    problem = gnnplace.profile("mlp", "nvlink-a100-2")
     assert problem.estimated.all()
     assert problem.times.min() >= 0
 
 
 def test_the_same_model_gives_the_same_problem():
-    first, second = (api.profile("mlp", "nvlink-a100-2") for _ in range(2))
+    first, second = (gnnplace.profile("mlp", "nvlink-a100-2") for _ in range(2))
     assert first.fingerprint == second.fingerprint
     assert first.members == second.members
 
 
 def test_compare_keeps_those_that_cannot():
     problem = contract.lone_op()
-    results = api.compare(problem, ["single", "min-cut"], budget=0.0)
+    results = gnnplace.compare(problem, ["single", "min-cut"], budget=0.0)
     assert results[0].placer == "single"
     assert results[1][0] == "min-cut"
     assert isinstance(results[1][1], UnsupportedError)
@@ -58,9 +59,9 @@ def test_compare_keeps_those_that_cannot():
 def test_a_problem_moves_to_a_cluster_it_has_times_for():
     chain = contract.training_chain()
     fast = Cluster((chain.cluster.devices[0],), ())
-    assert api.on_cluster(chain, fast).num_devices == 1
+    assert gnnplace.on_cluster(chain, fast).num_devices == 1
     with pytest.raises(InputError, match="'t4'"):
-        api.on_cluster(chain, preset("pcie-t4-2"))
+        gnnplace.on_cluster(chain, preset("pcie-t4-2"))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +73,9 @@ def test_options_are_checked(given, message):
 
 
 def test_micro_batches_are_read_off_a_placement():
-    assert api.placed_microbatches({"device": {"a#0": "d", "a#3": "d", "u": "d"}}) == 4
-    assert api.placed_microbatches({"device": {"a": "d"}}) == 1
-    assert api.placed_microbatches([]) == 1
+    assert gnnplace.placed_microbatches({"device": {"a#0": "d", "a#3": "d", "u": "d"}}) == 4
+    assert gnnplace.placed_microbatches({"device": {"a": "d"}}) == 1
+    assert gnnplace.placed_microbatches([]) == 1
 
 
 def test_the_package_says_what_it_has():

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.bench import Override, Where
 from gnnplace.cli.console import console, names_in
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, add_number, check_number
@@ -62,7 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Runs a benchmark suite, or sums up what runs found."""
     if args.suite == "summary":
-        return api.summarise(
+        return gnnplace.summarise(
             args.files,
             console(),
             best_known=args.best_known,
@@ -81,7 +81,7 @@ def run(args: Namespace) -> int:
         args.accept_other_loss,
     )
     where = Where(args.processes, args.dask, args.keep)
-    return api.run_suite(args.suite, args.output, console(), say, override, where)
+    return gnnplace.run_suite(args.suite, args.output, console(), say, override, where)
 
 
 def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[Number, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console
 from gnnplace.cli.options import (
     add_capture_options,
@@ -38,8 +38,8 @@ def run(args: Namespace) -> int:
     check_output(args.output)
     options = capture_options(args)
     say(f"capturing the step of {args.model}")
-    program = api.capture(args.model, options=options, fake=args.fake)
-    problem = api.estimated_problem(program, options)
+    program = gnnplace.capture(args.model, options=options, fake=args.fake)
+    problem = gnnplace.estimated_problem(program, options)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     console(args.output).print(
         f"{program.name}: {len(program.ops)} ops captured, {problem.num_ops} after grouping, "

@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console, names_in, print_json, print_lines
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
@@ -46,7 +46,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--placers",
         default="",
-        help=f"The placers, separated by commas; all by default: {', '.join(api.placer_names())}.",
+        help="The placers, separated by commas; all by default: "
+        f"{', '.join(gnnplace.placer_names())}.",
     )
     parser.add_argument(
         "--plans",
@@ -74,22 +75,22 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Compares placers."""
-    api.check_budget(args.budget)
+    gnnplace.check_budget(args.budget)
     _check_views(args)
     if args.plans:
         return _compare_plans(args)
     asked = constraints_of(args)
-    few = api.Constraints(max_devices=asked.max_devices)
+    few = gnnplace.Constraints(max_devices=asked.max_devices)
     names = names_in(args.placers)
     for name in names:
-        api.make_placer(name)  # a wrong name shows before the work
-    if args.objective not in (api.TIME, api.THROUGHPUT):
+        gnnplace.make_placer(name)  # a wrong name shows before the work
+    if args.objective not in (gnnplace.TIME, gnnplace.THROUGHPUT):
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
     problem = read_problem_of(args, capture_options(args, constraints=asked.patterns))
-    problem = api.limited(problem, asked)
-    api.warm(names or None, progress=say, num_ops=problem.num_ops)
+    problem = gnnplace.limited(problem, asked)
+    gnnplace.warm(names or None, progress=say, num_ops=problem.num_ops)
     title = f"{problem.name} on {problem.num_devices} devices"
-    if args.objective == api.THROUGHPUT:
+    if args.objective == gnnplace.THROUGHPUT:
         return _compare_intervals(problem, names, args, title, few)
     how: dict[str, Any] = {
         "budget": args.budget,
@@ -97,7 +98,7 @@ def run(args: Namespace) -> int:
         "constraints": few,
         "progress": say,
     }
-    results = api.compare(problem, names or None, **how)
+    results = gnnplace.compare(problem, names or None, **how)
     rows = with_best_bound([make_row(result) for result in results])
     _write_views(args, problem, results)
     if args.json:
@@ -115,29 +116,29 @@ def _check_views(args: Namespace) -> None:
     for option in ("html", "trace"):
         path = getattr(args, option)
         check_output(path)
-        if path is not None and (args.plans or args.objective != api.TIME):
+        if path is not None and (args.plans or args.objective != gnnplace.TIME):
             raise InputError(
                 f"--{option}: shows placements of one step; plan --{option} shows a joint plan"
             )
 
 
 def _write_views(
-    args: Namespace, problem: Problem, results: list[api.Result | api.Failure]
+    args: Namespace, problem: Problem, results: list[gnnplace.Result | gnnplace.Failure]
 ) -> None:
     """The placements as a page, and as a trace."""
     if args.html is not None:
-        api.write_page(args.html, problem, results)
+        gnnplace.write_page(args.html, problem, results)
     if args.trace is not None:
-        found = [result for result in results if isinstance(result, api.Result)]
+        found = [result for result in results if isinstance(result, gnnplace.Result)]
         write_trace(args.trace, [from_simulation(problem, r.simulation, r.placer) for r in found])
 
 
 def _compare_intervals(
-    problem: Problem, names: list[str], args: Namespace, title: str, asked: api.Constraints
+    problem: Problem, names: list[str], args: Namespace, title: str, asked: gnnplace.Constraints
 ) -> int:
-    api.warm(["best"], api.THROUGHPUT, say)
+    gnnplace.warm(["best"], gnnplace.THROUGHPUT, say)
     how: dict[str, Any] = {"budget": args.budget, "seed": args.seed, "progress": say}
-    results = api.compare_intervals(problem, names or None, constraints=asked, **how)
+    results = gnnplace.compare_intervals(problem, names or None, constraints=asked, **how)
     if args.json:
         rows = [interval_row(result) for result in results]
         print_json({"problem": problem.name, "rows": rows})
@@ -153,7 +154,7 @@ def _compare_plans(args: Namespace) -> int:
     asked = constraints_of(args)
     if asked.patterns or asked.max_devices is not None:
         raise InputError("compare --plans: baselines obey no pins; give constraints to plan")
-    found = api.compare_plans(
+    found = gnnplace.compare_plans(
         args.what,
         args.cluster,
         batch=args.batch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console
 from gnnplace.cli.options import add_output
 from gnnplace.problem import write_problem
@@ -28,8 +28,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Reads and writes."""
     check_output(args.output)
-    cluster = api.resolve_cluster(args.cluster) if args.cluster else None
-    problem = api.convert(args.file, args.format, cluster)
+    cluster = gnnplace.resolve_cluster(args.cluster) if args.cluster else None
+    problem = gnnplace.convert(args.file, args.format, cluster)
     write_problem(args.output, problem)
     console(args.output).print(
         f"{problem.name}: {problem.num_ops} ops, {problem.graph.num_tensors} tensors, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import names_in
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Builds a folder of captured graphs, or checks one."""
     if args.action == "verify":
-        count = api.verify_data(args.folder)
+        count = gnnplace.verify_data(args.folder)
         say(f"{args.folder}: {count} graphs, as their checksums say")
         return 0
     if args.action != "build":
@@ -35,5 +35,5 @@ def run(args: Namespace) -> int:
             f"data: action {args.action!r} is unknown; use: gnnplace data build|verify FOLDER"
         )
     models = names_in(args.models)
-    api.build_data(args.folder, recipe_name=args.recipe, models=models, progress=say)
+    gnnplace.build_data(args.folder, recipe_name=args.recipe, models=models, progress=say)
     return 0

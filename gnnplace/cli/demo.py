@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import console, open_store, output_folder
 from gnnplace.cli.options import (
     AUTO,
@@ -53,7 +53,7 @@ def run(args: Namespace) -> int:
     from gnnplace.report.road import Walking
 
     begin, folder = time.perf_counter(), output_folder(args.output)
-    api.check_budget(args.budget)
+    gnnplace.check_budget(args.budget)
     walking = Walking(
         model=args.model,
         cluster=args.cluster,
@@ -66,7 +66,7 @@ def run(args: Namespace) -> int:
         transport=args.transport,
         timeout=args.timeout,
     )
-    road = api.walk_road(walking, store=open_store(args.store), progress=say)
+    road = gnnplace.walk_road(walking, store=open_store(args.store), progress=say)
     _print(road)
     road.write(folder)
     took = time.perf_counter() - begin

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output
 from gnnplace.cli.options import AUTO
 from gnnplace.cli.progress import say
@@ -37,7 +37,7 @@ def check_device_map(args: Namespace) -> None:
     if args.device_map is None:
         return
     check_output(args.device_map)
-    if api.is_problem_file(args.what):
+    if gnnplace.is_problem_file(args.what):
         raise InputError("--device-map: names modules; give the model, not its problem file")
     if args.microbatches != 1:
         raise InputError(
@@ -45,11 +45,11 @@ def check_device_map(args: Namespace) -> None:
         )
 
 
-def captured_program(args: Namespace, options: api.CaptureOptions) -> Program | None:
+def captured_program(args: Namespace, options: gnnplace.CaptureOptions) -> Program | None:
     """The captured model, where a device map is made of it."""
     if args.device_map is None:
         return None
-    return api.capture_for(args.what, args.cluster or AUTO, options, say)
+    return gnnplace.capture_for(args.what, args.cluster or AUTO, options, say)
 
 
 def device_map_of(
@@ -62,8 +62,8 @@ def device_map_of(
     """
     if program is None:
         return None
-    found = api.device_map(program, problem, placement)
-    unchecked = api.check_device_map(args.what, found, forward_only=args.forward_only)
+    found = gnnplace.device_map(program, problem, placement)
+    unchecked = gnnplace.check_device_map(args.what, found, forward_only=args.forward_only)
     if unchecked:
         say(f"note: the device map was not checked by running the model's code: {unchecked}")
     return found

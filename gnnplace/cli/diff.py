@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console, print_json
 from gnnplace.cli.options import add_html, add_json, add_trace
 from gnnplace.cli.placed import add_placed, read_placed
@@ -34,8 +34,8 @@ def run(args: Namespace) -> int:
     check_output(args.trace)
     first, before, asked = read_placed(args, args.before)
     second, after, other = read_placed(args, args.after)
-    first, second = api.constrained(first, asked), api.constrained(second, other)
-    found = api.difference(first, before, after, second)
+    first, second = gnnplace.constrained(first, asked), gnnplace.constrained(second, other)
+    found = gnnplace.difference(first, before, after, second)
     if args.html is not None or args.trace is not None:
         _write_views(args, first, before, second, after)
     if args.json:
@@ -52,7 +52,7 @@ def _write_views(
 ) -> None:
     """Both steps beside each other."""
     timelines = [
-        from_simulation(problem, api.simulate(problem, placement), Path(path).stem)
+        from_simulation(problem, gnnplace.simulate(problem, placement), Path(path).stem)
         for problem, placement, path in (
             (first, before, args.before),
             (second, after, args.after),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import console, print_json
 from gnnplace.cli.options import add_json
 
@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Prints the environment."""
-    found = api.environment()
+    found = gnnplace.environment()
     if args.json:
         print_json(found)
         return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console, open_store, print_json, say_kept
 from gnnplace.cli.execute_plan import is_plan, run_plan
 from gnnplace.cli.numbers import STEPS, add_number
@@ -90,12 +90,12 @@ def run(args: Namespace) -> int:
     data, store = read_json(args.placement), open_store(args.store)
     options = placed_options(args, data)
     say(f"capturing the step of {args.model}")
-    program = api.capture(args.model, options=options)
-    api.say_batch(program, say)
-    cluster = api.resolve_cluster(args.cluster or cluster_of(data))
-    problem = api.profile(program, cluster, options=options, progress=say)
-    placement, problem = api.read_placement_for(args.placement, problem)
-    done = api.execute(
+    program = gnnplace.capture(args.model, options=options)
+    gnnplace.say_batch(program, say)
+    cluster = gnnplace.resolve_cluster(args.cluster or cluster_of(data))
+    problem = gnnplace.profile(program, cluster, options=options, progress=say)
+    placement, problem = gnnplace.read_placement_for(args.placement, problem)
+    done = gnnplace.execute(
         program,
         problem,
         placement,
@@ -110,7 +110,7 @@ def run(args: Namespace) -> int:
         progress=say,
     )
     say_kept(done.fault)
-    predicted = api.simulate(problem, placement)
+    predicted = gnnplace.simulate(problem, placement)
     name = placement.placer or "placement"
     timelines = [
         from_execution(problem, done.execution, name),
@@ -120,7 +120,7 @@ def run(args: Namespace) -> int:
         write_trace(args.trace, timelines)
     if args.html is not None:
         write_placements(args.html, problem, timelines, beside=True)
-    eager = {} if _without_eager(args, options) else api.eager_times(args.model, options, say)
+    eager = {} if _without_eager(args, options) else gnnplace.eager_times(args.model, options, say)
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
     _print_run(args, done, predicted.step_time, eager, memory, options)
@@ -130,7 +130,7 @@ def run(args: Namespace) -> int:
 def _dry_run(args: Namespace) -> int:
     """Says whether GPUs could run a placement."""
     options = placed_options(args, read_json(args.placement))
-    found = api.dry_run(args.model, args.placement, options=options, claim=args.dry_run)
+    found = gnnplace.dry_run(args.model, args.placement, options=options, claim=args.dry_run)
     if args.json:
         print_json({**asdict(found), "passed": found.passed})
     else:
@@ -161,10 +161,10 @@ def _help(args: Namespace, hosts: Hosts) -> int:
 
     data = read_json(args.placement)
     options = placed_options(args, data)
-    program = api.capture(args.model, options=options)
+    program = gnnplace.capture(args.model, options=options)
     plan = read_plan(args.placement, None, microbatches=options.microbatches, groups=options.groups)
     problem, placement = plan.placed(program, None)
-    api.execute(
+    gnnplace.execute(
         program,
         problem,
         placement,
@@ -178,18 +178,18 @@ def _help(args: Namespace, hosts: Hosts) -> int:
     return 0
 
 
-def _without_eager(args: Namespace, options: api.CaptureOptions) -> bool:
+def _without_eager(args: Namespace, options: gnnplace.CaptureOptions) -> bool:
     """Eager steps are timed beside the run where they do the same work: float32 training."""
     return args.no_eager or options.forward_only or options.dtype != "float32"
 
 
 def _print_run(
     args: Namespace,
-    run: api.Executed,
+    run: gnnplace.Executed,
     predicted: float,
     eager: dict[int, float],
     memory: dict[str, float],
-    options: api.CaptureOptions,
+    options: gnnplace.CaptureOptions,
 ) -> None:
     execution = run.execution
     if args.json:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import print_json, print_lines
 from gnnplace.cli.progress import say
 from gnnplace.errors import GnnplaceError
@@ -35,7 +35,9 @@ def run_plan(args: Namespace) -> int:
     plan = read_plan(args.placement)
     if os.environ.get("RANK", "0") == "0":
         say(f"executing: {len(plan.file.stages)} stages, {plan.microbatches} micro-batches")
-    found = api.run_plan(plan, args.model, train=args.train, steps=args.steps, timeout=args.timeout)
+    found = gnnplace.run_plan(
+        plan, args.model, train=args.train, steps=args.steps, timeout=args.timeout
+    )
     if found is None:
         return 0
     if args.html is not None:

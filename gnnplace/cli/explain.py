@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import console, print_json
 from gnnplace.cli.options import add_json, add_search_options
 from gnnplace.cli.placed import add_placed, read_placed
@@ -36,14 +36,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Explains a placement."""
-    api.check_budget(args.budget)
+    gnnplace.check_budget(args.budget)
     problem, placement, asked = read_placed(args, args.placement)
     known = args.name in problem.graph.index
     op, module = args.op, args.module or (None if known else args.name)
     if args.loosen:
-        api.make_placer(args.placer)
-        api.warm([args.placer], progress=say, num_ops=problem.num_ops)
-    found = api.explain(
+        gnnplace.make_placer(args.placer)
+        gnnplace.warm([args.placer], progress=say, num_ops=problem.num_ops)
+    found = gnnplace.explain(
         problem,
         placement,
         op=op or (args.name if known else None),

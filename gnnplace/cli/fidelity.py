@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json
 from gnnplace.cli.numbers import COUNT, add_number
 from gnnplace.cli.options import (
@@ -80,7 +80,7 @@ def run(args: Namespace) -> int:
         timeout=args.timeout,
     )
     folder, store = output_folder(args.output), open_store(args.store)
-    study = api.check_fidelity(
+    study = gnnplace.check_fidelity(
         args.model,
         args.cluster,
         capture=capture_options(args),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console, print_json
 from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_number
 from gnnplace.cli.options import (
@@ -163,7 +163,7 @@ def _study(args: Namespace) -> int:
         overlap=not args.no_overlap,
         links=args.links,
     )
-    study = api.study_hybrid(
+    study = gnnplace.study_hybrid(
         args.what, args.cluster, options=options, search=_search(args), progress=say
     )
     if args.output is not None:
@@ -202,7 +202,7 @@ def _execute(args: Namespace) -> int:
         transport=args.transport,
         timeout=args.timeout,
     )
-    done = api.execute_hybrid(
+    done = gnnplace.execute_hybrid(
         args.what, args.cluster, running=running, search=_search(args), progress=say
     )
     if args.json:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console, print_json
 from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_number
 from gnnplace.cli.options import add_output, add_store
@@ -165,7 +165,7 @@ def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -
     """Fits one calibration to all runs on this machine, shown on what is held out."""
     output = args.output or "calibration.json"
     check_output(output)
-    found = api.calibrate(store, selection, clock=args.clock, seed=args.seed, progress=say)
+    found = gnnplace.calibrate(store, selection, clock=args.clock, seed=args.seed, progress=say)
     out = console(output)
     out.print(calibration_table(found))
     out.print(f"calibration: {found.calibration}", soft_wrap=True)

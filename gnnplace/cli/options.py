@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.numbers import (
     BUDGET,
     COUNT,
@@ -74,14 +74,14 @@ def add_accept(parser: ArgumentParser) -> None:
     )
 
 
-def capture_options(args: Namespace, **changed: Any) -> api.CaptureOptions:
+def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:
     """The capture options among a command's arguments; with ``auto`` of the whole batch."""
     given = {key: getattr(args, key) for key in CAPTURE} | changed
     given["microbatches"] = 1 if given["microbatches"] == AUTO else given["microbatches"]
-    return api.CaptureOptions(**given)
+    return gnnplace.CaptureOptions(**given)
 
 
-def options_entry(options: api.CaptureOptions) -> dict[str, Any]:
+def options_entry(options: gnnplace.CaptureOptions) -> dict[str, Any]:
     """What a problem's or a placement's file says of how the model was captured."""
     return {OPTIONS_KEY: options.to_data()}
 
@@ -149,7 +149,7 @@ def constraints_of(args: Namespace, **changed: Any) -> Constraints:
     )
 
 
-def add_search_options(parser: ArgumentParser, budget: float = api.DEFAULT_BUDGET) -> None:
+def add_search_options(parser: ArgumentParser, budget: float = gnnplace.DEFAULT_BUDGET) -> None:
     """Budget, with its default, and seed of a search."""
     add_number(
         parser,
@@ -165,24 +165,24 @@ def add_search_options(parser: ArgumentParser, budget: float = api.DEFAULT_BUDGE
 def add_placer_options(parser: ArgumentParser) -> None:
     """The placer and the options that placers have."""
     parser.add_argument(
-        "--placer", default="best", help=f"The placer: {', '.join(api.placer_names())}."
+        "--placer", default="best", help=f"The placer: {', '.join(gnnplace.placer_names())}."
     )
-    for name, option in api.placer_options().items():
-        having = [row.name for row in api.ROSTER.values() if name in row.options]
+    for name, option in gnnplace.placer_options().items():
+        having = [row.name for row in gnnplace.ROSTER.values() if name in row.options]
         told = f"{option.help} For {', '.join(having)}."
         parser.add_argument(f"--{name}", type=option.kind, default=None, help=told)
 
 
 def placer_options(args: Namespace) -> dict[str, Any]:
     """The placer options among a command's arguments; None where one is not given."""
-    return {name: getattr(args, name) for name in api.placer_options()}
+    return {name: getattr(args, name) for name in gnnplace.placer_options()}
 
 
 def add_objective(parser: ArgumentParser) -> None:
     """What is minimised."""
     parser.add_argument(
         "--objective",
-        default=api.TIME,
+        default=gnnplace.TIME,
         help="What to minimise: time (of one step) or throughput (the interval between steps).",
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console, correction, say_idle
 from gnnplace.cli.device_maps import (
     add_device_map,
@@ -104,22 +104,24 @@ def run(args: Namespace) -> int:
     check_output(args.problem)
     check_output(args.trace)
     check_device_map(args)
-    api.check_budget(args.budget)
+    gnnplace.check_budget(args.budget)
     asked = constraints_of(args)
     given = placer_options(args)
-    api.placer_for(args.objective, args.placer, **given)  # a wrong option shows before the work
+    gnnplace.placer_for(
+        args.objective, args.placer, **given
+    )  # a wrong option shows before the work
     calibrated = correction(args.calibration)
 
     def correct(found: Problem) -> Problem:
-        return api.limited(calibrated(found), asked)
+        return gnnplace.limited(calibrated(found), asked)
 
     place = partial(
-        api.place,
+        gnnplace.place,
         placer=args.placer,
         budget=args.budget,
         seed=args.seed,
         objective=args.objective,
-        constraints=api.Constraints(max_devices=asked.max_devices),
+        constraints=gnnplace.Constraints(max_devices=asked.max_devices),
         **given,
     )
     captured = capture_options(args, constraints=asked.patterns)
@@ -127,7 +129,7 @@ def run(args: Namespace) -> int:
     options, problem, result = _placed(args, captured, place, correct, program)
     mapped = device_map_of(args, program, problem, result.placement)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
-    if api.is_problem_file(args.what):
+    if gnnplace.is_problem_file(args.what):
         data |= own_fingerprint(args, options)
     data |= {CONSTRAINTS_KEY: asked.to_data()} if asked else {}
     data |= {CLUSTER_KEY: args.cluster} if args.cluster and args.cluster != AUTO else {}
@@ -149,7 +151,7 @@ def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
     if args.table is not None:
         write_table(args.table, *placement_rows(problem, result.placement))
     if args.html is not None:
-        api.write_page(args.html, problem, [result])
+        gnnplace.write_page(args.html, problem, [result])
     if args.trace is not None:
         write_trace(args.trace, [from_simulation(problem, result.simulation, result.placer)])
     if args.chakra is not None:
@@ -157,17 +159,17 @@ def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
 
 
 def _lines(
-    args: Namespace, problem: Problem, result: Result, asked: api.Constraints
+    args: Namespace, problem: Problem, result: Result, asked: gnnplace.Constraints
 ) -> Iterator[str]:
     """What is said of an answer: devices, memory, what to try next."""
     seconds = min(ADVISING, args.budget)
     how: dict[str, Any] = {"placer": args.placer, "max_devices": asked.max_devices}
-    if args.objective == api.TIME:
-        advice = api.advise(problem, result, seconds=seconds, **how)
+    if args.objective == gnnplace.TIME:
+        advice = gnnplace.advise(problem, result, seconds=seconds, **how)
         *devices, following = advice_lines(advice, result)
         yield from devices
     yield from memory_lines(problem, result.simulation)
-    if args.objective == api.TIME:
+    if args.objective == gnnplace.TIME:
         yield following
 
 
@@ -176,18 +178,18 @@ Place = Callable[[Problem], Result]
 
 def _placed(
     args: Namespace,
-    options: api.CaptureOptions,
+    options: gnnplace.CaptureOptions,
     place: Place,
     correct: Callable[[Problem], Problem],
     program: Program | None = None,
-) -> tuple[api.CaptureOptions, Problem, Result]:
+) -> tuple[gnnplace.CaptureOptions, Problem, Result]:
     if args.microbatches == AUTO:
         chosen = _chosen_size(args, options, place, correct)
         assert chosen.result is not None
         return chosen.options, chosen.problem, chosen.result
     problem = correct(read_problem_of(args, options, program))
     with _meanwhile(args, options, problem.num_ops):
-        api.warm([args.placer], args.objective, say, problem.num_ops)
+        gnnplace.warm([args.placer], args.objective, say, problem.num_ops)
     _say_search(args, problem)
     return options, problem, place(problem)
 
@@ -202,35 +204,37 @@ def _say_search(args: Namespace, problem: Problem) -> None:
 
 
 def _meanwhile(
-    args: Namespace, options: api.CaptureOptions, num_ops: int
+    args: Namespace, options: gnnplace.CaptureOptions, num_ops: int
 ) -> AbstractContextManager[None]:
     """A first answer for a problem file while kernels are compiled, if they have to be."""
     changed = args.calibration is not None or bool(constraints_of(args))
-    plain = args.objective == api.TIME and not changed and not in_place(args.output)
-    known = not api.is_problem_file(args.what) or api.is_warm([args.placer], num_ops=num_ops)
+    plain = args.objective == gnnplace.TIME and not changed and not in_place(args.output)
+    known = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
+        [args.placer], num_ops=num_ops
+    )
     if not plain or known:
         return nullcontext()
     extra = captured_as(args, options)
     return first_answer(args.what, args.cluster, options.microbatches, args.output, extra)
 
 
-def own_fingerprint(args: Namespace, options: api.CaptureOptions) -> dict[str, str]:
+def own_fingerprint(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, str]:
     """The fingerprint of a problem's file itself, which classes of ``--together`` are not part of.
 
     Its groups are what they were, so that a placement under constraints is one of that file.
     """
     if not options.constraints.together:
         return {}
-    problem = api.read_on_cluster(args.what, args.cluster, options.microbatches)
+    problem = gnnplace.read_on_cluster(args.what, args.cluster, options.microbatches)
     return {"fingerprint": problem.fingerprint}
 
 
-def captured_as(args: Namespace, options: api.CaptureOptions) -> dict[str, Any]:
+def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, Any]:
     """What the placement's file says of how the model was captured.
 
     Of a problem file it is what that file says, if anything, with the micro-batches asked for here.
     """
-    if not api.is_problem_file(args.what):
+    if not gnnplace.is_problem_file(args.what):
         return options_entry(options)
     data = read_json(args.what) if OPTIONS_KEY in read_text(args.what) else {}
     kept = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
@@ -248,7 +252,7 @@ def _say_reading(path: str) -> None:
 
 
 def read_problem_of(
-    args: Namespace, options: api.CaptureOptions, program: Program | None = None
+    args: Namespace, options: gnnplace.CaptureOptions, program: Program | None = None
 ) -> Problem:
     """The problem of a file, or of a model; torch is needed for a model alone.
 
@@ -258,29 +262,31 @@ def read_problem_of(
         program: the model, if it has been captured already.
     """
     if program is not None:
-        return api.profile(program, args.cluster or AUTO, options=options, progress=say)
-    if api.is_problem_file(args.what):
+        return gnnplace.profile(program, args.cluster or AUTO, options=options, progress=say)
+    if gnnplace.is_problem_file(args.what):
         _say_reading(args.what)
-        problem = api.read_on_cluster(args.what, args.cluster, options.microbatches)
+        problem = gnnplace.read_on_cluster(args.what, args.cluster, options.microbatches)
         say_idle(problem)
-        return api.constrained(problem, options.constraints, say)
-    return api.read_or_profile(args.what, args.cluster, options, say)
+        return gnnplace.constrained(problem, options.constraints, say)
+    return gnnplace.read_or_profile(args.what, args.cluster, options, say)
 
 
 def _chosen_size(
     args: Namespace,
-    options: api.CaptureOptions,
+    options: gnnplace.CaptureOptions,
     place: Place,
     correct: Callable[[Problem], Problem],
 ) -> Size:
     """The best number of micro-batches and its placement; prints what each came to."""
-    if args.objective == api.THROUGHPUT:
+    if args.objective == gnnplace.THROUGHPUT:
         raise InputError(
             "--microbatches auto finds the shortest step; with --objective throughput give a number"
         )
     from gnnplace.report.sizes import sizes_table
 
-    api.warm([args.placer], progress=say)
-    sizes, chosen = api.choose_microbatches(args.what, args.cluster, options, place, say, correct)
+    gnnplace.warm([args.placer], progress=say)
+    sizes, chosen = gnnplace.choose_microbatches(
+        args.what, args.cluster, options, place, say, correct
+    )
     console(args.output).print(sizes_table(sizes, chosen))
     return chosen

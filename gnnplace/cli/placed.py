@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.options import CAPTURE, add_capture_options
 from gnnplace.cli.progress import say
 from gnnplace.errors import MismatchError
@@ -33,7 +33,7 @@ def add_placed(parser: ArgumentParser, *placements: str) -> None:
     add_capture_options(parser)
 
 
-def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, api.Constraints]:
+def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, gnnplace.Constraints]:
     """The problem of a placement, the placement, and the constraints that it was made with.
 
     Raises:
@@ -41,26 +41,26 @@ def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, api.Con
     """
     data = read_json(path)
     stored = data.get(CONSTRAINTS_KEY) if isinstance(data, dict) else None
-    asked = api.as_constraints(stored if isinstance(stored, dict) else None)
+    asked = gnnplace.as_constraints(stored if isinstance(stored, dict) else None)
     options = placed_options(args, data)
-    if api.is_problem_file(args.what):
-        problem = api.read_on_cluster(args.what, args.cluster)
-        placement, problem = api.read_placement_for(path, problem)
+    if gnnplace.is_problem_file(args.what):
+        problem = gnnplace.read_on_cluster(args.what, args.cluster)
+        placement, problem = gnnplace.read_placement_for(path, problem)
         return problem, placement, asked
     cluster = args.cluster or cluster_of(data)
-    problem = api.read_or_profile(args.what, cluster, options, say)
-    placement, problem = api.read_placement_for(path, problem)
+    problem = gnnplace.read_or_profile(args.what, cluster, options, say)
+    placement, problem = gnnplace.read_placement_for(path, problem)
     return problem, placement, asked
 
 
-def placed_options(args: Namespace, data: Any) -> api.CaptureOptions:
+def placed_options(args: Namespace, data: Any) -> gnnplace.CaptureOptions:
     """The options that the placement was made with; a placement from elsewhere has none."""
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     given = {key: getattr(args, key) for key in CAPTURE}
     if isinstance(stored, dict):
         given.update({key: stored[key] for key in (*CAPTURE, "constraints") if key in stored})
-    given["microbatches"] = max(given["microbatches"], api.placed_microbatches(data))
-    return api.CaptureOptions(**given)
+    given["microbatches"] = max(given["microbatches"], gnnplace.placed_microbatches(data))
+    return gnnplace.CaptureOptions(**given)
 
 
 def cluster_of(data: Any) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines
 from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number, size
 from gnnplace.cli.options import (
@@ -120,7 +120,7 @@ def run(args: Namespace) -> int:
     if args.tries and args.given is not None:
         raise InputError("--try: chooses among plans that are searched; leave --given out, or run "
                          "the plan with gnnplace execute")  # fmt: skip
-    plans = api.plan(
+    plans = gnnplace.plan(
         args.what,
         args.cluster,
         batch=args.batch,

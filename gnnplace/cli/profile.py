@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console, correction
 from gnnplace.cli.options import (
     add_by_module,
@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
     if asked.max_devices is not None:
         raise InputError(f"{args.constraints}: max_devices: is for place; a problem has no limit")
     options = capture_options(args, constraints=asked.patterns)
-    profiled = api.profile(
+    profiled = gnnplace.profile(
         args.model,
         args.cluster,
         options=options,
@@ -65,7 +65,7 @@ def run(args: Namespace) -> int:
         table=args.table,
         progress=say,
     )
-    problem = api.limited(correct(profiled), asked)
+    problem = gnnplace.limited(correct(profiled), asked)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     share = float(problem.estimated.mean())
     origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console
 from gnnplace.cli.options import add_output, add_trace
 from gnnplace.files import write_text
@@ -28,7 +28,7 @@ def run(args: Namespace) -> int:
     check_output(args.trace)
     if not args.placements:
         return _plan(args)
-    api.write_report(args.problem, args.placements, args.output, trace=args.trace)
+    gnnplace.write_report(args.problem, args.placements, args.output, trace=args.trace)
     console(args.output).print(f"written to {args.output}")
     return 0
 

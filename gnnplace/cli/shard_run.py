@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines
 from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_number
 from gnnplace.cli.options import add_json, add_output, model_help
@@ -71,7 +71,7 @@ def run(args: Namespace) -> int:
         if args.devices not in (None, devices):
             raise InputError(f"--devices: the plan {args.plan!r} is for {devices} devices")
     say(f"running on {devices} process{'es' if devices != 1 else ''}")
-    done = api.run_shard(
+    done = gnnplace.run_shard(
         maker(args.what),
         devices,
         plan=plan,

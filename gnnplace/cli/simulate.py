@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, say_idle
 from gnnplace.cli.options import add_chakra, add_html, add_json, add_trace
 from gnnplace.problem import Problem, read_problem
@@ -36,9 +36,9 @@ def run(args: Namespace) -> int:
     """Predicts a placement's step."""
     check_output(args.html)
     check_output(args.trace)
-    placement, problem = api.read_placement_for(args.placement, read_problem(args.problem))
+    placement, problem = gnnplace.read_placement_for(args.placement, read_problem(args.problem))
     say_idle(problem)
-    simulation = api.simulate(problem, placement)
+    simulation = gnnplace.simulate(problem, placement)
     _write_views(args, problem, simulation, placement.placer or Path(args.placement).stem)
     finite = np.isfinite(simulation.step_time)
     if args.json:

@@ -9,6 +9,8 @@ from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.placers.base import Placer, Result
 from gnnplace.placers.few_devices import place_on_few
 from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.throughput import ThroughputResult
+from gnnplace.placers.throughput.comparison import intervals
 from gnnplace.placers.throughput.registry import make_throughput_placer
 from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
@@ -121,3 +123,33 @@ def compare(
         except GnnplaceError as error:
             results.append((name, error))
     return results
+
+
+def compare_intervals(
+    problem: Problem,
+    names: Iterable[str] | None = None,
+    *,
+    budget: float = DEFAULT_BUDGET,
+    seed: int = 0,
+    constraints: Given | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[ThroughputResult | Failure]:
+    """Intervals of pipelined steps: of searches for throughput, and what all others come to.
+
+    Args:
+        problem: what to place.
+        names: the names of placers that minimise the step time; all that are shown by default.
+        budget: seconds for each placer.
+        seed: the seed of all randomness.
+        constraints: as ``place`` has them; none on the number of devices.
+        progress: called with a line before each placer.
+
+    Raises:
+        InputError: devices are limited in number.
+    """
+    asked = as_constraints(constraints)
+    if asked.max_devices is not None:
+        raise InputError("max-devices: compare it for the time of a step, not for throughput")
+    problem = constrained(problem, asked)
+    others = compare(problem, names, budget=budget, seed=seed, progress=progress)
+    return intervals(problem, others, budget=budget, seed=seed, progress=progress)

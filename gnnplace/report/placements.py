@@ -18,7 +18,7 @@ from gnnplace.placers import Result
 from gnnplace.problem import Problem
 from gnnplace.report import html
 from gnnplace.report.explanation.causes import Causes
-from gnnplace.report.explanation.difference import Difference, difference
+from gnnplace.report.explanation.difference import Difference, steps_differ
 from gnnplace.report.explanation.idle import device_times
 from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound
@@ -200,7 +200,7 @@ def _moves(before: Timeline, after: Timeline) -> list[Html]:
     if before.simulation is None or after.simulation is None:
         return []
     try:
-        found = difference(before.problem, before.simulation, after.simulation, after.problem)
+        found = steps_differ(before.problem, before.simulation, after.simulation, after.problem)
     except MismatchError as error:
         return [html.paragraph(str(error))]
     parts = [html.heading("What moved"), html.paragraph(_moved(found, before, after))]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.costs.memory import (
     attention_work,
     cublas_work,
@@ -87,8 +87,8 @@ def test_headroom_auto():
     alone = preset("pcie-t4-2")
     graph = ComputationGraph.from_tensors(["a"], [])
     problem = build_problem("p", graph, alone, {"t4": [1.0]})
-    api.check_headroom("auto")
-    assert api.with_headroom(problem, "auto").cluster.memory[0] < 11e9
-    assert api.with_headroom(problem, None) is problem
+    gnnplace.check_headroom("auto")
+    assert gnnplace.with_headroom(problem, "auto").cluster.memory[0] < 11e9
+    assert gnnplace.with_headroom(problem, None) is problem
     with pytest.raises(InputError, match="or auto"):
-        api.check_headroom("some")
+        gnnplace.check_headroom("some")

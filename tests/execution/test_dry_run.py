@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import gnnplace
-from gnnplace import api, zoo
+from gnnplace import zoo
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.costs.profiling.straight import straight_line
 from gnnplace.errors import InputError, MismatchError
@@ -278,21 +278,21 @@ def gpus() -> Cluster:
     return Cluster(devices, links)
 
 
-def check(model: str, options: api.CaptureOptions, placers: tuple[str, ...] = PLACERS) -> None:
+def check(model: str, options: gnnplace.CaptureOptions, placers: tuple[str, ...] = PLACERS) -> None:
     """Walks a model placed by each of these, with the workers of `execute` and of `compile`."""
     program = capture_model(model, options=options, fake=True)
     problem = profile(program, gpus(), microbatches=options.microbatches)
     whole = microbatched(program, options.microbatches)
     for placer in placers:
-        placement = api.place(problem, placer=placer, budget=0).placement
+        placement = gnnplace.place(problem, placer=placer, budget=0).placement
         for standing in (False, True):
             found = dry_run(whole, problem, placement, standing=standing)
             assert found.passed, (model, placer, found.summary())
             assert found.ops > len(whole.ops) / 2
 
 
-def options_of(microbatches: int, optimizer: str, dtype: str) -> api.CaptureOptions:
-    return api.CaptureOptions(
+def options_of(microbatches: int, optimizer: str, dtype: str) -> gnnplace.CaptureOptions:
+    return gnnplace.CaptureOptions(
         optimizer=optimizer, dtype=dtype, microbatches=microbatches, accept_other_loss=True
     )
 
@@ -351,7 +351,7 @@ def test_what_compile_makes_passes(microbatches: int, kind: type[torch.optim.Opt
     batch = torch.randn(4, 8)
     share = capture(model, batch[: 4 // microbatches], loss=torch.mean, optimizer="adamw")
     problem = profile(replace(share, initial={}), gpus(), microbatches=microbatches)
-    placement = api.place(problem, placer="round-robin", budget=0).placement
+    placement = gnnplace.place(problem, placer="round-robin", budget=0).placement
     step = gnnplace.compile(model, placement, optimizer, loss=torch.mean, problem=problem)
     found = dry_run(*step.placed_program((batch,)), standing=True)
     assert found.passed, found.summary()
@@ -361,9 +361,11 @@ def test_what_compile_makes_passes(microbatches: int, kind: type[torch.optim.Opt
 def test_the_verb_takes_names_and_files(tmp_path: Path) -> None:
     program = capture_model("mlp", fake=True)
     problem = profile(program, gpus())
-    placement = api.place(problem, placer="round-robin", budget=0).placement
+    placement = gnnplace.place(problem, placer="round-robin", budget=0).placement
     write_placement(tmp_path / "p.json", placement, problem)
-    assert api.dry_run("mlp", tmp_path / "p.json").devices == tuple(f"cuda:{d}" for d in range(4))
-    assert api.dry_run(program, placement, problem).passed
+    assert gnnplace.dry_run("mlp", tmp_path / "p.json").devices == tuple(
+        f"cuda:{d}" for d in range(4)
+    )
+    assert gnnplace.dry_run(program, placement, problem).passed
     with pytest.raises(MismatchError, match="another problem"):
-        api.dry_run("two_tower", tmp_path / "p.json")
+        gnnplace.dry_run("two_tower", tmp_path / "p.json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace import api
+import gnnplace
 
 CONSTANT = 3e6
 
@@ -28,11 +28,11 @@ ALWAYS = (("small_resnet?batch=8", 1),)
     ],
 )
 def test_memory_is_what_was_predicted(model, optimizer, microbatches):
-    options = api.CaptureOptions(microbatches=microbatches, optimizer=optimizer)
-    problem = api.profile(model, "cpu:2", options=options)
-    placed = api.place(problem, placer="contiguous", budget=0)
-    program = api.capture(model, options=options)
-    done = api.execute(program, problem, placed.placement, options=options, steps=1)
+    options = gnnplace.CaptureOptions(microbatches=microbatches, optimizer=optimizer)
+    problem = gnnplace.profile(model, "cpu:2", options=options)
+    placed = gnnplace.place(problem, placer="contiguous", budget=0)
+    program = gnnplace.capture(model, options=options)
+    done = gnnplace.execute(program, problem, placed.placement, options=options, steps=1)
     names = [device.name for device in problem.cluster.devices]
     predicted = dict(zip(names, placed.simulation.peak_memory.tolist(), strict=True))
     for name, found in done.execution.memory.items():

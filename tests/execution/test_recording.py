@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.execution.recording import Recorder, run_record
 from gnnplace.measurements import MeasurementStore
@@ -31,7 +31,9 @@ def store(tmp_path):
 def test_a_run_is_kept_with_all_its_steps(store, mode):
     problem = problem_of(PROGRAM, 2)
     placement = random_placement(problem, 0)
-    run = api.execute(PROGRAM, problem, placement, steps=3, mode=mode, store=store, label="towers")
+    run = gnnplace.execute(
+        PROGRAM, problem, placement, steps=3, mode=mode, store=store, label="towers"
+    )
     (kept,) = store.runs()
     assert run.run == kept.id
     assert (kept.model, kept.mode, kept.steps) == ("towers", mode, 3)
@@ -60,7 +62,7 @@ def test_a_run_that_fails_keeps_its_steps_and_says_why(store):
     problem = problem_of(PROGRAM, 2)
     program, placement = with_loss(Dying(4)), random_placement(problem, 0)
     with pytest.raises(ExecutionError):
-        api.execute(program, problem, placement, steps=9, mode="measured", store=store)
+        gnnplace.execute(program, problem, placement, steps=9, mode="measured", store=store)
     (kept,) = store.runs()
     assert kept.steps == 2
     assert kept.outcome.status == "failed"
@@ -74,7 +76,9 @@ def test_a_store_that_fails_in_mid_run_does_not_end_it(store, monkeypatch):
         raise InputError("disk full")
 
     monkeypatch.setattr(store, "add_steps", full)
-    run = api.execute(PROGRAM, problem, random_placement(problem, 0), mode="measured", store=store)
+    run = gnnplace.execute(
+        PROGRAM, problem, random_placement(problem, 0), mode="measured", store=store
+    )
     assert run.verification.passed
     assert "disk full" in run.fault
     assert store.runs()[0].outcome.status == "open"  # not all of it is there

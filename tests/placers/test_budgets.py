@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.bench.suite import dataset_problem
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.search.clock import counted
@@ -64,7 +64,7 @@ def test_a_larger_budget_is_never_worse_with_groups_and_micro_batches(name):
 
 @pytest.mark.parametrize("name", ["narrow", "learned", "best"])
 def test_a_larger_budget_is_never_worse_on_narrow_groups(name):
-    graph, cluster = shipped_store().graph("gpt2-medium"), api.resolve_cluster("pcie-v100-4")
+    graph, cluster = shipped_store().graph("gpt2-medium"), gnnplace.resolve_cluster("pcie-v100-4")
     problem = dataset_problem(graph, cluster, microbatches=4, groups=None)
     looks = (3, 30, 60, 90, 400) if name == "learned" else (3, 30, 60, 90)
     times = seconds_by_looks(SearchSpace(problem), name, looks)

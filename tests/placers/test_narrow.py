@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.bench.suite import dataset_problem
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.narrow import (
@@ -27,7 +27,7 @@ from gnnplace.train.data.captured import shipped_store
 @pytest.fixture(scope="module")
 def gpt2():
     """9,000 ops whose narrow groups are worth it: GPT-2 medium on four V100 with PCIe."""
-    graph, cluster = shipped_store().graph("gpt2-medium"), api.resolve_cluster("pcie-v100-4")
+    graph, cluster = shipped_store().graph("gpt2-medium"), gnnplace.resolve_cluster("pcie-v100-4")
     return SearchSpace(dataset_problem(graph, cluster, microbatches=4, groups=None))
 
 
@@ -68,7 +68,7 @@ def test_large_problems_are_better_than_whole_at_once(gpt2):
 
 
 def test_the_learned_placer_and_the_best_search_on_groups(gpt2):
-    api.warm(["best"])
+    gnnplace.warm(["best"])
     plain = make_placer("narrow").place(gpt2.problem, space=gpt2).step_time
     learned = make_placer("learned").place(gpt2.problem, space=gpt2)
     assert learned.simulation.feasible

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.main import main
 from gnnplace.files import read_json
 from gnnplace.plans.handover import handed_over
@@ -16,7 +16,7 @@ from gnnplace.report.plans import plan_lines
 
 @pytest.fixture(scope="module")
 def plan():
-    return api.plan("recommender", "pcie-a100-4", batch=64, optimizer="sgd", budget=0.5)[0]
+    return gnnplace.plan("recommender", "pcie-a100-4", batch=64, optimizer="sgd", budget=0.5)[0]
 
 
 def test_branches_are_handed_over_with_a_command_that_works(plan, tmp_path, monkeypatch):

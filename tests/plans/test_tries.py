@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans import tries
 from gnnplace.plans.answers import find_plans
@@ -45,13 +45,13 @@ def test_the_measured_fastest_comes_first_and_rows_say_both_times(monkeypatch):
 
 def test_only_what_is_here_is_tried():
     with pytest.raises(InputError, match="'gpu:0' is no worker of this machine; plan for cpu:4"):
-        api.plan("mlp", preset("pcie-a100-4"), tries=3, budget=0.0)
+        gnnplace.plan("mlp", preset("pcie-a100-4"), tries=3, budget=0.0)
 
 
 @pytest.mark.campaign
 def test_plans_are_tried_for_real():
     spec = "gpt2?layers=1&width=32&length=16&vocabulary=50"
-    best = api.plan(spec, "cpu:2", batch=4, tries=2, budget=0.5)[0]
+    best = gnnplace.plan(spec, "cpu:2", batch=4, tries=2, budget=0.5)[0]
     known = [t.measured for t in best.trials if t.measured is not None]
     assert len(best.trials) == 2
     assert known

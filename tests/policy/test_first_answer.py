@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.placers.contract import training_chain
 from gnnplace.policy.first_answer import Plain, first_answer
 from gnnplace.problem import write_problem
@@ -29,8 +29,8 @@ def answered(path, what):
 
 def test_a_first_answer_is_what_simulate_says_of_it(path, capfd):
     output = answered(path, "problem.json")
-    placement, problem = api.read_placement_for(str(output), training_chain())
-    simulation = api.simulate(problem, placement)
+    placement, problem = gnnplace.read_placement_for(str(output), training_chain())
+    simulation = gnnplace.simulate(problem, placement)
     assert simulation.feasible
     assert placement.predicted_step_time == pytest.approx(simulation.step_time, rel=1e-12)
     assert json.loads(output.read_text())["x-mine"] == 1
@@ -55,9 +55,9 @@ def test_memory_is_kept():
 def test_the_bound_of_a_first_answer_is_one():
     problem = training_chain()
     result = Plain().place(problem)
-    assert 0 < result.lower_bound <= api.place(problem, placer="single").lower_bound
+    assert 0 < result.lower_bound <= gnnplace.place(problem, placer="single").lower_bound
 
 
 def test_a_model_has_no_problem_file():
-    assert api.is_problem_file("anything.json")
-    assert not api.is_problem_file("inception-v3")
+    assert gnnplace.is_problem_file("anything.json")
+    assert not gnnplace.is_problem_file("inception-v3")

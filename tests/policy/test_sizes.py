@@ -8,14 +8,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.placers import contract
 from gnnplace.policy.sizes import choose, try_sizes
 from gnnplace.problem import write_problem
 
-OPTIONS = api.CaptureOptions()
+OPTIONS = gnnplace.CaptureOptions()
 
 
 @pytest.fixture
@@ -30,7 +30,9 @@ def path(tmp_path):
 
 def test_a_chain_is_cut_and_beats_the_whole_batch(path):
     """Times of a file are divided evenly, so that more micro-batches fill the pipeline better."""
-    sizes = try_sizes(path(), None, OPTIONS, partial(api.place, placer="interleaved", budget=0.0))
+    sizes = try_sizes(
+        path(), None, OPTIONS, partial(gnnplace.place, placer="interleaved", budget=0.0)
+    )
     chosen = choose(sizes)
     assert [size.microbatches for size in sizes] == [1, 2, 4, 8, 16, 32]
     assert chosen.microbatches > 1
@@ -44,7 +46,7 @@ def test_a_size_that_cannot_be_better_is_not_placed(path, monkeypatch):
 
     def place(problem):
         placed.append(problem.microbatches)
-        return partial(api.place, placer="single", budget=0.0)(problem)
+        return partial(gnnplace.place, placer="single", budget=0.0)(problem)
 
     monkeypatch.setattr(
         "gnnplace.policy.sizes.lower_bound", lambda p: np.inf if p.microbatches > 2 else 0.0
@@ -59,7 +61,10 @@ def test_memory_may_need_micro_batches(path):
     """The whole batch does not fit; its shares do."""
     for memory in (30.0, 26.0, 24.0, 22.0, 20.0, 18.0):
         sizes = try_sizes(
-            path(memory=memory), None, OPTIONS, partial(api.place, placer="contiguous", budget=0.0)
+            path(memory=memory),
+            None,
+            OPTIONS,
+            partial(gnnplace.place, placer="contiguous", budget=0.0),
         )
         if sizes[0].result is None:
             break
@@ -73,7 +78,10 @@ def test_nothing_fits_is_infeasible(path):
     with pytest.raises(InfeasibleError, match="no size"):
         choose(
             try_sizes(
-                path(memory=1.0), None, OPTIONS, partial(api.place, placer="contiguous", budget=0.0)
+                path(memory=1.0),
+                None,
+                OPTIONS,
+                partial(gnnplace.place, placer="contiguous", budget=0.0),
             )
         )
 
@@ -83,13 +91,15 @@ def test_a_model_is_profiled_at_every_share_of_its_batch(monkeypatch):
         "mlp?batch=4&width=16",
         "cpu:2",
         OPTIONS,
-        partial(api.place, placer="contiguous", budget=0.0),
+        partial(gnnplace.place, placer="contiguous", budget=0.0),
     )
     assert [size.microbatches for size in sizes] == [1, 2, 4]
     assert [size.program.microbatches for size in sizes] == [1, 1, 1]
     assert not any(size.problem.estimated.any() for size in sizes)
     with pytest.raises(InputError, match="nosuch"):
-        try_sizes("nosuch", "cpu:2", OPTIONS, partial(api.place, placer="contiguous", budget=0.0))
+        try_sizes(
+            "nosuch", "cpu:2", OPTIONS, partial(gnnplace.place, placer="contiguous", budget=0.0)
+        )
 
 
 def test_place_auto_writes_a_placement_that_says_its_size(path, tmp_path, capsys):
@@ -98,7 +108,7 @@ def test_place_auto_writes_a_placement_that_says_its_size(path, tmp_path, capsys
     assert run([*arguments, "--budget", "0", "-o", output]) == 0
     assert "chosen" in capsys.readouterr().out
     data = json.loads((tmp_path / "p.json").read_text())
-    assert data["x-capture"]["microbatches"] == api.placed_microbatches(data) > 1
+    assert data["x-capture"]["microbatches"] == gnnplace.placed_microbatches(data) > 1
     assert run(["simulate", path(), output, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time"] == data["predicted_step_time"]
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import InputError
 from gnnplace.placers import contract
 from gnnplace.problem.placement import Placement
@@ -55,8 +55,8 @@ def messages():
 
 def simulated():
     problem = contract.training_chain()
-    placement = api.place(problem, placer="round-robin", budget=0).placement
-    return problem, api.simulate(problem, placement)
+    placement = gnnplace.place(problem, placer="round-robin", budget=0).placement
+    return problem, gnnplace.simulate(problem, placement)
 
 
 def test_each_device_has_a_trace_that_protobuf_reads(messages, tmp_path):
@@ -89,7 +89,7 @@ def test_what_cannot_run_has_no_trace(tmp_path):
     few = contract.training_chain()
     device = simulation.device * 0
     device[0] = 1  # apart from the op that shares its parameter
-    broken = api.simulate(few, Placement(device))
+    broken = gnnplace.simulate(few, Placement(device))
     with pytest.raises(InputError, match="chakra: the placement cannot run"):
         write_chakra(tmp_path / "traces", problem, broken)
     assert not (tmp_path / "traces").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli import main as cli
 from gnnplace.errors import InputError
 from gnnplace.placers.contract import training_chain
@@ -18,7 +18,7 @@ from gnnplace.report.intervals import interval_keys, interval_row, interval_tabl
 
 @pytest.fixture(scope="module")
 def results() -> list[object]:
-    return list(api.compare_intervals(training_chain(), ["single", "heft"], budget=0.3))
+    return list(gnnplace.compare_intervals(training_chain(), ["single", "heft"], budget=0.3))
 
 
 def test_throughput_is_compared_with_what_others_come_to(results: list[object]) -> None:
@@ -36,7 +36,7 @@ def test_rows_and_table(results: list[object]) -> None:
     assert interval_row(given[-1]) == {"placer": "broken", "error": "no"}  # type: ignore[arg-type]
     assert interval_row(given[0])["interval"] > 0  # type: ignore[arg-type]
     assert interval_table(given, "x").row_count == 5  # type: ignore[arg-type]
-    assert interval_keys(api.place(training_chain(), placer="single")) == {}
+    assert interval_keys(gnnplace.place(training_chain(), placer="single")) == {}
 
 
 def test_place_writes_step_time_and_interval(tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_place_writes_step_time_and_interval(tmp_path: Path) -> None:
     arguments = ["place", str(tmp_path / "p.json"), "-o", str(tmp_path / "o.json")]
     assert cli.run([*arguments, "--objective", "throughput", "--budget", "0.3"]) == 0
     data = json.loads((tmp_path / "o.json").read_text())
-    placement, _ = api.read_placement_for(tmp_path / "o.json", problem)
-    simulated = api.simulate(problem, placement).step_time
+    placement, _ = gnnplace.read_placement_for(tmp_path / "o.json", problem)
+    simulated = gnnplace.simulate(problem, placement).step_time
     assert data["predicted_step_time"] == pytest.approx(simulated)
     assert data["x-objective"] == "throughput"
     assert 0 < data["x-interval-bound"] <= data["x-interval"] <= simulated

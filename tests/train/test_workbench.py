@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.measurements import MeasurementStore
 from gnnplace.runtime import available_cores
@@ -22,7 +22,7 @@ def bench(tmp_path_factory):
 
 
 def place(bench, name):
-    return api.place(bench.problem, placer=name, budget=0).placement
+    return gnnplace.place(bench.problem, placer=name, budget=0).placement
 
 
 def test_nothing_happens_before_it_is_asked():

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from gnnplace.errors import MismatchError
 from gnnplace.problem import Problem
+from gnnplace.problem.placement import Placement
 from gnnplace.report.explanation.modules import module_rows
-from gnnplace.simulation import Simulation
+from gnnplace.simulation import Simulation, simulate
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,25 @@ class Difference:
 
 
 def difference(
+    problem: Problem, before: Placement, after: Placement, other: Problem | None = None
+) -> Difference:
+    """What two placements of a problem do differently; both are simulated.
+
+    Args:
+        problem: what was placed.
+        before: a placement.
+        after: another one.
+        other: the same model as it was placed then, under other constraints or grouped otherwise.
+
+    Raises:
+        MismatchError: they are no placements of one model on one cluster.
+        DeadlockError: sequences contradict the graph; names the ops of a cycle.
+    """
+    second = other or problem
+    return steps_differ(problem, simulate(problem, before), simulate(second, after), second)
+
+
+def steps_differ(
     problem: Problem, before: Simulation, after: Simulation, other: Problem | None = None
 ) -> Difference:
     """What two simulated placements of a model do differently.

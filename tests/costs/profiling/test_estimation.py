@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import gnnplace
 from benchmarks.studies.costs.provenance import HUGGING_FACE
-from gnnplace import api
 from gnnplace.costs.floors import NOTHING
 from gnnplace.costs.prediction import PROVENANCES
 from gnnplace.costs.profiling.estimation import estimated_times
@@ -70,7 +70,9 @@ def test_the_host_is_a_term_that_can_be_replaced() -> None:
 
 
 def test_a_problem_keeps_sources_and_errors_in_its_file(tmp_path) -> None:
-    problem = api.profile("mlp", "nvlink-a100-2", options=CaptureOptions(groups=20, microbatches=2))
+    problem = gnnplace.profile(
+        "mlp", "nvlink-a100-2", options=CaptureOptions(groups=20, microbatches=2)
+    )
     assert problem.estimated.all()
     write_problem(tmp_path / "p.json", problem)
     again = read_problem(tmp_path / "p.json")
@@ -85,7 +87,7 @@ def test_a_problem_keeps_sources_and_errors_in_its_file(tmp_path) -> None:
 
 def test_where_times_are_from_is_said() -> None:
     said: list[str] = []
-    api.profile(
+    gnnplace.profile(
         "mlp", "nvlink-h100-8", options=CaptureOptions(dtype="bfloat16"), progress=said.append
     )
     [line] = [line for line in said if "eager" in line]
@@ -98,7 +100,7 @@ def test_the_same_path_predicts_this_cpu_from_a_table_measured_here(tmp_path) ->
     assert times.measured
     path = tmp_path / "mine.csv"
     write_rows(path, {"cpu": merged_rows([measured_rows(program, times.seconds, "cpu")] * 2)})
-    predicted = api.profile(program, "cpu:1", table=path)
+    predicted = gnnplace.profile(program, "cpu:1", table=path)
     assert predicted.estimated.all()
     assert predicted.time["cpu"].sum() == pytest.approx(times.seconds.sum(), rel=0.5)
     assert all(name == "view" or "cpu" in name for name in predicted.source["cpu"])
@@ -108,4 +110,4 @@ def test_a_table_of_another_kind_than_the_clusters_is_refused(tmp_path) -> None:
     path = tmp_path / "mine.csv"
     write_rows(path, {"l4": shipped().rows["l4"]})
     with pytest.raises(InputError, match=r"has ops of l4.*of kind but of|cluster is of that kind"):
-        api.profile("mlp", "nvlink-a100-2", table=path)
+        gnnplace.profile("mlp", "nvlink-a100-2", table=path)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnplace import api
+import gnnplace
 from gnnplace.problem.cluster import load_cluster
 from gnnplace.problem.placement import Placement
 from gnnplace.tracing import capture
@@ -55,8 +55,8 @@ def captured(forward_only=True, by_module=True, groups=None, cluster="nvlink-a10
     model, ids = build(**options)
     program = replace(capture(model, ids, forward_only=forward_only), initial={})
     asked = {"by_module": by_module}
-    given = api.CaptureOptions(forward_only=forward_only, constraints=asked, groups=groups)
-    return program, api.profile(program, load_cluster(cluster), options=given)
+    given = gnnplace.CaptureOptions(forward_only=forward_only, constraints=asked, groups=groups)
+    return program, gnnplace.profile(program, load_cluster(cluster), options=given)
 
 
 def placed(problem, where):

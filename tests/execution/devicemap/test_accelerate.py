@@ -8,7 +8,7 @@ import torch
 from accelerate import dispatch_model
 from torch import nn
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import InputError
 from gnnplace.execution.devicemap.mapping import device_map
 from gnnplace.execution.devicemap.walking import check_device_map
@@ -109,8 +109,8 @@ def test_from_pretrained_takes_the_map(tmp_path):
     model.save_pretrained(tmp_path / "model")
     inputs = {"input_ids": IDS, "use_cache": False}
     program = capture(model, inputs, forward_only=True)
-    options = api.CaptureOptions(forward_only=True, constraints={"by_module": True})
-    problem = api.profile(program, load_cluster("nvlink-a100-2"), options=options)
+    options = gnnplace.CaptureOptions(forward_only=True, constraints={"by_module": True})
+    problem = gnnplace.profile(program, load_cluster("nvlink-a100-2"), options=options)
     found = device_map(program, problem, placed(problem, {"transformer.h.1": 1}))
     names = {"transformer.wte": 0, "transformer.wpe": 0, "transformer.drop": 0, "lm_head": 0}
     ends = {"transformer.h.0": 0, "transformer.h.1": 1, "transformer.ln_f": 0}

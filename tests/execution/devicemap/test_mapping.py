@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.execution.devicemap.mapping import device_map
 from gnnplace.execution.devicemap.names import accelerate_names
@@ -52,7 +52,7 @@ def test_neighbours_on_one_device_are_one_entry(inference):
 def test_a_search_by_module_is_exact_with_groups_too():
     """Whatever a placer finds by module, on groups of ops as well, is a device map."""
     program, problem = captured(groups=12)
-    found = api.place(problem, placer="round-robin", budget=0)
+    found = gnnplace.place(problem, placer="round-robin", budget=0)
     devices = device_map(program, problem, found.placement)
     assert {*devices.values()} == {0, 1, 2, 3}
     assert devices["words"] == devices["places"]

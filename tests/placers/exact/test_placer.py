@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.placers import contract
 from gnnplace.placers.contract import training_chain
@@ -203,5 +203,7 @@ def test_annealing_is_cut_into_runs_where_there_is_time() -> None:
 def test_workers_are_threads_of_the_solver() -> None:
     """Two of them find the same optimum."""
     problem = training_chain(num_layers=3, num_devices=2)
-    steps = [api.place(problem, placer="exact", workers=n, budget=3.0).step_time for n in (1, 2)]
+    steps = [
+        gnnplace.place(problem, placer="exact", workers=n, budget=3.0).step_time for n in (1, 2)
+    ]
     assert steps[0] == pytest.approx(steps[1])

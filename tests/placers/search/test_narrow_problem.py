@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gnnplace import api
+import gnnplace
 from gnnplace.bench.suite import dataset_problem
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.search.narrow_problem import narrow_groups, narrow_problem, parallelism_lost
@@ -17,7 +17,7 @@ from tests.random_problems import random_problem, seeds
 
 def store_problem(name, microbatches, cluster="nvlink-a100-8"):
     graph = shipped_store().graph(name)
-    where = api.resolve_cluster(cluster)
+    where = gnnplace.resolve_cluster(cluster)
     return dataset_problem(graph, where, microbatches=microbatches, groups=None)
 
 

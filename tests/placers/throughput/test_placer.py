@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.contract import barred, branches, training_chain
@@ -32,7 +32,7 @@ from tests.placers.throughput.throughput_problems import (
 
 def place(problem: Problem, placer: str = "best", budget: float = 0.0) -> ThroughputResult:
     """The result for the throughput objective."""
-    found = api.place(problem, placer=placer, budget=budget, objective=api.THROUGHPUT)
+    found = gnnplace.place(problem, placer=placer, budget=budget, objective=gnnplace.THROUGHPUT)
     assert isinstance(found, ThroughputResult)
     return found
 
@@ -126,9 +126,9 @@ def test_only_placers_for_throughput_take_the_objective() -> None:
     with pytest.raises(InputError, match="workers"):
         throughput_placer("best", workers=0)
     with pytest.raises(InputError, match="beauty"):
-        api.place(branches(), objective="beauty")
+        gnnplace.place(branches(), objective="beauty")
     with pytest.raises(InputError, match="workers"):
-        api.place(branches(), placer="exact", workers=0)
+        gnnplace.place(branches(), placer="exact", workers=0)
 
 
 def test_drawn_orders_are_topological() -> None:
@@ -185,7 +185,7 @@ def test_a_published_format_with_its_backward_nodes(tmp_path: Path) -> None:
     edges = [{"sourceId": a, "destId": b, "cost": 0.5} for a, b in pairs]
     file = {"maxSizePerFPGA": 1e12, "maxFPGAs": 2, "maxCPUs": 0, "nodes": nodes, "edges": edges}
     (tmp_path / "x.json").write_text(json.dumps(file))
-    problem = api.convert(tmp_path / "x.json", "dnn-partitioning")
+    problem = gnnplace.convert(tmp_path / "x.json", "dnn-partitioning")
     found = place(problem, "contiguous")
     assert found.interval == pytest.approx(10e-3)  # 2 * (1 + 3) ms of work, 2 * 1 ms of tensors
     assert "proven" in found.note

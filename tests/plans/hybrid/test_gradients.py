@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace import api
+import gnnplace
 from gnnplace.placers.contract import training_chain
 from gnnplace.plans.hybrid.fabric import Ring
 from gnnplace.plans.hybrid.gradients import (
@@ -34,7 +34,7 @@ def gradient_bytes(found: PlacedStep) -> float:
 def test_gradients_are_what_updates_read() -> None:
     """Bytes of all layers, ready when their backward ops finish."""
     problem = training_chain(num_devices=1)
-    result = api.place(problem, placer="single")
+    result = gnnplace.place(problem, placer="single")
     found = placed_step(problem, result)
     graph = problem.graph
     backward = [graph.index[f"b{i}"] for i in range(6)]
@@ -53,10 +53,10 @@ def test_gradients_are_what_updates_read() -> None:
 def test_micro_batches_have_one_gradient() -> None:
     """Ready with the last copy; as large as before, whether the problem divides it or not."""
     whole = training_chain(num_devices=2)
-    alone = placed_step(whole, api.place(whole, placer="single"))
+    alone = placed_step(whole, gnnplace.place(whole, placer="single"))
     for profiled, scale in ((True, 1.0), (False, 3.0)):
         cut = with_microbatches(whole, 3, profiled=profiled)
-        result = api.place(cut, placer="single")
+        result = gnnplace.place(cut, placer="single")
         found = placed_step(cut, result, scale=scale)
         assert gradient_bytes(found) == pytest.approx(gradient_bytes(alone))
     finish = without_updates(cut, result.simulation)

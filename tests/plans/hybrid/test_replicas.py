@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from gnnplace import api, execution
+import gnnplace
+from gnnplace import execution
 from gnnplace.errors import InputError
 from gnnplace.execution.reference import reference_step
 from gnnplace.plans.hybrid import Fabric
@@ -18,7 +19,7 @@ from gnnplace.tracing.loading import shares_of
 from gnnplace.tracing.microbatching import microbatched, with_inputs
 from gnnplace.tracing.program import Program
 
-OPTIONS = api.CaptureOptions
+OPTIONS = gnnplace.CaptureOptions
 
 
 def shares(model: str, count: int) -> Sequence[tuple[torch.Tensor, ...]]:
@@ -31,11 +32,11 @@ def shares(model: str, count: int) -> Sequence[tuple[torch.Tensor, ...]]:
 )
 def test_two_groups_of_two_devices_train_like_one_device(model: str, cut: int) -> None:
     """Four processes; gradients and both groups' parameters are bitwise those of accumulation."""
-    cluster = api.resolve_cluster("cpu:4")
-    base = api.capture(model, options=OPTIONS(microbatches=2 * cut))
+    cluster = gnnplace.resolve_cluster("cpu:4")
+    base = gnnplace.capture(model, options=OPTIONS(microbatches=2 * cut))
     group = Fabric(cluster).group(0, 2)
-    problem = api.profile(base, group, options=OPTIONS(microbatches=cut, groups=40))
-    placed = api.place(problem, placer="round-robin")
+    problem = gnnplace.profile(base, group, options=OPTIONS(microbatches=cut, groups=40))
+    placed = gnnplace.place(problem, placer="round-robin")
     assert len(set(placed.placement.device.tolist())) == 2
     whole = replicated_problem(problem, 2, cluster)
     placement = replicated_placement(problem, placed.placement, 2)
@@ -55,7 +56,7 @@ def test_two_groups_of_two_devices_train_like_one_device(model: str, cut: int) -
 
 
 def program_of(model: str, count: int) -> Program:
-    return api.capture(model, options=OPTIONS(microbatches=count))
+    return gnnplace.capture(model, options=OPTIONS(microbatches=count))
 
 
 def test_updates_read_the_gradients_of_all_groups() -> None:
@@ -84,8 +85,8 @@ def _group(name: str) -> int:
 def test_problems_carry_gradients_both_ways() -> None:
     """A gradient's readers are the updates of both groups; orders stay inside."""
     base = program_of("mlp?batch=8", 2)
-    cluster = api.resolve_cluster("cpu:4")
-    problem = api.profile(base, Fabric(cluster).group(0, 2), options=OPTIONS())
+    cluster = gnnplace.resolve_cluster("cpu:4")
+    problem = gnnplace.profile(base, Fabric(cluster).group(0, 2), options=OPTIONS())
     whole = replicated_problem(problem, 2, cluster)
     assert whole.num_ops == 2 * problem.num_ops
     assert whole.state.sum() == 2 * problem.state.sum()
@@ -102,13 +103,13 @@ def test_bad_requests_are_refused() -> None:
     base = program_of("mlp?batch=8", 2)
     with pytest.raises(InputError, match="two groups"):
         replicated(base, 1)
-    forward = api.capture("mlp?batch=8", options=OPTIONS(microbatches=2, forward_only=True))
+    forward = gnnplace.capture("mlp?batch=8", options=OPTIONS(microbatches=2, forward_only=True))
     with pytest.raises(InputError, match="no gradients"):
         replicated(forward, 2)
-    cluster = api.resolve_cluster("cpu:2")
-    problem = api.profile(base, cluster, options=OPTIONS())
+    cluster = gnnplace.resolve_cluster("cpu:2")
+    problem = gnnplace.profile(base, cluster, options=OPTIONS())
     with pytest.raises(InputError, match="must have 4"):
         replicated_problem(problem, 2, cluster)
-    bare = api.place(problem, placer="single").placement
+    bare = gnnplace.place(problem, placer="single").placement
     with pytest.raises(InputError, match="sequences"):
         replicated_placement(problem, type(bare)(bare.device), 2)

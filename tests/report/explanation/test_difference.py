@@ -9,7 +9,7 @@ import pytest
 
 from gnnplace.errors import MismatchError
 from gnnplace.placers.contract import branches, training_chain
-from gnnplace.report.explanation.difference import difference
+from gnnplace.report.explanation.difference import steps_differ
 from gnnplace.simulation import Simulator
 from tests.random_problems import random_order
 
@@ -21,7 +21,7 @@ def test_what_moved_and_what_came_of_it():
     order = random_order(problem, np.random.default_rng(0))
     simulator, before = Simulator(problem), np.zeros(problem.num_ops, dtype=np.int32)
     after = np.where([name.startswith("x2.") for name in problem.graph.names], 1, before)
-    found = difference(problem, simulator.run(before, order), simulator.run(after, order))
+    found = steps_differ(problem, simulator.run(before, order), simulator.run(after, order))
     (move,) = found.moves
     assert (move.module, move.source, move.target, move.ops) == ("x2", "d0", "d1", 3)
     assert move.seconds == 12.0
@@ -46,11 +46,11 @@ def test_groups_that_differ_are_compared_by_what_they_hold():
     device = np.zeros(problem.num_ops, dtype=np.int32)
     device[index["x0.0"]] = 1
     step = Simulator(problem).run(device, order)
-    found = difference(problem, step, Simulator(other).run(device, order), other)
+    found = steps_differ(problem, step, Simulator(other).run(device, order), other)
     assert {(m.source, m.target, m.ops) for m in found.moves} == {("d1", "d0", 2), ("d0", "d1", 2)}
-    assert difference(problem, step, step).moves == ()
+    assert steps_differ(problem, step, step).moves == ()
     with pytest.raises(MismatchError, match="in one of the placements alone"):
-        difference(problem, step, Simulator(training_chain(num_devices=4)).run(*_any()), _chain())
+        steps_differ(problem, step, Simulator(training_chain(num_devices=4)).run(*_any()), _chain())
 
 
 def _chain():

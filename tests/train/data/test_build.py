@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace import api
+import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.costs.profiling.roofline import estimate_ops
 from gnnplace.train.data.build import build_store, capture_graph, select
@@ -23,7 +23,7 @@ SMALL = CapturedModel("small", "mlp", "mlp?batch=8&depth=2&width=32", "sgd")
 
 def test_a_graph_costs_what_its_program_does():
     graph = capture_graph(SMALL)
-    program = api.capture(SMALL.spec, fake=True)
+    program = gnnplace.capture(SMALL.spec, fake=True)
     for i, kind in enumerate(graph.kinds):
         expected = estimate_ops(program, kind).sum()
         assert graph.work[i].sum() + graph.launch[i].sum() == pytest.approx(expected)
