@@ -18,7 +18,7 @@ from gnnplace.execution.worker import DeviceWorker
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement, faults
 from gnnplace.runtime.hosts import Hosts
-from gnnplace.runtime.transports import TRANSPORTS
+from gnnplace.runtime.transport import TRANSPORTS
 from gnnplace.runtime.workers import Task, run_tasks
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.tracing.program import Program

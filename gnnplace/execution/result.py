@@ -100,7 +100,7 @@ class StepValues:
 
 @dataclass(frozen=True)
 class WorkerMemory:
-    """Bytes of one worker; see `gnnplace.runtime.peak`.
+    """Bytes of one worker; see `gnnplace.runtime.memory`.
 
     Attributes:
         process: Resident before it made any tensor; None where the kernel does not say.

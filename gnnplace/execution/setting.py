@@ -17,8 +17,7 @@ from gnnplace.runtime.board import ARRIVED, SEGMENT, STEP, WAITING, Board
 from gnnplace.runtime.hosts import Hosts
 from gnnplace.runtime.memory import shared_words
 from gnnplace.runtime.network import NetworkTransport
-from gnnplace.runtime.transport import Transport
-from gnnplace.runtime.transports import make_transport
+from gnnplace.runtime.transport import Transport, make_transport
 from gnnplace.runtime.workers import available_cores
 from gnnplace.tracing.cuda_types import on_cuda
 from gnnplace.tracing.program import Program

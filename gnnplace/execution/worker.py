@@ -21,7 +21,7 @@ from gnnplace.execution.source import (
     StepFunction,
 )
 from gnnplace.runtime.board import DONE, SEGMENT, STEP, STRIDE, Board
-from gnnplace.runtime.peak import PeakMemory, StepPeak, storage_bytes
+from gnnplace.runtime.memory import PeakMemory, StepPeak, storage_bytes
 from gnnplace.runtime.transport import Transport, copying
 from gnnplace.runtime.workers import WorkerFailure, describe
 from gnnplace.tracing.calls import on_device

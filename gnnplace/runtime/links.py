@@ -26,8 +26,7 @@ import torch
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Link
 from gnnplace.runtime.board import Board
-from gnnplace.runtime.transport import Message, Receive, Send, Transport
-from gnnplace.runtime.transports import TRANSPORTS, make_transport
+from gnnplace.runtime.transport import TRANSPORTS, Message, Receive, Send, Transport, make_transport
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 
 SIZES = (4, 1024, 16384, 65536, 262144, 1 << 20, 4 << 20, 16 << 20)

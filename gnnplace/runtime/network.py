@@ -14,17 +14,18 @@ import torch
 import torch.distributed as dist
 
 from gnnplace.runtime.board import OFFSET, STRIDE, WAITING, Board
-from gnnplace.runtime.gloo import SETUP_TIMEOUT, stage
 from gnnplace.runtime.hosts import Hosts
 from gnnplace.runtime.memory import LINE, contiguous_stride, span
 from gnnplace.runtime.transport import (
     ROW,
+    SETUP_TIMEOUT,
     Message,
     Receive,
     Send,
     SharedMemoryTransport,
     Transport,
     shift,
+    stage,
 )
 
 LOST = "is lost"

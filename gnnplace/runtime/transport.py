@@ -1,21 +1,32 @@
-"""How tensors travel between workers: the interface, and the way by shared memory.
+"""How tensors travel between workers: the interface, shared memory, and gloo; each by its name.
 
 A message is a tensor that one worker sends to another once a round. Its buffer is its own, so that
 rounds need only a barrier between them. Strides travel with the tensor: in the first round the
 sender publishes the strides it met, and both sides keep views with these strides from then on
 (a tensor sent as contiguous would make the receiver's kernels round differently). So does its
 place within a cache line, the `shift`: a slice that begins in the middle of one is received so.
+
+With gloo (`torch.distributed`, over TCP) the sender copies a tensor, which the program may change
+later, and hands the copy to gloo's own thread; the round ends when all of its sends have completed.
+Workers that are forked here meet at a file in memory without a name to form gloo's process group: a
+`TCPStore` in the parent has a thread, which may hold the lock of the resolver at the instant of a
+fork, so that the worker waits for it for ever.
 """
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
+import torch.distributed as dist
 
-from gnnplace.runtime.board import STRIDE, WAITING, Board
+from gnnplace.errors import UnsupportedError
+from gnnplace.runtime.board import STRIDE, WAITING, Board, ordered_stores
 from gnnplace.runtime.memory import LINE, Arena, contiguous_stride, shared_words, span
 
 ROW = 32
@@ -23,6 +34,36 @@ ROW = 32
 the last one is its `shift`."""
 Send = Callable[[torch.Tensor, int], None]
 Receive = Callable[[int], torch.Tensor]
+SETUP_TIMEOUT = timedelta(seconds=60)
+"""For the first meeting; later waits are the supervisor's to end."""
+
+
+@contextmanager
+def meeting_place() -> Iterator[int]:
+    """The descriptor of a meeting place, which forked workers have too; closed at the end."""
+    place = os.memfd_create("gnnplace meeting place")
+    try:
+        yield place
+    finally:
+        os.close(place)
+
+
+def join_group(place: int, rank: int, count: int, timeout: timedelta) -> None:
+    """Waits for the others at a meeting place and forms a gloo group with them.
+
+    Args:
+        place: A descriptor, as `meeting_place` gives it.
+        rank: Number of this process.
+        count: The number of all processes.
+        timeout: How long the meeting and whatever the group does may take.
+    """
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file:///proc/self/fd/{place}",
+        rank=rank,
+        world_size=count,
+        timeout=timeout,
+    )
 
 
 @dataclass(frozen=True)
@@ -252,3 +293,116 @@ class SharedMemoryTransport(Transport):
             return there if there.device == self._device else there.to(self._device)
 
         return receive
+
+
+class GlooTransport(Transport):
+    """Point-to-point messages, tagged by their number.
+
+    Args:
+        messages: All messages of the run.
+        board: Says how many workers meet, and what each waits for.
+    """
+
+    rereadable = False
+    sender_copies = False
+
+    def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
+        self._messages = messages
+        self._board = board
+        self._layouts = Layouts(messages)
+        self._meeting = os.memfd_create("gnnplace gloo store")
+        self._pending: list[dist.Work] = []
+        self._worker = -1
+        self._device = torch.device("cpu")
+
+    def open(self, worker: int, device: torch.device) -> None:
+        """Meets the other workers through a file store, in memory that has no name."""
+        self._worker, self._device = worker, device
+        join_group(self._meeting, worker, self._board.num_workers, SETUP_TIMEOUT)
+
+    def barrier(self, worker: int, meeting: int) -> None:
+        """Waits at the board."""
+        self._board.barrier(worker, meeting)
+
+    def held(self, worker: int) -> float:
+        """A buffer at both ends of each message."""
+        mine = [m for m in self._messages if worker in (m.source, m.target)]
+        return float(sum(m.capacity * m.dtype.itemsize for m in mine))
+
+    def sender(self, message: int) -> Send:
+        """A function that copies the tensor and starts sending the copy."""
+        form = self._messages[message]
+        staged: torch.Tensor | None = None
+
+        def send(tensor: torch.Tensor, turn: int) -> None:
+            nonlocal staged
+            if staged is None:
+                stride = self._layouts.publish(message, tensor)
+                staged = torch.empty(span(form.shape, stride), dtype=form.dtype)
+            stage(staged, tensor, self._layouts.read(message))
+            work = dist.isend(staged.view(torch.uint8), form.target, tag=message)
+            if work is not None:
+                self._pending.append(work)
+
+        return send
+
+    def receiver(self, message: int) -> Receive:
+        """A function that waits for the message and returns its buffer, with its strides."""
+        form = self._messages[message]
+        room = torch.empty(form.capacity + LINE // form.dtype.itemsize, dtype=form.dtype)
+        state = self._worker * STRIDE + WAITING
+
+        def receive(turn: int) -> torch.Tensor:
+            self._board.words[state] = message + 1
+            size, at = self._arriving(message), self._layouts.shift(message)
+            dist.recv(room[at : at + size].view(torch.uint8), form.source, tag=message)
+            self._board.words[state] = 0
+            tensor = room.as_strided(form.shape, self._layouts.read(message), at)
+            return tensor if self._device.type == "cpu" else tensor.to(self._device)
+
+        return receive
+
+    def _arriving(self, message: int) -> int:
+        """Elements on their way; waits in the first round until the sender has said so."""
+        self._board.wait(self._layouts.words, self._layouts.ready(message), 1)
+        return span(self._messages[message].shape, self._layouts.read(message))
+
+    def finish_round(self) -> None:
+        """Waits for the sends of this worker."""
+        for work in self._pending:
+            work.wait()
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Leaves the process group."""
+        dist.destroy_process_group()
+
+    def dispose(self) -> None:
+        """Closes the file store."""
+        os.close(self._meeting)
+
+
+def stage(room: torch.Tensor, tensor: torch.Tensor, stride: tuple[int, ...]) -> None:
+    """Copies a tensor into a vector so that it lies there with `stride`."""
+    shape = tuple(tensor.shape)
+    if overlaps(shape, stride):
+        room.copy_(flat(tensor))
+    else:
+        room.as_strided(shape, stride).copy_(tensor)
+
+
+TRANSPORTS = {"shm": SharedMemoryTransport, "gloo": GlooTransport}
+
+
+def make_transport(name: str, messages: tuple[Message, ...], board: Board) -> Transport:
+    """The transport called `name` for `messages`, before the workers are forked.
+
+    Raises:
+        UnsupportedError: shared memory on a machine whose cores see stores out of order.
+    """
+    if name == "shm" and not ordered_stores():
+        raise UnsupportedError(
+            "transport 'shm': flags in shared memory need a machine that shows stores in order "
+            "(x86); use transport='gloo'"
+        )
+    return TRANSPORTS[name](messages, board)

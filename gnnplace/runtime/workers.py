@@ -4,6 +4,10 @@ Workers are forked, so that what they run needs no pickling; CUDA is initialised
 alone. A worker that dies, raises or stops making progress ends the run with one `ExecutionError`,
 and all workers are killed and reaped before it is raised, as they are on Ctrl-C. A worker whose
 parent dies is killed by the kernel.
+
+A worker that computes may take minutes for one op; one that the kernel says is stopped (SIGSTOP, a
+job control's Ctrl-Z) takes for ever. What counts of the latter are looks, not seconds: where the
+parent was stopped too, it has not looked.
 """
 
 from __future__ import annotations
@@ -16,17 +20,18 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
+import psutil
 import torch
 
 from gnnplace.errors import ExecutionError, UnsupportedError
 from gnnplace.processes import end_with, interrupts_held, let_interrupts
-from gnnplace.runtime.stopped import LOOKS, StoppedWorkers
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """From glibc's malloc.h: free memory at which malloc trims the heap; blocks that may be mapped."""
@@ -38,6 +43,8 @@ STACKS = "GNNPLACE_STACKS"
 """Set in the environment, it has workers that hang print where."""
 STDERR = 2
 """Its descriptor: `sys.stderr` may stand for something without one."""
+LOOKS = 100
+"""Looks in a row that find a worker stopped, before it is given up: 10 s at a look each 0.1 s."""
 
 
 @dataclass(frozen=True)
@@ -306,3 +313,27 @@ def end_workers(workers: list[Worker]) -> None:
         worker.process.join()
         worker.pipe.close()
         worker.process.close()
+
+
+class StoppedWorkers:
+    """Counts looks that find a worker stopped."""
+
+    def __init__(self) -> None:
+        self._looks: Counter[int] = Counter()
+
+    def look(self, pids: Iterable[int | None]) -> int | None:
+        """The first of these processes that every look has found stopped for long, or None."""
+        for pid in pids:
+            if pid is None:
+                continue
+            self._looks[pid] = self._looks[pid] + 1 if _is_stopped(pid) else 0
+            if self._looks[pid] >= LOOKS:
+                return pid
+        return None
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False

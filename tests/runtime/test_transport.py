@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
+import torch.distributed as dist
 
 from gnnplace.errors import UnsupportedError
-from gnnplace.runtime import transports
+from gnnplace.runtime import transport
 from gnnplace.runtime.board import Board
-from gnnplace.runtime.transport import Message, overlaps
-from gnnplace.runtime.transports import make_transport
+from gnnplace.runtime.transport import Message, join_group, make_transport, meeting_place, overlaps
 from gnnplace.runtime.workers import Task, run_tasks
 
 ROUNDS = 3
@@ -136,7 +138,7 @@ def test_a_layout_other_than_expected_still_brings_the_numbers():
 
 
 def test_shared_memory_is_refused_where_stores_are_seen_out_of_order(monkeypatch):
-    monkeypatch.setattr(transports, "ordered_stores", lambda: False)
+    monkeypatch.setattr(transport, "ordered_stores", lambda: False)
     with pytest.raises(UnsupportedError, match="transport='gloo'"):
         make_transport("shm", (), Board(1))
 
@@ -154,3 +156,22 @@ def test_shared_memory_is_refused_where_stores_are_seen_out_of_order(monkeypatch
 )
 def test_overlaps(shape, stride, expected):
     assert overlaps(shape, stride) is expected
+
+
+def test_forked_workers_add_up_and_meet_again_elsewhere() -> None:
+    """Two groups one after the other, each at a place of its own."""
+    for count in (2, 3):
+        with meeting_place() as place:
+            tasks = [
+                Task(f"process {k}", lambda k=k, n=count, p=place: _sum(p, k, n))
+                for k in range(count)
+            ]
+            assert run_tasks(tasks, timeout=60.0) == [count * (count + 1) / 2] * count
+
+
+def _sum(place: int, rank: int, count: int) -> float:
+    join_group(place, rank, count, timedelta(seconds=60))
+    value = torch.tensor(rank + 1.0)
+    dist.all_reduce(value)
+    dist.destroy_process_group()
+    return float(value)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gnnplace.errors import ExecutionError
-from gnnplace.runtime import stopped
+from gnnplace.runtime import workers
 from gnnplace.runtime.workers import Task, WorkerFailure, available_cores, run_tasks
 from tests.leftovers import nothing_shared
 
@@ -151,7 +151,7 @@ def test_a_worker_keeps_the_memory_it_frees():
 
 
 def test_a_stopped_worker_is_given_up_long_before_the_timeout(monkeypatch):
-    monkeypatch.setattr(stopped, "LOOKS", 3)
+    monkeypatch.setattr(workers, "LOOKS", 3)
 
     def stop() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -163,7 +163,7 @@ def test_a_stopped_worker_is_given_up_long_before_the_timeout(monkeypatch):
 
 
 def test_a_worker_that_goes_on_is_waited_for(monkeypatch):
-    monkeypatch.setattr(stopped, "LOOKS", 20)
+    monkeypatch.setattr(workers, "LOOKS", 20)
 
     def pause() -> int:
         timer = "import os, signal, time; time.sleep(0.5); os.kill({}, signal.SIGCONT)"

@@ -8,7 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from gnnplace.runtime.meeting import join_group, meeting_place
+from gnnplace.runtime.transport import join_group, meeting_place
 from gnnplace.runtime.workers import Task, run_tasks
 
 TIMEOUT = 150.0

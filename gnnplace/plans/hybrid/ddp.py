@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnnplace.errors import InputError
 from gnnplace.execution.eager import torch_optimizer
-from gnnplace.runtime.meeting import join_group, meeting_place
+from gnnplace.runtime.transport import join_group, meeting_place
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.tracing.loading import cut, shares_of
 from gnnplace.tracing.optimizers import optimizer as find_optimizer

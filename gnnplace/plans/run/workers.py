@@ -25,8 +25,8 @@ from gnnplace.plans.plan import Plan, plan_from_data
 from gnnplace.plans.run.apply import checked_rows, ranks_of
 from gnnplace.plans.run.seats import seats_of
 from gnnplace.plans.run.trial import LOSSES, Trial, apart, tried, worst
-from gnnplace.runtime.meeting import join_group, meeting_place
 from gnnplace.runtime.memory import shared_words
+from gnnplace.runtime.transport import join_group, meeting_place
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.tracing.models import workload_of
 from gnnplace.zoo import Workload

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnnplace.errors import InputError
 from gnnplace.execution.verification import Difference, Verification
-from gnnplace.runtime.meeting import join_group, meeting_place
+from gnnplace.runtime.transport import join_group, meeting_place
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.sharding.captured.layout import default_mesh
 from gnnplace.sharding.run.apply import device_mesh
