@@ -5,15 +5,15 @@ from gnnplace.execution.eager import eager_step_times as eager_step_times
 from gnnplace.execution.executor import execute as execute
 from gnnplace.execution.objective import Measured as Measured
 from gnnplace.execution.objective import MeasuredObjective as MeasuredObjective
-from gnnplace.execution.reference import reference_step as reference_step
 from gnnplace.execution.result import Execution as Execution
 from gnnplace.execution.result import OpTiming as OpTiming
 from gnnplace.execution.result import StepTiming as StepTiming
 from gnnplace.execution.result import StepValues as StepValues
 from gnnplace.execution.result import TransferTiming as TransferTiming
 from gnnplace.execution.result import WorkerMemory as WorkerMemory
-from gnnplace.execution.training.compiling import compile as compile
 from gnnplace.execution.training.training_step import TrainingStep as TrainingStep
+from gnnplace.execution.training.training_step import compile as compile
 from gnnplace.execution.verification import Difference as Difference
 from gnnplace.execution.verification import Verification as Verification
+from gnnplace.execution.verification import reference_step as reference_step
 from gnnplace.execution.verification import verify as verify

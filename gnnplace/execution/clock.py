@@ -3,11 +3,14 @@
 The virtual clock counts what no other process can slow down: each worker's own CPU time. Measured
 runs replay the step with the CPU times of ops and copies; a message is there one latency after its
 copy. Emulated runs simulate the step with the CPU times of the ops and the links of the problem.
+
+`StepStream` hands steps on while a run goes on, so that what was measured outlives the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,10 +20,15 @@ from gnnplace.execution.result import OpTiming, StepTiming, TransferTiming
 from gnnplace.execution.source import DeviceProgram
 from gnnplace.execution.worker import Records
 from gnnplace.problem.placement import Placement
+from gnnplace.runtime.board import DONE, Board
 from gnnplace.simulation import Transfers, simulate
 
 WALL, CPU = 0, 1
 NANO = 1e-9
+Observer = Callable[[int, Sequence[StepTiming]], None]
+"""`observer(first, timings)`: steps `first`, `first + 1`, … after the warm-up are complete."""
+EVERY = 2.0
+"""Seconds between two hand-overs: whoever works on the steps takes a core from a worker."""
 
 
 @dataclass(frozen=True)
@@ -188,3 +196,51 @@ def _simulated_transfers(plan: ExecutionPlan, transfers: Transfers) -> tuple[Tra
             strict=True,
         )
     )
+
+
+class StepStream:
+    """The steps of a run after its warm-up, in order, as soon as every worker has done them.
+
+    Args:
+        plan: What runs.
+        programs: The programs of every worker.
+        records: Where the workers note their clocks.
+        board: Where they say which steps they have done.
+        mode: "measured" or "emulated".
+        placement: With its sequences.
+        warmup: Steps that are left out.
+        observer: Handed the steps; None if nobody wants them before the end.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        programs: Sequence[DeviceProgram],
+        records: Sequence[Records],
+        board: Board,
+        mode: str,
+        placement: Placement,
+        warmup: int,
+        observer: Observer | None,
+    ) -> None:
+        self.timings: list[StepTiming] = []
+        self._about = (plan, programs, records)
+        self._board, self._mode, self._placement = board, mode, placement
+        self._warmup, self._observer = warmup, observer
+        self._last = time.monotonic()
+
+    def now_and_then(self) -> None:
+        """Hands over what is complete, if somebody wants it and the last time is a while ago."""
+        if self._observer is not None and time.monotonic() - self._last > EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hands over what is complete."""
+        first = len(self.timings)
+        done = min(self._board.get(w, DONE) for w in range(self._board.num_workers))
+        for step in range(self._warmup + first, done):
+            clock = StepClock(*self._about, step)
+            self.timings.append(step_timing(clock, self._mode, self._placement))
+        if self._observer is not None and len(self.timings) > first:
+            self._observer(first, self.timings[first:])
+        self._last = time.monotonic()

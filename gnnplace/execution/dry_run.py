@@ -20,13 +20,12 @@ from unittest.mock import patch
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.execution.device_clock import DeviceClock
 from gnnplace.execution.executor import check_possible, with_sequences
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
-from gnnplace.execution.saving import SavedValues
+from gnnplace.execution.result import SavedValues
 from gnnplace.execution.source import TICKS, StepFunction, device_program
 from gnnplace.execution.training.placed_step import PUBLISH, TAKE, StandingWorker
-from gnnplace.execution.worker import DeviceWorker, Records
+from gnnplace.execution.worker import DeviceClock, DeviceWorker, Records
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.runtime.board import Board

@@ -1,14 +1,25 @@
-"""What a run gives back: step times by both clocks, a timeline, and the first step's numbers."""
+"""What a run gives back: step times by both clocks, a timeline, and the first step's numbers.
+
+`SavedValues` carries the numbers of a step from the workers to the parent, through shared memory;
+`step_table` shows a step as plain text (`print(step.timing())`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
 import torch
 
-from gnnplace.execution.step_table import step_table
+from gnnplace.runtime.memory import Arena
+from gnnplace.tracing.operations import mean_gradient
+from gnnplace.tracing.program import Program, base_name
+
+STATEFUL = ("parameter", "buffer", "optimizer")
+LONGEST = 5  # ops that are listed by themselves
+HEAD = ("device", "ops", "computing", "share", "first op", "last op", "sent", "received")
 
 
 @dataclass(frozen=True)
@@ -208,3 +219,132 @@ class Execution:
     @property
     def _undisturbed(self) -> tuple[StepTiming, ...]:
         return tuple(s for s in self.steps if not s.interrupted) or self.steps
+
+
+def copies(program: Program, value: str) -> list[str]:
+    """The names of a value in all micro-batches (itself, as captured)."""
+    if program.microbatches == 1:
+        return [value]
+    return [f"{base_name(value)}#{k}" for k in range(program.microbatches)]
+
+
+def made_values(program: Program) -> tuple[str, ...]:
+    """Values made by ops whose numbers a run reports: losses, gradients, outputs."""
+    names = [*program.losses, *program.outputs]
+    for value in program.gradients.values():
+        names += copies(program, value)
+    return tuple(dict.fromkeys(name for name in names if name not in program.inputs))
+
+
+def state_values(program: Program) -> tuple[str, ...]:
+    """Inputs whose numbers after the step a run reports: parameters, buffers, optimizer state."""
+    return tuple(name for name, value in program.inputs.items() if value.kind in STATEFUL)
+
+
+class SavedValues:
+    """Room for the numbers of one step, shared with the workers that fill it.
+
+    Args:
+        program: Whose numbers.
+        names: Which values; make it before forking.
+
+    Attributes:
+        tensors: By value name, in shared memory.
+    """
+
+    def __init__(self, program: Program, names: Iterable[str]) -> None:
+        self._program = program
+        arena = Arena()
+        infos = {name: program.values[name] for name in names}
+        offsets = {name: arena.reserve(info.bytes) for name, info in infos.items()}
+        self.tensors = {
+            name: arena.view(offsets[name], info.shape, None, info.dtype)
+            for name, info in infos.items()
+        }
+
+    def save(self, name: str, tensor: torch.Tensor) -> None:
+        """Keeps the numbers of a value; those that nobody asked for are dropped."""
+        if name in self.tensors:
+            self.tensors[name].copy_(tensor)
+
+    def loss(self) -> float:
+        """Mean of the losses of all micro-batches."""
+        losses = [float(self.tensors[name]) for name in self._program.losses]
+        return sum(losses) / len(losses)
+
+    def values(self) -> StepValues:
+        """What was saved, by the names of the model."""
+        program, saved = self._program, self.tensors
+        states: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in STATEFUL}
+        for name in state_values(program):
+            states[program.inputs[name].kind][program.inputs[name].source] = saved[name]
+        gradients = {
+            parameter: self._mean(copies(program, value))
+            for parameter, value in program.gradients.items()
+        }
+        return StepValues(
+            loss=self.loss() if program.losses else None,
+            gradients=gradients,
+            parameters=states["parameter"],
+            buffers=states["buffer"],
+            optimizer=states["optimizer"],
+            outputs={name: self._one(name) for name in program.outputs},
+        )
+
+    def _one(self, name: str) -> torch.Tensor:
+        return self.tensors[name] if name in self.tensors else self._program.initial[name]
+
+    def _mean(self, names: list[str]) -> torch.Tensor:
+        return mean_gradient([self._one(name) for name in names])
+
+
+def step_table(step: StepTiming) -> str:
+    """Seconds of a step by both clocks, a row for each device, and the longest ops."""
+    devices = list(dict.fromkeys(op.device for op in step.ops))
+    note = "; a worker was moved off its core: the wall clock is too long" * step.interrupted
+    lines = [f"step: {_ms(step.wall)} wall, {_ms(step.virtual)} virtual{note}"]
+    if devices:
+        lines += aligned([HEAD, *(_row(step, device) for device in devices)])
+    longest = sorted(step.ops, key=_length, reverse=True)[:LONGEST]
+    if longest:
+        lines.append("longest ops:")
+        lines += aligned([("  " + op.op, op.device, _ms(_length(op))) for op in longest])
+    return "\n".join(lines)
+
+
+def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Rows as lines whose columns stand under each other, the first to the left."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _row(step: StepTiming, device: str) -> tuple[str, ...]:
+    ops = [op for op in step.ops if op.device == device]
+    last = max(op.finish for op in ops)
+    end = max(op.finish for op in step.ops)
+    computing = sum(map(_length, ops))
+    sent = sum(t.bytes for t in step.transfers if t.source == device)
+    received = sum(t.bytes for t in step.transfers if t.target == device)
+    share = f"{computing / end:.0%}" if end > 0 else "-"
+    times = (_ms(min(op.start for op in ops)), _ms(last))
+    return (device, str(len(ops)), _ms(computing), share, *times, _mb(sent), _mb(received))
+
+
+def _length(op: OpTiming) -> float:
+    """Seconds of an op by its worker's own clock where that is known."""
+    return op.finish - op.start if op.busy is None else op.busy
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _mb(count: float) -> str:
+    return f"{count / 1e6:.3g} MB"

@@ -13,8 +13,7 @@ from gnnplace.execution.recording import recording
 from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.structure import read_plan
-from gnnplace.execution.verification import Verification, verify
-from gnnplace.execution.whole_batch import WholeBatch, beside_whole_batch
+from gnnplace.execution.verification import Verification, WholeBatch, beside_whole_batch, verify
 from gnnplace.measurements import MeasurementStore
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement

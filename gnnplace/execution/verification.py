@@ -1,17 +1,35 @@
-"""`verify`: is what the workers computed what one process computes?"""
+"""Is what the workers computed what one process computes, and what eager PyTorch computes?
+
+`verify` compares a run bit for bit with one process that runs the same captured ops, op by op
+(`reference_step`); that process cuts the batch alike. `beside_whole_batch` calls the user's own
+module, once, on all of the batch; orders of sums differ there, so that there is a tolerance.
+"""
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.execution.reference import reference_step
-from gnnplace.execution.result import Execution, StepValues
-from gnnplace.tracing.cut_numbers import TOLERANCE
-from gnnplace.tracing.program import Program
+from gnnplace.execution.result import Execution, SavedValues, StepValues, made_values, state_values
+from gnnplace.runtime.board import SEGMENT, Board
+from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.tracing.calls import on_device
+from gnnplace.tracing.cut_numbers import (
+    NEGLIGIBLE,
+    TOLERANCE,
+    VANISHED,
+    coarsest,
+    largest_of,
+    relative_error,
+)
+from gnnplace.tracing.operations import seeded, set_step
+from gnnplace.tracing.program import Program, ProgramOp, map_refs
 
 
 @dataclass(frozen=True)
@@ -139,3 +157,153 @@ def _difference(name: str, found: torch.Tensor, expected: torch.Tensor) -> Diffe
     scale = float(b.nan_to_num(0.0).abs().max())
     relative = absolute / scale if scale else absolute
     return Difference(name, absolute, relative, TOLERANCE.get(expected.dtype, 0.0))
+
+
+def reference_step(
+    program: Program, *, step: int = 0, device: str = "cpu", timeout: float = 120.0
+) -> StepValues:
+    """Runs `program` as it was captured, in one worker with one thread.
+
+    Args:
+        program: With its initial tensors.
+        step: Number of the step; random ops depend on it.
+        device: Where, as torch names it.
+        timeout: Seconds that one op may take.
+
+    Raises:
+        ExecutionError: the program failed.
+    """
+    saved = SavedValues(program, [*made_values(program), *state_values(program)])
+    board = Board(1)
+    task = Task(
+        "reference",
+        lambda: _run(program, step, torch.device(device), saved, board),
+        available_cores()[0],
+    )
+
+    def doing(worker: int) -> str:
+        return f" in op {program.ops[board.get(worker, SEGMENT)].name!r}"
+
+    run_tasks([task], timeout=timeout, progress=board.snapshot, doing=doing)
+    return saved.values()
+
+
+def _run(
+    program: Program, step: int, device: torch.device, saved: SavedValues, board: Board
+) -> None:
+    set_step(step)
+    last_use = {name: i for i, op in enumerate(program.ops) for name in op.reads}
+    with torch.inference_mode():
+        values = {name: _copy(program, name, device) for name in program.inputs}
+        for i, op in enumerate(program.ops):
+            board.put(0, SEGMENT, i)
+            for name, tensor in _results(op, values, device):
+                values[name] = tensor
+                saved.save(name, tensor)
+            for name in op.reads:
+                if last_use[name] == i and name not in program.inputs:
+                    del values[name]
+        for name in state_values(program):
+            saved.save(name, values[name])
+
+
+def _copy(program: Program, name: str, device: torch.device) -> torch.Tensor:
+    home = program.inputs[name].home(device)
+    return program.initial[name].detach().to(home, copy=True)
+
+
+def _results(
+    op: ProgramOp, values: dict[str, torch.Tensor], device: torch.device
+) -> list[tuple[str, torch.Tensor]]:
+    def there(item: Any) -> Any:
+        return map_refs(on_device(item, device), lambda ref: values[ref.name])
+
+    args = [there(item) for item in op.args]
+    kwargs = {key: there(item) for key, item in op.kwargs.items()}
+    result = on_device(op.target, device)(*args, **kwargs)
+    results = [result] if len(op.results) == 1 else list(result or ())
+    pairs = zip(op.results, results, strict=True)
+    return [(name, tensor) for name, tensor in pairs if name is not None]
+
+
+@dataclass(frozen=True)
+class WholeBatch:
+    """A run's loss and gradients beside eager PyTorch's on the whole batch.
+
+    Attributes:
+        gradients: Number of gradients compared.
+        worst: What is off the most.
+        relative: By how much, over its largest magnitude.
+        tolerance: Allowed.
+        reason: Why nothing was compared; empty if it was.
+    """
+
+    gradients: int = 0
+    worst: str = ""
+    relative: float = 0.0
+    tolerance: float = 0.0
+    reason: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing that was compared is off."""
+        return bool(self.reason) or self.relative <= self.tolerance
+
+    def summary(self) -> str:
+        """One line for people."""
+        if self.reason:
+            return f"not compared with eager PyTorch on the whole batch: {self.reason}"
+        verdict = "equal" if self.passed else "are NOT"
+        return (
+            f"loss and {self.gradients} gradients {verdict} those of eager PyTorch on the whole "
+            f"batch; the worst is {self.worst}: {self.relative:.2g} relative, allowed "
+            f"{self.tolerance:.2g}"
+        )
+
+
+def beside_whole_batch(program: Program, values: StepValues | None) -> WholeBatch:
+    """Compares a run's first step with eager PyTorch on the whole batch.
+
+    Args:
+        program: As captured or cut; it knows the module and the batch.
+        values: The values of the run's first step.
+    """
+    reason = _reason(program, values)
+    if reason:
+        return WholeBatch(reason=reason)
+    assert program.batch is not None
+    assert program.batch.whole is not None
+    assert values is not None
+    loss, gradients = eager_step(program.batch.whole)
+    floor = max(NEGLIGIBLE * largest_of(gradients.values()), VANISHED * float(loss.abs()))
+    errors = {"the loss": relative_error(torch.tensor(values.loss), loss)}
+    for name in sorted(gradients.keys() & values.gradients.keys()):
+        errors[f"the gradient of {name}"] = relative_error(
+            values.gradients[name], gradients[name], floor
+        )
+    worst = max(errors, key=errors.__getitem__)
+    tolerance = coarsest(info.dtype for info in program.values.values())
+    return WholeBatch(len(errors) - 1, worst, errors[worst], tolerance)
+
+
+def _reason(program: Program, values: StepValues | None) -> str:
+    batch = program.batch
+    if batch is None or batch.whole is None or values is None or values.loss is None:
+        return "the run has no loss, or was captured without its module"
+    if batch.count != program.microbatches and program.microbatches > 1:
+        return "the batch was cut by hand"
+    if any(op.target is seeded for op in program.ops):
+        return "the step draws random numbers"
+    return batch.differs or "; ".join(batch.exceptions)
+
+
+def eager_step(step: torch.nn.Module) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Loss and gradients of a copy of a `StepModule` on its inputs, by the model's names."""
+    with warnings.catch_warnings():  # of torch's own classes, about their own attributes
+        warnings.simplefilter("ignore", FutureWarning)
+        own = copy.deepcopy(step)
+    loss = own(*own.inputs())  # type: ignore[operator]
+    loss.backward()
+    named = own.named_parameters()
+    found = {n.removeprefix("model."): p.grad for n, p in named if p.grad is not None}
+    return loss.detach(), found

@@ -21,7 +21,7 @@ from gnnplace.bench.suite import cells, read_suite
 from gnnplace.cli.main import run
 from gnnplace.costs.profiling import cache
 from gnnplace.costs.profiling.conditions import Conditions
-from gnnplace.execution.training.training_file import read_training, write_training
+from gnnplace.execution.training.training_step import read_training, write_training
 from gnnplace.measurements import MeasurementStore
 from gnnplace.measurements.calibration import Calibration, read_calibration, write_calibration
 from gnnplace.placers import contract

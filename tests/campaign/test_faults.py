@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from gnnplace.bench.rows import identity, read_rows
-from gnnplace.execution.training.training_file import read_training
+from gnnplace.execution.training.training_step import read_training
 from gnnplace.measurements import MeasurementStore
 from gnnplace.problem import problem_from_data, read_problem
 from gnnplace.problem.placement import read_placement_for

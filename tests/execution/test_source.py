@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from gnnplace.execution.device_clock import DeviceClock
 from gnnplace.execution.plan import plan_execution
 from gnnplace.execution.source import TICKS, device_program
+from gnnplace.execution.worker import DeviceClock
 from tests.execution.programs import ProgramBuilder, problem_of, random_placement, two_towers
 
 aten = torch.ops.aten

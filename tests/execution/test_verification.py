@@ -6,12 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
-from gnnplace.errors import InputError
+from gnnplace.errors import ExecutionError, InputError
 from gnnplace.execution import Execution, reference_step, verify
 from gnnplace.execution.result import StepValues
-from gnnplace.execution.verification import compare
+from gnnplace.execution.verification import beside_whole_batch, compare
+from gnnplace.tracing import microbatched
+from gnnplace.tracing.models import capture_workload
+from gnnplace.zoo import Workload
 from tests.execution.programs import two_towers
+from tests.tracing.straight_run import run_program
 
 PROGRAM = two_towers()
 
@@ -75,3 +80,71 @@ def test_a_run_of_something_else_is_refused():
         verify(PROGRAM, execution(replace(values, gradients={})))
     with pytest.raises(InputError, match="outputs=True"):
         verify(PROGRAM, execution(None))
+
+
+def test_it_equals_the_programs_own_runner_and_leaves_the_program_alone():
+    program = two_towers()
+    before = {name: tensor.clone() for name, tensor in program.initial.items()}
+    values, result = reference_step(program), run_program(program)
+    assert values.loss == float(result.losses[0])
+    for name, gradient in result.gradients.items():
+        assert torch.equal(values.gradients[name], gradient)
+    for name, parameter in values.parameters.items():
+        assert torch.equal(parameter, result.state[f"parameter.{name}"])
+    assert all(torch.equal(before[name], program.initial[name]) for name in before)
+
+
+def test_an_op_that_fails_is_named():
+    def bad(*_: torch.Tensor) -> torch.Tensor:
+        raise ValueError("not today")
+
+    program = two_towers()
+    ops = [replace(op, target=bad) if op.name == "relu1.0" else op for op in program.ops]
+    with pytest.raises(ExecutionError, match=r"in op 'relu1.0': ValueError: not today"):
+        reference_step(replace(program, ops=tuple(ops)))
+
+
+def work(*between: nn.Module, reduction: str = "sum") -> Workload:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), *between, nn.Tanh(), nn.Linear(6, 3))
+    loss = nn.CrossEntropyLoss(reduction=reduction)
+    return Workload("net", model, (torch.randn(8, 4), torch.randint(3, (8,))), loss)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_loss_and_gradients_are_compared_with_the_users_own_module(count: int) -> None:
+    workload = work()
+    cut = microbatched(capture_workload(workload, count), count)
+    values = reference_step(cut)
+    found = beside_whole_batch(cut, values)
+    assert found.passed
+    assert found.gradients == 4
+    assert "equal those of eager PyTorch" in found.summary()
+    assert all(p.grad is None for p in workload.model.parameters())
+    wrong = dict(values.gradients) | {"0.bias": values.gradients["0.bias"] * 1.01}
+    worse = beside_whole_batch(cut, replace(values, gradients=wrong))
+    assert not worse.passed
+    assert worse.worst == "the gradient of 0.bias"
+    assert "are NOT" in worse.summary()
+
+
+def test_a_mean_over_shares_of_a_sum_is_seen() -> None:
+    """What one process that cuts the batch alike would never see."""
+    workload = work()
+    cut = microbatched(capture_workload(workload, 2), 2)
+    values = reference_step(cut)
+    assert values.loss is not None
+    quarter = replace(values, loss=values.loss / 2)
+    assert beside_whole_batch(cut, quarter).worst == "the loss"
+
+
+@pytest.mark.parametrize(
+    ("between", "reason"),
+    [(nn.Dropout(0.5), "draws random numbers"), (nn.BatchNorm1d(6), "batch norm (1 in all)")],
+)
+def test_the_stated_exceptions_are_not_compared(between: nn.Module, reason: str) -> None:
+    cut = microbatched(capture_workload(work(between), 2), 2)
+    found = beside_whole_batch(cut, reference_step(cut))
+    assert reason in found.reason
+    assert found.passed
+    assert "not compared" in found.summary()

@@ -12,7 +12,7 @@ from gnnplace.costs.profiling.grouping import group_graph
 from gnnplace.costs.profiling.profiler import group_ops
 from gnnplace.errors import DeadlockError
 from gnnplace.execution import execute, verify
-from gnnplace.execution.reference import reference_step
+from gnnplace.execution.verification import reference_step
 from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.problem.placement import Placement

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnplace.execution.saving import copies
+from gnnplace.execution.result import copies
 from gnnplace.tracing.operations import mean_gradient, set_step
 from gnnplace.tracing.program import Program, clone_initial, map_refs
 

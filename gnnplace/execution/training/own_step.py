@@ -1,32 +1,36 @@
 """An optimizer of any class, whose own step updates each parameter on the device that has it.
 
-A worker gives the optimizer's own code one parameter at a time: a twin of the optimizer with that
-parameter alone, its gradient, its state from shared memory and the hyper-parameters of its group as
-they are now. So what is computed is what the class computes, to the last bit, options included.
-That is right for optimizers that treat every parameter by itself; `twins` finds the others.
+A worker gives the optimizer's own code one parameter at a time: a twin of the optimizer (the same
+class and options) with that parameter alone, its gradient, its state from shared memory and the
+hyper-parameters of its group as they are now. So what is computed is what the class computes, to
+the last bit, options included.
+
+That is right for optimizers that treat every parameter by itself. It is tried: on copies of the
+smallest parameters of every group, all together and each alone, with drawn gradients. What the step
+needs or changes beside parameters and their states is a reason to refuse it.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
-from gnnplace.execution.training.group_options import GroupOptions
-from gnnplace.execution.training.state_layout import Layout
-from gnnplace.execution.training.twins import (
-    alone,
-    cloned,
-    refuse_odd_steps,
-    refused,
-    try_step,
-    twin_of,
-)
+from gnnplace.errors import UnsupportedError
+from gnnplace.execution.training.state_layout import NUMBERS, Layout, label_of
 from gnnplace.tracing.operations import mean_gradient
 from gnnplace.tracing.optimizers import Optimizer
+
+APART = ("step", "state", "param_groups")
+"""What a twin has for itself; a scheduler replaces `step` in the optimizer that it is of."""
+TRIALS, SAMPLED = 3, 2
+"""Steps of a trial; parameters of each group in it."""
 
 
 @dataclass(frozen=True)
@@ -171,3 +175,182 @@ def own_step(
         raise refused(optimizer, "its groups have different kinds of options")
     name, first = type(optimizer).__name__, options[0].values
     return OwnStep(name, own_update, (), first, optimizer, parameters, group, options)
+
+
+class GroupOptions:
+    """The options that a group of parameters had when it was compiled.
+
+    Args:
+        group: As `torch.optim` has it.
+
+    Attributes:
+        values: Its numbers.
+    """
+
+    def __init__(self, group: Mapping[str, Any]) -> None:
+        self._keys = tuple(key for key in group if key != "params")
+        self._leaves, self._spec = pytree.tree_flatten(self._own(group))
+        self._live = tuple(i for i, leaf in enumerate(self._leaves) if _is_number(leaf))
+        self.values = tuple(float(self._leaves[i]) for i in self._live)
+
+    def read(self, group: Mapping[str, Any]) -> tuple[float, ...]:
+        """The numbers of a group now.
+
+        Raises:
+            UnsupportedError: what is no number has changed.
+        """
+        leaves, spec = pytree.tree_flatten(self._own(group))
+        pairs = list(zip(leaves, self._leaves, strict=False))
+        odd = [(a, b) for a, b in pairs if not _is_number(b) and a is not b and a != b]
+        if spec != self._spec or odd:
+            what = f"{odd[0][1]!r} became {odd[0][0]!r}" if odd else "there are others"
+            raise UnsupportedError(
+                f"optimizer: options of its groups have changed since it was compiled ({what}); "
+                "compile the step anew"
+            )
+        return tuple(float(leaves[i]) for i in self._live)
+
+    def write(self, group: dict[str, Any], values: tuple[float, ...]) -> None:
+        """Gives a group these numbers."""
+        leaves = list(self._leaves)
+        for i, value in zip(self._live, values, strict=True):
+            whole = isinstance(leaves[i], int) and value.is_integer()
+            leaves[i] = int(value) if whole else value
+        group.update(pytree.tree_unflatten(leaves, self._spec))
+
+    def _own(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        own = {key: group[key] for key in self._keys if key in group}
+        return pytree.tree_map_only(list, tuple, own, is_leaf=lambda x: isinstance(x, list))
+
+
+def _is_number(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dim() == 0
+    return isinstance(leaf, int | float) and not isinstance(leaf, bool)
+
+
+def refuse_odd_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Tries the step on copies of small parameters, together and apart.
+
+    Raises:
+        UnsupportedError: it needs a closure, raises, keeps anything outside of the parameters'
+            states, or gives parameters other values when they are alone.
+    """
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise refused(optimizer, "its step needs a closure that computes the loss again")
+    chosen = _sample(optimizer)
+    together = [(g, p.detach().clone()) for g, p in chosen]
+    apart = [(g, p.detach().clone()) for g, p in chosen]
+    made = [optimizer.state.get(p, {}) for _, p in chosen]
+    whole = twin_of(optimizer, together, made)
+    singles = [twin_of(optimizer, [pair], [m]) for pair, m in zip(apart, made, strict=True)]
+    for trial in range(TRIALS):
+        try_step(optimizer, whole, [p for _, p in together], trial)
+        for k, twin in enumerate(singles):
+            try_step(optimizer, twin, [apart[k][1]], trial, k)
+    if not all(torch.equal(a, b) for (_, a), (_, b) in zip(together, apart, strict=True)):
+        raise refused(optimizer, "a parameter's update depends on other parameters or on chance")
+
+
+def try_step(
+    optimizer: torch.optim.Optimizer,
+    twin: torch.optim.Optimizer,
+    parameters: list[torch.Tensor],
+    trial: int,
+    first: int = 0,
+) -> None:
+    """One step of a twin with gradients drawn for the trial and the parameter's position.
+
+    Raises:
+        UnsupportedError: it raises, or changes more than parameters and their states.
+    """
+    for k, parameter in enumerate(parameters, first):
+        generator = torch.Generator().manual_seed(1000 * trial + k)
+        drawn = torch.randn(parameter.shape, generator=generator).to(parameter)
+        parameter.grad = torch.empty_like(parameter).copy_(drawn)
+    before, places = _outside(twin), [p.data_ptr() for p in parameters]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            type(twin).step(twin)  # type: ignore[call-arg]
+    except Exception as error:
+        raise refused(optimizer, f"its step raises {type(error).__name__}: {error}") from None
+    after = _outside(twin)
+    changed = [key for key in after if key not in before or after[key] != before[key]]
+    if changed:
+        raise refused(optimizer, f"its step changes {changed[0]}, which is not of one parameter")
+    if places != [p.data_ptr() for p in parameters]:
+        raise refused(optimizer, "its step gives parameters new memory instead of changing them")
+
+
+def alone(
+    optimizer: torch.optim.Optimizer, tensor: torch.Tensor, group: int, made: Mapping[str, Any]
+) -> tuple[torch.optim.Optimizer, torch.Tensor]:
+    """A twin with a copy of one parameter, and the copy."""
+    copy = tensor.detach().clone()
+    return twin_of(optimizer, [(group, copy)], [made]), copy
+
+
+def twin_of(
+    optimizer: torch.optim.Optimizer,
+    parameters: list[tuple[int, torch.Tensor]],
+    made: list[Mapping[str, Any]] | None = None,
+) -> torch.optim.Optimizer:
+    """An optimizer of the same class, options and attributes with other parameters.
+
+    Args:
+        optimizer: The optimizer.
+        parameters: Each with the number of its group.
+        made: The states that they begin with, copied; none by default.
+    """
+    twin = object.__new__(type(optimizer))
+    twin.__dict__ |= {k: v for k, v in optimizer.__dict__.items() if k not in APART}
+    twin.state = defaultdict(dict)
+    numbers = sorted({group for group, _ in parameters})
+    twin.param_groups = [
+        {**optimizer.param_groups[n], "params": [p for g, p in parameters if g == n]}
+        for n in numbers
+    ]
+    for (_, parameter), state in zip(parameters, made or (), strict=False):
+        if state:
+            twin.state[parameter] = cloned(state)
+    return twin
+
+
+def cloned(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a parameter's state."""
+    return pytree.tree_map_only(torch.Tensor, torch.clone, dict(state))
+
+
+def refused(optimizer: torch.optim.Optimizer, why: str) -> UnsupportedError:
+    """An optimizer whose step cannot be placed, and what else can be done."""
+    return UnsupportedError(
+        f"optimizer {type(optimizer).__name__}: {' '.join(why.split())}, so that it cannot be "
+        "placed; compile with optimizer=None and call its own step"
+    )
+
+
+def _sample(optimizer: torch.optim.Optimizer) -> list[tuple[int, torch.Tensor]]:
+    """The smallest parameters of every group, two different shapes where there are."""
+    found = []
+    for number, group in enumerate(optimizer.param_groups):
+        shapes = {tuple(p.shape): p for p in group["params"] if p.requires_grad}
+        small = sorted(shapes.values(), key=lambda p: (p.numel(), tuple(p.shape)))
+        found += [(number, p) for p in small[:SAMPLED]]
+    return found
+
+
+def _outside(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Numbers and tensors of an optimizer beside its parameters' states, to be compared."""
+    about: dict[str, Any] = {"self": {k: v for k, v in vars(optimizer).items() if k not in APART}}
+    groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    about["param_groups"] = groups
+    paths, _ = pytree.tree_flatten_with_path(about)
+    plain = {label_of(path): _plain(leaf) for path, leaf in paths}
+    return {label: value for label, value in plain.items() if value is not None}
+
+
+def _plain(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.tolist()
+    return leaf if isinstance(leaf, (*NUMBERS, str)) else None

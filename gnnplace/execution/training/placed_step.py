@@ -14,15 +14,13 @@ from typing import Any
 import torch
 
 from gnnplace.execution.clock import StepClock, step_timing
-from gnnplace.execution.device_clock import DeviceClock, device_clock
 from gnnplace.execution.executor import check_runnable, with_sequences
 from gnnplace.execution.plan import plan_execution
-from gnnplace.execution.result import StepTiming
-from gnnplace.execution.saving import STATEFUL, SavedValues
+from gnnplace.execution.result import STATEFUL, SavedValues, StepTiming
 from gnnplace.execution.setting import Setting, made_for
 from gnnplace.execution.source import StepFunction
-from gnnplace.execution.training.live_constants import LiveUpdate
-from gnnplace.execution.worker import DeviceWorker, involuntary_switches
+from gnnplace.execution.training.updates import LiveUpdate
+from gnnplace.execution.worker import DeviceClock, DeviceWorker, device_clock, involuntary_switches
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.runtime.board import DONE, STEP

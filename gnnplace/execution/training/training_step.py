@@ -1,4 +1,4 @@
-"""`TrainingStep`: a placed training step to call in a training loop of one's own.
+"""`compile`: a model, a placement and an optimizer become a step for a training loop of one's own.
 
 ::
 
@@ -10,32 +10,32 @@
             optimizer.step()
 
 or, where nothing happens between backward and update, `step(batch)` in the place of these lines.
+
+`TrainingStep.save` writes a file to resume from: safetensors, with the number of steps and the
+hyper-parameters in its header.
 """
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import nn
 
-from gnnplace.errors import InputError, MismatchError, UnsupportedError
+from gnnplace.errors import FormatError, InputError, MismatchError, UnsupportedError
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.setting import execution_mode
-from gnnplace.execution.structure import Plan
+from gnnplace.execution.structure import Plan, read_plan
 from gnnplace.execution.training.attachment import Attachment, Redirection
 from gnnplace.execution.training.batches import Batches
-from gnnplace.execution.training.gradients import Gradients, with_backward
-from gnnplace.execution.training.live_constants import (
-    LiveConstants,
-    updated,
-    with_live_constants,
-    with_state,
-)
 from gnnplace.execution.training.placed_step import PlacedStep
 from gnnplace.execution.training.torch_optimizers import (
     captured_method,
@@ -44,16 +44,28 @@ from gnnplace.execution.training.torch_optimizers import (
     initial_state,
     method_groups,
 )
-from gnnplace.execution.training.training_file import read_training, write_training
+from gnnplace.execution.training.updates import (
+    Gradients,
+    LiveConstants,
+    updated,
+    with_backward,
+    with_live_constants,
+    with_state,
+)
+from gnnplace.files import write_whole
 from gnnplace.problem import Problem
+from gnnplace.problem.constraints.constraints import Given
 from gnnplace.problem.placement import Placement
-from gnnplace.tracing import microbatched
+from gnnplace.tracing import load, microbatched
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import Inputs
 from gnnplace.zoo import Workload
+
+FORMAT = "gnnplace-training"
+VERSION = "1"
 
 
 class TrainingStep:
@@ -344,3 +356,118 @@ def _check_loss(loss: Callable[..., torch.Tensor] | None) -> None:
                 f"compile: the loss has a parameter {trained[0]!r} of its own; make the loss a "
                 "part of the model, so that it is trained and saved with it"
             )
+
+
+def write_training(
+    path: str | Path, tensors: Mapping[str, torch.Tensor], steps: int, groups: list[dict[str, Any]]
+) -> None:
+    """Writes parameters, buffers and optimizer state, atomically.
+
+    Args:
+        path: The path of the file.
+        tensors: By value name.
+        steps: Trained so far.
+        groups: Hyper-parameters of every group of parameters.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    about = {"format": FORMAT, "version": VERSION}
+    about |= {"steps": str(steps), "groups": json.dumps(groups)}
+    data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, about)
+    write_whole(path, lambda file: file.write(data))
+
+
+def read_training(
+    path: str | Path,
+) -> tuple[dict[str, torch.Tensor], int, list[dict[str, Any]]]:
+    """What `write_training` was given.
+
+    Raises:
+        FormatError: no such file, or not one of these.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
+                raise FormatError(f"{path}: not a {FORMAT} file of version {VERSION}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, int(about["steps"]), json.loads(about["groups"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+
+
+def compile(
+    model: nn.Module | str,
+    placement: Placement | str | Path,
+    optimizer: str | Optimizer | torch.optim.Optimizer | None = "sgd",
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    inputs: Inputs | None = None,
+    problem: Problem | None = None,
+    microbatches: int = 1,
+    groups: int | None = None,
+    dtype: str = "float32",
+    mode: str = "auto",
+    transport: str = "shm",
+    timeout: float = 120.0,
+    accept_other_loss: bool = False,
+    constraints: Given | None = None,
+) -> TrainingStep:
+    """A training step that runs where a placement says.
+
+    Args:
+        model: A module, or what `capture` takes by name. It is trained: its parameters and buffers
+            become views of the memory that the workers share.
+        placement: A placement, or the path of its file.
+        optimizer: An optimizer of the model's parameters whose step treats every parameter by
+            itself, as all of `torch.optim` but LBFGS do. Its `param_groups` are read before every
+            update, its state is kept true, and its `step()` runs on the workers until the step is
+            closed. Or "sgd", "adamw", or one of `gnnplace.tracing.optimizers`; None: gradients
+            alone.
+        loss: As `capture` takes it; a model called by name has its own.
+        inputs: Example batch; without one the first batch is captured.
+        problem: That the placement is of; needed for one in memory whose model was grouped or cut
+            otherwise than the next two say.
+        microbatches: The microbatches of a placement in memory without its problem.
+        groups: The same.
+        dtype: "float32" or "bfloat16"; a placement file says it itself.
+        mode: "measured", "emulated" or "auto"; see `execute`.
+        transport: "shm" or "gloo".
+        timeout: Seconds without progress after which a step is given up.
+        accept_other_loss: Cut the batch also where the loss of its shares is another one; a
+            placement file that was made so says it itself.
+        constraints: Those that the model of a placement in memory was grouped with.
+
+    Raises:
+        OtherLossError: the loss of the micro-batches is another one; names the op.
+        FormatError, MismatchError: a placement of another model or cluster.
+        InputError, UnsupportedError, CaptureError: model or optimizer that cannot be placed.
+    """
+    plan = read_plan(
+        placement,
+        problem,
+        microbatches=microbatches,
+        groups=groups,
+        dtype=dtype,
+        constraints=constraints,
+    )
+    if accept_other_loss:
+        plan = replace(plan, accept_other_loss=True)
+    workload = _workload(model, inputs, loss)
+    step = TrainingStep(workload.model, workload.loss, plan, problem, optimizer)
+    step.options = {"mode": mode, "transport": transport, "timeout": timeout}
+    if workload.inputs:
+        step.prepare(workload.inputs)
+    return step
+
+
+def _workload(
+    model: nn.Module | str, inputs: Inputs | None, loss: Callable[..., torch.Tensor] | None
+) -> Workload:
+    if isinstance(model, str):
+        return load(model)
+    given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    return Workload(type(model).__name__, model, () if given is None else given, loss)  # type: ignore[arg-type]

@@ -13,12 +13,16 @@ from gnnplace.costs.profiling.problems import profile_model
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.execution.executor import execute
-from gnnplace.execution.reference import reference_step
 from gnnplace.execution.result import Execution
 from gnnplace.execution.running import eager_times
 from gnnplace.execution.setting import execution_mode
-from gnnplace.execution.verification import Verification, compare
-from gnnplace.execution.whole_batch import WholeBatch, beside_whole_batch
+from gnnplace.execution.verification import (
+    Verification,
+    WholeBatch,
+    beside_whole_batch,
+    compare,
+    reference_step,
+)
 from gnnplace.plans.hybrid.ddp import DataParallelRun, run_data_parallel
 from gnnplace.plans.hybrid.fabric import Fabric
 from gnnplace.plans.hybrid.place import Search

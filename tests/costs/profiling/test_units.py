@@ -9,7 +9,7 @@ from torch import nn
 from gnnplace.costs.profiling.units import find_units, whole_modules
 from gnnplace.errors import InputError
 from gnnplace.tracing import capture
-from tests.execution.devicemap.small import build
+from tests.execution.mapped import build
 
 
 def units_of(model, *inputs, forward_only=True, no_split=()):

@@ -10,7 +10,7 @@ from gnnplace.execution.structure import read_plan
 from gnnplace.files import write_json
 from gnnplace.problem.placement import OPTIONS_KEY, placement_to_data
 from gnnplace.tracing.models import capture_model
-from tests.execution.devicemap.small import captured, placed
+from tests.execution.mapped import captured, placed
 
 ASKED = {
     "pin": {"blocks.0": "gpu:1"},

@@ -7,12 +7,11 @@ import pytest
 
 import gnnplace
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.execution.devicemap.mapping import device_map
-from gnnplace.execution.devicemap.names import accelerate_names
+from gnnplace.execution.device_map import accelerate_names, device_map
 from gnnplace.problem.cluster import Device
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.problem.placement import Placement
-from tests.execution.devicemap.small import captured, placed
+from tests.execution.mapped import captured, placed
 
 SPREAD = {"words": 0, "places": 0, "blocks.0": 0, "blocks.1": 1, "blocks.2": 3, "head": 3}
 

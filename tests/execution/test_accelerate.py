@@ -10,13 +10,12 @@ from torch import nn
 
 import gnnplace
 from gnnplace.errors import InputError
-from gnnplace.execution.devicemap.mapping import device_map
-from gnnplace.execution.devicemap.walking import check_device_map
+from gnnplace.execution.device_map import check_device_map, device_map
 from gnnplace.problem.cluster import load_cluster
 from gnnplace.tracing import capture
 from gnnplace.tracing.claimed import Claims
 from gnnplace.tracing.claimed_python import unguarded
-from tests.execution.devicemap.small import build, captured, placed
+from tests.execution.mapped import build, captured, placed
 
 IDS = build()[1]
 SPREAD = {"words": 1, "places": 1, "blocks.0": 0, "blocks.1": 2, "blocks.2": 1, "head": 3}

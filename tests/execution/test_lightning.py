@@ -204,7 +204,7 @@ def test_a_last_shorter_batch_and_the_placement_of_another_module_are_refused(tm
 
 
 def test_a_batch_of_another_kind_is_refused():
-    from gnnplace.execution.lightning.recording import Logged, RecordedStep
+    from gnnplace.execution.lightning import Logged, RecordedStep
 
     with pytest.raises(UnsupportedError, match="a batch is a set"):
         RecordedStep(made(), {1}, Logged()).inputs({1})

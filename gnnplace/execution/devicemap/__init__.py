@@ -1,1 +1,0 @@
-"""Device maps: module names and their devices, as Hugging Face accelerate takes them."""

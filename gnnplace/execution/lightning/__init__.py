@@ -1,1 +1,0 @@
-"""LightningModules of one's own trained placed: a strategy for Lightning's Trainer."""
