@@ -53,8 +53,7 @@ from gnnplace.policy.learned import CHECKPOINT, load_policy
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulator, finished_placement
-from gnnplace.train.measured import MeasuredTuning, Rounds
-from gnnplace.train.measured_proposals import Effort, key_of, proposals
+from gnnplace.train.measured import Effort, MeasuredTuning, Rounds, key_of, proposals
 from gnnplace.train.workbench import Workbench
 
 MODELS = "two_tower,inception?batch=4,moe?batch=512"

@@ -21,8 +21,7 @@ from torch import Tensor
 from gnnplace.policy.network.aim_net import aim_features
 from gnnplace.policy.network.features import global_features
 from gnnplace.train.data_module import Sample
-from gnnplace.train.learner import BETTER, check_least
-from gnnplace.train.policy_module import PolicyModule
+from gnnplace.train.learner import BETTER, PolicyModule, check_least
 
 TOLERANCE = 0.01  # log step time that makes an aim e times less right
 WEIGHT_DECAY = 1e-2

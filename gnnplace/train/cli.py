@@ -15,9 +15,15 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial
 
 from gnnplace.errors import InputError
-from gnnplace.train.sweep.driver import SQLITE, open_study, sweep, write_results
-from gnnplace.train.sweep.space import first_values, read_space
-from gnnplace.train.sweep.trial import SweepCLI, run_trial
+from gnnplace.train.sweep import (
+    SQLITE,
+    SweepCLI,
+    open_study,
+    run_trial,
+    sweep,
+    write_results,
+)
+from gnnplace.train.sweep_space import first_values, read_space
 from gnnplace.train.training_cli import TrainingCLI
 
 

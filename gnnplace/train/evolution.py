@@ -13,10 +13,16 @@ from single decisions was tried and moved the step time by little (docs/learned.
 is minimised is the step time itself, of few but telling parameters; nothing can diverge that
 the next generation does not see.
 Cost of a generation: (population + 1) * batch placements; every generation has new problems.
+
+
+Spreads are those of what is seen at every decision of one pass: a problem is placed by the current
+policy and improved by a random number of moves, and the refiner walks over that placement once,
+forwards or backwards.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -27,19 +33,92 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gnnplace.errors import InputError
+from gnnplace.placers.search.moves import neighbourhood, seed_kernel
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.refining import NUM_REFINING, walk_again
+from gnnplace.policy.refine.refining_state import Placed, read_previous
+from gnnplace.policy.search.moves import Habit, State, search_kernel, start_state
 from gnnplace.train.data_module import Sample
-from gnnplace.train.learner import check_least
-from gnnplace.train.placements import a_decode
-from gnnplace.train.policy_module import PolicyModule
-from gnnplace.train.watching import watch_pass
+from gnnplace.train.learner import PolicyModule, check_least
 
+STARTS = 4  # best decodes that one is drawn from
+HABIT = Habit(shifts=0.1, loose=0.05)
+UNTOUCHED = 0.4  # share of placements that are refined as they were decoded
+MOST_MOVES, OP_MOVES = 1_000, 300_000  # of an improvement; the latter over ops
+STAYS = (0.3, 5.0)  # percent, drawn evenly in the logarithm
+NOISES = (0.0, 0.0, 1.0, 3.0)  # percent
 FloatArray = NDArray[np.float64]
 MOST = 0.2  # greatest change that counts, in log step time
 LEAST_SPREAD = 0.02  # of a feature
 SPREAD_OF = 16  # problems that spreads are taken from
 STATE, RANDOM = "evolution", "_rng"  # of a checkpoint; of the search
+
+
+def a_decode(rollouts: Rollouts, rng: np.random.Generator) -> Decoded:
+    """One of the best few decodes."""
+    decoded = rollouts.greedy()[:STARTS]
+    return decoded[int(rng.integers(len(decoded)))]
+
+
+def a_placement(rollouts: Rollouts, rng: np.random.Generator, moves: int) -> State:
+    """One of the best few decodes after moves, at a temperature drawn at random."""
+    space, start = rollouts.space, a_decode(rollouts, rng)
+    state = start_state(space, start.unit_device, start.order)
+    if moves == 0:
+        return state
+    seed_kernel(int(rng.integers(2**31)))
+    heat = state.score[0] * 10.0 ** rng.uniform(-4, -2)
+    around = neighbourhood(space)
+    search_kernel(space.compiled, space.reversed, around, HABIT, state, heat, moves)
+    return state
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Decisions of one pass. S decisions
+
+    Attributes:
+        features: [S, D, F]
+        allowed: the candidates. [S, D]
+    """
+
+    features: NDArray[np.float32]
+    allowed: NDArray[np.bool_]
+
+
+def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> Seen | None:
+    """Walks over a placement that is drawn at random; None where the refiner decides nothing.
+
+    Args:
+        rollouts: the problem and the policy.
+        rng: all randomness.
+    """
+    space, passes = rollouts.space, Passes(rollouts)
+    placed = _drawn(rollouts, rng)
+    if not np.isfinite(placed.score[0]):
+        return None
+    ground = passes.ground
+    back, stay = int(rng.integers(2)), float(np.exp(rng.uniform(*np.log(STAYS))))
+    previous = read_previous(ground, placed, back)
+    num_units, num_devices = space.problem.num_units, space.problem.num_devices
+    features = np.zeros((num_units, num_devices, NUM_REFINING), np.float32)
+    allowed, decided = np.zeros((num_units, num_devices), np.bool_), np.zeros(num_units, np.int32)
+    forced = np.full(num_units, -1, np.int32)
+    graph = ground.r if back else ground.c
+    policy = (ground.units, ground.weights)
+    noise = float(rng.choice(NOISES))
+    outputs = (forced, features, allowed, decided)
+    count = walk_again(graph, *policy, previous, stay, noise, *outputs)[1]
+    return Seen(features[:count], allowed[:count]) if count else None
+
+
+def _drawn(rollouts: Rollouts, rng: np.random.Generator) -> Placed:
+    untouched = rng.random() < UNTOUCHED
+    moves = 0 if untouched else int(min(MOST_MOVES, OP_MOVES / rollouts.space.problem.num_ops))
+    state = a_placement(rollouts, rng, int(moves * rng.random() ** 2))
+    return Placed(state.device, state.order, state.score[:1])
 
 
 class Evolution(PolicyModule):

@@ -1,10 +1,18 @@
-"""Moves that better a label: a cluster of units, or one unit, goes to another device.
+"""Labels: what a placement counts for, and moves that better it.
 
-A label is the best placement of a problem that is known. The network's own draws find better ones
-more and more seldom, so a few moves are tried whenever the problem is met (expert iteration:
-Anthony et al., 2017): a random level or none, a random cluster of it, a random device; the units of
-the cluster that may be there go there. A move that makes the simulated step shorter stays. Training
-alone has this; a decode has no search. Cost: a simulation a move, ended early where it is worse.
+A label is the placement of least cost of a problem that is known for a number of devices. It costs
+its seconds, and more where it uses another number: the number of devices that a placement really
+uses is 1 / sum of squares of their shares of the work. Where that is below ``EVEN`` of the number
+asked for, seconds are multiplied by one plus what is missing, and by one more for each device
+beyond that number. Without it the best placement under a limit is often one device, which says
+nothing of how work is divided: a network that learns from both learns neither. Whether dividing
+pays is another decision (``policy.gnn.device_count``), which is judged by seconds alone.
+
+The network's own draws find better labels more and more seldom, so a few moves are tried whenever
+the problem is met (expert iteration: Anthony et al., 2017): a random level or none, a random
+cluster of it, a random device; the units of the cluster that may be there go there. A move that
+makes the cost less stays. Training alone has this; a decode has no search. Cost: a simulation a
+move, ended early where it is worse.
 """
 
 from __future__ import annotations
@@ -13,10 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.policy.gnn.rollouts import Episodes
-from gnnplace.train.even_use import unevenness
 
+EVEN = 0.75  # 3 : 1 on two devices is 0.8 of them
 IntArray = NDArray[np.int32]
 LEAST = 1e-6  # gain of a move that stays, of the step time
+
+
+def unevenness(episodes: Episodes, unit_device: IntArray, limit: int) -> float:
+    """What seconds are multiplied by. ``unit_device``: [U]"""
+    work = np.bincount(unit_device, episodes.walk.unit_work)
+    used = float(work.sum() ** 2 / max(float((work**2).sum()), 1e-300))
+    beyond = int(np.count_nonzero(np.bincount(unit_device))) - limit
+    return 1.0 + max(0.0, EVEN - used / limit) + max(0, beyond)
 
 
 def bettered(

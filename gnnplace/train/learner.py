@@ -3,6 +3,7 @@
 Validation places held-out problems as the network's placer does with budget 0. ``val/ratio`` is the
 geometric mean of its step time over that of the best heuristic construction: the lower the better.
 What is validated and exported is a moving average of the parameters, which noisy losses need.
+``PolicyModule`` is a learner of the policy of ``learned``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from gnnplace.errors import InputError, MismatchError
+from gnnplace.policy.decode.aims import ORDERS
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
+from gnnplace.policy.refine.passes import Passes
 from gnnplace.train.data_module import Sample
 
 SHIPPED = "shipped"  # the network of the package, as a start
@@ -218,3 +223,46 @@ def check_least(**given: tuple[float, float]) -> None:
     for name, (value, least) in given.items():
         if value < least:
             raise InputError(f"model.{name}: {value} is below {least}")
+
+
+class PolicyModule(Learner):
+    """A policy in training.
+
+    Args:
+        learning_rate: the learning rate of Adam, at its highest.
+        steps: training steps over which the learning rate falls to a tenth.
+        orders: traversal orders to decode under.
+        start: folder of a policy to start from, or ``shipped`` for the one that comes with the
+            package.
+        export: folder that the policy is saved to whenever the validation improves.
+
+    Raises:
+        InputError: a number is too small.
+        FormatError: ``start`` is missing or malformed.
+        MismatchError: ``start`` has other features.
+    """
+
+    policy: PlacementPolicy
+    average: PlacementPolicy
+
+    def __init__(
+        self,
+        learning_rate: float = 1e-3,
+        steps: int = 3000,
+        orders: tuple[str, ...] = ORDERS,
+        start: str | None = None,
+        export: str | None = None,
+    ) -> None:
+        policy = PlacementPolicy()
+        if start is not None:
+            begin_with(policy, read_policy, start, CHECKPOINT, "this package's")
+        super().__init__(policy, learning_rate, steps, export)
+        self.orders = orders
+
+    def rollouts(self, sample: Sample) -> Rollouts:
+        """The current policy on a problem."""
+        return Rollouts(sample.space, self.policy, self.orders)
+
+    def place(self, network: PlacementPolicy, sample: Sample) -> float:
+        rollouts = Rollouts(sample.space, network, self.orders)
+        return Passes(rollouts).best(rollouts.greedy()).score

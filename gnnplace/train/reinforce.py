@@ -2,7 +2,7 @@
 
 Formulation. The network draws K placements of a problem, decision by decision from the softmax of
 its scores, and each is simulated. They are to use a random number of devices, and what a draw costs
-is its seconds times its ``unevenness`` (``even_use``): c(k). Three losses share the draws.
+is its seconds times its ``unevenness`` (``label_moves``): c(k). Three losses share the draws.
 
 * **Self-labelling** (Corsini et al., 2024, arXiv 2401.11849). The placement of the problem of least
   cost that was ever drawn for that number of devices is the label of all its decisions: the mean
@@ -52,8 +52,7 @@ from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.train.data_module import Sample
-from gnnplace.train.even_use import unevenness
-from gnnplace.train.label_moves import bettered
+from gnnplace.train.label_moves import bettered, unevenness
 from gnnplace.train.learner import Learner, begin_with, check_least
 
 FloatArray = NDArray[np.float64]

@@ -1,26 +1,30 @@
 """``TrainingCLI``: Lightning's command line for this project, as its users know it.
 
-What differs from Lightning's own: one thread of torch, what a recipe leaves out goes to one folder
-(``run_folder``), under ``torchrun`` the recipe takes the number of processes from there, and bad
-input is one line.
+What differs from Lightning's own: one thread of torch, under ``torchrun`` the recipe takes the
+number of processes from there, and bad input is one line. What a recipe leaves out goes to one
+folder, ``trainer.default_root_dir``: ``csv/`` and ``tensorboard/`` (logs), ``checkpoints/`` (to
+resume from), ``predictions.csv`` (of ``predict``). What a recipe says itself stays as it says.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-
-# The command line needs the classes imported to find them by their short names.
 from jsonargparse import Namespace
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.files import write_text
 from gnnplace.train import AimChoice as AimChoice
 from gnnplace.train import Evolution as Evolution
 from gnnplace.train import MeasuredReinforce as MeasuredReinforce
@@ -29,9 +33,85 @@ from gnnplace.train import OneProblem as OneProblem
 from gnnplace.train import ProblemDataModule as ProblemDataModule
 from gnnplace.train import ProblemFiles as ProblemFiles
 from gnnplace.train import Reinforce as Reinforce
-from gnnplace.train import run_folder
 
+CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
+PREDICTIONS = "gnnplace.train.training_cli.PredictionTable"
+LOGGERS = {
+    "csv": "lightning.pytorch.loggers.CSVLogger",
+    "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
+}
 SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself
+
+
+def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> None:
+    """Fills in loggers and checkpoints, in place.
+
+    Args:
+        trainer: the parsed ``trainer`` section of a recipe, with a ``default_root_dir``.
+        logs: keys of ``LOGGERS`` to write where the recipe names no logger.
+    """
+    root = Path(trainer.default_root_dir)
+    callbacks = trainer.callbacks or []
+    trainer.callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    if trainer.logger is None:
+        trainer.logger = [_logger(name, root) for name in logs]
+    if trainer.enable_checkpointing is not False:
+        _complete_checkpoints(trainer, str(root / "checkpoints"))
+
+
+def _logger(name: str, root: Path) -> Namespace:
+    init = Namespace(save_dir=str(root), name=name)
+    return Namespace(class_path=LOGGERS[name], init_args=init)
+
+
+def _complete_checkpoints(trainer: Namespace, folder: str) -> None:
+    found = [callback for callback in trainer.callbacks if is_checkpoint(callback)]
+    for callback in found:
+        if callback.init_args.dirpath is None:
+            callback.init_args.dirpath = folder
+    if not found:
+        init = Namespace(dirpath=folder, save_last=True)
+        trainer.callbacks.append(Namespace(class_path=CHECKPOINT, init_args=init))
+
+
+def add_predictions(trainer: Namespace) -> None:
+    """Has what is predicted written to the folder, in place; after ``complete``."""
+    init = Namespace(folder=trainer.default_root_dir)
+    trainer.callbacks.append(Namespace(class_path=PREDICTIONS, init_args=init))
+
+
+def is_checkpoint(callback: Namespace) -> bool:
+    """Whether a parsed callback writes checkpoints."""
+    return str(callback.class_path).endswith("ModelCheckpoint")
+
+
+class PredictionTable(BasePredictionWriter):
+    """Writes ``predictions.csv``; of several processes each a file, with its number.
+
+    Args:
+        folder: where to.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__("epoch")
+        self.folder = Path(folder)
+
+    def write_on_epoch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        predictions: Sequence[Any],
+        batch_indices: Sequence[Any],
+    ) -> None:
+        """Writes the rows that ``predict_step`` returned."""
+        rows = [row for batch in predictions for row in batch]
+        file = io.StringIO()
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        number = f"-{trainer.global_rank}" if trainer.world_size > 1 else ""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / f"predictions{number}.csv", file.getvalue())
 
 
 class TrainingCLI(LightningCLI):
@@ -86,9 +166,9 @@ class TrainingCLI(LightningCLI):
         """Sets the threads of torch; fills in processes, loggers and checkpoints."""
         torch.set_num_threads(self.chosen.threads)
         adopt_torchrun(self.chosen.trainer)
-        run_folder.complete(self.chosen.trainer)
+        complete(self.chosen.trainer)
         if self.subcommand == "predict":
-            run_folder.add_predictions(self.chosen.trainer)
+            add_predictions(self.chosen.trainer)
 
     def instantiate_classes(self) -> None:
         """Makes model, data and trainer.

@@ -38,7 +38,7 @@ from gnnplace.sharding.run.plan import plan_from_data, plan_to_data, read_shard_
 from gnnplace.simulation import simulate
 from gnnplace.train.data.captured_graph import read_captured
 from gnnplace.train.data.datasets import verify
-from gnnplace.train.sweep.space import read_space
+from gnnplace.train.sweep_space import read_space
 from tests.campaign import mutations as m
 from tests.problem.formats.test_dnn_partitioning import SMALL as PARTITIONING
 from tests.problem.formats.test_pipedream import SMALL as PIPEDREAM

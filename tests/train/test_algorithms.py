@@ -12,8 +12,7 @@ from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.train import AimChoice, Reinforce
 from gnnplace.train.data.random_families import random_problem
-from gnnplace.train.data_module import ProblemDataModule, Sample
-from gnnplace.train.loading import EpochSampler
+from gnnplace.train.data_module import EpochSampler, ProblemDataModule, Sample
 
 torch.set_num_threads(1)
 SIZES = {"hidden": 8, "layers": 1, "decoder_hidden": 8}

@@ -8,8 +8,14 @@ import torch
 from lightning import Trainer
 
 from gnnplace.errors import InputError
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.refine.refining import NUM_REFINING
 from gnnplace.train import Evolution, ProblemDataModule
+from gnnplace.train.evolution import watch_pass
+from tests.train.test_algorithms import sample
 
+torch.set_num_threads(1)
 torch.set_num_threads(1)
 
 
@@ -87,3 +93,14 @@ def test_a_checkpoint_holds_the_search_and_loads_without_unpickling(tmp_path):
         search.reseed_rng(5)
         drawn.append(search.ask())
     assert np.array_equal(*drawn)
+
+
+def test_every_decision_of_a_pass_is_seen_with_its_candidates():
+    torch.manual_seed(0)
+    rollouts = Rollouts(sample().space, PlacementPolicy().eval())
+    for seed in range(4):
+        seen = watch_pass(rollouts, np.random.default_rng(seed))
+        assert seen is not None
+        assert seen.features.shape == (*seen.allowed.shape, NUM_REFINING)
+        assert seen.allowed.any(axis=1).all()
+        assert np.isfinite(seen.features).all()

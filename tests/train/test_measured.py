@@ -24,8 +24,7 @@ from gnnplace.policy.network.model import read_policy
 from gnnplace.problem.placement import placement_from_data, write_placement
 from gnnplace.simulation import Simulator
 from gnnplace.train.data import random_families
-from gnnplace.train.measured import ALIKE, MeasuredTuning, Rounds
-from gnnplace.train.measured_proposals import Effort, key_of, proposals
+from gnnplace.train.measured import ALIKE, Effort, MeasuredTuning, Rounds, key_of, proposals
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]

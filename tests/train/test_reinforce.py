@@ -11,7 +11,7 @@ from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.train import Reinforce, reinforce
 from gnnplace.train.data.random_families import random_problem
 from gnnplace.train.data_module import Sample
-from gnnplace.train.even_use import unevenness
+from gnnplace.train.label_moves import unevenness
 from gnnplace.train.reinforce import Lesson, advantages, extremes, gain_over, regret, wanted
 
 torch.set_num_threads(1)

@@ -4,7 +4,8 @@ import pytest
 
 from gnnplace.errors import InputError
 from gnnplace.train.data.captured_models import MORE_SPLIT, SPLIT
-from gnnplace.train.data.recipes import EACH, RECIPES, recipe
+from gnnplace.train.data.recipes import COUNTS, EACH, FAMILIES, RECIPES, recipe, varied_sizes
+from gnnplace.zoo.registry import WORKLOADS
 
 
 def test_recipes_have_no_name_twice_and_a_part_for_every_family():
@@ -26,3 +27,15 @@ def test_there_are_thirty_models_of_ten_families_and_three_sampled_families():
 def test_unknown_recipes_are_named():
     with pytest.raises(InputError, match="recipe 'soup': unknown; recipes: store, networks"):
         recipe("soup")
+
+
+def test_every_family_has_sizes_and_a_model():
+    assert COUNTS.keys() == FAMILIES.keys() <= WORKLOADS.keys()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sizes_are_those_of_the_name(family):
+    drawn = {varied_sizes(family, f"name {i}") for i in range(20)}
+    assert varied_sizes(family, "name 3") in drawn
+    assert len(drawn) > 4
+    assert all(sizes.startswith("batch=") for sizes in drawn)

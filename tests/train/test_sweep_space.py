@@ -7,7 +7,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.train.sweep.space import (
+from gnnplace.train.sweep_space import (
     first_values,
     full_key,
     parse_values,
