@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,19 +27,21 @@ import numpy as np
 import torch
 
 import gnnplace
-from gnnplace.costs.calibration import NINETY
+from gnnplace.costs.calibration import NINETY, with_rows
 from gnnplace.costs.prediction import predict
+from gnnplace.costs.profiling.description import describe
 from gnnplace.costs.profiling.profiler import op_times
-from gnnplace.costs.profiling.table import measured_rows, merged_rows
-from gnnplace.costs.rows import Rows, write_rows
+from gnnplace.costs.rows import Floats, Rows, joined, write_rows
 from gnnplace.costs.tables import shipped
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.problem import Problem, write_problem
+from gnnplace.tracing.program import Program
 from gnnplace.zoo.registry import default_batch, names
 
 DTYPES = "float32,bfloat16"
 BATCHES = "1,4,16"
+LEAST = 1e-7  # seconds: below it the clock ticked, and nothing was timed
 CARD = """# Measured op times: {kind}
 
 Training steps (forward, backward, SGD) of the package's zoo, every op measured on one device: the
@@ -80,6 +82,44 @@ class Case:
     def workload(self) -> str:
         """As `gnnplace capture` takes it."""
         return f"{self.model}?batch={self.batch}"
+
+
+def measured_rows(program: Program, seconds: Floats, kind: str) -> Rows:
+    """What was measured of a program's ops, as rows of a table.
+
+    On a GPU the median of its views, which launch nothing, is what two events take by themselves
+    and comes off every op. An op of two kernels is split over them as the shipped tables would.
+
+    Args:
+        program: As it was measured.
+        seconds: Of each op. [ops]
+        kind: Of the device.
+    """
+    found = describe(program)
+    kernel = np.asarray(seconds, dtype=np.float64)
+    if kind != "cpu" and found.view.any():
+        kernel = np.maximum(kernel - np.median(kernel[found.view]), 0.0)
+    share = predict(found.rows, kind, shipped()).seconds
+    whole = np.bincount(found.owner, share, len(kernel))
+    mine = kernel[found.owner] * share / np.maximum(whole[found.owner], 1e-30)
+    rows = found.rows
+    keep = mine > LEAST
+    if kind != "cpu":
+        keep &= ~found.view[found.owner]
+    return Rows(rows.op, rows.dtype, rows.sizes, rows.bytes, mine).take(keep)
+
+
+def merged_rows(tables: Iterable[Rows]) -> Rows:
+    """One row an op and its sizes, with the median of its seconds."""
+    rows = joined(tables)
+    key = [rows.op, rows.dtype, *rows.sizes.T.astype(np.int64), rows.bytes.astype(np.int64)]
+    names = np.array(["|".join(map(str, parts)) for parts in zip(*key, strict=True)])
+    _, first, number = np.unique(names, return_index=True, return_inverse=True)
+    order = np.argsort(number, kind="stable")
+    groups = np.split(rows.seconds[order], np.searchsorted(number[order], range(1, len(first))))
+    merged = rows.take(first)
+    median = np.array([np.median(group) for group in groups])
+    return Rows(merged.op, merged.dtype, merged.sizes, merged.bytes, median)
 
 
 def main() -> None:
@@ -130,7 +170,7 @@ def left_out(tables: dict[Case, Rows], kind: str) -> str:
         if not others:
             return ""
         asked = merged_rows(mine)
-        found = predict(asked, kind, shipped().with_rows({kind: merged_rows(others)}))
+        found = predict(asked, kind, with_rows(shipped(), {kind: merged_rows(others)}))
         log = np.log(found.seconds / asked.seconds)
         step = found.seconds.sum() / asked.seconds.sum() - 1
         each = np.average(np.abs(np.expm1(log)), weights=asked.seconds)

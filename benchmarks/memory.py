@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gnnplace
 from gnnplace.cli.console import say
-from gnnplace.costs.profiling import conditions
+from gnnplace.costs.profiling import cache
 from gnnplace.errors import GnnplaceError
 
 MODELS = (
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("-o", "--output", type=Path, default=None)
     arguments = parser.parse_args()
-    conditions.MOST_LOAD = conditions.MOST_NOISE = float("inf")  # seconds do not matter here
+    cache.MOST_LOAD = cache.MOST_NOISE = float("inf")  # seconds do not matter here
     lines = list(HEAD)
     for model in arguments.models.split(","):
         for optimizer in ("sgd", "adamw"):

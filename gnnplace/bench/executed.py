@@ -9,7 +9,7 @@ from typing import Any
 from gnnplace.bench.best_known import RUN_SUFFIX
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import Cell, ProblemEntry
-from gnnplace.costs.profiling.problems import profile_model
+from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import ExecutionError
 from gnnplace.execution import Execution
 from gnnplace.execution.running import execute_placement

@@ -172,7 +172,7 @@ class ProblemEntry(Schema):
 
     def _profiled(self, model: str) -> Problem:
         # Imported late: suites of problems alone need no torch.
-        from gnnplace.costs.profiling.problems import profile_model
+        from gnnplace.costs.profiling.profiler import profile_model
 
         return profile_model(model, self.cluster or "auto", options=self.capture_options())
 

@@ -17,15 +17,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
 
 from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
-from gnnplace.costs.rows import Floats, Rows
+from gnnplace.costs.rows import Floats, Rows, read_rows
 from gnnplace.costs.surface import Surface
-from gnnplace.costs.tables import Tables
+from gnnplace.costs.tables import Tables, shipped
+from gnnplace.problem.cluster.gpus import figures, known_kind
 
 NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law
 LEAST = 3  # rows of a surface that is tried
@@ -87,6 +89,26 @@ class Evidence:
             "dtype": {ALL: [0.0, 1.0], **typed},
             "roofline": _biased(self.parts["roofline"], _names),
         }
+
+
+def with_table(path: str | Path) -> Tables:
+    """The shipped tables, with a user's own first for the kinds that it has.
+
+    Raises:
+        InputError: the file cannot be read, or no figures of a kind are known.
+        FormatError: it is no table.
+    """
+    rows = read_rows(Path(path))
+    for kind in rows:
+        figures(kind)
+    return with_rows(shipped(), rows)
+
+
+def with_rows(tables: Tables, rows: Mapping[str, Rows]) -> Tables:
+    """Tables with a user's own rows in the place of what there is of their kinds."""
+    named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
+    errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
+    return Tables({**tables.rows, **named}, tables.errors, {**tables.given, **errors})
 
 
 def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:

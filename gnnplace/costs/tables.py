@@ -14,7 +14,6 @@ from gnnplace.costs.kin import CORRECTED, POOL, POOLED, kin_of
 from gnnplace.costs.rows import Rows, read_rows, roofline
 from gnnplace.costs.surface import Correction, Surface
 from gnnplace.files import read_json
-from gnnplace.problem.cluster.gpus import figures, known_kind
 
 FOLDER = Path(__file__).parent / "tables"
 ERRORS = "errors.json"
@@ -70,14 +69,6 @@ class Tables:
         base = self.surface(kind, kin_of(op), dtype) if op in CORRECTED else None
         return Surface(mine.at, log_ratio) if base is None else Correction(mine.at, log_ratio, base)
 
-    def with_rows(self, rows: Mapping[str, Rows]) -> Tables:
-        """With a user's own rows in the place of what there is of their kinds."""
-        from gnnplace.costs.calibration import calibrate  # which is made of tables itself
-
-        named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
-        errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
-        return Tables({**self.rows, **named}, self.errors, {**self.given, **errors})
-
 
 @cache
 def shipped() -> Tables:
@@ -86,18 +77,3 @@ def shipped() -> Tables:
     for path in sorted(FOLDER.glob(f"*{ENDING}")):
         rows |= read_rows(path)
     return Tables(rows, read_json(FOLDER / ERRORS))
-
-
-def with_table(path: str | Path | None) -> Tables:
-    """The shipped tables, with a user's own first for the kinds that it has.
-
-    Raises:
-        InputError: the file cannot be read, or no figures of a kind are known.
-        FormatError: it is no table.
-    """
-    if path is None:
-        return shipped()
-    rows = read_rows(Path(path))
-    for kind in rows:
-        figures(kind)
-    return shipped().with_rows(rows)

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gnnplace.costs.profiling.problems import profile_model
-from gnnplace.costs.profiling.profiler import local_device
+from gnnplace.costs.profiling.profiler import local_device, profile_model
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.execution.recording import step_record
 from gnnplace.execution.running import Executed, execute_placement

@@ -26,7 +26,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 
-from gnnplace.costs.profiling.problems import profile_model
+from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import ChangedWarning, InputError, UnsupportedError
 from gnnplace.execution import TrainingStep
 from gnnplace.execution import compile as compile_step

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from gnnplace.costs.profiling.detection import detect
 from gnnplace.costs.profiling.profiler import profile
+from gnnplace.costs.profiling.targets import detect
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
 from gnnplace.problem import Problem

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gnnplace.costs.profiling.problems import Progress, profile_model, read_or_profile
+from gnnplace.costs.profiling.profiler import Progress, profile_model, read_or_profile
 from gnnplace.costs.profiling.targets import is_problem_file
 from gnnplace.errors import CaptureError, InfeasibleError, InputError, OtherLossError
 from gnnplace.placers import Result

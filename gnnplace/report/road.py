@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gnnplace.costs.profiling.problems import profile_model
+from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.execution.running import Executed, eager_times, execute_placement
 from gnnplace.measurements import MeasurementStore

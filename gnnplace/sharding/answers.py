@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnplace.costs.exchange import Exchange
+from gnnplace.costs.collectives import Exchange
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import CaptureError, InputError

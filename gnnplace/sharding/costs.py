@@ -29,8 +29,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL
-from gnnplace.costs.exchange import Exchange
+from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL, Exchange
 from gnnplace.errors import InputError
 from gnnplace.sharding.configurations import ANY, Space, configurations
 from gnnplace.sharding.layers import Axes, Network, Operation

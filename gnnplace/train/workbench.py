@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnplace.costs.profiling.problems import profile_model
+from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.files import write_json
 from gnnplace.measurements import MeasurementStore, default_store
 from gnnplace.measurements.objective import Measured, StepObjective

@@ -20,7 +20,7 @@ from gnnplace.bench.rows import read_rows
 from gnnplace.bench.suite import cells, read_suite
 from gnnplace.cli.main import run
 from gnnplace.costs.profiling import cache
-from gnnplace.costs.profiling.conditions import Conditions
+from gnnplace.costs.profiling.cache import Conditions
 from gnnplace.execution.training.training_step import read_training, write_training
 from gnnplace.measurements import MeasurementStore
 from gnnplace.measurements.calibration import Calibration, read_calibration, write_calibration

@@ -19,10 +19,10 @@ def prepare() -> None:
     import gnnplace.report.placements
     import gnnplace.train.cli
     from gnnplace.cli.main import COMMANDS, command
-    from gnnplace.costs.profiling import conditions
+    from gnnplace.costs.profiling import cache
 
     torch.set_num_threads(1)
-    conditions.MOST_LOAD = conditions.MOST_NOISE = float("inf")  # measure once, noisy or not
+    cache.MOST_LOAD = cache.MOST_NOISE = float("inf")  # measure once, noisy or not
     for name in COMMANDS:
         command(name)
     for name in dir(gnnplace):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, Group, collective
-from gnnplace.costs.exchange import Exchange
+from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, Exchange, Group, collective
 from gnnplace.costs.links import MEASURED, NEIGHBOUR
 from gnnplace.costs.own import with_measurements
 from gnnplace.errors import InputError

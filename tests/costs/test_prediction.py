@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gnnplace.costs.calibration import NINETY, calibrate, spread, widened
+from gnnplace.costs.calibration import NINETY, calibrate, spread, widened, with_table
 from gnnplace.costs.kin import SPECIAL, apart, kin_of, on_tensor_cores, tensor_types
 from gnnplace.costs.prediction import (
     MISALIGNED,
@@ -12,7 +12,7 @@ from gnnplace.costs.prediction import (
     predict,
 )
 from gnnplace.costs.rows import Record, Rows, from_records, roofline, write_rows
-from gnnplace.costs.tables import FOLDER, Tables, shipped, with_table
+from gnnplace.costs.tables import FOLDER, Tables, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster.gpus import GPUS, figures
 
@@ -105,7 +105,6 @@ def test_a_table_of_ones_own_goes_first(tmp_path) -> None:
     found = predict(products(1024, 1024, 1024), "h100", tables)
     assert found.seconds[0] == pytest.approx(7e-3 * 8, rel=0.3)
     assert found.source[0].startswith("table: h100")
-    assert with_table(None) is shipped()
 
 
 def test_a_table_of_an_unknown_kind_is_refused(tmp_path) -> None:

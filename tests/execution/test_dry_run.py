@@ -13,8 +13,8 @@ from torch import nn
 
 import gnnplace
 from gnnplace import zoo
+from gnnplace.costs.profiling.measurement import straight_line
 from gnnplace.costs.profiling.profiler import profile
-from gnnplace.costs.profiling.straight import straight_line
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.execution import dry_run as dry
 from gnnplace.execution import worker

@@ -16,7 +16,7 @@ from gnnplace.measurements import MeasurementStore
 from gnnplace.problem.cluster import Cluster
 from gnnplace.runtime import available_cores
 from tests.execution.programs import problem_of, random_placement
-from tests.execution.test_stream import PROGRAM, Dying, with_loss
+from tests.execution.test_clock import PROGRAM, Dying, with_loss
 
 PROBLEM = problem_of(PROGRAM, 2)
 

@@ -19,7 +19,7 @@ from gnnplace.problem import problem_from_data
 from gnnplace.problem.placement import placement_from_data
 from gnnplace.simulation import simulate
 from tests.execution.programs import problem_of, random_placement
-from tests.execution.test_stream import PROGRAM, Dying, with_loss
+from tests.execution.test_clock import PROGRAM, Dying, with_loss
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.costs.collectives import ALL_REDUCE, Group, collective
-from gnnplace.costs.exchange import BUCKET, Exchange
+from gnnplace.costs.collectives import ALL_REDUCE, BUCKET, Exchange, Group, collective
 from gnnplace.problem.cluster import preset
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.configurations import Space, configurations, data_parallel

@@ -1,1 +1,1 @@
-"""Devices of this machine, measured and estimated times. ``targets`` needs no torch."""
+"""Devices of this machine, measured and estimated times. ``targets`` imports no torch before something is measured."""

@@ -1,7 +1,8 @@
 """Measured op times: every op of a program timed in place, in a worker of its own.
 
-On CPU the worker has one thread and its clock is the CPU time of that thread, so that being
-preempted on a busy machine does not count; on CUDA events between the ops are its clock.
+The program is one straight-line Python function that notes a clock after every op. On CPU the
+worker has one thread and its clock is the CPU time of that thread, so that being preempted on a
+busy machine does not count; on CUDA events between the ops are its clock.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnnplace.costs.profiling.conditions import spread
-from gnnplace.costs.profiling.straight import straight_line
+from gnnplace.costs.profiling.cache import spread
 from gnnplace.errors import InputError
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.tracing.calls import CallWriter, on_device
 from gnnplace.tracing.operations import set_step
 from gnnplace.tracing.program import Program, clone_initial
 
@@ -25,6 +26,7 @@ WARM_UP = 2
 MOST, LEAST = 15, 3
 NANO = 1e-9
 MILLI = 1e-3
+Step = Callable[[dict[str, torch.Tensor], Callable[[], None]], None]
 
 
 def measure_ops(
@@ -106,3 +108,47 @@ def _cuda_step(step: Callable[[Callable[[], None]], None]) -> NDArray[np.float64
     events[-1].synchronize()
     pairs = pairwise(events)
     return np.array([a.elapsed_time(b) for a, b in pairs]) * MILLI
+
+
+def straight_line(program: Program, device: torch.device) -> Step:
+    """Compile a program.
+
+    Args:
+        program: What to run, in its own order.
+        device: Takes the place of every device among the arguments.
+
+    Returns:
+        `step(inputs, tick)`: runs all ops on the inputs (which updates change in place) and calls
+        `tick()` before the first and after each. Values are freed after their last use, before
+        the tick, so that the cost of freeing is the op's.
+    """
+    return _Writer(program, device).compiled()
+
+
+class _Writer:
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self.program = program
+        self.names: dict[str, str] = {}
+        self.calls = CallWriter(self.name, lambda value: on_device(value, device))
+        last = {name: i for i, op in enumerate(program.ops) for name in (*op.reads, *op.results)}
+        self.dying: dict[int, list[str]] = {}
+        for name, i in last.items():
+            if name is not None and name not in program.inputs:
+                self.dying.setdefault(i, []).append(name)
+
+    def compiled(self) -> Step:
+        body = [f"{self.name(n)} = inputs[{n!r}]" for n in self.program.inputs]
+        body.append("tick()")
+        for i, op in enumerate(self.program.ops):
+            body += self.calls.lines(op)
+            if i in self.dying:
+                body.append("del " + ", ".join(self.name(n) for n in self.dying[i]))
+            body.append("tick()")
+        source = "def step(inputs, tick):\n    " + "\n    ".join(body) + "\n"
+        scope = dict(self.calls.constants)
+        exec(compile(source, "<gnnplace profiled program>", "exec"), scope)
+        step: Step = scope["step"]
+        return step
+
+    def name(self, value: str) -> str:
+        return self.names.setdefault(value, f"v{len(self.names)}")

@@ -1,34 +1,48 @@
-"""`profile`: a program on a cluster as a problem, with measured or estimated times."""
+"""Problems from models: a program on a cluster, with measured or estimated times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling import cache as disk
-from gnnplace.costs.profiling.detection import gpu_kind, gpu_names
 from gnnplace.costs.profiling.estimation import OpTimes, estimated_times, measured_times
 from gnnplace.costs.profiling.grouping import group_graph
 from gnnplace.costs.profiling.measurement import measure_ops
 from gnnplace.costs.profiling.roofline import estimate_ops
+from gnnplace.costs.profiling.targets import (
+    gpu_kind,
+    gpu_names,
+    is_problem_file,
+    read_on_cluster,
+    resolve_cluster,
+)
 from gnnplace.costs.profiling.units import find_units, whole_modules
-from gnnplace.costs.tables import Tables
+from gnnplace.costs.tables import Tables, shipped
+from gnnplace.errors import InputError
 from gnnplace.graph import coarsening
 from gnnplace.problem import PHASES, Problem, build_problem
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster import Cluster, Device
+from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem.constraints import constrained
 from gnnplace.problem.constraints.applying import Resolved, on_devices, resolve
 from gnnplace.problem.constraints.constraints import Constraints
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.tracing.microbatching import buffer_turns, microbatched
+from gnnplace.tracing.models import capture_model, say_batch
+from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program, base_name
 from gnnplace.tracing.structure import ProgramGraph, program_graph
 
 Progress = Callable[[str], None]
 ORIENTATION = "cpu"  # the kind whose estimated costs decide the groups, on every machine alike
+HOST_MEMORY = 1e12  # Bytes: a captured graph is not yet meant for any machine.
 
 
 def profile(
@@ -262,3 +276,122 @@ def local_device(kind: str) -> str | None:
         return "cpu"
     kinds = [gpu_kind(name) for name, _ in gpu_names()]
     return f"cuda:{kinds.index(kind)}" if kind in kinds else None
+
+
+def profile_model(
+    model: str | Program,
+    cluster: str | Cluster = "auto",
+    *,
+    options: CaptureOptions | None = None,
+    links: str | None = None,
+    table: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Problem:
+    """A model on a cluster as a problem, with measured op times where the devices are here.
+
+    Args:
+        model: As ``capture_model`` takes it, or a program captured at 1/M of the batch.
+        cluster: As ``resolve_cluster`` takes it.
+        options: As for ``capture_model``.
+        links: A log of nccl-tests, whose figures replace those of the cluster's links.
+        table: A user's own measured ops, a CSV file as ``gnnplace.costs.rows`` has it: the first
+            that answers for the kinds that it has, on this machine too.
+        progress: Called with a line when something begins that takes seconds.
+
+    Raises:
+        FormatError: a line of the log that cannot be read.
+        InputError: there is no such model or cluster.
+        CaptureError: the model cannot be captured.
+    """
+    options, cluster = options or CaptureOptions(), resolve_cluster(cluster)
+    if links is not None:
+        measured = with_measurements(cluster, links)
+        cluster = measured.cluster
+        for note in measured.notes:
+            (progress or str)(note)
+    tables = _tables(table)
+    _check_kinds(tables, cluster, table)
+    if isinstance(model, str):
+        model = capture_for(model, cluster, options, progress)
+    problem = profile(
+        model,
+        cluster,
+        groups=options.groups,
+        microbatches=options.microbatches,
+        tables=tables,
+        constraints=options.constraints,
+        progress=progress,
+    )
+    return replace(problem, captured=asdict(options))
+
+
+def _tables(path: str | Path | None) -> Tables:
+    """The tables of a file beside those that are shipped, or these alone."""
+    if path is None:
+        return shipped()
+    from gnnplace.costs.calibration import with_table  # late: its statistics take long to import
+
+    return with_table(path)
+
+
+def capture_for(
+    model: str,
+    cluster: str | Cluster,
+    options: CaptureOptions,
+    progress: Progress | None = None,
+) -> Program:
+    """A model's step, captured to be profiled on a cluster.
+
+    Args:
+        model: As ``capture_model`` takes it.
+        cluster: Where nothing can be measured nothing is allocated, however large the model.
+        options: As for ``capture_model``.
+        progress: Called with a line before.
+
+    Raises:
+        InputError: there is no such model or cluster.
+        CaptureError: the model cannot be captured.
+    """
+    (progress or str)(f"capturing the step of {model}")
+    fake = not any_local(resolve_cluster(cluster))
+    program = capture_model(model, options=options, fake=fake)
+    say_batch(program, progress)
+    return program
+
+
+def _check_kinds(tables: Tables, cluster: Cluster, table: str | Path | None) -> None:
+    kinds = {known_kind(kind) or kind for kind in cluster.kinds}
+    if tables.given and not kinds.intersection(tables.given):
+        raise InputError(
+            f"table {table}: has ops of {', '.join(sorted(tables.given))}, and no device of the "
+            f"cluster is of that kind but of {', '.join(cluster.kinds)}; give a cluster with one"
+        )
+
+
+def read_or_profile(
+    what: str,
+    cluster: str | Cluster | None,
+    options: CaptureOptions,
+    progress: Progress | None = None,
+) -> Problem:
+    """The problem of a problem file or of a model on a cluster.
+
+    Raises:
+        InputError: neither a file nor a model.
+    """
+    if is_problem_file(what):
+        problem = read_on_cluster(what, cluster, options.microbatches)
+        return constrained(problem, options.constraints.patterns, progress)
+    return profile_model(what, cluster or "auto", options=options, progress=progress)
+
+
+def estimated_problem(program: Program, options: CaptureOptions) -> Problem:
+    """A captured model as a problem on one CPU, with estimated times; nothing is measured."""
+    host = Device(name="cpu:0", kind="cpu", memory=HOST_MEMORY)
+    return profile(
+        replace(program, initial={}),
+        Cluster((host,), (), "host"),
+        groups=options.groups,
+        microbatches=options.microbatches,
+        constraints=options.constraints.borders,
+    )

@@ -1,17 +1,36 @@
-"""What to place on: clusters by what they are called, problem files on other clusters. No torch."""
+"""What to place on: clusters by what they are called, problem files on other clusters.
+
+The devices of this machine are ``auto``, ``cpu:N`` and ``cuda:N``; one link between its workers is
+measured for all. Torch is imported where something is measured, not before.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import permutations
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gnnplace.errors import InputError
+import psutil
+
+from gnnplace.errors import ExecutionError, InputError
 from gnnplace.problem import Problem, read_problem
-from gnnplace.problem.cluster import Cluster, load_cluster, preset_names
+from gnnplace.problem.cluster import Cluster, Device, Link, load_cluster, preset_names
 from gnnplace.problem.microbatching import with_microbatches
 
+if TYPE_CHECKING:
+    import torch
+
 SPEC = re.compile(r"(auto)|(cpu|cuda)(?::(\d+))?")
+MOST_WORKERS = 1024  # a cluster has a link for each pair
+SHARE = 0.8  # of the free memory that all workers together may take
+# Copies between GPUs of one server over PCIe 4.0, as `gnnplace.problem.cluster.presets` has them;
+# assumed where they cannot be measured.
+PCIE_LATENCY, PCIE_BANDWIDTH = 10e-6, 24e9
 
 
 def resolve_cluster(cluster: str | Cluster) -> Cluster:
@@ -24,10 +43,130 @@ def resolve_cluster(cluster: str | Cluster) -> Cluster:
         return cluster
     if cluster in preset_names() or SPEC.fullmatch(cluster) is None:
         return load_cluster(cluster)
-    # Imported late: it needs torch, which presets and files do not.
-    from gnnplace.costs.profiling.detection import detect
-
     return detect(cluster)
+
+
+def detect(spec: str) -> Cluster:
+    """The cluster of a spec.
+
+    Args:
+        spec: "cpu:N": N worker processes with a core each (more than there are cores can only be
+            emulated); "cuda:N": N GPUs; "auto": all GPUs, else a worker for each core.
+
+    Returns:
+        The cluster; links between its workers are measured, or taken from the cache on disk.
+
+    Raises:
+        InputError: no such spec, or more GPUs than there are.
+    """
+    match = SPEC.fullmatch(spec)
+    if match is None:
+        raise InputError(f"cluster {spec!r}: use auto, cpu:N, cuda:N, a preset or a YAML file")
+    name, count = match[1] or match[2], int(match[3]) if match[3] else None
+    if name == "auto":
+        name = "cuda" if gpu_names() else "cpu"
+    return _cuda(count, spec) if name == "cuda" else _cpu(count, spec)
+
+
+def _cpu(count: int | None, spec: str) -> Cluster:
+    from gnnplace.runtime.workers import available_cores
+
+    cores = len(available_cores())
+    count = cores if count is None else count
+    if count < 1:
+        raise InputError(f"cluster {spec!r}: at least one worker is needed")
+    if count > MOST_WORKERS:
+        raise InputError(f"cluster {spec!r}: at most {MOST_WORKERS} workers can be emulated")
+    memory = float(int(SHARE * psutil.virtual_memory().available / count))
+    names = [f"cpu:{i}" for i in range(count)]
+    devices = tuple(Device(name=name, kind="cpu", memory=memory) for name in names)
+    return Cluster(devices, _measured_links(names, ("links", cores)), spec)
+
+
+def _cuda(count: int | None, spec: str) -> Cluster:
+    found = gpu_names()
+    if not found or (count or 0) > len(found):
+        raise InputError(
+            f"cluster {spec!r}: this machine has {len(found)} CUDA devices; use cpu:N or a preset"
+        )
+    chosen = found[: count or len(found)]
+    devices = tuple(
+        Device(name=f"cuda:{i}", kind=gpu_kind(name), memory=memory)
+        for i, (name, memory) in enumerate(chosen)
+    )
+    return Cluster(devices, _gpu_links(devices), spec)
+
+
+def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
+    """Links between GPUs as workers use them: staged in the host's memory."""
+    import torch
+
+    names = [device.name for device in devices]
+    pair = [torch.device(name) for name in names[:2]]
+    try:
+        return _measured_links(names, ("gpu links", [device.kind for device in devices]), pair)
+    except ExecutionError:  # less memory than the buffers, a GPU that others have for their own
+        assumed = {"latency": PCIE_LATENCY, "bandwidth": PCIE_BANDWIDTH, "channel": "pcie"}
+        return _all_alike(names, assumed)
+
+
+def _measured_links(
+    names: Sequence[str], key: tuple[Any, ...], pair: Sequence[torch.device] | None = None
+) -> tuple[Link, ...]:
+    """Links between workers of these names; one pair is measured, the others are like it.
+
+    Args:
+        names: The names of the workers' devices.
+        key: What the measurement depends on, for the cache on disk.
+        pair: Where the tensors of the pair live; the CPU by default.
+    """
+    if len(names) < 2:
+        return ()
+    from gnnplace.costs.profiling import cache as disk
+    from gnnplace.runtime.links import measure_links
+
+    def measure() -> tuple[dict[str, Any], float]:
+        """One link as plain data, and no noise: it is fitted to medians of many messages."""
+        return measure_links(2, devices=pair)[0].model_dump(exclude={"source", "target"}), 0.0
+
+    what = "the links between workers"
+    entry = disk.kept("links", disk.key(*key), measure, what=what, fits=_is_link)
+    return _all_alike(names, entry)
+
+
+def _all_alike(names: Sequence[str], entry: dict[str, Any]) -> tuple[Link, ...]:
+    return tuple(Link(source=a, target=b, **entry) for a, b in permutations(names, 2))
+
+
+def _is_link(entry: Any) -> bool:
+    """Whether plain data is that of a link."""
+    try:
+        Link(source="a", target="b", **entry)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def gpu_kind(name: str) -> str:
+    """Kind of a GPU's product name: "NVIDIA H100 80GB HBM3" -> "h100"."""
+    words = re.findall(r"[a-z]*\d+[a-z]*", name.lower().replace("nvidia", "").replace("-", " "))
+    return words[0] if words else name.lower().replace(" ", "-")
+
+
+@cache
+def gpu_names() -> tuple[tuple[str, float], ...]:
+    """Product name and free bytes of each CUDA device.
+
+    The driver's tool is asked instead of torch: once this process has used CUDA it cannot be
+    forked into workers.
+    """
+    query = ["nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = [line.rpartition(",") for line in answer.stdout.splitlines() if "," in line]
+    return tuple((name.strip(), float(free) * 2**20) for name, _, free in rows)
 
 
 def on_cluster(problem: Problem, cluster: Cluster) -> Problem:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.costs.exchange import BUCKET
+from gnnplace.costs.collectives import BUCKET
 from gnnplace.placers import Result
 from gnnplace.plans.hybrid.fabric import Ring
 from gnnplace.problem import UPDATE, Problem

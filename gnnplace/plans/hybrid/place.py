@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gnnplace.costs.profiling.problems import read_or_profile
+from gnnplace.costs.profiling.profiler import read_or_profile
 from gnnplace.costs.profiling.targets import is_problem_file, on_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.gradients import PlacedStep, placed_step

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from gnnplace.costs.profiling.problems import profile_model
+from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.execution.executor import execute

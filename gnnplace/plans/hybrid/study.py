@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gnnplace.costs.exchange import BUCKET
+from gnnplace.costs.collectives import BUCKET
 from gnnplace.costs.links import Estimate
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling.targets import is_problem_file, resolve_cluster

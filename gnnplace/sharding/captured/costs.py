@@ -20,8 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
-from gnnplace.costs.exchange import Exchange
+from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Exchange
 from gnnplace.errors import InputError
 from gnnplace.sharding.captured.layout import (
     PARAMETER,

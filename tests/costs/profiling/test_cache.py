@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gnnplace.costs.profiling import cache, conditions
-from gnnplace.costs.profiling.conditions import MOST_AGE, PAUSE, Conditions
+from gnnplace.costs.profiling import cache
+from gnnplace.costs.profiling.cache import (
+    MOST_AGE,
+    MOST_LOAD,
+    PAUSE,
+    Conditions,
+    conditions_of,
+    read_conditions,
+    spread,
+    watch_load,
+)
 from tests.costs.profiling.programs import small
+
+SPIN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +142,7 @@ def test_of_two_the_quieter_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_noisy_one_is_tried_again_when_the_machine_is_quiet(
     folder: Path, monkeypatch: pytest.MonkeyPatch, load: float, times: int
 ) -> None:
-    monkeypatch.setattr(conditions, "load_now", lambda: load)
+    monkeypatch.setattr(cache, "load_now", lambda: load)
     measure = Measured(monkeypatch, LOUD)
     measure.kept()
     measure.kept()
@@ -140,7 +155,7 @@ def test_a_noisy_one_is_tried_again_when_the_machine_is_quiet(
 def test_a_worse_try_does_not_replace_what_is_there(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conditions, "load_now", lambda: 0.0)
+    monkeypatch.setattr(cache, "load_now", lambda: 0.0)
     measure = Measured(monkeypatch, LOUD)
     assert measure.kept() == 1
     aged(folder, tried=PAUSE + timedelta(minutes=1))
@@ -182,3 +197,39 @@ def test_keys_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.key("ops", "y") != before
     monkeypatch.setattr(cache, "machine", lambda: {"cpu": "another"})
     assert cache.key("ops", "x") != before
+
+
+def test_conditions_come_back_from_plain_data() -> None:
+    now = datetime.now(UTC)
+    made = Conditions(now, now, 0.25, 0.5)
+    assert read_conditions(made.data()) == made
+
+
+@pytest.mark.alone
+def test_what_others_do_is_load_and_what_is_done_here_is_not() -> None:
+    def busy() -> tuple[int, float]:
+        end = time.perf_counter() + 1.0
+        while time.perf_counter() < end:
+            pass
+        return 1, 0.3
+
+    value, alone = conditions_of(busy)
+    others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(2)]
+    try:
+        time.sleep(0.3)  # a child that is not reaped yet counts as another process
+        load = watch_load()
+        time.sleep(1.0)
+        loaded = load()
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+    assert (value, alone.noise) == (1, 0.3)
+    assert loaded > alone.load
+    assert loaded > MOST_LOAD
+
+
+def test_spread() -> None:
+    assert spread(np.array([1.0])) == 0.0
+    assert spread(np.zeros(3)) == 0.0
+    assert spread(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) == pytest.approx(2 / 3)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import gnnplace
+from benchmarks.gpu import measured_rows, merged_rows
 from benchmarks.studies.costs.provenance import HUGGING_FACE
 from gnnplace.costs.floors import NOTHING
 from gnnplace.costs.prediction import PROVENANCES
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.costs.profiling.profiler import op_times
-from gnnplace.costs.profiling.table import measured_rows, merged_rows
 from gnnplace.costs.rows import write_rows
 from gnnplace.costs.tables import shipped
 from gnnplace.errors import InputError

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.costs.profiling.measurement import measure_ops
+from gnnplace.costs.profiling.measurement import measure_ops, straight_line
 from gnnplace.errors import ExecutionError, InputError
-from gnnplace.tracing.program import Program
+from gnnplace.tracing.operations import set_step
+from gnnplace.tracing.program import Program, clone_initial
 from tests.costs.profiling.programs import small
 from tests.tracing.straight_run import run_program
 
@@ -62,3 +63,22 @@ def test_a_fake_capture_is_refused() -> None:
 def test_events_time_a_gpu() -> None:
     seconds, _ = measure_ops(small("mlp"), "cuda:0", budget=2.0)
     assert seconds.sum() > 0
+
+
+def test_same_state_and_one_tick_an_op() -> None:
+    program = small()
+    truth = run_program(program)
+    inputs, ticks = clone_initial(program), []
+    set_step(0)
+    with torch.inference_mode():
+        straight_line(program, torch.device("cpu"))(inputs, lambda: ticks.append(None))
+    assert len(ticks) == len(program.ops) + 1
+    for name, tensor in truth.state.items():
+        assert torch.equal(inputs[name], tensor), name
+
+
+def test_devices_among_arguments_are_replaced() -> None:
+    program = small("mlp", "sgd", width=8, depth=1)
+    meta = {name: t.to("meta") for name, t in program.initial.items()}
+    straight_line(program, torch.device("meta"))(meta, lambda: None)
+    assert any(op.name == "tangent" for op in program.ops)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnplace.costs.profiling import conditions, profiler
+from gnnplace.costs.profiling import cache, profiler
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InputError
 from gnnplace.problem import UPDATE
@@ -49,7 +49,7 @@ def test_a_gpu_that_is_here_is_measured(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(device)
         return np.ones(len(program.ops)), 0.0
 
-    monkeypatch.setattr(conditions, "MOST_LOAD", float("inf"))  # measured once, noisy or not
+    monkeypatch.setattr(cache, "MOST_LOAD", float("inf"))  # measured once, noisy or not
     monkeypatch.setattr(profiler, "measure_ops", measure)
     monkeypatch.setattr(profiler, "gpu_names", lambda: (("NVIDIA T4", 1.0), ("NVIDIA H200", 1.0)))
     problem = profile(small("mlp", width=8, depth=1), cluster("h200", "v100"))

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from gnnplace.costs.profiling import conditions, detection
+from gnnplace.costs.profiling import cache, targets
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.problem.cluster import Link
+from gnnplace.runtime import links
 from gnnplace.runtime.workers import available_cores
 
 LINK = Link(
@@ -27,10 +28,10 @@ LINK = Link(
 @pytest.fixture(autouse=True)
 def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("GNNPLACE_CACHE", str(tmp_path))
-    monkeypatch.setattr(conditions, "MOST_LOAD", float("inf"))  # measured once, noisy or not
-    detection.gpu_names.cache_clear()
+    monkeypatch.setattr(cache, "MOST_LOAD", float("inf"))  # measured once, noisy or not
+    targets.gpu_names.cache_clear()
     yield
-    detection.gpu_names.cache_clear()
+    targets.gpu_names.cache_clear()
 
 
 @pytest.fixture
@@ -42,13 +43,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(num_workers)
         return (LINK,)
 
-    monkeypatch.setattr(detection, "measure_links", fake)
+    monkeypatch.setattr(links, "measure_links", fake)
     return calls
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     answer = SimpleNamespace(stdout="\n".join(lines))
-    monkeypatch.setattr(detection.subprocess, "run", lambda *a, **k: answer)
+    monkeypatch.setattr(targets.subprocess, "run", lambda *a, **k: answer)
 
 
 def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,19 +60,20 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cpu_workers_share_memory_and_links_are_measured_once(measured: list[int]) -> None:
-    cluster = detection.detect("cpu:3")
+    cluster = targets.detect("cpu:3")
     assert [d.name for d in cluster.devices] == ["cpu:0", "cpu:1", "cpu:2"]
     assert cluster.kinds == ("cpu",)
     assert len(cluster.links) == 6
     assert {(link.latency, link.sender_busy) for link in cluster.links} == {(1e-6, True)}
-    assert detection.detect("cpu:3").links == cluster.links
+    assert targets.detect("cpu:3").links == cluster.links
     assert measured == [2]
-    detection.detect("cpu:2", cached=False)
+    with cache.measured_anew():
+        targets.detect("cpu:2")
     assert measured == [2, 2]
 
 
 def test_one_worker_needs_no_link(measured: list[int]) -> None:
-    assert detection.detect("cpu:1").links == ()
+    assert targets.detect("cpu:1").links == ()
     assert measured == []
 
 
@@ -79,26 +81,26 @@ def test_auto_is_every_core_or_every_gpu(
     measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_gpus(monkeypatch)
-    assert detection.detect("auto").num_devices == len(available_cores())
-    detection.gpu_names.cache_clear()
+    assert targets.detect("auto").num_devices == len(available_cores())
+    targets.gpu_names.cache_clear()
     gpus(monkeypatch, "NVIDIA H200, 140000", "NVIDIA H200, 130000")
-    cluster = detection.detect("auto")
+    cluster = targets.detect("auto")
     assert [d.name for d in cluster.devices] == ["cuda:0", "cuda:1"]
     assert cluster.kinds == ("h200",)
     assert cluster.devices[1].memory == 130000 * 2**20
-    assert detection.detect("cuda:1").num_devices == 1
+    assert targets.detect("cuda:1").num_devices == 1
 
 
 def test_links_between_gpus_are_measured_once_on_one_pair(
     measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(monkeypatch, *["NVIDIA H200, 140000"] * 3)
-    links = detection.detect("cuda:3").links
-    assert {(link.source, link.target) for link in links} == {
+    found = targets.detect("cuda:3").links
+    assert {(link.source, link.target) for link in found} == {
         (f"cuda:{a}", f"cuda:{b}") for a in range(3) for b in range(3) if a != b
     }
-    assert {link.bandwidth for link in links} == {5e9}
-    assert detection.detect("cuda:3").links == links
+    assert {link.bandwidth for link in found} == {5e9}
+    assert targets.detect("cuda:3").links == found
     assert measured == [2]
 
 
@@ -109,11 +111,9 @@ def test_links_between_gpus_that_cannot_be_measured_are_assumed(
         raise ExecutionError("worker 'link end 0' failed: out of memory")
 
     gpus(monkeypatch, *["NVIDIA H200, 140000"] * 2)
-    monkeypatch.setattr(detection, "measure_links", broken)
-    links = detection.detect("cuda:2").links
-    assert {(link.bandwidth, link.channel) for link in links} == {
-        (detection.PCIE_BANDWIDTH, "pcie")
-    }
+    monkeypatch.setattr(links, "measure_links", broken)
+    found = targets.detect("cuda:2").links
+    assert {(link.bandwidth, link.channel) for link in found} == {(targets.PCIE_BANDWIDTH, "pcie")}
 
 
 @pytest.mark.parametrize(
@@ -127,23 +127,23 @@ def test_links_between_gpus_that_cannot_be_measured_are_assumed(
     ],
 )
 def test_kinds_of_products(name: str, kind: str) -> None:
-    assert detection.gpu_kind(name) == kind
+    assert targets.gpu_kind(name) == kind
 
 
 @pytest.mark.parametrize("spec", ["gpu:2", "cpu:x", "auto:2", "", "cpu:-1"])
 def test_what_is_no_spec_is_refused(spec: str) -> None:
     with pytest.raises(InputError, match="use auto, cpu:N, cuda:N"):
-        detection.detect(spec)
-    assert detection.SPEC.fullmatch(spec) is None
+        targets.detect(spec)
+    assert targets.SPEC.fullmatch(spec) is None
 
 
 def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="at least one worker"):
-        detection.detect("cpu:0")
+        targets.detect("cpu:0")
     no_gpus(monkeypatch)
     with pytest.raises(InputError, match="has 0 CUDA devices"):
-        detection.detect("cuda:2")
+        targets.detect("cuda:2")
 
 
 def test_specs() -> None:
-    assert all(detection.SPEC.fullmatch(text) for text in ("auto", "cpu:4", "cuda", "cuda:1"))
+    assert all(targets.SPEC.fullmatch(text) for text in ("auto", "cpu:4", "cuda", "cuda:1"))
