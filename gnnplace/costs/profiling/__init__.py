@@ -1,1 +1,1 @@
-"""Devices of this machine, measured and estimated times. ``targets`` imports no torch before something is measured."""
+"""Devices of this machine, measured and estimated times of ops, and problems made of them."""
