@@ -15,18 +15,18 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.bench import run_suite as run_suite
     from gnnplace.bench import summarise as summarise
     from gnnplace.costs.profiling.cache import measured_anew as measured_anew
-    from gnnplace.costs.profiling.problems import capture_for as capture_for
-    from gnnplace.costs.profiling.problems import estimated_problem as estimated_problem
-    from gnnplace.costs.profiling.problems import profile_model as profile
-    from gnnplace.costs.profiling.problems import read_or_profile as read_or_profile
+    from gnnplace.costs.profiling.profiler import capture_for as capture_for
+    from gnnplace.costs.profiling.profiler import estimated_problem as estimated_problem
+    from gnnplace.costs.profiling.profiler import profile_model as profile
+    from gnnplace.costs.profiling.profiler import read_or_profile as read_or_profile
     from gnnplace.costs.profiling.targets import is_problem_file as is_problem_file
     from gnnplace.costs.profiling.targets import on_cluster as on_cluster
     from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
     from gnnplace.execution import TrainingStep as TrainingStep
     from gnnplace.execution import compile as compile
-    from gnnplace.execution.devicemap.mapping import device_map as device_map
-    from gnnplace.execution.devicemap.walking import check_device_map as check_device_map
+    from gnnplace.execution.device_map import check_device_map as check_device_map
+    from gnnplace.execution.device_map import device_map as device_map
     from gnnplace.execution.fidelity import check_fidelity as check_fidelity
     from gnnplace.execution.running import Executed as Executed
     from gnnplace.execution.running import dry_run_placement as dry_run
