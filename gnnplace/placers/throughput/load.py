@@ -23,9 +23,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import kernel
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.transfer import DELAY, PACE, SENDS
 
@@ -119,7 +119,7 @@ def restricted(flows: Flows, devices: IntArray) -> Flows:
     )
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def loads(flows: Flows, device: IntArray) -> FloatArray:
     """Seconds of each device for the device of each unit; inf where that is impossible. [D]"""
     load = np.zeros(len(flows.memory))

@@ -1,15 +1,13 @@
 """The throughput objective: the placement whose busiest device has least to do (pipelined steps).
 
-``throughput_load`` defines the value, the **interval** between two steps. The search:
+``load`` defines the value, the **interval** between two steps. The search:
 
-1. Contiguous splits: dynamic programming over the ideals of the graph where they are few
-   (``throughput_ideals``), and in any case over several orders of its units (``throughput_split``);
-   the best of them is never given up but for a better placement (``_contiguous``).
-2. Any placement: annealing (``throughput_search``), then, where the model is small enough, a
-   constraint programme with its proven bound (``throughput_model``), else parts of it, in turn with
-   annealing (``_improve``).
-3. The bound: the solver's, or the work bound of ``simulation.bounds``, which holds for the busiest
-   device as it stands; "optimal" is said only where the interval meets it within ``PROVEN``.
+1. Contiguous splits over several orders of the graph's units (``blocks``, ``split``); the best of
+   them is never given up but for a better placement.
+2. Any placement: annealing from the best split and from one device (``search``).
+3. The bound: the work bound of ``simulation.bounds``, which holds for the busiest device as it
+   stands, and the slowest unit's work; "optimal" is said only where the interval meets it within
+   ``PROVEN``.
 
 State counts in all of this; activations, which depend on sequences, where the placement is
 simulated: one that does not fit then is searched again with less memory, and at last repaired
@@ -25,21 +23,12 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.errors import InfeasibleError
 from gnnplace.placers.base import Found, Placer, Result
 from gnnplace.placers.search.clock import NO_BUDGET, expired
 from gnnplace.placers.search.repair import pack, repair
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.placers.throughput.ideals import (
-    Blocks,
-    Ideals,
-    IdealSplit,
-    ideals_of,
-    make_blocks,
-    split_ideals,
-)
+from gnnplace.placers.throughput.blocks import Blocks, depth_first, make_blocks
 from gnnplace.placers.throughput.load import interval, make_flows, restricted, state_excess
-from gnnplace.placers.throughput.model import ThroughputModel, model_size
 from gnnplace.placers.throughput.search import local_search
 from gnnplace.placers.throughput.split import split
 from gnnplace.placers.throughput.stages import Sorts, sorts_of
@@ -48,15 +37,7 @@ from gnnplace.simulation import lower_bounds
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
 PROVEN = 1e-6  # Interval over bound, minus one, that counts as optimal.
-MOST_IDEALS, MOST_PAIRS = 20_000, 50_000_000
-PAIRS_A_SECOND, PAIRS_WITHOUT_BUDGET = 5_000_000, 20_000_000
 MOST_SWAPPED = 32  # Devices of a split that are swapped in pairs.
-MODEL_SIZE, MODEL_SIZE_WITHOUT_BUDGET = 30_000, 1_500  # Variables of a model solved whole.
-MODEL_SIZE_A_SECOND = 4_000  # Of the time left: larger ones take too long to build.
-SEARCH_SHARE = 0.4  # Of what is left of a budget, for annealing before the solver.
-WHOLE_SHARE = 0.6  # Of what is left then, for the whole model; parts have the rest.
-LEAST_SECONDS = 0.2  # For the solver, which small problems need at most.
-PART_UNITS, PART_SECONDS = 40, 1.0
 MOST_SORTS = 4  # Of devices whose sets are split over by themselves.
 DRAWN_WORK = 1_000_000  # Pairs of units in all orders that are drawn.
 SHARES = (1.0, 0.85, 0.7, 0.5)  # Of the memory for state, until activations fit as well.
@@ -88,31 +69,13 @@ class ThroughputResult(Result):
         )
 
 
-@dataclass(frozen=True)
-class FoundInterval(Found):
-    """What a search for throughput hands back.
-
-    Attributes:
-        interval_bound: seconds that no placement's interval is below.
-    """
-
-    interval_bound: float = 0.0
-
-
 class Throughput(Placer):
-    """The least interval of pipelined steps, with a proven bound.
-
-    Args:
-        workers: threads of the constraint solver.
-    """
+    """The least interval of pipelined steps that splits and annealing find."""
 
     name = "throughput"
 
-    def __init__(self, workers: int = 1) -> None:
-        self.workers = workers
-
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        search = _Search(space, rng, deadline, self.workers)
+        search = _Search(space, rng, deadline)
         search.contiguous()
         if not search.proven:
             search.improve()
@@ -121,8 +84,7 @@ class Throughput(Placer):
     def _result(
         self, space: SearchSpace, found: Found, begin: float, until: float, seed: int
     ) -> ThroughputResult:
-        bound = found.interval_bound if isinstance(found, FoundInterval) else 0.0
-        return with_interval(space, super()._result(space, found, begin, until, seed), bound)
+        return with_interval(space, super()._result(space, found, begin, until, seed))
 
 
 class ContiguousThroughput(Throughput):
@@ -131,22 +93,15 @@ class ContiguousThroughput(Throughput):
     name = "contiguous"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        search = _Search(space, rng, deadline, self.workers)
+        search = _Search(space, rng, deadline)
         search.contiguous()
         return search.found()
 
 
-def with_interval(space: SearchSpace, result: Result, bound: float = 0.0) -> ThroughputResult:
-    """Any placer's result with the interval of its placement.
-
-    Args:
-        space: the space of the problem.
-        result: the result of a placer.
-        bound: seconds that no placement's interval is below, as far as is known.
-    """
-    flows = make_flows(space)
-    value = interval(flows, result.placement.device[_first_ops(space)])
-    bound = min(max(bound, simple_bound(space)), value)
+def with_interval(space: SearchSpace, result: Result) -> ThroughputResult:
+    """A result of any placer with the interval of its placement. ``space``: its problem's."""
+    value = interval(make_flows(space), result.placement.device[_first_ops(space)])
+    bound = min(simple_bound(space), value)
     return ThroughputResult(**result.__dict__ | {"interval": value, "interval_bound": bound})
 
 
@@ -164,10 +119,8 @@ def _first_ops(space: SearchSpace) -> IntArray:
 class _Search:
     """One search: the best devices of units so far, and what is proven."""
 
-    def __init__(
-        self, space: SearchSpace, rng: np.random.Generator, deadline: float, workers: int
-    ) -> None:
-        self.space, self.rng, self.deadline, self.workers = space, rng, deadline, workers
+    def __init__(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> None:
+        self.space, self.rng, self.deadline = space, rng, deadline
         self.flows = make_flows(space)
         self.sorts: Sorts = sorts_of(self.flows)
         self.bound = simple_bound(space)
@@ -196,38 +149,25 @@ class _Search:
     def contiguous(self) -> None:
         """The best contiguous split, of all devices and of those that look alike."""
         blocks = make_blocks(self.space)
-        ideals = ideals_of(blocks, MOST_IDEALS)
-        splits = [self._split_over(view, blocks, ideals) for view in self._views()]
-        best = min(value for value, _ in splits)
+        best = min(self._split_over(*view, blocks) for view in self._views())
         if best < np.inf:
-            proven = ", proven" if splits[0][1] else ""
-            self.note = f"best contiguous split {best:.6g} s{proven}"
+            self.note = f"best contiguous split {best:.6g} s"
 
-    def _split_over(
-        self, view: tuple[IntArray, bool], blocks: Blocks, ideals: Ideals | None
-    ) -> tuple[float, bool]:
-        """The least interval of splits over some devices, and whether that is proven for all."""
-        devices, dear = view
+    def _split_over(self, devices: IntArray, dear: bool, blocks: Blocks) -> float:
+        """The least interval of splits over some devices; see ``_views``."""
         part = restricted(self.flows, devices)
         sorts = sorts_of(part, dear=dear)
-        found = None
-        if ideals is not None:
-            left = self.deadline - time.perf_counter()
-            pairs = PAIRS_A_SECOND * left if self.deadline > NO_BUDGET else PAIRS_WITHOUT_BUDGET
-            most = int(np.clip(pairs, 0, MOST_PAIRS))
-            found = split_ideals(part, sorts, blocks, ideals, self.value, most)
-        floor = -np.inf if found is None or not self.sorts.equal else found.relaxed
         best = np.inf
-        for order in self._orders(found, blocks):
+        for order in self._orders(blocks):
             tried = split(part, sorts, order, self.value * (1 + 1e-12))
             if tried is not None:
                 chosen = self._swapped(devices[tried.device])
                 best = min(best, interval(self.flows, chosen))
                 if self.take(chosen):
                     self.order = order
-            if self.value <= floor * (1 + PROVEN) or expired(self.deadline):
+            if self.proven or expired(self.deadline):
                 break
-        return best, self.value <= floor * (1 + PROVEN)
+        return best
 
     def _swapped(self, device: IntArray) -> IntArray:
         """The same stages on the best devices that swaps of two lead to; equal links need none."""
@@ -262,85 +202,34 @@ class _Search:
                     views.append((part, False))
         return views
 
-    def _orders(self, ideals: IdealSplit | None, blocks: Blocks) -> list[IntArray]:
-        """Orders to split: by the ideals' stages, by coordinate, and topological ones."""
+    def _orders(self, blocks: Blocks) -> list[IntArray]:
+        """Orders to split: by coordinate, and topological ones."""
         space = self.space
-        orders = [] if ideals is None else [ideals.order]
         flat = np.array([u for part in blocks.units for u in part], dtype=np.int32)
         position = np.empty(len(flat))
         position[space.problem.unit_of[::-1]] = space.problem.graph.position[::-1]
-        orders += [space.unit_order, flat, np.argsort(position, kind="stable").astype(np.int32)]
+        orders = [space.unit_order, flat, np.argsort(position, kind="stable").astype(np.int32)]
         orders.append(depth_first(blocks))
         most = int(np.clip(DRAWN_WORK // len(flat) ** 2, 4, 200))
         orders += [depth_first(blocks, self.rng) for _ in range(most)]
         return list({order.tobytes(): order for order in orders}.values())
 
     def improve(self) -> None:
-        """Annealing, then the constraint programme, whole and in parts."""
+        """Annealing, from the best so far and from one device."""
         timed, now = self.deadline > NO_BUDGET, time.perf_counter()
         one = self.space.allow(np.zeros(self.space.problem.num_units, dtype=np.int32))
-        for turn, start in enumerate((self.device, one)):
-            share = SEARCH_SHARE * (turn + 1) / 2
+        for share, start in ((0.5, self.device), (1.0, one)):
             until = now + share * (self.deadline - now) if timed else NO_BUDGET
             if not self.proven and (not timed or until > time.perf_counter()):
                 self.take(local_search(self.flows, self.order, start, self.rng, until))
-        left = self.deadline - time.perf_counter()
-        if self.proven or (timed and left <= 0):
-            return
-        most = MODEL_SIZE_A_SECOND * left if timed else MODEL_SIZE_WITHOUT_BUDGET
-        if model_size(self.flows) <= min(MODEL_SIZE, most):
-            self._solve_whole(max(LEAST_SECONDS, WHOLE_SHARE * left) if timed else 0.0)
-        if timed:
-            self._solve_parts()
 
-    def _horizon(self) -> float:
-        """Seconds that a placement that fits needs at most."""
-        if np.isfinite(self.value):
-            return self.value
-        f = self.flows
-        work = np.where(np.isfinite(f.work), f.work, 0.0).max(axis=1).sum()
-        latency = f.latency[np.isfinite(f.latency)].max(initial=0.0)
-        cost = f.tensors.sum() * latency + f.size.sum() * f.pace.max(initial=0.0)
-        return float(work + 2 * len(f.memory) * cost) + 1e-300
-
-    def _solve_whole(self, seconds: float) -> None:
-        model = ThroughputModel(self.space, self.flows, self.device, self._horizon())
-        device, bound, status = model.solve(self.rng, seconds, self.workers)
-        if status == "INFEASIBLE" and not np.isfinite(self.value):
-            raise InfeasibleError("objective 'throughput': no placement fits, proven")
-        self.bound = max(self.bound, bound)
-        if device is not None:
-            self.take(device)
-
-    def _solve_parts(self) -> None:
-        while not self.proven and time.perf_counter() < self.deadline - 0.05:
-            free = self._part()
-            model = ThroughputModel(self.space, self.flows, self.device, self._horizon(), free)
-            left = min(PART_SECONDS, self.deadline - time.perf_counter())
-            device = model.solve(self.rng, max(left, 0.01), self.workers)[0]
-            if device is not None:
-                self.take(device)
-            until = min(self.deadline, time.perf_counter() + PART_SECONDS)
-            if time.perf_counter() < until:
-                self.take(local_search(self.flows, self.order, self.device, self.rng, until))
-
-    def _part(self) -> NDArray[np.bool_]:
-        """Units of a part: a run of them in the order, and as many others, at random. [U]"""
-        num_units = self.space.problem.num_units
-        count = min(PART_UNITS, num_units)
-        free = np.zeros(num_units, dtype=bool)
-        first = int(self.rng.integers(num_units - count + 1))
-        free[self.order[first : first + count // 2]] = True
-        free[self.rng.choice(num_units, count // 2, replace=False)] = True
-        return free
-
-    def found(self) -> FoundInterval:
+    def found(self) -> Found:
         """What is handed back: devices that fit when they run, in the best order known."""
         device, order = self._fitting()
         value = interval(self.flows, device[_first_ops(self.space)])
         note = "optimal" if value <= self.bound * (1 + PROVEN) else ""
         notes = "; ".join(part for part in (note, self.note) if part)
-        return FoundInterval(device, order, notes, interval_bound=self.bound)
+        return Found(device, order, notes)
 
     def _fitting(self) -> tuple[IntArray, IntArray]:
         space = self.space
@@ -355,18 +244,3 @@ class _Search:
                 return device, order
         self.note = (self.note + "; " if self.note else "") + "moved to fit activations"
         return repair(space, device, order)
-
-
-def depth_first(blocks: Blocks, rng: np.random.Generator | None = None) -> IntArray:
-    """A topological order of units that ends a branch before the next; drawn with ``rng``. [U]"""
-    missing = [len(many) for many in blocks.before]
-    ready = [b for b, number in enumerate(missing) if number == 0][::-1]
-    order: list[int] = []
-    while ready:
-        block = ready.pop() if rng is None else ready.pop(int(rng.integers(len(ready))))
-        order += blocks.units[block]
-        for c in reversed(blocks.after[block]):
-            missing[c] -= 1
-            if missing[c] == 0:
-                ready.append(c)
-    return np.array(order, dtype=np.int32)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.placers.search.moves import seed_kernel
 from gnnplace.placers.throughput.load import Flows
@@ -29,7 +29,7 @@ ROUNDS = 50
 PENALTY = 10.0  # energies of the start, for a whole cluster's memory in excess
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def count_readers(flows: Flows, device: IntArray) -> IntArray:
     """Readers of each flow on each device. [F, D]"""
     readers = np.zeros((len(flows.producer), len(flows.memory)), np.int32)
@@ -39,7 +39,7 @@ def count_readers(flows: Flows, device: IntArray) -> IntArray:
     return readers
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def add_flow(
     flows: Flows, index: int, source: int, readers: IntArray, sign: int, load: FloatArray
 ) -> None:
@@ -54,7 +54,7 @@ def add_flow(
             load[d] += cost
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def move(
     flows: Flows,
     unit: int,
@@ -82,7 +82,7 @@ def move(
     device[unit] = target
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float) -> float:
     """What annealing lowers."""
     excess = 0.0
@@ -91,7 +91,7 @@ def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float)
     return load.max() + MEAN * load.mean() + penalty * excess
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def neighbour(flows: Flows, unit: int) -> int:
     """A random unit that makes what ``unit`` reads or reads what it makes; itself if none."""
     first, last = flows.unit_offset[unit], flows.unit_offset[unit + 1]
@@ -103,7 +103,7 @@ def neighbour(flows: Flows, unit: int) -> int:
     return flows.reader[np.random.randint(flows.offset[k], flows.offset[k + 1])]
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def propose(
     flows: Flows,
     order: IntArray,
@@ -136,7 +136,7 @@ def propose(
     return last - first
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def anneal_kernel(
     flows: Flows,
     order: IntArray,
@@ -179,7 +179,7 @@ def anneal_kernel(
     return best
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def fresh_loads(flows: Flows, device: IntArray, readers: IntArray) -> tuple[FloatArray, FloatArray]:
     """Seconds and resident bytes of each device, summed anew. [D], [D]"""
     load, resident = np.zeros(len(flows.memory)), np.zeros(len(flows.memory))

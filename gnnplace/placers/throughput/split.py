@@ -22,9 +22,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import kernel
 from gnnplace.placers.throughput.load import Flows, interval
 from gnnplace.placers.throughput.stages import (
     Sorts,
@@ -111,7 +111,7 @@ def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray)
     return device
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def recurrence(cost: FloatArray, counts: IntArray, strides: NDArray[np.int64]) -> FloatArray:
     """The least largest cost of the first j blocks on the devices of each state. [S, B + 1]"""
     num_sorts, num_blocks = cost.shape[0], cost.shape[1] - 1
@@ -135,7 +135,7 @@ def recurrence(cost: FloatArray, counts: IntArray, strides: NDArray[np.int64]) -
     return best
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def descend(
     flows: Flows,
     sorts: Sorts,

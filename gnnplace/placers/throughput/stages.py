@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.throughput.load import Flows
 
 FloatArray = NDArray[np.float64]
@@ -84,7 +84,7 @@ def _price(matrix: FloatArray, linked: NDArray[np.bool_], dear: bool) -> FloatAr
     return np.where(np.isfinite(found), found, 0.0)
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def crosses(made: bool, read: int, readers: int) -> int:
     """1 if a flow crosses a stage's border, made inside or not, with ``read`` readers inside."""
     if made:
@@ -92,7 +92,7 @@ def crosses(made: bool, read: int, readers: int) -> int:
     return 1 if read > 0 else 0
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def add_unit(
     flows: Flows, unit: int, sign: int, made: NDArray[np.bool_], read: IntArray
 ) -> tuple[float, float]:
@@ -116,7 +116,7 @@ def add_unit(
     return count, size
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def segment_costs(
     flows: Flows, sorts: Sorts, order: IntArray, block: IntArray, upper: float
 ) -> FloatArray:
@@ -149,7 +149,7 @@ def segment_costs(
     return cost
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def stage_costs(
     flows: Flows,
     sorts: Sorts,
@@ -195,7 +195,7 @@ def stage_costs(
     return counts, sizes
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> float:
     """The largest load of a whole split, every stage at its sort's link costs."""
     load = np.zeros(len(stage_sort))
@@ -215,7 +215,7 @@ def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArr
     return load.max()
 
 
-@njit(cache=True, boundscheck=False)
+@inner()
 def own_load(flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int) -> float:
     """Load of one stage whose later stages are known; all earlier ones count once."""
     load = 0.0

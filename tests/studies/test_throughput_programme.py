@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.throughput_programme import ThroughputModel, model_size
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.throughput.load import interval, make_flows, state_excess
-from gnnplace.placers.throughput.model import ThroughputModel, model_size
 from tests.placers.throughput.throughput_problems import (
     brute_force,
     chain,

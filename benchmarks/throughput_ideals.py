@@ -5,13 +5,10 @@ predecessors; a contiguous split is a chain of ideals, a stage the difference of
 
     best[s, J] = min over sorts t in s, ideals I within J of max(best[s - t, I], cost[t, J - I])
 
-with states ``s`` and sorts ``t`` as in ``throughput_split``; a flow that is sent to
+with states ``s`` and sorts ``t`` as in ``placers.throughput.split``; a flow that is sent to
 several stages counts once, so the value is a lower bound on all contiguous splits, and the best of
 them where the split's own interval equals it (``IdealSplit.order`` says which split that is).
 
-What precedes what (``precedence``): an op what reads from it. In a training graph a backward op
-follows its forward op and the chain of backward ops counts in reverse, so that a layer's backward
-work stays with it; units on a cycle of these are one block.
 Complexity: O(P T S) for P pairs of nested ideals, up to the square of their number, which may be
 exponential in the graph's width: ``ideals_of`` gives up above a limit, and ``search`` above a
 number of pairs.
@@ -21,32 +18,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.graph.jit import kernel
+from gnnplace.placers.throughput.blocks import Blocks
 from gnnplace.placers.throughput.load import Flows
 from gnnplace.placers.throughput.stages import Sorts, add_unit
-from gnnplace.problem import BACKWARD
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
-
-
-class Blocks(NamedTuple):
-    """Units that cannot be told apart in order, in one topological order.
-
-    Attributes:
-        units: the units of each block. [B]
-        before: blocks that directly precede each block. [B]
-        after: blocks that directly follow. [B]
-    """
-
-    units: list[list[int]]
-    before: list[list[int]]
-    after: list[list[int]]
 
 
 class Ideals(NamedTuple):
@@ -73,42 +54,6 @@ class IdealSplit(NamedTuple):
 
     relaxed: float
     order: IntArray
-
-
-def precedence(space: SearchSpace) -> nx.DiGraph:
-    """Which unit precedes which, as the module's text says; it may have cycles."""
-    problem = space.problem
-    source, target, _ = problem.graph.edges
-    backward = problem.phase == BACKWARD
-    flip = backward[source] & backward[target] & _folded(space)
-    first = np.where(flip, target, source)
-    second = np.where(flip, source, target)
-    unit = problem.unit_of
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(problem.num_units))
-    pairs = np.unique(np.stack([unit[first], unit[second]]), axis=1).T
-    graph.add_edges_from((int(a), int(b)) for a, b in pairs if a != b)
-    return graph
-
-
-def _folded(space: SearchSpace) -> bool:
-    """Whether backward ops stay with their forward ops: some colocation class says so."""
-    problem = space.problem
-    backward = problem.phase == BACKWARD
-    has = [
-        np.bincount(problem.unit_of, part, problem.num_units) > 0 for part in (backward, ~backward)
-    ]
-    return bool((has[0] & has[1]).any())
-
-
-def make_blocks(space: SearchSpace) -> Blocks:
-    """The strongly connected components of ``precedence``."""
-    whole = nx.condensation(precedence(space))
-    rank = {node: k for k, node in enumerate(nx.lexicographical_topological_sort(whole))}
-    units = [sorted(whole.nodes[node]["members"]) for node in rank]
-    before = [sorted(rank[p] for p in whole.predecessors(node)) for node in rank]
-    after = [sorted(rank[p] for p in whole.successors(node)) for node in rank]
-    return Blocks(units, before, after)
 
 
 def ideals_of(blocks: Blocks, most: int) -> Ideals | None:
@@ -195,7 +140,7 @@ def _members(ideals: Ideals, num_blocks: int) -> list[int]:
     return members
 
 
-@njit(cache=True, boundscheck=False)
+@kernel
 def search(
     flows: Flows,
     sorts: Sorts,
