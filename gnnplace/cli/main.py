@@ -45,6 +45,10 @@ COMMANDS = {
     "train": "fit|validate|test|predict|sweep --config trainers/NAME.yaml",
     "env": "versions, this machine, caches",
 }
+RETIRED = {
+    "study": "the studies stand beside the package: python -m benchmarks.studies, in a checkout",
+    "shard-counts": "run gnnplace shard with each --devices N, or shard --pareto",
+}
 USAGE = f"""gnnplace: finds which device should run each operation of a PyTorch training step.
 
 {chr(10).join(f"  gnnplace {name:13} {what}" for name, what in COMMANDS.items())}
@@ -144,6 +148,8 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.write(f"gnnplace {versions(['gnnplace'])['gnnplace']}\n")
         return 0
     name, rest = arguments[0], arguments[1:]
+    if name in RETIRED:
+        raise InputError(f"command {name!r}: is gone; {RETIRED[name]}")
     if name not in COMMANDS:
         near = suggestion(name, COMMANDS)
         raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}{near}")
