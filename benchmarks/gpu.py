@@ -27,11 +27,12 @@ import numpy as np
 import torch
 
 import gnnplace
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.calibration import NINETY, with_rows
 from gnnplace.costs.prediction import predict
 from gnnplace.costs.profiling.description import describe
 from gnnplace.costs.profiling.profiler import op_times
-from gnnplace.costs.rows import Floats, Rows, joined, write_rows
+from gnnplace.costs.rows import Rows, joined, write_rows
 from gnnplace.costs.tables import shipped
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
@@ -84,7 +85,7 @@ class Case:
         return f"{self.model}?batch={self.batch}"
 
 
-def measured_rows(program: Program, seconds: Floats, kind: str) -> Rows:
+def measured_rows(program: Program, seconds: FloatArray, kind: str) -> Rows:
     """What was measured of a program's ops, as rows of a table.
 
     On a GPU the median of its views, which launch nothing, is what two events take by themselves

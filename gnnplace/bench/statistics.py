@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from gnnplace.arrays import FloatArray, LongArray
 
 RESAMPLES = 10_000
 NESTED_RESAMPLES = 2_000
@@ -47,7 +48,7 @@ def mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval | None:
     return _interval(float(data.mean()), data[drawn].mean(axis=1), len(data))
 
 
-def _interval(mean: float, resampled: NDArray[np.float64], count: int) -> Interval:
+def _interval(mean: float, resampled: FloatArray, count: int) -> Interval:
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(mean, float(low), float(high), count)
 
@@ -79,8 +80,8 @@ def nested_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Inte
 
 
 def _resampled(
-    values: NDArray[np.float64], sizes: NDArray[np.int64], count: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
+    values: FloatArray, sizes: LongArray, count: int, rng: np.random.Generator
+) -> FloatArray:
     """Means of ``count`` resamples of groups, and of the values in each. [G, S], [G] -> [count]"""
     group = rng.integers(len(sizes), size=(count, len(sizes)))
     size = sizes[group]

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
-from gnnplace.costs.rows import Floats, Rows, read_rows
+from gnnplace.costs.rows import Rows, read_rows
 from gnnplace.costs.surface import Surface
 from gnnplace.costs.tables import Tables, shipped
 from gnnplace.problem.cluster.gpus import figures, known_kind
@@ -53,7 +54,7 @@ class Part:
     kind: str
     op: str
     other: str
-    residual: Floats
+    residual: FloatArray
     apart: float = 0.0
     distance: float = 0.0
 
@@ -166,7 +167,7 @@ def _parents(op: str) -> list[str]:
     return [parent, *_parents(parent)] if parent else []
 
 
-def spread(residuals: Iterable[Floats]) -> float:
+def spread(residuals: Iterable[FloatArray]) -> float:
     """The deviation of a normal law that holds nine in ten where the residuals do.
 
     Args:

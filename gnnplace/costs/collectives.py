@@ -39,13 +39,13 @@ from functools import cached_property
 
 import numpy as np
 
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.links import (
     ERRORS,
     FORMULA,
     MEASURED,
     NEIGHBOUR,
     Estimate,
-    FloatArray,
     Key,
     Series,
     Table,

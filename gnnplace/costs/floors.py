@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.costs.rows import Floats
+from gnnplace.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ QUEUE = 1024  # launches that wait at most
 
 
 def with_floor(
-    kernel: Floats,
-    view: NDArray[np.bool_],
-    backward: NDArray[np.bool_],
+    kernel: FloatArray,
+    view: BoolArray,
+    backward: BoolArray,
     layer: NDArray[np.intp],
     floor: Floor = EAGER,
-) -> Floats:
+) -> FloatArray:
     """Seconds of ops as a step feels them.
 
     Args:
@@ -80,7 +80,7 @@ def with_floor(
     return np.asarray(busy + np.bincount(layer, waited, count)[layer] * share)
 
 
-def _done(busy: Floats, host: Floats) -> Floats:
+def _done(busy: FloatArray, host: FloatArray) -> FloatArray:
     """When each op is done, on a host that launches in order. [ops]"""
     done = np.zeros(len(busy) + QUEUE)  # the first QUEUE are of no op
     issued = 0.0
@@ -93,7 +93,7 @@ def _done(busy: Floats, host: Floats) -> Floats:
     return done[QUEUE:]
 
 
-def _running(ready: Floats, takes: Floats) -> Floats:
+def _running(ready: FloatArray, takes: FloatArray) -> FloatArray:
     """Ends of what runs one after the other, each not before it is ready."""
     ends = np.cumsum(takes)
     return np.asarray(ends + np.maximum.accumulate(ready - (ends - takes)))

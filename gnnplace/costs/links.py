@@ -26,12 +26,11 @@ from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster.fabrics import FABRICS
 
-FloatArray = NDArray[np.float64]
 MEASURED, NEIGHBOUR, FORMULA = "measured", "neighbour", "formula"
 ERRORS: Mapping[str, float] = {MEASURED: 0.04, NEIGHBOUR: 0.33, FORMULA: 0.37}
 P2P = "p2p"

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.costs.kin import (
     OTHER_TYPES,
     apart,
@@ -31,7 +32,7 @@ from gnnplace.costs.kin import (
     same_speed,
     tensor_types,
 )
-from gnnplace.costs.rows import Floats, Names, Rows, roofline
+from gnnplace.costs.rows import Names, Rows, roofline
 from gnnplace.costs.tables import Tables
 from gnnplace.problem.cluster.gpus import FLOAT32, figures, known_kind
 
@@ -82,8 +83,8 @@ class Estimate:
         source: In words. [rows]
     """
 
-    seconds: Floats
-    error: Floats
+    seconds: FloatArray
+    error: FloatArray
     provenance: NDArray[np.int8]
     source: Names
 
@@ -182,14 +183,14 @@ def as_computed(rows: Rows, kind: str, families: Sequence[str]) -> Rows:
     return Rows(rows.op, dtype, rows.sizes, rows.bytes, rows.seconds)
 
 
-def misaligned(rows: Rows) -> NDArray[np.bool_]:
+def misaligned(rows: Rows) -> BoolArray:
     """Products in half precision whose n or k is no multiple of 8: about three times slower."""
     product = np.isin(rows.family, ("matmul", "bmm")) & np.isin(rows.dtype, ("float16", "bfloat16"))
     odd = (rows.sizes[:, 2] % MULTIPLE > 0) | (rows.sizes[:, 3] % MULTIPLE > 0)
     return np.asarray(product & odd & (rows.sizes[:, 1] >= MULTIPLE))
 
 
-def answer(tables: Tables, candidate: Candidate, at: Floats) -> tuple[Floats, Floats]:
+def answer(tables: Tables, candidate: Candidate, at: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Log ratios and promised errors of a candidate at places in octaves."""
     if candidate.provenance == ROOFLINE:
         return np.full(len(at), candidate.bias), np.full(len(at), candidate.error)

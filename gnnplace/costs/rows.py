@@ -34,10 +34,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.errors import FormatError, InputError, of_faults
 from gnnplace.problem.cluster.gpus import figures
 
-Floats = NDArray[np.float64]
 Names = NDArray[np.str_]
 SIZES = ("batch", "m", "n", "k", "window")
 COLUMNS = ("kind", "op", "dtype", *SIZES, "bytes", "seconds")
@@ -90,14 +90,14 @@ class Rows:
 
     op: Names
     dtype: Names
-    sizes: Floats
-    bytes: Floats
-    seconds: Floats
+    sizes: FloatArray
+    bytes: FloatArray
+    seconds: FloatArray
 
     def __len__(self) -> int:
         return len(self.op)
 
-    def take(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> Rows:
+    def take(self, index: NDArray[np.intp] | BoolArray) -> Rows:
         """Some of the rows."""
         return Rows(
             self.op[index],
@@ -114,7 +114,7 @@ class Rows:
         return np.array([FAMILY.get(str(name), VECTOR) for name in names], dtype=np.str_)[inverse]
 
     @cached_property
-    def flops(self) -> Floats:
+    def flops(self) -> FloatArray:
         """Floating-point operations. [rows]"""
         batch, m, n, k, window = self.sizes.T
         each = np.where(self.family == VECTOR, 0.0, 2.0)
@@ -124,14 +124,14 @@ class Rows:
         return np.asarray(each * batch * m * n * k)
 
     @cached_property
-    def exponentials(self) -> Floats:
+    def exponentials(self) -> FloatArray:
         """Those of attention, one a score. [rows]"""
         batch, m, n, _, window = self.sizes.T
         seen = np.where(window > 0, 0.5, 1.0)
         return np.asarray(np.where(self.family == "attention", seen * batch * m * n, 0.0))
 
     @property
-    def _stride(self) -> Floats:
+    def _stride(self) -> FloatArray:
         """Octaves of a convolution's pixels read over those written, from its bytes. [rows]"""
         batch, m, n, k, window = np.maximum(self.sizes.T, 1.0)
         width = np.where(np.isin(self.dtype, ("float16", "bfloat16")), 2.0, 4.0)
@@ -140,7 +140,7 @@ class Rows:
         return np.asarray(np.log2(np.clip(ratio, 1.0, 16.0)))
 
     @cached_property
-    def at(self) -> Floats:
+    def at(self) -> FloatArray:
         """Coordinates in octaves, in which ops of one family that are near take alike. [rows, 6]"""
         batch, m, n, k, window = np.log2(np.maximum(self.sizes, 1.0)).T
         causal = 4.0 * (self.sizes[:, 4] > 0)
@@ -182,7 +182,7 @@ def joined(parts: Iterable[Rows]) -> Rows:
     )
 
 
-def roofline(kind: str, rows: Rows) -> Floats:
+def roofline(kind: str, rows: Rows) -> FloatArray:
     """Seconds of the kernels by the roofline of a kind: the least of any, and the two bounds.
 
     A tile's exponentials come between its two products, so that both take their time.

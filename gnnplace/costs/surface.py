@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-Floats = NDArray[np.float64]
+from gnnplace.arrays import FloatArray
+
 NEIGHBOURS = 20
 RIDGE = 0.02
 NEAR = 0.5  # h^2: octaves squared within which points count alike
@@ -36,15 +37,15 @@ class Surface:
         log_ratio: Natural log of measured over roofline seconds. [points]
     """
 
-    at: Floats
-    log_ratio: Floats
+    at: FloatArray
+    log_ratio: FloatArray
 
     @cached_property
     def tree(self) -> cKDTree:
         """The points, to find the nearest of."""
         return cKDTree(self.at)
 
-    def __call__(self, query: Floats, *, own: bool = False) -> tuple[Floats, Floats]:
+    def __call__(self, query: FloatArray, *, own: bool = False) -> tuple[FloatArray, FloatArray]:
         """Log ratios at other places, and how far the nearest points are.
 
         Args:
@@ -62,7 +63,7 @@ class Surface:
         value = self._fit(query, distance, index)
         return value, distance[:, : min(3, count)].mean(axis=1)
 
-    def _fit(self, query: Floats, distance: Floats, index: NDArray[np.intp]) -> Floats:
+    def _fit(self, query: FloatArray, distance: FloatArray, index: NDArray[np.intp]) -> FloatArray:
         weight = (distance**2 + NEAR) ** -2.0
         offset = np.clip(self.at[index] - query[:, None, :], -REACH, REACH)
         design = np.concatenate([np.ones((*index.shape, 1)), offset], axis=2)
@@ -71,7 +72,7 @@ class Surface:
         slopes = np.arange(1, normal.shape[1])
         normal[:, slopes, slopes] += RIDGE * weight.sum(axis=1)[:, None] + 1e-9
         right = weighted.transpose(0, 2, 1) @ self.log_ratio[index][:, :, None]
-        answer: Floats = np.linalg.solve(normal, right)[:, 0, 0]
+        answer: FloatArray = np.linalg.solve(normal, right)[:, 0, 0]
         near = self.log_ratio[index]
         return np.clip(answer, near.min(axis=1) - 0.3, near.max(axis=1) + 0.3)
 
@@ -93,7 +94,7 @@ class Correction(Surface):
         """What the base does not explain."""
         return Surface(self.at, self.log_ratio - self.base(self.at)[0])
 
-    def __call__(self, query: Floats, *, own: bool = False) -> tuple[Floats, Floats]:
+    def __call__(self, query: FloatArray, *, own: bool = False) -> tuple[FloatArray, FloatArray]:
         """As a surface answers."""
         off, distance = self.residual(query, own=own)
         return self.base(query)[0] + off, distance

@@ -29,6 +29,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
+from gnnplace.arrays import IntArray
 from gnnplace.costs.profiling.units import Units, find_units
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.problem import Problem
@@ -114,7 +115,7 @@ def device_map(program: Program, problem: Problem, placement: Placement) -> dict
     return _gathered(program, units, whole)
 
 
-def _devices(program: Program, problem: Problem, placement: Placement) -> NDArray[np.int32]:
+def _devices(program: Program, problem: Problem, placement: Placement) -> IntArray:
     """Device of each op of the program. [num_ops]"""
     of_name = {
         name: device
@@ -129,9 +130,7 @@ def _devices(program: Program, problem: Problem, placement: Placement) -> NDArra
     return np.array([of_name[op.name] for op in program.ops], dtype=np.int32)
 
 
-def _by_unit(
-    program: Program, units: Units, device: NDArray[np.int32], problem: Problem
-) -> dict[str, int]:
+def _by_unit(program: Program, units: Units, device: IntArray, problem: Problem) -> dict[str, int]:
     """The device of each unit that ops run in.
 
     Raises:
@@ -153,7 +152,7 @@ def _by_unit(
 
 
 def _split(
-    program: Program, problem: Problem, name: str, ops: NDArray[np.intp], device: NDArray[np.int32]
+    program: Program, problem: Problem, name: str, ops: NDArray[np.intp], device: IntArray
 ) -> str:
     first = {
         problem.cluster.devices[d].name: program.ops[int(ops[device[ops] == d][0])].name
@@ -166,9 +165,7 @@ def _split(
     )
 
 
-def _astray(
-    program: Program, problem: Problem, name: str, op: int, device: NDArray[np.int32]
-) -> str:
+def _astray(program: Program, problem: Problem, name: str, op: int, device: IntArray) -> str:
     own = program.ops[op]
     around = f"module {own.module!r}" if own.module else "the model"
     return (

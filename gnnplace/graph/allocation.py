@@ -8,16 +8,9 @@ makes them the same code.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IndexArray, IntArray, LongArray, SingleArray
 from gnnplace.graph.jit import inner
-
-FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int32]
-LongArray = NDArray[np.int64]
-IndexArray = NDArray[np.uint64]
-BoolArray = NDArray[np.bool_]
 
 
 @inner()

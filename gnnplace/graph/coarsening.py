@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.graph.computation_graph import ComputationGraph
 from gnnplace.graph.contraction import Contraction
@@ -36,13 +37,13 @@ UNIT_GROUPS = 4.0  # a unit should be worth so many groups: forward, backward, u
 
 def coarsen(
     graph: ComputationGraph,
-    cost: NDArray[np.float64],
+    cost: FloatArray,
     *,
     target: int = 200,
     unit: Sequence[str | None] | None = None,
     phase: NDArray[np.integer[Any]] | None = None,
-    attach: NDArray[np.int32] | None = None,
-) -> NDArray[np.int32]:
+    attach: IntArray | None = None,
+) -> IntArray:
     """Group the ops of a graph.
 
     Args:
@@ -77,7 +78,7 @@ def _or_zero(phase: NDArray[np.integer[Any]] | None, n: int) -> NDArray[np.integ
     return np.zeros(n, dtype=np.int8) if phase is None else phase
 
 
-def _attach(groups: Contraction, attach: NDArray[np.int32] | None) -> None:
+def _attach(groups: Contraction, attach: IntArray | None) -> None:
     for op, other in enumerate([] if attach is None else attach.tolist()):
         a, b = groups.find(op), groups.find(other) if other >= 0 else -1
         if b >= 0 and a != b and groups.compatible(a, b):

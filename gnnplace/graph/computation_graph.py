@@ -11,11 +11,9 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.graph.kernels import least_first
-
-IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

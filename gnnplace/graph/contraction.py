@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.computation_graph import ComputationGraph
 
 FAR = 0.05  # weight of a delay in another phase; tuned on the zoo
@@ -34,7 +35,7 @@ class Contraction:
     def __init__(
         self,
         graph: ComputationGraph,
-        cost: NDArray[np.float64],
+        cost: FloatArray,
         unit: Sequence[str | None],
         phase: NDArray[np.integer[Any]],
     ) -> None:
@@ -167,7 +168,7 @@ class Contraction:
             else:
                 ends[key] = group
 
-    def numbered(self) -> NDArray[np.int32]:
+    def numbered(self) -> IntArray:
         """Group of each op, numbered by the order of the groups. [num_ops]"""
         order = [g for g in self._at if g >= 0 and self.is_alive(g)]
         number = {group: i for i, group in enumerate(order)}

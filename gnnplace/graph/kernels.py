@@ -6,14 +6,9 @@ A graph comes in as its CSR arrays: ``offset`` [n + 1] says where each op's succ
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.allocation import empty_ints, zero_flags, zero_floats, zero_ints
 from gnnplace.graph.jit import inner, kernel
-
-IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
 
 
 @inner()

@@ -21,13 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.graph import kernels
 from gnnplace.graph.computation_graph import ComputationGraph
 from gnnplace.graph.ranks import downward_rank, upward_rank
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 FORWARD_ORDERS = (
     "topological",

@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from gnnplace.arrays import BoolArray, IntArray, LongArray
 from gnnplace.graph.computation_graph import ComputationGraph
-
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 
 
 def quotient(
@@ -53,8 +50,8 @@ def quotient(
 
 
 def _firsts(
-    tensor: NDArray[np.int64], source: IntArray, target: IntArray, bare: BoolArray, count: int
-) -> NDArray[np.int64]:
+    tensor: LongArray, source: IntArray, target: IntArray, bare: BoolArray, count: int
+) -> LongArray:
     """Consumptions to keep: the first of a tensor in each other group, and orders needed."""
     leaving = np.flatnonzero(source != target)
     pair = tensor[leaving] * count + target[leaving]

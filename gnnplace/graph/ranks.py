@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.computation_graph import ComputationGraph
 from gnnplace.graph.kernels import longest_after, longest_before
 
-FloatArray = NDArray[np.float64]
 Rank = Callable[[ComputationGraph, FloatArray, FloatArray], FloatArray]
 
 
@@ -35,16 +34,16 @@ def downward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArr
     return np.asarray(longest_before(*arrays, cost, edge_cost))
 
 
-def levels(graph: ComputationGraph) -> NDArray[np.int32]:
+def levels(graph: ComputationGraph) -> IntArray:
     """Number of edges on the longest path from a source to each op. [n]"""
     return _edges_on(downward_rank, graph)
 
 
-def levels_from_sinks(graph: ComputationGraph) -> NDArray[np.int32]:
+def levels_from_sinks(graph: ComputationGraph) -> IntArray:
     """Number of edges on the longest path from each op to a sink. [n]"""
     return _edges_on(upward_rank, graph)
 
 
-def _edges_on(rank: Rank, graph: ComputationGraph) -> NDArray[np.int32]:
+def _edges_on(rank: Rank, graph: ComputationGraph) -> IntArray:
     ones = np.ones(len(graph.successor))
     return rank(graph, np.zeros(graph.num_ops), ones).astype(np.int32)

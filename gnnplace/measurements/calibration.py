@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.optimize import least_squares
 
+from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.measurements.samples import Sample
@@ -33,7 +34,6 @@ from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulation, Simulator
 from gnnplace.simulation.transfer import RECEIVES, SENDS, Links, with_overheads
 
-FloatArray = NDArray[np.float64]
 UNIT = np.array([5e-6, 1e-5, 1e-5, 0.02, 0.02])
 """Steps in which parameters are searched: seconds, seconds, seconds, two shares."""
 LOWEST = np.array([-2e-5, -1e-3, -1e-3, -0.5, -0.5])

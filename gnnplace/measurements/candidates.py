@@ -16,15 +16,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.errors import GnnplaceError
 from gnnplace.graph import orders as orders_of
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulator, finished_placement
 
-IntArray = NDArray[np.int32]
 Place = Callable[[str], Placement]
 WALK = 400
 """Moves tried on a random walk among placements that are predicted alike."""

@@ -26,16 +26,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import least_squares, linear_sum_assignment
 
+from gnnplace.arrays import FloatArray
 from gnnplace.measurements.calibration import Calibration, Forward, calibrated, mean_overlap
 from gnnplace.measurements.objective import Measured
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 
-FloatArray = NDArray[np.float64]
 OP_SPREAD, OP_NOISE = 0.15, 0.05
 NOISE = 0.04
 """Of the log of a measured step time: the shortest steps of several runs of a placement, two quiet

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.placers.search.clock import NO_BUDGET, now
 from gnnplace.placers.search.found import Found as Found
@@ -20,7 +20,6 @@ from gnnplace.problem.placement import Placement, faults
 from gnnplace.simulation import Simulation, finished_placement, lower_bounds
 from gnnplace.simulation.bounds import LowerBounds, quick_bounds
 
-IntArray = NDArray[np.int32]
 FINISHING = 1e-5  # seconds an op that bounds and the checked placement take after a search
 BOUNDING = 1e-5  # seconds an op that all bounds of a large graph take
 QUICK = "quick bounds alone, for want of time"
@@ -56,7 +55,7 @@ class Result:
         return self.step_time / self.lower_bound - 1.0 if self.lower_bound > 0 else 0.0
 
     @property
-    def peak_memory(self) -> NDArray[np.float64]:
+    def peak_memory(self) -> FloatArray:
         """Bytes of each device at its peak. [D]"""
         return self.simulation.peak_memory
 

@@ -12,8 +12,8 @@ Complexity: O(D + k log U * passes) simulations.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import (
     chunk_of_unit,
@@ -27,7 +27,6 @@ from gnnplace.placers.search.chunks import (
 from gnnplace.placers.search.clock import NO_BUDGET, expired, now
 from gnnplace.placers.search.space import SearchSpace
 
-IntArray = NDArray[np.int32]
 KEPT = 3
 PASSES = 4
 # Score, chunks, devices, cuts, device of each op, order.

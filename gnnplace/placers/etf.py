@@ -15,8 +15,8 @@ Complexity: O(n D log n + edges D); at most 200,000 ops are taken.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.allocation import (
     empty_int_table,
     empty_ints,
@@ -36,9 +36,6 @@ from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import linked, pay, seconds_between
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 MOST_OPS = 200_000
 NEVER = 1e12  # seconds until a tensor is there without a link: after everything else
 

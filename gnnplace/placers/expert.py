@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import device_ranking
 from gnnplace.placers.search.space import SearchSpace
 
-IntArray = NDArray[np.int32]
 SIDES = (("encoder",), ("decoder",))
 SMALL_TOWER = 0.05  # A tower with less of the work than this is glue, not a tower.
 

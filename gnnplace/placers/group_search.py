@@ -15,17 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.placers.base import Found
 from gnnplace.placers.search.clock import NO_BUDGET, now
 from gnnplace.placers.search.coarse_problem import coarse_problem
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 GROUPS = 40  # ops of the coarse problem a micro-batch; a layer's ops share a group
 EVALUATIONS = 64
 

@@ -20,8 +20,8 @@ Complexity: O(n D inputs) and n D searches among gaps (``placers.search.gaps``),
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.ahead import ahead
 from gnnplace.graph.allocation import full_ints, full_table, zero_floats
 from gnnplace.graph.jit import inner, kernel
@@ -42,9 +42,6 @@ from gnnplace.simulation.transfer import (
     send_time,
     service_time,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 @inner(_nrt=False)
@@ -84,7 +81,7 @@ def heft_kernel(
     compiled: Compiled,
     by_rank: IntArray,
     producer: IntArray,
-    allowed: NDArray[np.bool_],
+    allowed: BoolArray,
     contention: bool,
 ) -> tuple[IntArray, FloatArray]:
     """Device and scheduled start of each op. [n], [n]

@@ -10,8 +10,8 @@ does. Complexity: O(D * rounds) simulations, then as ``contiguous``.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import (
     chunk_of_unit,
@@ -26,8 +26,6 @@ from gnnplace.placers.search.clock import expired
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import BACKWARD, Problem
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 ROUNDS = (2, 3, 4)
 
 

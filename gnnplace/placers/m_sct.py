@@ -18,8 +18,8 @@ edges, then O(n R D), R = ready ops at once.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.allocation import empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.base import Found, Placer
@@ -32,8 +32,6 @@ from gnnplace.simulation.indices import Index
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
 from gnnplace.simulation.transfer import DELAY, linked, pay, service_time
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 MOST_EDGES = 6_000
 LP_SECONDS = 10.0
 MOST_OPS = 20_000
@@ -43,7 +41,7 @@ MOST_OPS = 20_000
 def favourite_kernel(
     compiled: Compiled,
     rank: FloatArray,
-    allowed: NDArray[np.bool_],
+    allowed: BoolArray,
     favourite: IntArray,
     limit: FloatArray,
     unit_bytes: FloatArray,

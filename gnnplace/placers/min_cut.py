@@ -15,16 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import device_counts, device_ranking, most_constructed
 from gnnplace.placers.search.clock import expired
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 OUTPUT = 1  # file descriptor of the standard output
 WEIGHT_SCALE = 10_000  # METIS takes whole numbers; work and bytes are scaled to this maximum.
 

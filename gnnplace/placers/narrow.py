@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
 from gnnplace.placers.search.chunk_search import ChunkSearch, Start, justified
@@ -33,8 +33,6 @@ from gnnplace.placers.search.narrow_problem import NarrowProblem, narrow_problem
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.list_scheduling import timed_list_schedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 ROUNDS = (1, 2, 3, 4, 6, 8)
 KEPT = 6  # starts that the search begins rounds from
 EXPANDED = 2  # starts that are expanded at once

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.group_search import GroupSearch
 from gnnplace.placers.search.space import SearchSpace
@@ -23,7 +23,6 @@ from gnnplace.placers.search.space import SearchSpace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-IntArray = NDArray[np.int32]
 LARGEST_SEED = 2**31
 
 

@@ -8,8 +8,8 @@ between both. Complexity: O(evaluations) list schedules and simulations.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.group_search import GroupSearch
 from gnnplace.placers.search.space import SearchSpace
@@ -23,7 +23,7 @@ class RandomSearch(Placer):
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         groups = GroupSearch(space)
 
-        def propose() -> NDArray[np.int32]:
+        def propose() -> IntArray:
             ticket = np.where(groups.allowed, rng.random(groups.allowed.shape), -1.0)
             return ticket.argmax(axis=1).astype(np.int32)
 

@@ -8,15 +8,13 @@ has its ops as they are listed, if they fit so: any order takes all of its work.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.clock import expired
 from gnnplace.placers.search.orders import LARGE
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.kernels import ROUNDING
-
-IntArray = NDArray[np.int32]
 
 
 class Single(Placer):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import find_plans
 from gnnplace.plans.plan import Plan
@@ -23,7 +23,6 @@ from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.constraints import Constraints
 from gnnplace.problem.constraints.matching import Matched, Names, devices_matched
 
-BoolArray = NDArray[np.bool_]
 MOST = 6  # runs of neighbours that are searched
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from gnnplace.arrays import IntArray
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.problem import OPTIONS_KEY as OPTIONS_KEY
@@ -20,7 +20,6 @@ from gnnplace.problem.microbatching import with_microbatches
 
 CONSTRAINTS_KEY = "x-constraints"  # of a placement file: what was asked of the placement
 CLUSTER_KEY = "x-cluster"  # likewise: what the cluster was called
-IntArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster
@@ -44,18 +45,18 @@ class Problem:
     name: str
     graph: ComputationGraph
     cluster: Cluster
-    time: dict[str, NDArray[np.float64]]
-    state: NDArray[np.float64]
+    time: dict[str, FloatArray]
+    state: FloatArray
     phase: NDArray[np.int8]
     colocate: tuple[str | None, ...]
-    pin: NDArray[np.int32]
+    pin: IntArray
     module: tuple[str | None, ...]
     members: tuple[tuple[str, ...], ...]
-    estimated: NDArray[np.bool_]
+    estimated: BoolArray
     microbatches: int = 1
-    error: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    error: dict[str, FloatArray] = field(default_factory=dict)
     source: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
-    forbid: NDArray[np.bool_] | None = None
+    forbid: BoolArray | None = None
     captured: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -93,19 +94,19 @@ class Problem:
         return np.array([index[device.kind] for device in self.cluster.devices])
 
     @cached_property
-    def kind_times(self) -> NDArray[np.float64]:
+    def kind_times(self) -> FloatArray:
         """Seconds of each op on each of ``cluster.kinds``, inf where it cannot run. [num_ops, K]"""
         never = np.full(self.num_ops, np.inf)
         columns = [self.time.get(kind, never) for kind in self.cluster.kinds]
         return np.ascontiguousarray(np.stack(columns, axis=1))
 
     @cached_property
-    def times(self) -> NDArray[np.float64]:
+    def times(self) -> FloatArray:
         """Seconds of each op on each device, inf where it cannot run. [num_ops, D]"""
         return self.kind_times.take(self.kind_of, axis=1)
 
     @cached_property
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed(self) -> BoolArray:
         """Whether an op may be on a device by itself: kind, pin and forbids. [num_ops, D]"""
         allowed = np.isfinite(self.kind_times).take(self.kind_of, axis=1)
         if self.forbid is not None:
@@ -129,7 +130,7 @@ class Problem:
         )
 
     @cached_property
-    def unit_of(self) -> NDArray[np.int32]:
+    def unit_of(self) -> IntArray:
         """Placement unit of each op: its colocation class, or the op alone. [num_ops]"""
         own, n = np.arange(self.num_ops, dtype=np.int32), self.num_ops
         first = dict(zip(reversed(self.colocate), range(n - 1, -1, -1), strict=True))
@@ -144,7 +145,7 @@ class Problem:
         return int(self.unit_of.max()) + 1
 
     @cached_property
-    def unit_allowed(self) -> NDArray[np.bool_]:
+    def unit_allowed(self) -> BoolArray:
         """Whether a whole unit may be on a device. [U, D]"""
         allowed = np.ones((self.num_units, self.num_devices), dtype=bool)
         op, device = np.nonzero(~self.allowed)
@@ -152,12 +153,12 @@ class Problem:
         return allowed
 
     @cached_property
-    def unit_state(self) -> NDArray[np.float64]:
+    def unit_state(self) -> FloatArray:
         """Bytes of state of each unit. [U]"""
         return np.bincount(self.unit_of, self.state, self.num_units).astype(np.float64)
 
     @cached_property
-    def microbatch(self) -> NDArray[np.int32]:
+    def microbatch(self) -> IntArray:
         """Micro-batch of each op, read off its name's ``#k``; 0 for update ops. [num_ops]"""
         if self.microbatches == 1:
             return np.zeros(self.num_ops, dtype=np.int32)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from gnnplace.arrays import BoolArray
 from gnnplace.errors import FormatError, InputError, of_faults
 from gnnplace.files import Bytes, Schema, parse, read_json, uncollected, write_json
 from gnnplace.graph import ComputationGraph
@@ -121,7 +121,7 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
     )
 
 
-def _forbidden(ops: list[OpEntry], cluster: Cluster) -> NDArray[np.bool_] | None:
+def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
     """Whether an op must not be on a device; None where no op says so. [num_ops, D]"""
     forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
     for i, op in ((i, op) for i, op in enumerate(ops) if op.forbid):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.ranks import levels
 from gnnplace.problem import Problem
 
@@ -26,10 +26,10 @@ class Layout:
         tallest: the most ops of one depth.
     """
 
-    x: NDArray[np.float64]
-    y: NDArray[np.float64]
-    size: NDArray[np.float64]
-    edges: NDArray[np.int32]
+    x: FloatArray
+    y: FloatArray
+    size: FloatArray
+    edges: IntArray
     tallest: int
 
 
@@ -45,7 +45,7 @@ def layout(problem: Problem) -> Layout | None:
     return Layout(level / max(1, level.max()), y, size, edges, tallest)
 
 
-def _placed(problem: Problem) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
+def _placed(problem: Problem) -> tuple[IntArray, FloatArray, int]:
     """Levels, vertical places in 0..1 and the largest level."""
     graph, level = problem.graph, levels(problem.graph)
     y = np.full(graph.num_ops, 0.5)

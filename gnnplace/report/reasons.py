@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, IntArray
 from gnnplace.problem import Problem
 from gnnplace.report.explanation.causes import Cause, Causes
 from gnnplace.report.explanation.critical_path import COMPUTING, critical_path
@@ -29,9 +30,9 @@ class Waits:
     """
 
     kind: NDArray[np.uint8]
-    op: NDArray[np.int32]
-    transfer: NDArray[np.int32]
-    critical: NDArray[np.bool_]
+    op: IntArray
+    transfer: IntArray
+    critical: BoolArray
 
 
 def waits(step: Timeline) -> Waits:
@@ -62,7 +63,7 @@ def _note(found: Waits, op: int, cause: Cause | None) -> None:
     found.op[op], found.transfer[op] = cause.op, cause.transfer
 
 
-def place_reasons(problem: Problem, free: str) -> tuple[list[str], NDArray[np.int32]]:
+def place_reasons(problem: Problem, free: str) -> tuple[list[str], IntArray]:
     """Sentences that differ, and which of them holds for each op. [num_ops]
 
     Args:

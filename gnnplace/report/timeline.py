@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.problem import PHASES, Problem
 from gnnplace.report.units import faults_text
 from gnnplace.simulation import Simulation
@@ -17,8 +18,6 @@ from gnnplace.simulation import Simulation
 if TYPE_CHECKING:
     from gnnplace.execution.result import Execution
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 Curve = tuple[FloatArray, FloatArray]
 
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from gnnplace.arrays import FloatArray
 from gnnplace.problem import Problem
 from gnnplace.report.html import Html, asset, heading
 from gnnplace.report.layout import layout
@@ -119,7 +120,7 @@ class Ticks:
         last = float(max(times.max() for times in held if len(times)))
         self.size = max(last - self.origin, 1e-30) / (2**32 - 1)
 
-    def __call__(self, seconds: NDArray[np.float64]) -> str:
+    def __call__(self, seconds: FloatArray) -> str:
         """Seconds, packed."""
         return packed(np.rint((seconds - self.origin) / self.size), "u4")
 

@@ -6,11 +6,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import LongArray
 from gnnplace.sharding.layers import Operation
-
-IntArray = NDArray[np.int64]
 
 
 class Space(NamedTuple):
@@ -30,7 +28,7 @@ ANY = Space()
 
 
 @lru_cache(maxsize=4096)
-def configurations(operation: Operation, devices: int, space: Space = ANY) -> IntArray:
+def configurations(operation: Operation, devices: int, space: Space = ANY) -> LongArray:
     """All splits whose product is at most ``devices``. [K, dimensions]
 
     A dimension is never cut into more parts than it has positions. The first configuration splits
@@ -63,7 +61,7 @@ def data_parallel(operation: Operation, devices: int, space: Space = ANY) -> int
     return int(np.lexsort((-rows[:, batch], others))[0])
 
 
-def in_words(operation: Operation, split: IntArray) -> str:
+def in_words(operation: Operation, split: LongArray) -> str:
     """Such as ``heads over 4, batch over 2``; the largest split first."""
     names = [d.name for d in operation.dimensions]
     cut = sorted(((int(k), name) for k, name in zip(split, names, strict=True) if k > 1),

@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gnnplace.arrays import FloatArray
 from gnnplace.files import write_arrays, write_json
 from gnnplace.sharding.problem import ShardingProblem
-
-FloatArray = NDArray[np.float64]
 
 
 def write_sharding(path: str | Path, problem: ShardingProblem) -> None:

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse, read_json
 from gnnplace.sharding.solver.classes import ClassTable
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -99,7 +97,7 @@ class ShardingProblem:
             around[edge.v].add(edge.u)
         return around
 
-    def restricted(self, kept: Sequence[IntArray]) -> ShardingProblem:
+    def restricted(self, kept: Sequence[LongArray]) -> ShardingProblem:
         """The problem with some of each node's configurations alone.
 
         Args:

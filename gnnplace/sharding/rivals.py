@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.configurations import configurations
 from gnnplace.sharding.layers import Operation
 from gnnplace.sharding.problem import ShardingProblem
@@ -90,7 +90,7 @@ def greedy(problem: ShardingProblem) -> tuple[int, ...]:
     return tuple(int(k) for k in chosen)
 
 
-Incident = list[tuple[int, NDArray[np.float64]]]
+Incident = list[tuple[int, FloatArray]]
 
 
 def _edges_of(problem: ShardingProblem) -> list[Incident]:
@@ -103,8 +103,8 @@ def _edges_of(problem: ShardingProblem) -> list[Incident]:
 
 
 def _conditional(
-    problem: ShardingProblem, edges: list[Incident], chosen: NDArray[np.int64], node: int
-) -> NDArray[np.float64]:
+    problem: ShardingProblem, edges: list[Incident], chosen: LongArray, node: int
+) -> FloatArray:
     """Cost of each of a node's configurations beside its chosen neighbours (-1: not yet)."""
     total = problem.cost[node].copy()
     for other, table in edges[node]:

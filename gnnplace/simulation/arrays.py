@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IndexArray, IntArray
 from gnnplace.graph.allocation import empty_floats, empty_indices, empty_ints, full_indices
 from gnnplace.graph.jit import inner
 from gnnplace.simulation.indices import ONE, Index
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-IndexArray = NDArray[np.uint64]
 MANY = 1 << 11  # keys that are sorted by digits
 DIGIT = 8  # bits
 LOW, SIGN = Index((1 << DIGIT) - 1), Index(1 << 63)

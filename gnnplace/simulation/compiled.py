@@ -7,14 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.kernels import grouped
 from gnnplace.graph.ranks import downward_rank, rank_after
 from gnnplace.problem import Problem
 from gnnplace.simulation.transfer import Links, make_links
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 class Compiled(NamedTuple):

@@ -6,14 +6,9 @@ least key first, the least item among equal keys. Both functions take O(log coun
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner
 from gnnplace.simulation.indices import ONE, Index
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 @inner(_nrt=False)

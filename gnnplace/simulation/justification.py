@@ -15,15 +15,12 @@ Complexity: two list schedules and two simulations.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import run_kernel
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.transfer import reversed_links
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 def reversed_problem(compiled: Compiled) -> Compiled:
@@ -54,7 +51,7 @@ def reversed_problem(compiled: Compiled) -> Compiled:
     )
 
 
-def _offset(counts: NDArray[np.int64]) -> IntArray:
+def _offset(counts: LongArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 

@@ -22,8 +22,8 @@ its sequence that consumes it, once that op's inputs are there.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.ahead import ahead
 from gnnplace.graph.allocation import (
     empty_floats,
@@ -49,9 +49,6 @@ from gnnplace.simulation.transfer import (
     send,
     send_costs,
 )
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 DONE, DEADLOCK, NO_LINK, CUT_OFF = 0, 1, 2, 3
 FAR = 50_000  # ops whose arrays are more than the processor keeps at hand

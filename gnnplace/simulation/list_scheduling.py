@@ -18,8 +18,8 @@ and the fixed orders they come from; the best by simulated step time wins, the f
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.allocation import (
     empty_floats,
     empty_ints,
@@ -38,9 +38,6 @@ from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import step_times_kernel
 from gnnplace.simulation.transfer import LATENCY, SENDS, linked, mean_seconds, receive_time, send
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 @inner(_nrt=False)

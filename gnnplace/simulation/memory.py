@@ -9,8 +9,8 @@ an instant is freed before what starts. Complexity: O(I log I), I = tensors + tr
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.ahead import ahead
 from gnnplace.graph.allocation import (
     empty_floats,
@@ -27,10 +27,6 @@ from gnnplace.simulation.arrays import ascending
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import DONE, ROUNDING, exceeds, run_kernel
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 
 
 @inner(_nrt=False)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import DeadlockError
 from gnnplace.graph import describe_cycle
 from gnnplace.graph.kernels import first_ready_first
@@ -19,8 +19,6 @@ from gnnplace.simulation.list_scheduling import complete
 from gnnplace.simulation.memory import device_state, excess_kernel, peak_kernel
 from gnnplace.simulation.timeline import Timeline, Timelines
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 NO_LIVES = (np.empty(0, np.int32), np.empty(0), np.empty(0), np.empty(0))
 
 

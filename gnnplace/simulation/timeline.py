@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import ROUNDING, run_kernel
 from gnnplace.simulation.memory import device_state, lifetimes, most_memory, peak_kernel
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 Lives = tuple[IntArray, FloatArray, FloatArray, FloatArray]
 LARGE = 200_000  # ops from which on timelines are kept
 KEPT = 2

@@ -30,16 +30,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import inner
 from gnnplace.problem.cluster import Cluster, Link
 from gnnplace.simulation.indices import Index
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
-
 
 # What ``Links.costs`` holds of a pair of devices, one cache line.
 LATENCY, BANDWIDTH, PER_BYTE, DELAY, PACE, BUSY, SENDS, RECEIVES = range(8)

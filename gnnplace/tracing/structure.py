@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import DisjointSet
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import PHASES, UPDATE
 from gnnplace.tracing.builder import alias_roots
@@ -37,13 +38,13 @@ class ProgramGraph:
 
     graph: ComputationGraph
     values: tuple[str, ...]
-    root: NDArray[np.int32]
+    root: IntArray
     phase: NDArray[np.int8]
     colocate: tuple[str | None, ...]
     module: tuple[str | None, ...]
-    state: NDArray[np.float64]
-    inputs: NDArray[np.float64]
-    attach: NDArray[np.int32]
+    state: FloatArray
+    inputs: FloatArray
+    attach: IntArray
 
 
 def program_graph(program: Program) -> ProgramGraph:
@@ -136,7 +137,7 @@ def _classes(program: Program) -> tuple[str | None, ...]:
     return tuple(names.get(same[i]) for i in range(len(program.ops)))
 
 
-def _roots(program: Program, values: Sequence[str]) -> NDArray[np.int32]:
+def _roots(program: Program, values: Sequence[str]) -> IntArray:
     """Values with one root are of its class; those with several are alone, as orders are."""
     roots, classes = alias_roots(program.ops), dict[object, int]()
     stays = _state_keys(program).keys()
@@ -147,7 +148,7 @@ def _roots(program: Program, values: Sequence[str]) -> NDArray[np.int32]:
     return np.where(within, -1, found).astype(np.int32)
 
 
-def _held(program: Program, kinds: Sequence[str]) -> NDArray[np.float64]:
+def _held(program: Program, kinds: Sequence[str]) -> FloatArray:
     """Bytes at the op that changes a value in place, else at the first that reads it."""
     state = np.zeros(len(program.ops))
     owner = _first_readers(program.ops)
@@ -168,7 +169,7 @@ def _first_readers(ops: Iterable[ProgramOp]) -> dict[str, int]:
     return first
 
 
-def _attach(program: Program) -> NDArray[np.int32]:
+def _attach(program: Program) -> IntArray:
     attach = np.full(len(program.ops), -1, dtype=np.int32)
     for i, op in enumerate(program.ops):
         made = [program.producer[read] for read in op.reads if read in program.producer]

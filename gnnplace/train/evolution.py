@@ -28,10 +28,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from cmaes import CMA
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter
 
+from gnnplace.arrays import BoolArray, FloatArray, SingleArray
 from gnnplace.errors import InputError
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
@@ -49,7 +49,6 @@ UNTOUCHED = 0.4  # share of placements that are refined as they were decoded
 MOST_MOVES, OP_MOVES = 1_000, 300_000  # of an improvement; the latter over ops
 STAYS = (0.3, 5.0)  # percent, drawn evenly in the logarithm
 NOISES = (0.0, 0.0, 1.0, 3.0)  # percent
-FloatArray = NDArray[np.float64]
 MOST = 0.2  # greatest change that counts, in log step time
 LEAST_SPREAD = 0.02  # of a feature
 SPREAD_OF = 16  # problems that spreads are taken from
@@ -84,8 +83,8 @@ class Seen:
         allowed: the candidates. [S, D]
     """
 
-    features: NDArray[np.float32]
-    allowed: NDArray[np.bool_]
+    features: SingleArray
+    allowed: BoolArray
 
 
 def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> Seen | None:
@@ -217,7 +216,7 @@ class Evolution(PolicyModule):
         spread = np.concatenate(given).std(axis=0).clip(min=LEAST_SPREAD)
         self.spread.copy_(self.trainer.strategy.reduce(torch.from_numpy(spread), reduce_op="mean"))
 
-    def _features(self, sample: Sample) -> NDArray[np.float64]:
+    def _features(self, sample: Sample) -> FloatArray:
         """Features of candidates less their decision's mean. [candidates, F]"""
         rollouts, rng = self.rollouts(sample), self.rng(sample)
         if self.part == "refiner":

@@ -18,12 +18,11 @@ move, ended early where it is worse.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.policy.gnn.rollouts import Episodes
 
 EVEN = 0.75  # 3 : 1 on two devices is 0.8 of them
-IntArray = NDArray[np.int32]
 LEAST = 1e-6  # gain of a move that stays, of the step time
 
 

@@ -41,10 +41,10 @@ from typing import Any
 
 import numpy as np
 from lightning import LightningDataModule
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.files import write_text
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.measurements.posterior import NOISE, Posterior, distance
@@ -68,7 +68,6 @@ HOTTEST, COLDEST = (0.003, 0.01, 0.03), 1e-4
 STAGES = 8  # of cooling
 TEMPERATURE = 1.0  # of the samples
 KEPT = 3  # first choices that are proposed as they are, and refined
-FloatArray = NDArray[np.float64]
 DARING = 1.0
 APART = 0.01  # least distance of placements that are measured at a time
 ALIKE = 0.002  # placements nearer than this are one, whatever their devices are called
@@ -292,7 +291,7 @@ class MeasuredTuning(Evolution):
         mean, _ = self.posterior.predict(placements)
         return np.asarray(mean - mean[0])
 
-    def _refined(self, rollouts: Rollouts, members: NDArray[np.float32]) -> list[Decoded]:
+    def _refined(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
         """The best decode after passes with each candidate."""
         ranked, passes = rollouts.greedy(), Passes(rollouts)
         ground, made = passes.ground, []
@@ -301,7 +300,7 @@ class MeasuredTuning(Evolution):
             made.append(passes.best(ranked))
         return made
 
-    def _decoded(self, rollouts: Rollouts, members: NDArray[np.float32]) -> list[Decoded]:
+    def _decoded(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
         """The best decode of each candidate."""
         made = []
         for weights in members:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.measurements.objective import StepObjective
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.rollouts import Episodes
@@ -25,8 +25,6 @@ from gnnplace.train.data_module import Sample
 from gnnplace.train.learner import save_whole
 from gnnplace.train.reinforce import Reinforce
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 FAILED = 3.0
 
 

@@ -45,6 +45,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.search.repair import repair
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.kernels import Network
@@ -55,8 +56,6 @@ from gnnplace.train.data_module import Sample
 from gnnplace.train.label_moves import bettered, unevenness
 from gnnplace.train.learner import Learner, begin_with, check_least
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 MOST = 2.0  # greatest advantage, in standard deviations
 MANY = 400  # units beyond which fewer placements are drawn, so that a problem takes as long
 KEPT = 4_000  # problems that stay as the network walks them

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.calibration import NINETY, gather
 from gnnplace.costs.kin import POOLED, group_of
 from gnnplace.costs.prediction import (
@@ -23,7 +24,7 @@ from gnnplace.costs.prediction import (
     error_of,
     predict,
 )
-from gnnplace.costs.rows import Floats, Rows
+from gnnplace.costs.rows import Rows
 from gnnplace.costs.tables import Tables
 
 POINT, GPU, OP = "point", "GPU", "op"
@@ -47,8 +48,8 @@ class Trial:
     kind: str
     op: str
     dtype: str
-    off: Floats
-    error: Floats
+    off: FloatArray
+    error: FloatArray
     provenance: str
 
     @property

@@ -23,8 +23,9 @@ from functools import cache
 import numpy as np
 
 from benchmarks.studies.plans.runs import Run
+from gnnplace.arrays import FloatArray
 from gnnplace.plans.answers import given_plan
-from gnnplace.plans.segments.chain import Chain, Floats, SegmentCosts
+from gnnplace.plans.segments.chain import Chain, SegmentCosts
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
@@ -82,7 +83,7 @@ class Megatron:
     """
 
     source: Chain
-    layers: Floats
+    layers: FloatArray
     each: float
     head: float
     host: Host = HOST

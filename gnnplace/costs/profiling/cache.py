@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import read_json, write_json
 from gnnplace.problem.cluster.machine import processor_name
@@ -140,7 +140,7 @@ def load_now() -> float:
     return load()
 
 
-def spread(repetitions: NDArray[np.float64]) -> float:
+def spread(repetitions: FloatArray) -> float:
     """Interquartile range over median. Of one repetition it is 0."""
     low, middle, high = np.percentile(repetitions, [25, 50, 75])
     return float((high - low) / middle) if middle > 0 else 0.0

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray
 from gnnplace.costs.rows import Rows
 from gnnplace.tracing.attention import attention, attention_backward
 from gnnplace.tracing.program import BACKWARD, Program, ProgramOp, Ref, ValueInfo
@@ -52,7 +53,7 @@ class Description:
     distinct: Rows
     same: NDArray[np.intp]
     owner: NDArray[np.intp]
-    view: NDArray[np.bool_]
+    view: BoolArray
 
     @cached_property
     def rows(self) -> Rows:

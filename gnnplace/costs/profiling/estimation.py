@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.costs.floors import EAGER, NOTHING, Floor, with_floor
 from gnnplace.costs.prediction import PROVENANCES, Estimate, misaligned, predict
 from gnnplace.costs.profiling.description import Description, describe
-from gnnplace.costs.rows import Floats
 from gnnplace.costs.tables import Tables, shipped
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.tracing.program import FORWARD, Program
@@ -35,9 +35,9 @@ class OpTimes:
         misaligned: Ops that are slow since a size is no multiple of 8.
     """
 
-    seconds: Floats
+    seconds: FloatArray
     measured: bool
-    error: Floats
+    error: FloatArray
     source: tuple[str, ...]
     shares: dict[str, tuple[float, float]] = field(default_factory=dict)
     misaligned: tuple[int, ...] = ()
@@ -50,7 +50,7 @@ class OpTimes:
         return "; ".join(told)
 
 
-def measured_times(seconds: Floats) -> OpTimes:
+def measured_times(seconds: FloatArray) -> OpTimes:
     """Times that were measured on this machine."""
     return OpTimes(seconds, True, np.full(len(seconds), np.nan), (HERE,) * len(seconds))
 
@@ -99,7 +99,7 @@ def _tf32() -> tuple[str, ...]:
     return ("convolution", "matmul", "bmm") if products else ("convolution",)
 
 
-def _late(program: Program) -> NDArray[np.bool_]:
+def _late(program: Program) -> BoolArray:
     """Ops that no line of Python calls: backward and update."""
     return np.array([op.phase != FORWARD for op in program.ops], dtype=np.bool_)
 
@@ -130,7 +130,7 @@ def _sources(found: Description, estimate: Estimate, count: int) -> tuple[str, .
 
 
 def _shares(
-    found: Description, estimate: Estimate, seconds: Floats
+    found: Description, estimate: Estimate, seconds: FloatArray
 ) -> dict[str, tuple[float, float]]:
     """Of time and of ops with kernels; an op of two kernels counts where its first is."""
     first = np.zeros(len(seconds), dtype=np.int8)

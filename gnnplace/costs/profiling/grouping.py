@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.quotient import quotient, united
 from gnnplace.tracing.program import Program
@@ -33,16 +34,16 @@ class GroupedGraph:
     phase: NDArray[np.int8]
     colocate: tuple[str | None, ...]
     module: tuple[str | None, ...]
-    state: NDArray[np.float64]
-    inputs: NDArray[np.float64]
+    state: FloatArray
+    inputs: FloatArray
     members: tuple[tuple[str, ...], ...]
 
 
 def group_graph(
     program: Program,
     fine: ProgramGraph,
-    group: NDArray[np.int32],
-    cost: NDArray[np.float64],
+    group: IntArray,
+    cost: FloatArray,
     apart: bool = False,
 ) -> GroupedGraph:
     """Group a program's graph.
@@ -74,9 +75,7 @@ def group_graph(
     )
 
 
-def _in_one_memory(
-    fine: ProgramGraph, group: NDArray[np.int32]
-) -> tuple[ComputationGraph, NDArray[np.bool_]]:
+def _in_one_memory(fine: ProgramGraph, group: IntArray) -> tuple[ComputationGraph, BoolArray]:
     """The graph with one tensor for those of a group that share memory; which are but orders."""
     graph = fine.graph
     own = np.where(fine.root >= 0, fine.root, graph.num_tensors + np.arange(graph.num_tensors))
@@ -98,7 +97,7 @@ def _in_one_memory(
     return merged, np.array([not fine.values[k] for k in first], dtype=np.bool_)
 
 
-def _heads(group: NDArray[np.int32], cost: NDArray[np.float64], count: int) -> list[int]:
+def _heads(group: IntArray, cost: FloatArray, count: int) -> list[int]:
     heads = [-1] * count
     for i, g in enumerate(group.tolist()):
         if heads[g] < 0 or cost[i] > cost[heads[g]]:
@@ -107,7 +106,7 @@ def _heads(group: NDArray[np.int32], cost: NDArray[np.float64], count: int) -> l
 
 
 def _classes(
-    colocate: tuple[str | None, ...], group: NDArray[np.int32], count: int
+    colocate: tuple[str | None, ...], group: IntArray, count: int
 ) -> tuple[str | None, ...]:
     """Class of each group: classes that meet in a group are united under the first name."""
     names = list(dict.fromkeys(name for name in colocate if name is not None))

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.cache import spread
 from gnnplace.errors import InputError
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
@@ -35,7 +35,7 @@ def measure_ops(
     *,
     budget: float = 6.0,
     timeout: float = 600.0,
-) -> tuple[NDArray[np.float64], float]:
+) -> tuple[FloatArray, float]:
     """Median seconds of every op over several warm steps, and how much whole steps differ.
 
     Args:
@@ -62,7 +62,7 @@ def measure_ops(
     return np.median(rows, axis=0), spread(rows.sum(axis=1))
 
 
-def _measure(program: Program, device: torch.device, budget: float) -> NDArray[np.float64]:
+def _measure(program: Program, device: torch.device, budget: float) -> FloatArray:
     """Seconds of each op in each step. [steps, num_ops]"""
     start, rows = time.perf_counter(), []
     set_step(0)
@@ -81,7 +81,7 @@ def _measure(program: Program, device: torch.device, budget: float) -> NDArray[n
     return np.array(rows[WARM_UP:])
 
 
-def _cpu_step(step: Callable[[Callable[[], None]], None]) -> NDArray[np.float64]:
+def _cpu_step(step: Callable[[Callable[[], None]], None]) -> FloatArray:
     """Seconds between ticks, less what a tick itself takes."""
     stamps: list[int] = []
 
@@ -96,7 +96,7 @@ def _cpu_step(step: Callable[[Callable[[], None]], None]) -> NDArray[np.float64]
     return np.maximum(np.diff(np.array(stamps, dtype=np.float64)) - own, 0.0) * NANO
 
 
-def _cuda_step(step: Callable[[Callable[[], None]], None]) -> NDArray[np.float64]:
+def _cuda_step(step: Callable[[Callable[[], None]], None]) -> FloatArray:
     """Seconds between events of the current stream."""
     events: list[torch.cuda.Event] = []
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling import cache as disk
 from gnnplace.costs.profiling.estimation import OpTimes, estimated_times, measured_times
@@ -118,9 +118,7 @@ def profile(
     return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
 
 
-def mean_over_copies(
-    whole: Program, program: Program, seconds: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def mean_over_copies(whole: Program, program: Program, seconds: FloatArray) -> FloatArray:
     """Mean seconds of every op of `program` over its copies in the micro-batched `whole`."""
     origin = [program.op_index[base_name(op.name)] for op in whole.ops]
     total = np.bincount(origin, seconds, len(program.ops))
@@ -129,7 +127,7 @@ def mean_over_copies(
 
 def group_ops(
     program: Program, groups: int | None, constraints: Constraints | None = None
-) -> NDArray[np.int32]:
+) -> IntArray:
     """Group of each op; the same for every capture of the model, on every machine.
 
     Args:
@@ -158,9 +156,7 @@ def _resolved(
     return resolve(constraints, fine.module, fine.graph.names, progress, units)
 
 
-def _grouped(
-    fine: ProgramGraph, cost: NDArray[np.float64], asked: Resolved, groups: int | None
-) -> NDArray[np.int32]:
+def _grouped(fine: ProgramGraph, cost: FloatArray, asked: Resolved, groups: int | None) -> IntArray:
     """Groups, none with ops of two phases or on both sides of a border. [num_ops]"""
     apart = asked.borders(len(cost)) * len(PHASES) + fine.phase
     return coarsening.coarsen(
@@ -238,19 +234,17 @@ def _first_copies(whole: Program, program: Program) -> list[str]:
 
 
 def _mean_error(
-    group: NDArray[np.int32],
-    seconds: NDArray[np.float64],
-    error: NDArray[np.float64],
-    total: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    group: IntArray,
+    seconds: FloatArray,
+    error: FloatArray,
+    total: FloatArray,
+) -> FloatArray:
     """Errors of one source go together, so that a group's is the mean of its ops', by time."""
     weighed = np.bincount(group, seconds * error, len(total))
     return np.asarray(np.divide(weighed, total, out=np.zeros_like(total), where=total > 0))
 
 
-def _main_source(
-    group: NDArray[np.int32], seconds: NDArray[np.float64], source: list[str]
-) -> tuple[str, ...]:
+def _main_source(group: IntArray, seconds: FloatArray, source: list[str]) -> tuple[str, ...]:
     """Of each group that of its longest op."""
     chosen = np.zeros(int(group.max()) + 1, dtype=np.intp)
     order = np.argsort(seconds, kind="stable")

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.flop_counter import flop_registry
 
+from gnnplace.arrays import FloatArray
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.tracing.attention import attention, attention_backward
 from gnnplace.tracing.program import Program, ProgramOp, Ref, ValueInfo, map_refs
 
 
-def estimate_ops(program: Program, kind: str) -> NDArray[np.float64]:
+def estimate_ops(program: Program, kind: str) -> FloatArray:
     """Estimated seconds of every op on a device kind.
 
     Args:

@@ -6,13 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.search.space import SearchSpace
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 PROVEN = 1e-6  # Step time over bound, minus one, that counts as optimal.
 
 

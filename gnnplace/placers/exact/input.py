@@ -12,13 +12,12 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation.transfer import durations, most_seconds
 
-IntArray = NDArray[np.int32]
 RESOLUTION = 1e8  # Units in the horizon where times have no common unit.
 ROUNDING = 1e-9  # Of a duration: quotients a hair below a whole number count as it.
 

@@ -33,8 +33,8 @@ from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.graph.ranks import downward_rank
 from gnnplace.placers.exact.input import (
     Bundle,
@@ -49,7 +49,6 @@ from gnnplace.simulation import Simulation
 from gnnplace.simulation.compiled import least_times
 from gnnplace.simulation.transfer import parts
 
-IntArray = NDArray[np.int32]
 MOST_BYTES = 2.0**60  # What the solver's whole numbers hold.
 
 

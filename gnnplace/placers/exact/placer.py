@@ -25,8 +25,8 @@ import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, IntArray
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import best_construction
@@ -46,8 +46,6 @@ from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation import lower_bound
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 MOST_OPS = 5_000
 WHOLE_SIZE, WHOLE_OPS = 4_000, 80  # Intervals and ops of a model that is solved whole.
 WHOLE_SIZE_WITHOUT_BUDGET = 400
@@ -199,7 +197,7 @@ def found_by(best: Incumbent) -> Found:
     return Found(best.device, best.order, note, best.bound)
 
 
-def kept_order(best: Incumbent, kept: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def kept_order(best: Incumbent, kept: BoolArray) -> list[tuple[int, int]]:
     """Pairs of ops that follow each other on a device, of the ops that are ``kept``."""
     last: dict[int, int] = {}
     pairs = []

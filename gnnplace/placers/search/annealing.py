@@ -18,8 +18,8 @@ With budget 0: one cycle of 2,000 moves, fewer above 2,000 ops. Complexity: O(mo
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.search.clock import NO_BUDGET, expired, now
@@ -41,7 +41,6 @@ from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 
-IntArray = NDArray[np.int32]
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
 RENEWED = 0.3  # of the moves of units
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000

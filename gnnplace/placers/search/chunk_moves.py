@@ -14,12 +14,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 CUT, SLIDE, SWAP_CHUNKS, SWAP_DEVICES, GIVE_CHUNK, GIVE_RUN, ALONE, ORDER = range(8)
 PRIOR = (0.36, 0.18, 0.11, 0.05, 0.07, 0.07, 0.04, 0.12)  # share of each kind of move at first
 CURIOUS = 0.3  # share of moves whose kind is drawn by that, not by use

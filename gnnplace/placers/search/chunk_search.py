@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.allocation import empty_floats, empty_ints, zero_floats
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.search.chunk_moves import (
@@ -46,8 +46,6 @@ from gnnplace.simulation.arrays import copy_to, greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import timed_list_schedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
 FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
 MEMBERS = 3

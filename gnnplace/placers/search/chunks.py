@@ -6,12 +6,10 @@ Shared by placers that cut the graph into stages. O(U) a cut.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.search.space import SearchSpace
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 CONSTRUCTED_OPS = 60_000  # ops of all constructions of a kind
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
 from gnnplace.graph.quotient import quotient, united
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import least_times
 
-IntArray = NDArray[np.int32]
 MOST_CODES = 127  # of phase, pin and kinds together: what coarsening has room for
 
 
@@ -143,7 +143,7 @@ def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
     )
 
 
-def _forbidden(problem: Problem, group: IntArray, count: int) -> NDArray[np.bool_] | None:
+def _forbidden(problem: Problem, group: IntArray, count: int) -> BoolArray | None:
     """Whether a device is forbidden to an op of each group. [G, D]"""
     if problem.forbid is None:
         return None

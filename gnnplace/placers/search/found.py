@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+from gnnplace.arrays import IntArray
 
 if TYPE_CHECKING:
     from gnnplace.placers.search.space import SearchSpace
-
-IntArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True)

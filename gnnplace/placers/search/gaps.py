@@ -16,9 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.graph.allocation import (
     empty_table,
     zero_floats,
@@ -29,9 +27,6 @@ from gnnplace.graph.allocation import (
 )
 from gnnplace.graph.jit import inner
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-LongArray = NDArray[np.int64]
 CHUNK, BLOCK = 64, 64
 ROUNDING = 1e-15
 

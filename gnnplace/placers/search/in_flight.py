@@ -23,8 +23,8 @@ from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers.search.lean import lean
 from gnnplace.placers.search.space import SearchSpace
@@ -33,7 +33,6 @@ from gnnplace.simulation.compiled import Compiled, compile_problem, longest_path
 from gnnplace.simulation.justification import reversed_problem
 from gnnplace.simulation.kernels import ROUNDING
 
-IntArray = NDArray[np.int32]
 WORTH = 0.75  # score of a start with fewer in flight over the seconds of that with all
 TRIED = (1, 2, 3, 4, 6, 8)  # micro-batches in flight
 

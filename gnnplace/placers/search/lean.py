@@ -14,15 +14,13 @@ Complexity: O(edges n / 64) words; problems of more than ``MOST_OPS`` stay as th
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, IntArray, LongArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.jit import kernel
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled
 
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 MOST_OPS = 20_000
 WORD = 64  # ops whose bits are one number
 
@@ -54,7 +52,7 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
     )
 
 
-def _offset(counts: NDArray[np.int64]) -> IntArray:
+def _offset(counts: LongArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
@@ -76,7 +74,7 @@ def _mark_needed(
     consumer_offset: IntArray,
     consumer: IntArray,
     unit: IntArray,
-    behind: NDArray[np.int64],
+    behind: LongArray,
     kept: BoolArray,
 ) -> None:
     """``needed``; ``behind``, zeros, becomes the ops that paths lead to from each, as bits."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, IntArray
 from gnnplace.graph.allocation import empty_floats
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.search.space import SearchSpace
@@ -26,8 +26,6 @@ from gnnplace.simulation.kernels import step_time_kernel
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.memory import excess_kernel
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 WINDOW = 60
 
 
@@ -40,7 +38,7 @@ class Neighbourhood(NamedTuple):
     neighbour: IntArray
     unit_order: IntArray
     unit_rank: IntArray
-    allowed: NDArray[np.bool_]
+    allowed: BoolArray
     producer: IntArray
     penalty: float
     memory_matters: bool

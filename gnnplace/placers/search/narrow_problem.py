@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.graph.narrow import (
     beside_consumers,
     bundled,
@@ -38,8 +38,6 @@ from gnnplace.placers.search.space_kernels import follow_forward
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
 from gnnplace.simulation.compiled import longest_path
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 SEGMENTS = 96
 LEAST_OPS, LEAST_TIGHT = 5_000, 1_000  # a problem with fewer is placed whole; tight: of memory
 FEWER, FEWER_TIGHT = 0.5, 0.7  # of the ops at most that may remain as groups
@@ -162,14 +160,14 @@ def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
     return segment.astype(np.int32), on_line
 
 
-def _alike(rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _alike(rows: BoolArray) -> LongArray:
     """Numbers of rows, equal ones for equal rows. [U]"""
     if rows.all():
         return np.zeros(len(rows), dtype=np.int64)
     return np.unique(np.packbits(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
 
 
-def _turned_back(problem: Problem, place: IntArray, count: int) -> NDArray[np.bool_]:
+def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
     """Whether a cut at each place of the line would make groups of forward ops a cycle."""
     source, target, _ = problem.graph.edges
     forward = (problem.phase[source] == FORWARD) & (problem.phase[target] == FORWARD)
@@ -202,7 +200,7 @@ def _unit_coordinate(problem: Problem, coordinate: FloatArray) -> FloatArray:
     return np.asarray(total / np.bincount(problem.unit_of, weight, problem.num_units))
 
 
-def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> NDArray[np.bool_]:
+def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> BoolArray:
     """Whether a unit's forward ops of one micro-batch are far apart in the graph. [U]"""
     forward = np.flatnonzero((problem.phase == FORWARD) & (problem.microbatch == 0))
     unit = problem.unit_of[forward]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.search.clock import NO_BUDGET, expired
 from gnnplace.placers.search.found import Found
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.list_scheduling import mean_upward_rank
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 LARGE = 200_000  # ops whose list schedules take a noticeable share of a second
 
 

@@ -10,13 +10,11 @@ Complexity: a bounded number of simulations, fewer for larger graphs.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.search.clock import NO_BUDGET, expired
 from gnnplace.placers.search.space import SearchSpace
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 Move = tuple[IntArray, int]  # Units, and the device they go to.
 MOST_OPS_SIMULATED = 1_000_000  # Simulations times ops that a repair may take.
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.search.lean import lean
 from gnnplace.placers.search.space_kernels import (
@@ -30,9 +30,6 @@ from gnnplace.simulation.justification import reversed_problem
 from gnnplace.simulation.kernels import ROUNDING
 from gnnplace.simulation.list_scheduling import list_schedule, priorities, turn_order
 from gnnplace.simulation.memory import most_memory
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 class SearchSpace:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.allocation import empty_ints, full_floats, full_ints, zero_floats, zero_ints
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernels import grouped
-
-IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 @kernel

@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import BACKWARD
-
-IntArray = NDArray[np.int32]
 
 
 class Blocks(NamedTuple):

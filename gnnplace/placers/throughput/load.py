@@ -23,14 +23,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.transfer import DELAY, PACE, SENDS
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 class Flows(NamedTuple):

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer, Result
 from gnnplace.placers.search.clock import NO_BUDGET, expired
 from gnnplace.placers.search.repair import pack, repair
@@ -34,8 +34,6 @@ from gnnplace.placers.throughput.split import split
 from gnnplace.placers.throughput.stages import Sorts, sorts_of
 from gnnplace.simulation import lower_bounds
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 PROVEN = 1e-6  # Interval over bound, minus one, that counts as optimal.
 MOST_SWAPPED = 32  # Devices of a split that are swapped in pairs.
 MOST_SORTS = 4  # Of devices whose sets are split over by themselves.

@@ -13,15 +13,13 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.placers.search.moves import seed_kernel
 from gnnplace.placers.throughput.load import Flows
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 MEAN = 0.05  # of the mean load in the energy
 HOT, FALL = 0.02, 300.0  # First temperature, of the start's energy; how far it falls.
 MOVES_WITHOUT_BUDGET = 100_000

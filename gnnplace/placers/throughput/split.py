@@ -22,8 +22,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.throughput.load import Flows, interval
 from gnnplace.placers.throughput.stages import (
@@ -34,8 +34,6 @@ from gnnplace.placers.throughput.stages import (
     true_largest,
 )
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 MOST_BLOCKS = 1_200
 MOST_STATES = 4_096
 MOST_WORK = 400_000_000  # Steps of the recurrence; larger graphs are cut at fewer places.
@@ -112,7 +110,7 @@ def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray)
 
 
 @kernel
-def recurrence(cost: FloatArray, counts: IntArray, strides: NDArray[np.int64]) -> FloatArray:
+def recurrence(cost: FloatArray, counts: IntArray, strides: LongArray) -> FloatArray:
     """The least largest cost of the first j blocks on the devices of each state. [S, B + 1]"""
     num_sorts, num_blocks = cost.shape[0], cost.shape[1] - 1
     states = 1
@@ -143,7 +141,7 @@ def descend(
     block: IntArray,
     cost: FloatArray,
     best: FloatArray,
-    strides: NDArray[np.int64],
+    strides: LongArray,
     upper: float,
     most: int,
 ) -> tuple[IntArray, IntArray, float, int]:

@@ -11,13 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.throughput.load import Flows
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 class Sorts(NamedTuple):
@@ -76,7 +73,7 @@ def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
     )
 
 
-def _price(matrix: FloatArray, linked: NDArray[np.bool_], dear: bool) -> FloatArray:
+def _price(matrix: FloatArray, linked: BoolArray, dear: bool) -> FloatArray:
     """Least or largest entry of each row over the links to other devices, 0 without any. [D]"""
     apart = linked & ~np.eye(len(matrix), dtype=bool)
     worst, pick = (-np.inf, np.max) if dear else (np.inf, np.min)
@@ -94,7 +91,7 @@ def crosses(made: bool, read: int, readers: int) -> int:
 
 @inner()
 def add_unit(
-    flows: Flows, unit: int, sign: int, made: NDArray[np.bool_], read: IntArray
+    flows: Flows, unit: int, sign: int, made: BoolArray, read: IntArray
 ) -> tuple[float, float]:
     """Adds a unit to a stage, or takes it out (``sign`` -1).
 

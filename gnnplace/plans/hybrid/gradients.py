@@ -22,15 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.collectives import BUCKET
 from gnnplace.placers import Result
 from gnnplace.plans.hybrid.fabric import Ring
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.simulation import Simulation
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +115,7 @@ def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
 
 
 def _gradients(
-    problem: Problem, device: NDArray[np.int32], finish: FloatArray, scale: float
+    problem: Problem, device: IntArray, finish: FloatArray, scale: float
 ) -> tuple[FloatArray, ...]:
     """Ready and bytes of each device's gradients, in the order they are there."""
     graph = problem.graph

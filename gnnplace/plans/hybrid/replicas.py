@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, LongArray
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import UPDATE, Problem
@@ -179,9 +179,7 @@ def replicated_problem(problem: Problem, groups: int, cluster: Cluster) -> Probl
     )
 
 
-def _forbidden(
-    problem: Problem, op: NDArray[np.int64], group: NDArray[np.int64], groups: int
-) -> NDArray[np.bool_] | None:
+def _forbidden(problem: Problem, op: LongArray, group: LongArray, groups: int) -> BoolArray | None:
     """What is forbidden to copies: within their group what is to the op. [n, G K]"""
     if problem.forbid is None:
         return None

@@ -17,11 +17,9 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from gnnplace.arrays import BoolArray, FloatArray, LongArray
+
 F, I, W = range(3)  # noqa: E741 (the names of the passes)
 
 
@@ -36,17 +34,17 @@ class Line(NamedTuple):
         apart: whether I and W are.
     """
 
-    rank: Ints
-    seconds: Floats
-    sent: Floats
+    rank: LongArray
+    seconds: FloatArray
+    sent: FloatArray
     microbatches: int
     apart: bool
 
 
 @numba.njit(cache=True)
 def listed(
-    line: Line, limit: Ints, late: Flags, weights: Flags, ends: Floats
-) -> tuple[float, Ints]:
+    line: Line, limit: LongArray, late: BoolArray, weights: BoolArray, ends: FloatArray
+) -> tuple[float, LongArray]:
     """Step time, and of every action in order of its start chunk, kind and micro-batch.
 
     Args:
@@ -98,12 +96,12 @@ def _taken(
     line: Line,
     p: int,
     now: float,
-    arrival: Floats,
-    after: Ints,
-    flying: Ints,
-    limit: Ints,
-    late: Flags,
-    weights: Flags,
+    arrival: FloatArray,
+    after: LongArray,
+    flying: LongArray,
+    limit: LongArray,
+    late: BoolArray,
+    weights: BoolArray,
 ) -> tuple[int, int]:
     """Chunk and kind of what a free rank runs next; -1 if nothing is ready."""
     best_c, best_k, best_u, best_m = -1, -1, 9, 0
@@ -129,7 +127,7 @@ def _taken(
 
 @numba.njit(cache=True)
 def _announced(
-    line: Line, arrival: Floats, channel: Floats, c: int, k: int, m: int, end: float
+    line: Line, arrival: FloatArray, channel: FloatArray, c: int, k: int, m: int, end: float
 ) -> int:
     """Notes when what follows a pass may run; the chunk that it is sent to, or -1."""
     last = len(line.rank) - 1
@@ -149,7 +147,7 @@ def _announced(
 
 
 @numba.njit(cache=True)
-def replayed(line: Line, rows: Ints, length: Ints, ends: Floats) -> float:
+def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -> float:
     """Step time of given orders; inf where they wait for each other for ever.
 
     Args:

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import LongArray
 from gnnplace.errors import InputError
 from gnnplace.plans.order.listing import Line, listed, replayed
 
@@ -147,7 +147,7 @@ def as_arrays(line: Pipeline) -> Line:
     return Line(rank, seconds, sent, line.microbatches, line.apart)
 
 
-def orders_of(line: Pipeline, made: NDArray[np.int64]) -> Orders:
+def orders_of(line: Pipeline, made: LongArray) -> Orders:
     """Actions that the kernel listed, by rank. [P][actions]"""
     kinds = (FORWARD, INPUT if line.apart else FULL, WEIGHT)
     found: list[list[Action]] = [[] for _ in range(line.ranks)]
@@ -156,9 +156,7 @@ def orders_of(line: Pipeline, made: NDArray[np.int64]) -> Orders:
     return tuple(tuple(actions) for actions in found)
 
 
-def listed_by(
-    line: Pipeline, rules: Rules, ends: Sequence[float]
-) -> tuple[float, NDArray[np.int64]]:
+def listed_by(line: Pipeline, rules: Rules, ends: Sequence[float]) -> tuple[float, LongArray]:
     """Step time and actions of a list schedule, in order of their start."""
     limit = np.array(rules.limit, dtype=np.int64)
     late, weights = (np.array(x, dtype=np.bool_) for x in (rules.late, rules.weights))

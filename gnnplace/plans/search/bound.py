@@ -26,6 +26,7 @@ from functools import partial
 import numba
 import numpy as np
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.relaxed import (
     AGAIN,
@@ -36,7 +37,6 @@ from gnnplace.plans.search.relaxed import (
     KEPT,
     LEAD,
     STATE,
-    Ints,
     Relaxed,
     relaxed,
     rows_of,
@@ -44,7 +44,6 @@ from gnnplace.plans.search.relaxed import (
     stage_holds,
 )
 from gnnplace.plans.search.space import MIXED, Shape, Space
-from gnnplace.plans.segments.chain import Floats
 
 GRAIN = 1e-3  # of the grid of steps, whose logarithms are its multiples
 SCALES = 8  # halvings of the price of a byte, where bytes count as often as they are in flight
@@ -261,13 +260,18 @@ def _mixed(space: Space, alike: Sequence[Shape], high: float) -> float:
     return _bisected(partial(_mixed_hold, table, number, size, lead, many), high)
 
 
-def _prefix(values: Floats) -> Floats:
+def _prefix(values: FloatArray) -> FloatArray:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
 @numba.njit(cache=True)
 def _mixed_hold(
-    table: Relaxed, number: Ints, size: Ints, lead: Floats, microbatches: int, step: float
+    table: Relaxed,
+    number: LongArray,
+    size: LongArray,
+    lead: FloatArray,
+    microbatches: int,
+    step: float,
 ) -> bool:
     """Whether stages on meshes that follow each other can hold a step.
 
@@ -312,8 +316,13 @@ def _mixed_hold(
 
 @numba.njit(cache=True)
 def _before(
-    table: Relaxed, number: Ints, size: Ints, lead: Floats, microbatches: int, step: float
-) -> Floats:
+    table: Relaxed,
+    number: LongArray,
+    size: LongArray,
+    lead: FloatArray,
+    microbatches: int,
+    step: float,
+) -> FloatArray:
     """Least seconds of F + I of stages before a segment on devices before one, memory apart."""
     count, devices = len(lead) - 1, number.shape[1]
     least = np.full((count + 1, devices + 1), np.inf)

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.order.orders import limits
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
-from gnnplace.plans.search.partition import Ints
 from gnnplace.plans.search.space import BARRED, MIXED, Shape, Space
 from gnnplace.plans.search.stage import Stage
 
@@ -116,7 +116,7 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
         )
 
 
-def _kinds_of_tables(space: Space) -> tuple[list[partition.Tables], Ints]:
+def _kinds_of_tables(space: Space) -> tuple[list[partition.Tables], LongArray]:
     """Tables that differ, and which a mesh has that begins at a device. [meshes, devices]"""
     count = space.pricer.fabric.cluster.num_devices
     known: dict[int, int] = {}
@@ -134,7 +134,7 @@ def _kinds_of_tables(space: Space) -> tuple[list[partition.Tables], Ints]:
 
 
 def _largest_stages(
-    space: Space, sums: partition.Floats, table: Ints, best: float
+    space: Space, sums: FloatArray, table: LongArray, best: float
 ) -> Iterator[float]:
     """Seconds that a stage may take, the most first."""
     share = np.ones(len(sums))

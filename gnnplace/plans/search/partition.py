@@ -24,10 +24,9 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from gnnplace.arrays import FloatArray, LongArray
+
 SECONDS, AGAIN, FREED, KEPT, STATE = range(5)
 WIDTH = 5
 
@@ -42,15 +41,15 @@ class Tables(NamedTuple):
         end: prefix sums of seconds at the end of the step. [segments + 1]
     """
 
-    sums: Floats
-    working: Floats
-    memory: Floats
-    end: Floats
+    sums: FloatArray
+    working: FloatArray
+    memory: FloatArray
+    end: FloatArray
 
 
 @numba.njit(cache=True)
 def stage_seconds(
-    sums: Floats, working: float, memory: float, first: int, last: int, flying: int
+    sums: FloatArray, working: float, memory: float, first: int, last: int, flying: int
 ) -> float:
     """Seconds of a micro-batch through a stage with what it must recompute; inf: does not fit."""
     seconds = sums[SECONDS, last] - sums[SECONDS, first]
@@ -68,8 +67,8 @@ def stage_seconds(
 
 @numba.njit(cache=True)
 def even_cuts(
-    sums: Floats, working: float, memory: float, flying: Ints, least: float
-) -> tuple[float, Ints]:
+    sums: FloatArray, working: float, memory: float, flying: LongArray, least: float
+) -> tuple[float, LongArray]:
     """Cuts of a chain into as many stages as `flying` has entries, all on equal meshes.
 
     Args:
@@ -107,7 +106,7 @@ def even_cuts(
 
 @numba.njit(cache=True)
 def _filled(
-    sums: Floats, working: float, memory: float, flying: Ints, most: float, cuts: Ints
+    sums: FloatArray, working: float, memory: float, flying: LongArray, most: float, cuts: LongArray
 ) -> bool:
     """From the end, each stage as long as it takes at most so many seconds and fits."""
     stages, end = len(flying), sums.shape[1] - 1
@@ -132,15 +131,15 @@ def _filled(
 
 @numba.njit(cache=True)
 def best_meshes(
-    sums: Floats,
-    working: Floats,
-    memory: Floats,
-    table: Ints,
-    size: Ints,
+    sums: FloatArray,
+    working: FloatArray,
+    memory: FloatArray,
+    table: LongArray,
+    size: LongArray,
     microbatches: int,
     most: float,
     deepest: int,
-) -> tuple[float, Ints]:
+) -> tuple[float, LongArray]:
     """Stages on any meshes, none above a largest stage, with the least sum of seconds.
 
     Args:
@@ -191,7 +190,7 @@ def best_meshes(
 
 @numba.njit(cache=True)
 def _longest(
-    own: tuple[Floats, float, float], rest: Floats, first: int, flying: int, most: float
+    own: tuple[FloatArray, float, float], rest: FloatArray, first: int, flying: int, most: float
 ) -> tuple[float, int]:
     """The best end of a stage on one mesh: seconds with those after it, and the end."""
     sums, working, memory = own

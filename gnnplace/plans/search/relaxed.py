@@ -31,18 +31,16 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.stage import Pricer
-from gnnplace.plans.segments.chain import Floats
 
 BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN = range(8)
 WIDTH = 8
 PRICES = 6  # multipliers of bytes that lack
-Ints = NDArray[np.int64]
 
 
 class Relaxed(NamedTuple):
@@ -57,11 +55,11 @@ class Relaxed(NamedTuple):
         memory: bytes of a device. [tables]
     """
 
-    sums: Floats
-    working: Floats
-    prices: Floats
-    dual: Floats
-    memory: Floats
+    sums: FloatArray
+    working: FloatArray
+    prices: FloatArray
+    dual: FloatArray
+    memory: FloatArray
 
 
 def stacked(tables: Sequence[Relaxed]) -> Relaxed:
@@ -82,7 +80,7 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], zero: int) -> Relaxed | None
     return Relaxed(_sums(rows), working, prices, _sums(dual), memory)
 
 
-def rows_of(pricer: Pricer, mesh: Mesh, zero: int) -> tuple[Floats, Floats] | None:
+def rows_of(pricer: Pricer, mesh: Mesh, zero: int) -> tuple[FloatArray, FloatArray] | None:
     """Numbers of segments on a mesh. [WIDTH, segments], [segments]"""
     found = pricer.sums(mesh)
     if found is None:
@@ -110,11 +108,11 @@ def rows_of(pricer: Pricer, mesh: Mesh, zero: int) -> tuple[Floats, Floats] | No
     return np.array(rows), costs.working
 
 
-def _sums(rows: Floats) -> Floats:
+def _sums(rows: FloatArray) -> FloatArray:
     return np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
 
 
-def _prices(forward: Floats, freed: Floats) -> Floats:
+def _prices(forward: FloatArray, freed: FloatArray) -> FloatArray:
     """Seconds a byte at which one more segment is worth recomputing, some of them. [PRICES]"""
     known = np.unique(forward[freed > 0] / freed[freed > 0])
     if not len(known):

@@ -25,10 +25,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Fabric, Mesh
-from gnnplace.plans.segments.chain import Chain, Floats, SegmentCosts
+from gnnplace.plans.segments.chain import Chain, SegmentCosts
 
 
 @dataclass(frozen=True)
@@ -100,19 +101,19 @@ class Sums:
     """Segment costs summed up from the first on: a run's is a difference. [segments + 1] each"""
 
     costs: SegmentCosts
-    forward: Floats
-    backward: Floats
-    weights: Floats
-    update: Floats
-    saved: Floats
-    parameters: Floats
-    error: Floats
+    forward: FloatArray
+    backward: FloatArray
+    weights: FloatArray
+    update: FloatArray
+    saved: FloatArray
+    parameters: FloatArray
+    error: FloatArray
 
 
 def sums_of(costs: SegmentCosts) -> Sums:
     """Prefix sums; errors are weighted by seconds."""
 
-    def sums(values: Floats) -> Floats:
+    def sums(values: FloatArray) -> FloatArray:
         return np.concatenate([[0.0], np.cumsum(values)])
 
     seconds = costs.forward + costs.backward + costs.weights

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from gnnplace.arrays import BoolArray, FloatArray
+
 Placed = Callable[[str, int, int, int, int], dict[str, list[str]]]
 
 
@@ -70,15 +70,15 @@ class SegmentCosts:
         error: expected relative error of the seconds. [segments]
     """
 
-    forward: Floats
-    backward: Floats
-    weights: Floats
-    update: Floats
-    saved: Floats
-    entering: Floats
-    working: Floats
-    parameters: Floats
-    error: Floats
+    forward: FloatArray
+    backward: FloatArray
+    weights: FloatArray
+    update: FloatArray
+    saved: FloatArray
+    entering: FloatArray
+    working: FloatArray
+    parameters: FloatArray
+    error: FloatArray
 
 
 class CostSource(Protocol):
@@ -122,7 +122,7 @@ class Chain:
     name: str
     fingerprint: str
     segments: tuple[Segment, ...]
-    border: Floats
+    border: FloatArray
     source: CostSource
     batch: int
     precision: str = "32-true"
@@ -132,7 +132,7 @@ class Chain:
     notices: tuple[str, ...] = ()
     inputs: tuple[tuple[str | None, tuple[int, ...], str], ...] = ()
     placed: Placed | None = None
-    allowed: NDArray[np.bool_] | None = None
+    allowed: BoolArray | None = None
     _known: dict[tuple[str, int, int], SegmentCosts | None] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -9,12 +9,12 @@ import numpy as np
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.prediction import predict
 from gnnplace.costs.profiling.description import Description
 from gnnplace.costs.rows import joined
 from gnnplace.costs.tables import Tables, shipped
-from gnnplace.plans.segments.chain import Floats
 from gnnplace.plans.segments.recording import Recorded, fake_mode, record
 from gnnplace.plans.segments.scaling import between, example_corners, shard_corners
 from gnnplace.problem.cluster.gpus import known_kind
@@ -171,7 +171,7 @@ class Parts:
         return NOTHING if known_kind(kind) == "cpu" else EAGER
 
 
-def _times(found: Description, seconds: Floats, error: Floats, floor: Floor) -> Times:
+def _times(found: Description, seconds: FloatArray, error: FloatArray, floor: Floor) -> Times:
     """Of a pass whose rows were predicted; views launch nothing."""
     real = ~found.view
     launches, views = int(real.sum()), int(found.view.sum())

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import Fabric, Mesh
-from gnnplace.plans.segments.chain import Floats, SegmentCosts
+from gnnplace.plans.segments.chain import SegmentCosts
 from gnnplace.plans.segments.cuts import Cuts
 from gnnplace.plans.segments.parts import Part, Parts, Times
 from gnnplace.plans.segments.placements import placements_of
@@ -124,7 +124,7 @@ class ModelCosts:
         """A part of a call, over shards and parts of the batch."""
         return self.parts.part((call, split[0]), kind, mesh[0], self.batch // mesh[1])
 
-    def _segment(self, number: int, kind: str, mesh: tuple[int, int]) -> Floats:
+    def _segment(self, number: int, kind: str, mesh: tuple[int, int]) -> FloatArray:
         """The fields of `SegmentCosts` for one segment."""
         calls = self._calls(number)
         split, moved = self._split(number, calls, kind, mesh)
@@ -296,7 +296,7 @@ class SegmentProblem(CapturedProblem):
             before=len(begins),
         )
 
-    def compute(self, op: int) -> NDArray[np.float64]:
+    def compute(self, op: int) -> FloatArray:
         """Seconds of an operation's configurations, from kernels. [K]"""
         place = op - self.before
         if not 0 <= place < len(self.calls) or self.source is None:
@@ -305,7 +305,7 @@ class SegmentProblem(CapturedProblem):
         found = [source.part(call, c, self.kind, self.priced) for c in self.options[op]]
         return np.array([p.forward.kernels + p.whole.kernels for p in found])
 
-    def gradients(self, op: int) -> NDArray[np.float64]:
+    def gradients(self, op: int) -> FloatArray:
         """Gradients of parameters are whole or parts: shards have the same examples. [K]"""
         return np.zeros(len(self.options[op]))
 

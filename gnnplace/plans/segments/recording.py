@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, LayerCall
 from gnnplace.sharding.captured.layout import Configuration, base_label, parts_of
@@ -86,7 +86,7 @@ class Recorded:
     reads: tuple[bool, ...]
     results: tuple[bool, ...]
     inner: float
-    sizes: NDArray[np.float64]
+    sizes: FloatArray
     waits: bool
 
     @property

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gnnplace.arrays import IntArray
 from gnnplace.graph.ahead import ahead
 from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.ready_queue import Queue
@@ -22,7 +20,6 @@ from gnnplace.simulation.indices import ONE, Index
 if TYPE_CHECKING:
     from gnnplace.policy.decode.decoder_state import State
 
-IntArray = NDArray[np.int32]
 FAR = 50_000  # ops whose arrays are more than the processor keeps at hand
 
 

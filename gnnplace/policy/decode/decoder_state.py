@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.allocation import (
     full_floats,
     full_ints,
@@ -23,11 +23,6 @@ from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import fetch, linked, receive_time
-
-FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 
 
 class State(NamedTuple):

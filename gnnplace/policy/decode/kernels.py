@@ -10,8 +10,8 @@ Complexity of a decode: O(D * (m + inputs + flows + decisions * F)).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.approach import FAR, approach
@@ -39,11 +39,6 @@ from gnnplace.simulation.transfer import (
     seconds_between,
     send_time,
 )
-
-FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 
 SCRATCH = 8  # numbers a device that ``observe`` adds up
 MOST = 4.0  # ratios to the ideal share of a device are cut off here

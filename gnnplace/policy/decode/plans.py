@@ -14,8 +14,8 @@ Complexity: O(edges + k r MOST_CUTS^2).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.allocation import empty_ints, full_table, zero_int_table
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.search.chunks import device_ranking
@@ -23,8 +23,6 @@ from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.simulation.arrays import greatest
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 MOST_CUTS = 300
 TOO_MUCH = 100.0  # cost, in all the work, of twice the bytes that fit
 OVERLAP = 0.1  # share of the lesser of work and transfers that the greater does not hide

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.interleaved import round_priority
@@ -29,10 +29,6 @@ from gnnplace.policy.network.features import global_features
 from gnnplace.policy.network.model import PlacementPolicy
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
-
-FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int32]
 
 MARGINS = (1.1, 1.6, 2.4)  # on the bytes at the peak, where memory matters
 MOST_AIMS = 8  # of the first choice, by promise
@@ -84,7 +80,7 @@ class Decisions:
     """
 
     features: SingleArray
-    allowed: NDArray[np.bool_]
+    allowed: BoolArray
     step: IntArray
     unit: IntArray
     chosen: IntArray
@@ -190,7 +186,7 @@ class Rollouts:
         forced: IntArray | None,
         margin: float,
         rows: int,
-    ) -> tuple[State, SingleArray, NDArray[np.bool_], IntArray, int]:
+    ) -> tuple[State, SingleArray, BoolArray, IntArray, int]:
         walk = self.graph.walk(aim.order)
         num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
         seen = np.zeros((rows, num_devices, len(DYNAMIC)), np.float32)

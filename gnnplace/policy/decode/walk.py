@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.allocation import full_floats, zero_flags, zero_floats
 from gnnplace.graph.jit import kernel
@@ -31,8 +31,6 @@ from gnnplace.simulation.compiled import mean_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 from gnnplace.simulation.transfer import DELAY, PACE, Links, reversed_links, without_gaps
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 COORDINATE = "coordinate"
 NEAR_PEAK = 0.9  # of the most bytes alive
 
@@ -235,7 +233,7 @@ def latest_starts(
     order: IntArray,
     offset: IntArray,
     successor: IntArray,
-    forward: NDArray[np.bool_],
+    forward: BoolArray,
     cost: FloatArray,
 ) -> FloatArray:
     """Latest start of each forward op in seconds; -1 if it leads to no late end, or is not one. [m]

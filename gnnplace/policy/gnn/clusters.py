@@ -17,15 +17,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.graph.jit import kernel
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.simulation.list_scheduling import mean_transfer_times
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-LongArray = NDArray[np.int64]
 
 AIMS = (16, 4, 1)  # clusters a device that levels aim at, the last level at two for all devices
 NUM_LEVELS = len(AIMS) + 1

@@ -7,8 +7,8 @@ depend on how fast the machine is.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.graph.ranks import levels, levels_from_sinks
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import NUM_LEVELS, Clusters
@@ -18,9 +18,6 @@ from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.network.features import GLOBAL, spread_over
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE
 from gnnplace.simulation.transfer import DELAY, PACE
-
-FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
 
 
 def static_features(graph: WalkGraph, clusters: Clusters) -> SingleArray:

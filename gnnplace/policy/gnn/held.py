@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gnnplace.arrays import BoolArray, SingleArray
 from gnnplace.graph.allocation import zero_single_table, zero_singles
 from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.kernels import DYNAMIC, NUM_DYNAMIC, log_above
@@ -20,8 +18,6 @@ from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.gnn.clusters import NUM_LEVELS, Clusters
 from gnnplace.simulation.indices import ONE, Index
 
-SingleArray = NDArray[np.float32]
-BoolArray = NDArray[np.bool_]
 CANDIDATE = DYNAMIC + tuple(
     f"{name}, level {level}"
     for level in range(NUM_LEVELS)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, IntArray, SingleArray
 from gnnplace.graph.allocation import (
     full_ints,
     zero_flags,
@@ -38,9 +38,6 @@ from gnnplace.policy.gnn.held import NUM_CANDIDATE, hold, nothing_held, observe_
 from gnnplace.simulation.arrays import copy_rows, copy_to
 from gnnplace.simulation.indices import Index
 
-SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 EQUAL = np.float32(1e-4)  # difference of scores of devices that are alike
 
 

@@ -18,15 +18,13 @@ Complexity: an order O((m + edges) log m), a gradient O(edges + m * most ready o
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph import ComputationGraph, kernels
 from gnnplace.graph.allocation import zero_floats, zero_ints
 from gnnplace.graph.jit import kernel
 from gnnplace.simulation.heaps import heap_pop, heap_push
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 LEARNED = "learned-order"
 SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth of all
 

@@ -14,10 +14,10 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import torch
 from huggingface_hub import PyTorchModelHubMixin
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from gnnplace.arrays import SingleArray
 from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse, read_json
 from gnnplace.graph.orders import ORDERS
@@ -167,7 +167,7 @@ def tensors_of(graph: WalkGraph, clusters: Clusters) -> Inputs:
     )
 
 
-def _array(tensor: Tensor) -> NDArray[np.float32]:
+def _array(tensor: Tensor) -> SingleArray:
     return np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.float32)
 
 

@@ -9,10 +9,9 @@ draws are no samples of the network's distribution, but any placement may be a l
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int32]
+from gnnplace.arrays import IntArray, SingleArray
+
 SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bounds
 
 

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gnnplace.arrays import SingleArray
 from gnnplace.policy.decode.aims import LEANS, ORDERS, ROUNDS, Aim
 from gnnplace.policy.network.features import GLOBAL
-
-SingleArray = NDArray[np.float32]
 
 AIM_FEATURES = (
     *(f"order {order}" for order in ORDERS),

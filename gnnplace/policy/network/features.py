@@ -7,15 +7,12 @@ depend on how fast the machine is. A change of any feature is a new version.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.refine.refining import REFINING
-
-FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
 
 
 def global_features(graph: WalkGraph) -> SingleArray:

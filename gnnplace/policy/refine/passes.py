@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.search.clock import now
 from gnnplace.placers.search.moves import neighbourhood
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, weight_array
@@ -27,7 +27,6 @@ from gnnplace.policy.refine.refining_state import (
     refining_units,
 )
 
-IntArray = NDArray[np.int32]
 STARTS = 3
 TIGHT_STARTS = 6  # where memory is tight: what comes of a start is harder to foresee there
 STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better

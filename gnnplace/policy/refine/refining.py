@@ -20,8 +20,8 @@ Complexity of a pass: O(D (n + inputs + flows)) and a handful of list schedules 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.search.moves import energy_of
@@ -54,11 +54,6 @@ from gnnplace.simulation.transfer import (
     seconds_between,
     send_time,
 )
-
-FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 
 PRIOR = {  # in percent of the step time, but for memory
     "path through the op there, above nearly the step time": -100.0,

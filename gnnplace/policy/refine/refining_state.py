@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.allocation import (
     empty_floats,
     empty_ints,
@@ -30,10 +30,6 @@ from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.memory import peak_memory
 from gnnplace.simulation.transfer import fetch, linked, receive_time
 
-FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 SOFT = 0.02  # slack, of the step time, in which criticality falls by e
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.placers.search.clock import expired
 from gnnplace.placers.search.moves import Neighbourhood, neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Rollouts
@@ -24,7 +24,6 @@ from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.refine.refining_state import Placed
 from gnnplace.policy.search.moves import Habit, back_to_best, search_kernel, start_state
 
-IntArray = NDArray[np.int32]
 COLDEST = 1e-4
 FEWEST_MOVES, FIRST_OPS = 50, 500_000  # moves of the first cycle, and moves times ops
 GROWTH = 1.3  # of a cycle's length from one to the next

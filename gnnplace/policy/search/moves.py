@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.search.moves import (
@@ -38,8 +38,6 @@ from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.justification import distances
 from gnnplace.simulation.list_scheduling import list_schedule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 WORTH = 50  # new orders that one better one must pay for; else most moves go without
 
 
@@ -77,7 +75,7 @@ class State(NamedTuple):
     best_device: IntArray
     best_order: IntArray
     score: FloatArray
-    orders: NDArray[np.int64]
+    orders: LongArray
 
 
 @inner(_nrt=False)

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError, of_faults, suggestion
 from gnnplace.problem.cluster.schema import Device, Link
 
@@ -66,7 +67,7 @@ class Cluster:
         return {device.name: i for i, device in enumerate(self.devices)}
 
     @cached_property
-    def memory(self) -> NDArray[np.float64]:
+    def memory(self) -> FloatArray:
         """Bytes of each device that a placement may use: its memory less what it reserves. [D]"""
         free = [max(device.memory - device.reserve, 0.0) for device in self.devices]
         return np.array(free, dtype=np.float64)
@@ -77,37 +78,37 @@ class Cluster:
         return tuple(dict.fromkeys(device.kind for device in self.devices))
 
     @cached_property
-    def latency(self) -> NDArray[np.float64]:
+    def latency(self) -> FloatArray:
         """Seconds of latency from row to column; 0 on the diagonal, inf without a link. [D, D]"""
         return self._matrix([link.latency for link in self.links], np.inf, 0.0)
 
     @cached_property
-    def bandwidth(self) -> NDArray[np.float64]:
+    def bandwidth(self) -> FloatArray:
         """Bytes per second from row to column; inf on the diagonal, 0 without a link. [D, D]"""
         return self._matrix([link.bandwidth for link in self.links], 0.0, np.inf)
 
     @cached_property
-    def send_overhead(self) -> NDArray[np.float64]:
+    def send_overhead(self) -> FloatArray:
         """Seconds of the sending device a message. [D, D]"""
         return self._matrix([link.send_overhead for link in self.links], 0.0, 0.0)
 
     @cached_property
-    def receive_overhead(self) -> NDArray[np.float64]:
+    def receive_overhead(self) -> FloatArray:
         """Seconds of the receiving device a message. [D, D]"""
         return self._matrix([link.receive_overhead for link in self.links], 0.0, 0.0)
 
     @cached_property
-    def sender_busy(self) -> NDArray[np.bool_]:
+    def sender_busy(self) -> BoolArray:
         """Whether the sending device makes the copy itself. [D, D]"""
         return self._matrix([float(link.sender_busy) for link in self.links], 0.0, 0.0) > 0
 
     @cached_property
-    def linked(self) -> NDArray[np.bool_]:
+    def linked(self) -> BoolArray:
         """Whether there is a link from row to column. [D, D]"""
         return self.channels[:, :, 0] >= 0
 
     @cached_property
-    def channels(self) -> NDArray[np.int32]:
+    def channels(self) -> IntArray:
         """Channel indices of each pair, W of them at most, -1 after the last. [D, D, W]"""
         names: dict[str, int] = {}
         held = [
@@ -133,9 +134,7 @@ class Cluster:
         source = np.array([index[link.source] for link in self.links], dtype=np.intp)
         return source, np.array([index[link.target] for link in self.links], dtype=np.intp)
 
-    def _matrix(
-        self, values: Sequence[float], absent: float, diagonal: float
-    ) -> NDArray[np.float64]:
+    def _matrix(self, values: Sequence[float], absent: float, diagonal: float) -> FloatArray:
         matrix = np.full((self.num_devices, self.num_devices), absent)
         np.fill_diagonal(matrix, diagonal)
         matrix[self._ends] = values

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, IntArray, LongArray
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
@@ -22,7 +22,6 @@ from gnnplace.problem.constraints.headroom import with_headroom
 from gnnplace.problem.constraints.matching import Matched, Names, devices_matched
 from gnnplace.problem.constraints.max_memory import with_max_memory
 
-BoolArray = NDArray[np.bool_]
 Progress = Callable[[str], None]
 
 
@@ -45,7 +44,7 @@ class Resolved:
         """All that is matched, in the order of the constraints."""
         return (*(m for m, _ in self.pins), *(m for m, _ in self.forbids), *self.together)
 
-    def borders(self, n: int) -> NDArray[np.int64]:
+    def borders(self, n: int) -> LongArray:
         """A number for each op: no group has ops of two numbers. [n]"""
         if not self.matched:
             return np.zeros(n, dtype=np.int64)
@@ -64,7 +63,7 @@ class Resolved:
             (m.ops, ~devices_matched(rule.devices, names, m.what)) for m, rule in self.forbids
         ]
 
-    def of_groups(self, group: NDArray[np.int32], count: int) -> Resolved:
+    def of_groups(self, group: IntArray, count: int) -> Resolved:
         """The same over groups of ops, none of which crosses a border.
 
         Args:

@@ -15,11 +15,10 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray
 from gnnplace.errors import InputError
 
-BoolArray = NDArray[np.bool_]
 INSIDE = ".*"
 NEAR, LIKENESS = 3, 0.5  # names that an error shows, and how alike they are at least
 

@@ -14,8 +14,8 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.errors import InfeasibleError
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
@@ -63,7 +63,7 @@ def subclusters(problem: Problem, count: int) -> Subclusters:
     return Subclusters(tuple(ranked[:MOST]), whole and len(ranked) <= MOST)
 
 
-def _some(speed: NDArray[np.float64], count: int) -> Iterator[Devices]:
+def _some(speed: FloatArray, count: int) -> Iterator[Devices]:
     """Neighbours as they are listed, and the fastest."""
     for first in range(len(speed) - count + 1):
         yield tuple(range(first, first + count))
@@ -80,7 +80,7 @@ def _types(problem: Problem) -> list[int]:
     ]
 
 
-def _speeds(problem: Problem) -> NDArray[np.float64]:
+def _speeds(problem: Problem) -> FloatArray:
     """Work a second of each device, over the ops that it may have. [D]"""
     times = np.where(problem.allowed, problem.times, np.inf)
     least = times.min(axis=1, keepdims=True)

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray
 from gnnplace.costs.floors import EAGER
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import Result
@@ -137,7 +137,7 @@ def _single(space: SearchSpace) -> float | None:
 def _idle(
     space: SearchSpace,
     simulation: Simulation,
-    used: NDArray[np.bool_],
+    used: BoolArray,
     most: int | None,
     deadline: float,
 ) -> Iterator[Idle]:

@@ -11,13 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.errors import InputError
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem.constraints.matching import Names
-
-IntArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.problem import Problem
 from gnnplace.simulation import Simulation
-
-IntArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -133,5 +131,5 @@ class Causes:
         return place
 
     @cached_property
-    def _copy_ends(self) -> list[NDArray[np.float64]]:
+    def _copy_ends(self) -> list[FloatArray]:
         return [self.simulation.transfers.end[copies] for copies in self.copies]

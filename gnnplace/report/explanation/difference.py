@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.errors import MismatchError
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
@@ -49,8 +49,8 @@ class Side:
     step_time: float
     transfers: int
     bytes: float
-    peak_memory: NDArray[np.float64]
-    busy: NDArray[np.float64]
+    peak_memory: FloatArray
+    busy: FloatArray
     faults: tuple[str, ...]
 
 

@@ -6,8 +6,8 @@ Names are cut to as many parts as give the most rows but not more than ``MOST_RO
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import LongArray
 from gnnplace.problem import Problem
 
 MOST_ROWS = 24
@@ -15,7 +15,7 @@ DEEPEST = 12
 NONE = "(no module)"
 
 
-def module_rows(problem: Problem, most: int = MOST_ROWS) -> tuple[list[str], NDArray[np.int64]]:
+def module_rows(problem: Problem, most: int = MOST_ROWS) -> tuple[list[str], LongArray]:
     """Names of rows, in the order in which the step first needs them, and each op's. [n]
 
     Args:

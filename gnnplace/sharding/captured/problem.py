@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.captured.costs import (
     MeshMachine,
     Moved,
@@ -43,7 +43,6 @@ from gnnplace.sharding.captured.layout import (
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.strategy import Parts
 
-FloatArray = NDArray[np.float64]
 Port = tuple[Layout, Layout]
 """How a value is read: its layout, and that of the gradient left behind."""
 Cost = Callable[[Port, Port], Moved]
@@ -274,7 +273,7 @@ class _Tables:
         return np.ascontiguousarray(small[np.ix_(row, column)])
 
 
-def _distinct(ports: Sequence[Port]) -> tuple[list[Port], NDArray[np.int64]]:
+def _distinct(ports: Sequence[Port]) -> tuple[list[Port], LongArray]:
     found = sorted(set(ports))
     index = {port: i for i, port in enumerate(found)}
     return found, np.array([index[port] for port in ports])

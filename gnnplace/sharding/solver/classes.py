@@ -17,11 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-Bits = NDArray[np.uint64]
+from gnnplace.arrays import FloatArray, IndexArray, LongArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +30,8 @@ class Classes:
         first: one configuration of each class. [classes]
     """
 
-    of: IntArray
-    first: IntArray
+    of: LongArray
+    first: LongArray
 
     def __len__(self) -> int:
         return len(self.first)
@@ -97,20 +94,20 @@ def table_classes(table: FloatArray) -> tuple[Classes, Classes]:
     )
 
 
-def _of_equal(hashes: Bits) -> Classes:
+def _of_equal(hashes: IndexArray) -> Classes:
     _, first, of = np.unique(hashes, return_index=True, return_inverse=True)
     return Classes(of, first)
 
 
 @lru_cache(maxsize=64)
-def _coefficients(count: int) -> Bits:
+def _coefficients(count: int) -> IndexArray:
     """Odd numbers that are always the same. [count]"""
     drawn = np.random.default_rng(0).integers(0, 1 << 63, count, np.uint64)
     return drawn * np.uint64(2) + np.uint64(1)
 
 
 @njit(cache=True)
-def _hashes(bits: Bits, coefficients: Bits) -> tuple[Bits, Bits]:
+def _hashes(bits: IndexArray, coefficients: IndexArray) -> tuple[IndexArray, IndexArray]:
     """Hashes of rows and of columns."""
     rows, columns = bits.shape
     of_rows, of_columns = np.zeros(rows, np.uint64), np.zeros(columns, np.uint64)
@@ -125,7 +122,7 @@ def _hashes(bits: Bits, coefficients: Bits) -> tuple[Bits, Bits]:
 
 
 @njit(cache=True)
-def _verified(bits: Bits, row: IntArray, column: IntArray) -> tuple[bool, bool]:
+def _verified(bits: IndexArray, row: LongArray, column: LongArray) -> tuple[bool, bool]:
     """Whether every row equals row ``row`` of it, and every column likewise."""
     rows, columns = bits.shape
     same_rows, same_columns = True, True

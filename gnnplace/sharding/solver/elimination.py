@@ -26,16 +26,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.errors import UnsupportedError
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.classes import Classes
 from gnnplace.sharding.solver.min_plus import min_plus
 from gnnplace.sharding.solver.tables import Buckets, Memo, Table, buckets_of, cells_of
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Cells = list[tuple[tuple[int, ...], FloatArray]]  # Tables: the nodes of their axes, their cells.
 MEMORY_LIMIT = 4e9  # Bytes of one table.
 CHUNK = 1 << 24  # Cells of a sum that are there at once where nothing can be split off.
@@ -135,7 +133,7 @@ def _classes(memo: Memo, tables: list[Table], node: int) -> Classes:
     return memo.joint([table.classes_of(node) for table in tables if node in table.scope])
 
 
-def _representatives(memo: Memo, node: int, tables: list[Table], count: int) -> IntArray:
+def _representatives(memo: Memo, node: int, tables: list[Table], count: int) -> LongArray:
     """The cheapest of ``node``'s configurations of every class that its neighbours tell apart."""
     together = _classes(memo, [table for table in tables if len(table.scope) > 1], node)
     if len(together) == count:

@@ -7,11 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.tables import Table, buckets_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class Flat(NamedTuple):
@@ -31,17 +29,17 @@ class Flat(NamedTuple):
         first: [N + 1]
     """
 
-    start: IntArray
+    start: LongArray
     unary: FloatArray
-    ends: IntArray
-    table: IntArray
-    shape: IntArray
+    ends: LongArray
+    table: LongArray
+    shape: LongArray
     cells: FloatArray
-    lookup: IntArray
-    classes: IntArray
-    message: IntArray
-    incident: IntArray
-    first: IntArray
+    lookup: LongArray
+    classes: LongArray
+    message: LongArray
+    incident: LongArray
+    first: LongArray
 
 
 class _Store:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.kernels import POSITION_BITS, Children, Limits, Reach, Sums, eliminate
 from gnnplace.sharding.solver.passes import two_passes, weights_at_once
@@ -21,8 +22,6 @@ from gnnplace.sharding.solver.tree import (
     step_sum,
 )
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Corner = tuple[float, float]
 EPSILONS = (2.0, 0.5, 0.1, 0.02, 0.005)
 FIRST_WORK = 3e7  # Points merged in the first attempt: a quarter of a second.
@@ -43,8 +42,8 @@ class _Lists:
 
     time: FloatArray
     memory: FloatArray
-    origin: IntArray
-    offset: IntArray
+    origin: LongArray
+    offset: LongArray
 
 
 class _TooMuchWork(Exception):
@@ -141,7 +140,7 @@ def _bounded(supported: Supported, factors: Factors, corners: list[Corner]) -> F
     if none is left.
     """
     regions = _regions(corners, supported.weights)
-    masks: list[NDArray[np.bool_]] = []
+    masks: list[BoolArray] = []
     for node, kept in enumerate(factors.kept):
         alive = np.ones((len(kept), len(regions)), bool)
         for w, bounds in enumerate(supported.bounds):
@@ -167,7 +166,7 @@ def _pruned(
             below = bound.T[:, None] <= regions[None, :, done:last]
             alive[k] &= below.all(axis=2)
         done = last
-        masks: list[NDArray[np.bool_]] = [np.asarray(rows.any(axis=1)) for rows in alive]
+        masks: list[BoolArray] = [np.asarray(rows.any(axis=1)) for rows in alive]
         if not all(mask.any() for mask in masks):
             return None
         if not all(mask.all() for mask in masks):
@@ -256,7 +255,7 @@ class _Run:
         return step_sum(step, own, [self.factors.scopes[k] for k in step.factors],
                         self.factors.sizes)  # fmt: skip
 
-    def _cells(self, step: Step, rows: int) -> IntArray:
+    def _cells(self, step: Step, rows: int) -> LongArray:
         """Which cell of each child belongs to each cell of the sum. [children, rows, K]"""
         sizes, start = self.factors.sizes, 0
         columns = 1 if step.node is None else sizes[step.node]

@@ -13,11 +13,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from gnnplace.arrays import FloatArray, LongArray
+
 POSITION_BITS = 24
 Pair = tuple[float, float]  # time and memory
-Arrays = tuple[FloatArray, FloatArray, IntArray]  # time, memory and origin of points
+Arrays = tuple[FloatArray, FloatArray, LongArray]  # time, memory and origin of points
 
 
 class Sums(NamedTuple):
@@ -38,10 +38,10 @@ class Children(NamedTuple):
         inside: least weighted costs of the cells. [child cells, W]
     """
 
-    cell: IntArray
+    cell: LongArray
     time: FloatArray
     memory: FloatArray
-    offset: IntArray
+    offset: LongArray
     inside: FloatArray
 
 
@@ -92,8 +92,8 @@ class Eliminated(NamedTuple):
 
     time: FloatArray
     memory: FloatArray
-    origin: IntArray
-    offset: IntArray
+    origin: LongArray
+    offset: LongArray
     work: float
     thinned: bool
     finished: bool
@@ -119,7 +119,7 @@ def _reaches(bound: FloatArray, regions: FloatArray, hint: int) -> int:
 def _push(
     time: FloatArray,
     memory: FloatArray,
-    origin: IntArray,
+    origin: LongArray,
     n: int,
     point: tuple[float, float, int],
     slack: Pair,

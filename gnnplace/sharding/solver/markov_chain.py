@@ -12,13 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.flat import Flat, flat_of
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 TEMPERATURE = 2e-3  # Of the start's cost: an increase by this much is accepted in one of e cases.
 AT_ONCE = 50_000  # Proposals drawn together; some milliseconds.
 
@@ -54,7 +52,7 @@ def random_search(
 
 @njit(cache=True)
 def _walk(
-    flat: Flat, current: IntArray, best: IntArray, below: float, beta: float, drawn: FloatArray
+    flat: Flat, current: LongArray, best: LongArray, below: float, beta: float, drawn: FloatArray
 ) -> float:
     """Makes proposals; ``below`` is the current cost over the best one's, before and after."""
     count = len(current)
@@ -72,7 +70,7 @@ def _walk(
 
 
 @njit(cache=True)
-def _change(flat: Flat, current: IntArray, node: int, option: int) -> float:
+def _change(flat: Flat, current: LongArray, node: int, option: int) -> float:
     """By how much the cost grows if node ``node`` takes configuration ``option``."""
     old = current[node]
     total = flat.unary[flat.start[node] + option] - flat.unary[flat.start[node] + old]

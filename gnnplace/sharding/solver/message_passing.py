@@ -17,14 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.flat import Flat, flat_of
 from gnnplace.sharding.solver.sweeps import improve, sweep
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 ROUNDING = 1e-12  # Of the sum of all tables' largest numbers: what rounding may take from a bound.
 
 
@@ -48,7 +46,7 @@ class Bounds:
         """Whether the bound is within that share of the strategy's cost."""
         return self.cost - self.bound <= share * abs(self.cost)
 
-    def sharpened(self, later: Bounds, kept: Sequence[IntArray]) -> Bounds:
+    def sharpened(self, later: Bounds, kept: Sequence[LongArray]) -> Bounds:
         """With bounds found among configurations ``kept``; the others' stay as they are.
 
         The others are in no strategy better than that of ``self``, so a bound of the kept ones

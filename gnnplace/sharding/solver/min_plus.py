@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from gnnplace.arrays import FloatArray
+
 COLUMNS = 512  # Columns of B at once, so that the rows in use stay in the cache.
 
 

@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.sharding.solver.min_plus import min_plus_each
 from gnnplace.sharding.solver.tree import Factors, Scope, Step, add_up, check_cells, spread
 
-FloatArray = NDArray[np.float64]
 WEIGHING = -1  # Stands for the axis of weighings among nodes.
 BATCH = 2_000_000  # Cells of one sum, over weighings that go together.
 

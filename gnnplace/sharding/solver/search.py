@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import LongArray
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import table_classes
 from gnnplace.sharding.solver.elimination import MEMORY_LIMIT, TooLargeError, cheapest
@@ -24,7 +24,6 @@ from gnnplace.sharding.solver.message_passing import Bounds, message_bounds
 from gnnplace.sharding.solver.min_plus import min_plus
 from gnnplace.sharding.solver.ordering import elimination_order
 
-IntArray = NDArray[np.int64]
 SMALL = 2e8  # Cells of an elimination that is not worth bounds: some ten milliseconds.
 FEW = 3e6  # Cells of all tables from which an order is not even looked for.
 SWEEPS = (4, 60)  # The second where the first has left too much.
@@ -123,7 +122,7 @@ class _Left:
     """A problem with the configurations ``kept`` of each node."""
 
     problem: ShardingProblem
-    kept: list[IntArray]
+    kept: list[LongArray]
 
     def solve(self, memory_limit: float) -> tuple[int, ...]:
         """The best strategy, in the numbers of the whole problem."""

@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gnnplace.arrays import FloatArray
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.search import best_with_bounds
 from gnnplace.sharding.solver.tree import Factors
 
-FloatArray = NDArray[np.float64]
 Weight = tuple[float, float]
 Wanted = Callable[["Point", "Point"], bool]
 SOLVES = 24  # Weighings solved at most; each costs one search and later one bound.

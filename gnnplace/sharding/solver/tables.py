@@ -11,13 +11,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import Classes, each_alone, joint, over_classes
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Made = TypeVar("Made")
 
 
@@ -69,7 +67,7 @@ class Memo:
         return self.of(tuple(map(id, parts)), parts, lambda: joint(parts))
 
 
-def cells_of(table: Table, picked: Mapping[int, IntArray]) -> FloatArray:
+def cells_of(table: Table, picked: Mapping[int, LongArray]) -> FloatArray:
     """A table's cells for ``picked`` configurations of each node."""
     cost = table.cost
     for axis, (node, classes) in enumerate(zip(table.scope, table.classes, strict=True)):

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, LongArray
 from gnnplace.errors import UnsupportedError
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.ordering import elimination_order
 
-FloatArray = NDArray[np.float64]
 Scope = tuple[int, ...]
 CELL_LIMIT = 60_000_000  # Cells of one sum; some arrays of this size are there at once.
 
@@ -63,7 +62,7 @@ class Factors:
     scopes: tuple[Scope, ...]
     time: tuple[FloatArray, ...]
     memory: tuple[FloatArray, ...]
-    kept: tuple[NDArray[np.int64], ...]
+    kept: tuple[LongArray, ...]
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -83,7 +82,7 @@ class Factors:
                 made[key] = parts[0] + parts[1]
         return [made[id(t), id(m)] for t, m in zip(self.time, self.memory, strict=True)]
 
-    def restrict(self, masks: Sequence[NDArray[np.bool_]]) -> Factors:
+    def restrict(self, masks: Sequence[BoolArray]) -> Factors:
         """Without the configurations whose mask is false."""
 
         def cut(table: FloatArray, scope: Scope) -> FloatArray:

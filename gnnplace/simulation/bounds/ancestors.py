@@ -8,13 +8,12 @@ lets: of a graph of 100,000 ops some, those of the largest units that are not to
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import kernel
 from gnnplace.simulation.bounds.copies import Copies, offsets
 
-IntArray = NDArray[np.int32]
 MOST_PAIRS = 4_000_000  # Of ops of one unit, all units together: 32 MB.
 MOST_STEPS = 60_000_000  # ops and edges that all sweeps together may pass: 0.2 s
 BITS = 63

@@ -31,15 +31,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.graph.allocation import empty_floats
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernels import first_ready_first
 from gnnplace.problem import Problem
 from gnnplace.simulation.arrays import ascending
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-LongArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +69,7 @@ class Copies:
         return np.diff(self.begin)
 
     @property
-    def full(self) -> NDArray[np.bool_]:
+    def full(self) -> BoolArray:
         """Whether an edge feeds every copy from its own, or from all, or all from one. [E]"""
         count = self.count
         return np.asarray(self.matched == np.maximum(count[self.source], count[self.target]))

@@ -17,14 +17,12 @@ Complexity: O(n log n + U K g^2) with g thresholds, spread evenly over the ranks
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.allocation import empty_table, zero_table
 from gnnplace.graph.jit import kernel
 from gnnplace.simulation.bounds.copies import offsets
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 THRESHOLDS = 64
 MOST_CELLS = 20_000_000
 ROUNDING = 1e-9  # Of a unit's work: what is left by rounding alone is nothing.

@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.copies import Copies
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int32]
 ROOM = 1.0 + 1e-9  # Of memory, for sums in another order.
 
 

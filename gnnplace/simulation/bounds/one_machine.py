@@ -12,14 +12,11 @@ Complexity: O(n K log n) for K columns of devices that are alike.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.allocation import empty_floats, empty_ints
 from gnnplace.graph.jit import kernel
 from gnnplace.simulation.heaps import heap_pop, heap_push
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 @kernel

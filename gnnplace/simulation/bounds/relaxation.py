@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.ranks import downward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.ancestors import ancestors, turned
@@ -19,9 +19,6 @@ from gnnplace.simulation.bounds.windows import windows
 from gnnplace.simulation.bounds.work import UPDATES, work_weights
 from gnnplace.simulation.compiled import least_times, tails
 from gnnplace.simulation.transfer import least_seconds
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)

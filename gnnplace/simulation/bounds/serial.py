@@ -33,16 +33,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.allocation import empty_floats, empty_ints, full_ints
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.simulation.bounds.copies import offsets
 from gnnplace.simulation.bounds.relaxation import Relaxation
 from gnnplace.simulation.heaps import heap_pop, heap_push
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 MOST_KEPT, MOST_SEEN = 48, 400
 
 

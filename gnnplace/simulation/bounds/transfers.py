@@ -19,11 +19,10 @@ Complexity: ``ROUNDS`` times that of the bounds, and of joining.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.simulation.bounds.relaxation import Relaxation
 
-FloatArray = NDArray[np.float64]
 ROUNDS, FEW_ROUNDS, ONE_ROUND, JOININGS = 7, 4, 1, 3
 LARGE, HUGE = 6_000, 200_000  # Groups of copies above which few rounds, or one, are played.
 ALMOST, CLOSE, FAR = 1.0 - 1e-9, 1.002, 8.0

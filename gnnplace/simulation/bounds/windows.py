@@ -7,11 +7,9 @@ within step time - a - b. Complexity: O(n log n + g^2) with g thresholds.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.simulation.bounds.fill import thresholds
-
-FloatArray = NDArray[np.float64]
 
 
 def windows(head: FloatArray, tail: FloatArray, share: FloatArray) -> float:

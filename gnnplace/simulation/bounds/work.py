@@ -12,13 +12,12 @@ Complexity: O(units x columns) an update.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.graph.allocation import empty_floats, full_floats, zero_floats
 from gnnplace.graph.jit import kernel
 from gnnplace.simulation.arrays import copy_to, greatest
 
-FloatArray = NDArray[np.float64]
 UPDATES = 120
 RATE, SLOWER = 0.4, 0.95  # Of the first update, and of each update the next.
 

@@ -20,14 +20,10 @@ columns) an update; with one column the two bounds say all of it.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.simulation.bounds.relaxation import Relaxation
 from gnnplace.simulation.bounds.work import RATE, SLOWER, UPDATES
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
-BoolArray = NDArray[np.bool_]
 
 
 def work_and_path(relaxation: Relaxation) -> float:

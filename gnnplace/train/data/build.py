@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.grouping import group_graph
 from gnnplace.costs.profiling.profiler import group_ops
 from gnnplace.costs.profiling.roofline import estimate_ops
@@ -167,7 +167,7 @@ def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
     )
 
 
-def _launches(program: Program, kind: str) -> NDArray[np.float64]:
+def _launches(program: Program, kind: str) -> FloatArray:
     """Seconds that launching each op takes, as the roofline counts them. [num_ops]"""
     costs = [kind == "cpu" or not op.view for op in program.ops]
     return figures(kind).launch * np.array(costs, dtype=np.float64)

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import IntArray
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
@@ -38,7 +38,6 @@ from gnnplace.train.data.random_clusters import CLUSTERS, check_cluster, make_cl
 
 __all__ = ["TEST", "TRAIN", "VALIDATION", "CapturedStore", "captured_problem", "shipped_store"]
 
-FloatArray = NDArray[np.float64]
 Generator = np.random.Generator
 Link = tuple[str, str, float, float]
 T = TypeVar("T")
@@ -237,7 +236,7 @@ def tight_memory(problem: Problem) -> float:
     return float(max(TIGHT * needed / problem.num_devices, MARGIN * peak))
 
 
-def _chunks(space: SearchSpace) -> NDArray[np.int32]:
+def _chunks(space: SearchSpace) -> IntArray:
     """Contiguous chunks of units with equal bytes of state and outputs. [U]"""
     problem, count = space.problem, space.problem.num_devices
     made = np.bincount(problem.graph.producer, problem.graph.size, problem.num_ops)

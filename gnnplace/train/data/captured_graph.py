@@ -21,14 +21,13 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_arrays
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
 from gnnplace.graph.quotient import quotient, united
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 FORMAT, VERSION = "gnnplace-captured", 1
 # What reading a broken archive raises; of RuntimeErrors, an unknown compression or nesting.
 BROKEN = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, RuntimeError)

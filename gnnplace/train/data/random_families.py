@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
@@ -27,7 +28,6 @@ from gnnplace.train.data.random_clusters import CLUSTERS, check_cluster, make_cl
 from gnnplace.train.data.random_clusters import TRAIN_CLUSTERS as TRAIN_CLUSTERS
 from gnnplace.train.data.random_sketches import Sketch
 
-FloatArray = NDArray[np.float64]
 Generator = np.random.Generator
 
 TRAIN = ("layered", "erdos-renyi", "inception", "transformer", "chain", "mixture", "grid")

@@ -1,0 +1,13 @@
+"""Arrays as annotations name them, by what their entries are; shapes stand in docstrings."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+LongArray = NDArray[np.int64]
+IndexArray = NDArray[np.uint64]
+BoolArray = NDArray[np.bool_]
