@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from tests.leftovers import nothing_left
 
-PAGE = Path(__file__).parents[3] / "docs" / "howto" / "trainer.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "trainer.md"
 TOLD = ("loss", "grad_norm", "learning_rate", "eval_loss")
 
 

@@ -35,7 +35,7 @@ SPACE = {"model.init_args.x": FloatDistribution(-1.0, 1.0)}
 KEY = "model.init_args.x"
 FORK = multiprocessing.get_context("fork")
 torch.set_num_threads(1)
-TRAINERS = Path(__file__).parents[3] / "trainers"
+TRAINERS = Path(__file__).parents[2] / "trainers"
 RECIPE = f"--config={TRAINERS / 'smoke.yaml'}"
 TINY = [
     "--data.ops=[12,16]",

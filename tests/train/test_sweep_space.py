@@ -72,7 +72,7 @@ def test_other_choices_than_the_study_has_are_refused():
 
 
 def test_the_spaces_that_come_along_are_read():
-    spaces = sorted((Path(__file__).parents[3] / "trainers" / "sweeps").glob("*.yaml"))
+    spaces = sorted((Path(__file__).parents[2] / "trainers" / "sweeps").glob("*.yaml"))
     assert spaces
     for path in spaces:
         assert len(read_space(str(path), [])) > 2
