@@ -31,7 +31,7 @@ from gnnplace.policy.decode.aims import ORDERS
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer, load_policy
-from gnnplace.policy.network.model import DECODER_PRIOR, PlacementPolicy, weights_of
+from gnnplace.policy.network import DECODER_PRIOR, PlacementPolicy, weights_of
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING

@@ -27,9 +27,9 @@ from benchmarks.studies.orders.networks import BATCH, SMALL, fitted, training_da
 from gnnplace.bench.rows import provenance
 from gnnplace.policy.decode.kernels import NUM_DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.gnn import device_count
+from gnnplace.policy.gnn import decoder
 from gnnplace.policy.gnn.clusters import Clusters
-from gnnplace.policy.gnn.device_count import DeviceCount
+from gnnplace.policy.gnn.decoder import DeviceCount
 from gnnplace.policy.gnn.features import CLUSTER, STATIC
 from gnnplace.policy.gnn.held import NUM_CANDIDATE
 from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
@@ -67,7 +67,7 @@ def always_all_devices() -> Iterator[None]:
     with (
         patch.object(DeviceCount, "choice", lambda self, states, devices: devices),
         patch.object(reinforce, "device_limits", lambda devices: [1, devices]),
-        patch.object(device_count, "device_limits", lambda devices: [1, devices]),
+        patch.object(decoder, "device_limits", lambda devices: [1, devices]),
         patch.object(reinforce.Episodes, "alike", True),
         patch.object(reinforce, "unevenness", lambda *given: 1.0),
         patch("gnnplace.train.label_moves.unevenness", lambda *given: 1.0),

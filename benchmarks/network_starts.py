@@ -35,9 +35,14 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.best import Best
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
-from gnnplace.policy.gnn.starts import network_decodes
-from gnnplace.policy.learned import FEWER_AIMS, FirstChoice, LearnedPlacer, load_policy
-from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.learned import (
+    FEWER_AIMS,
+    FirstChoice,
+    LearnedPlacer,
+    load_policy,
+    network_decodes,
+)
+from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.problem import Problem
 

@@ -28,8 +28,7 @@ from gnnplace.placers.search.repair import repair
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
     from gnnplace.policy.search.anytime import Anytime
-    from gnnplace.policy.search.beside import Beside
-    from gnnplace.policy.search.narrow_beside import NarrowBeside
+    from gnnplace.policy.search.beside import Beside, NarrowBeside
 
 FIRST_DECODE = 4e-6  # seconds an op that the learned placer takes for its first answer
 SINGLE_SCHEDULES = ("single", "heft-contention", "heft", "etf", "expert", "m-topo")

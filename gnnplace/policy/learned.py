@@ -1,9 +1,17 @@
 """``learned``: the policy as a placer; on ops, no other placer's placements are in it.
 
-With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), on large problems
-the graph network decodes as well (``gnn.starts``), the best few are refined by passes (``passes``),
-and the best by simulation stays. A budget goes on with a local search
-from there (``anytime``). Complexity: near-linear in the graph for each decode, pass and move.
+With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), the best few are
+refined by passes (``passes``), and the best by simulation stays. A budget goes on with a local
+search from there (``anytime``). Complexity: near-linear in the graph for each decode, pass and
+move.
+
+On large problems the graph network decodes as well: it is run once a problem, then its decoder
+walks ``1 + DRAWS`` times: greedily for the number of devices that it chose and for each other one
+above one, then with Gumbel noise, so that each further walk is a draw from the softmax of its
+scores, for each number in turn. Each gets the orders that a decode of the policy gets. Where a
+problem is large a search sees little of it, and starts of another kind than those of a list
+scheduler pay; on small problems it has tried what they could tell it (docs/learned.md has the
+figures).
 
 A large problem with narrow groups is searched on those (``placers.narrow``). When the groups have
 nothing more to give, the whole graph is decoded and searched by turns with them.
@@ -12,7 +20,7 @@ nothing more to give, the whole graph is decoded and searched by turns with them
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -25,19 +33,57 @@ from gnnplace.placers.search.clock import NO_BUDGET, expired, now
 from gnnplace.placers.search.found import better
 from gnnplace.placers.search.narrow_problem import narrow_problem, searched_alone
 from gnnplace.placers.search.orders import LARGE
-from gnnplace.policy.decode.rollouts import Decoded, Rollouts
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
-from gnnplace.policy.gnn.starts import network_decodes, worth_asking
-from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
+from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.anytime import Anytime
-from gnnplace.policy.search.beside import Beside
-from gnnplace.policy.search.narrow_beside import NarrowBeside
+from gnnplace.policy.search.beside import Beside, NarrowBeside
+from gnnplace.problem import Problem
 
+DRAWS = 8
+TEMPERATURE = 0.7  # of draws; 0.4 and 1.0 were worse on validation families
+ENCODING = 1.5e-5  # seconds an op that one encoding takes
+LEAST_OPS = 1_000  # of a problem that the network is asked for; at most ``LARGE``
+SEED = 0  # of the draws, which are the same whatever the seed of a search is
+NAME = "graph network"
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
 FEWER_AIMS = 4  # where the network decodes as well
 GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
 STARTING = 3e-6  # seconds an op that the search takes before its first move
+
+
+def worth_asking(problem: Problem) -> bool:
+    """Whether a problem is large enough for the network, and not too large."""
+    return problem.num_devices > 1 and LEAST_OPS <= problem.num_ops <= LARGE
+
+
+def network_decodes(
+    rollouts: Rollouts, policy: GnnPolicy, aim: Aim, deadline: float
+) -> list[Decoded]:
+    """Greedy decodes of the network and draws, simulated; none begins after the deadline.
+
+    None at all where the encoding would end after it.
+
+    Args:
+        rollouts: the problem as the learned placer walks it.
+        policy: the network.
+        aim: whose rounds the orders of micro-batches go by.
+        deadline: when to be back.
+    """
+    found: list[Decoded] = []
+    if now() + ENCODING * rollouts.space.problem.num_ops >= deadline:
+        return found
+    episodes = Episodes(rollouts.space, policy.order, rollouts.graph)
+    network, named = episodes.network(policy), replace(aim, order=NAME)
+    draws = episodes.each(network, DRAWS, np.random.default_rng(SEED), TEMPERATURE)
+    for unit_device in draws:
+        found.append(rollouts.finish(named, Walked(unit_device, None), deadline))
+        if now() >= deadline:
+            break
+    return found
 
 
 @lru_cache(maxsize=2)

@@ -147,8 +147,7 @@ def _ask_network(space: SearchSpace) -> None:
     """A decode of the graph network, which only large problems get."""
     from gnnplace.policy.decode.rollouts import Rollouts
     from gnnplace.policy.gnn.network import load_gnn
-    from gnnplace.policy.gnn.starts import network_decodes
-    from gnnplace.policy.learned import load_policy
+    from gnnplace.policy.learned import load_policy, network_decodes
 
     rollouts = Rollouts(space, load_policy())
     network_decodes(rollouts, load_gnn(), rollouts.aims[0], np.inf)

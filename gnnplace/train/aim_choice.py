@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnplace.policy.network.aim_net import aim_features
-from gnnplace.policy.network.features import global_features
+from gnnplace.policy.network import aim_features, global_features
 from gnnplace.train.data_module import Sample
 from gnnplace.train.learner import BETTER, PolicyModule, check_least
 

@@ -35,7 +35,7 @@ from gnnplace.arrays import BoolArray, FloatArray, SingleArray
 from gnnplace.errors import InputError
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
-from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.refine.refining import NUM_REFINING, walk_again
 from gnnplace.policy.refine.refining_state import Placed, read_previous

@@ -6,7 +6,7 @@ uses is 1 / sum of squares of their shares of the work. Where that is below ``EV
 asked for, seconds are multiplied by one plus what is missing, and by one more for each device
 beyond that number. Without it the best placement under a limit is often one device, which says
 nothing of how work is divided: a network that learns from both learns neither. Whether dividing
-pays is another decision (``policy.gnn.device_count``), which is judged by seconds alone.
+pays is another decision (``policy.gnn.decoder``), which is judged by seconds alone.
 
 The network's own draws find better labels more and more seldom, so a few moves are tried whenever
 the problem is met (expert iteration: Anthony et al., 2017): a random level or none, a random

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.policy.decode.aims import ORDERS
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network.model import CHECKPOINT, PlacementPolicy, read_policy
+from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.train.data_module import Sample
 

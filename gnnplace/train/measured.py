@@ -51,7 +51,7 @@ from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
-from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.search.moves import Habit, State, search_kernel, start_state
 from gnnplace.problem import Problem

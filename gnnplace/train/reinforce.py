@@ -24,11 +24,11 @@ so a label has no order: its decisions are learned in the order of the greedy de
   not. (An unsure decision changes most.)
 
 ``label``, ``gradient`` and ``greedy`` weigh the three. A fourth loss is that of the number of
-devices (``policy.gnn.device_count``): its cross-entropy with the softmax of the negative log
+devices (``policy.gnn.decoder``): its cross-entropy with the softmax of the negative log
 seconds of the greedy decodes under all numbers, over ``HEAT``.
 
-Beside the K draws ``shared`` more are made with noise that clusters share (``policy.gnn.noise``),
-and ``moves`` moves are tried on the label (``label_moves``): for labels alone.
+Beside the K draws ``shared`` more are made with noise that clusters share, and ``moves``
+moves are tried on the label (``label_moves``): for labels alone.
 
 Cost of a problem: K + ``shared`` decodes and one for each number of devices, and as many
 simulations, in numba, ``moves`` simulations, ``kept`` + 2 decodes in torch, one encoding.

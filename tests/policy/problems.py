@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from gnnplace.graph import ComputationGraph
-from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.network import PlacementPolicy
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
 from tests.random_problems import random_problem

@@ -61,7 +61,7 @@ def test_names():
 def test_the_untrained_control_is_the_policy_that_training_begins_with():
     import torch
 
-    from gnnplace.policy.network.model import PlacementPolicy
+    from gnnplace.policy.network import PlacementPolicy
 
     before = torch.random.get_rng_state()
     control = make_placer("learned-untrained").policy

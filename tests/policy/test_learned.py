@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +12,27 @@ from gnnplace.errors import InfeasibleError
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.single import Single
+from gnnplace.policy import learned as placer
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.learned import LearnedPlacer
+from gnnplace.policy.gnn.network import load_gnn
+from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.learned import (
+    DRAWS,
+    FEWER_AIMS,
+    LEAST_OPS,
+    NAME,
+    LearnedPlacer,
+    load_policy,
+    network_decodes,
+    untrained,
+    worth_asking,
+)
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster, preset
 from gnnplace.problem.placement import faults
 from gnnplace.simulation import simulate
-from gnnplace.train.data import random_families
+from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.problems import permuted_devices, permuted_ops, trained_like
 from tests.random_problems import random_problem, seeds
 
@@ -68,7 +82,7 @@ def test_memory_masks_keep_states_within_the_limits(seed):
 @pytest.mark.parametrize("family", ["inception", "seq2seq", "chain"])
 def test_tight_memory_is_met(family):
     for seed in range(30):
-        problem = random_families.random_problem(family, seed)
+        problem = family_problem(family, seed)
         if not SearchSpace(problem).memory_matters:
             continue
         try:
@@ -82,7 +96,7 @@ def test_tight_memory_is_met(family):
 @given(seed=seeds)
 def test_listing_devices_in_another_order_changes_nothing(seed):
     rng = np.random.default_rng(seed)
-    problem = random_families.random_problem("inception", seed % 1000, ops=(20, 60))
+    problem = family_problem("inception", seed % 1000, ops=(20, 60))
     other = permuted_devices(problem, rng.permutation(problem.num_devices))
     step_time = LearnedPlacer(POLICY).place(problem).step_time
     assert LearnedPlacer(POLICY).place(other).step_time == pytest.approx(step_time, rel=0.05)
@@ -92,9 +106,7 @@ def test_listing_devices_in_another_order_changes_nothing(seed):
 @given(seed=seeds)
 def test_listing_ops_in_another_order_changes_nothing_but_ties(seed):
     rng = np.random.default_rng(seed)
-    problem = random_families.random_problem(
-        "layered", seed % 1000, ops=(20, 60), microbatches=(1,)
-    )
+    problem = family_problem("layered", seed % 1000, ops=(20, 60), microbatches=(1,))
     permutation = rng.permutation(problem.num_ops)
     other = permuted_ops(problem, permutation)
     a, b = (Rollouts(SearchSpace(p), POLICY) for p in (problem, other))
@@ -106,7 +118,7 @@ def test_listing_ops_in_another_order_changes_nothing_but_ties(seed):
 
 
 def test_the_same_seed_gives_the_same_placement():
-    problem = random_families.random_problem("nas", 3)
+    problem = family_problem("nas", 3)
     a, b = (LearnedPlacer(POLICY).place(problem, seed=1).placement for _ in range(2))
     np.testing.assert_array_equal(a.device, b.device)
 
@@ -122,7 +134,7 @@ def test_one_op_and_two_ops_on_one_device():
 
 def test_it_is_never_worse_than_the_best_single_device_of_equal_ones():
     for seed in range(5):
-        problem = random_families.random_problem("transformer", seed, clusters=("shared",))
+        problem = family_problem("transformer", seed, clusters=("shared",))
         single = Single().place(problem).step_time
         assert LearnedPlacer(POLICY).place(problem).step_time <= single * (1 + 1e-9)
 
@@ -130,10 +142,8 @@ def test_it_is_never_worse_than_the_best_single_device_of_equal_ones():
 @pytest.mark.timed
 def test_many_devices_and_ops_take_near_linear_time():
     for family, ops, most in (("grid", 1000, 0.4), ("grid", 4000, 1.6)):
-        problem = random_families.random_problem(
-            family, 3, ops=(ops, ops), devices=(8, 8), microbatches=(1,)
-        )
-        LearnedPlacer().place(random_families.random_problem(family, 1))
+        problem = family_problem(family, 3, ops=(ops, ops), devices=(8, 8), microbatches=(1,))
+        LearnedPlacer().place(family_problem(family, 1))
         seconds = LearnedPlacer(POLICY).place(problem).seconds
         assert seconds < 4 * most * problem.num_ops / ops
 
@@ -144,3 +154,61 @@ def test_device_limits_end_with_all(count):
     assert limits[0] == 1
     assert limits[-1] == count
     assert limits == sorted(set(limits))
+
+
+@pytest.fixture(scope="module")
+def rollouts():
+    problem = family_problem("layered", 3, ops=(1_000, 1_100), devices=(4, 4), microbatches=(1,))
+    return Rollouts(SearchSpace(problem), load_policy())
+
+
+def decodes(rollouts, deadline=np.inf):
+    return network_decodes(rollouts, load_gnn(), rollouts.aims[0], deadline)
+
+
+def test_the_first_is_greedy_the_others_are_drawn_and_all_have_their_own_score(rollouts):
+    found, space = decodes(rollouts), rollouts.space
+    episodes = Episodes(space, load_gnn().order)
+    greedy = episodes.greedy(episodes.network(load_gnn()))
+    assert len(found) == 1 + DRAWS
+    assert np.array_equal(found[0].unit_device, greedy)
+    assert len({one.unit_device.tobytes() for one in found}) > DRAWS // 2
+    for one in found:
+        assert space.score(space.spread(one.unit_device), one.order) == pytest.approx(one.score)
+        assert one.aim.order == NAME
+
+
+def test_they_are_the_same_each_time(rollouts):
+    one, other = decodes(rollouts), decodes(rollouts)
+    assert [d.score for d in one] == [d.score for d in other]
+
+
+def test_none_begins_after_the_deadline(rollouts, monkeypatch):
+    everything = decodes(rollouts)
+    for looks in (0, 1, 3):
+        clock = itertools.count()
+        monkeypatch.setattr(placer, "now", lambda clock=clock: float(next(clock)))
+        some = decodes(rollouts, float(looks))
+        assert [d.score for d in some] == [d.score for d in everything[:looks]]
+
+
+def test_only_large_problems_on_several_devices_are_worth_it(rollouts):
+    assert worth_asking(rollouts.space.problem)
+    small = family_problem("layered", 3, ops=(100, 110), devices=(4, 4), microbatches=(1,))
+    alone = family_problem("layered", 3, ops=(1_000, 1_100), devices=(1, 1), microbatches=(1,))
+    assert small.num_ops < LEAST_OPS <= alone.num_ops
+    assert not worth_asking(small)
+    assert not worth_asking(alone)
+
+
+def test_the_learned_placer_has_them_beside_fewer_of_its_own(rollouts):
+    found = LearnedPlacer().decodes(rollouts, np.inf)
+    own = [one for one in found if one.aim.order != NAME]
+    assert len(found) - len(own) == 1 + DRAWS
+    assert {one.aim for one in own} == set(rollouts.aims[:FEWER_AIMS])
+    assert [one.score for one in found] == sorted(one.score for one in found)
+
+
+@pytest.mark.parametrize("placer", [untrained(), LearnedPlacer(orders=("upward-rank",))])
+def test_the_control_and_given_orders_have_none(rollouts, placer):
+    assert all(one.aim.order != NAME for one in placer.decodes(rollouts, np.inf))

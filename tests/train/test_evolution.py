@@ -9,7 +9,7 @@ from lightning import Trainer
 
 from gnnplace.errors import InputError
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.refining import NUM_REFINING
 from gnnplace.train import Evolution, ProblemDataModule
 from gnnplace.train.evolution import watch_pass

@@ -20,7 +20,7 @@ from lightning import Trainer
 from gnnplace.errors import InputError
 from gnnplace.measurements import MeasurementStore
 from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.policy.network.model import read_policy
+from gnnplace.policy.network import read_policy
 from gnnplace.problem.placement import placement_from_data, write_placement
 from gnnplace.simulation import Simulator
 from gnnplace.train.data import random_families

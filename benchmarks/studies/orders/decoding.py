@@ -25,7 +25,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.network import PlacementPolicy
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]

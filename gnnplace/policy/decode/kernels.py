@@ -14,7 +14,6 @@ import numpy as np
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
-from gnnplace.policy.decode.approach import FAR, approach
 from gnnplace.policy.decode.decoder_state import (
     Goal,
     State,
@@ -23,7 +22,15 @@ from gnnplace.policy.decode.decoder_state import (
     decide,
     start_state,
 )
-from gnnplace.policy.decode.ready_queue import FIXED, Queue, next_op, release, start_queue
+from gnnplace.policy.decode.ready_queue import (
+    FAR,
+    FIXED,
+    Queue,
+    approach,
+    next_op,
+    release,
+    start_queue,
+)
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.simulation.arrays import copy_rows, copy_to

@@ -1,6 +1,6 @@
 """Decoding a problem with a policy: one decode, its sequence, the first choice, samples.
 
-One placement decodes under the most promising aims (``aims``, ``aim_net``) and keeps the best by
+One placement decodes under the most promising aims (``aims``, ``AimNet``) and keeps the best by
 simulation. Samples, for learning, add Gumbel noise to the scores, which draws from the softmax.
 """
 
@@ -25,8 +25,7 @@ from gnnplace.policy.decode.decoder_state import Goal, State
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.plans import chunk_plan
 from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
-from gnnplace.policy.network.features import global_features
-from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.network import PlacementPolicy, global_features
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 

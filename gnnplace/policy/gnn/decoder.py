@@ -7,16 +7,27 @@ decided to be there (a recurrent state that only adds). The mean over all candid
 for each. There is no prior: parameters begin at random, and no feature is added to a score.
 
 ``kernels`` walks with the same scores in numba, for inference and for drawing samples.
+
+The first decision, made once for the whole graph, is how many devices are used (``DeviceCount``): a
+score of each number of devices in ``device_limits``, from the mean and the greatest of the
+encoder's states. The walk then uses no more devices than the number of the greatest score
+(``Goal.limit``), which the decoder sees among its features. A branch gains as a whole by leaving a
+device, its single ops do not: where each op decided that for itself, a network that would leave
+with a probability of 40 % never left. Decided once, later decisions know that devices are to be
+left.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.held import NUM_CANDIDATE
 
 GAIN = 0.1  # spread of the last layer's weights: first scores are close to even
+LIMIT = ("one over the number", "the number, of all devices", "log of the number")
 
 
 class Decoder(nn.Module):
@@ -77,3 +88,42 @@ class Decoder(nn.Module):
         there = torch.nn.functional.one_hot(chosen, num_devices).to(values.dtype)
         added = there[..., None] * values[..., None, :] * (num_devices / chosen.shape[-1])
         return added.cumsum(dim=-3) - added
+
+
+class DeviceCount(nn.Module):
+    """Scores numbers of devices.
+
+    Args:
+        state: size of the encoder's states.
+        hidden: size of the hidden layer.
+    """
+
+    def __init__(self, state: int, hidden: int) -> None:
+        super().__init__()
+        self.graph = nn.Linear(2 * state, hidden)
+        self.limit = nn.Linear(len(LIMIT), hidden, bias=False)
+        self.mixed = nn.Linear(hidden, hidden)
+        self.last = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, states: Tensor, num_devices: int) -> Tensor:
+        """Score of each of ``device_limits(num_devices)`` for one problem. [limits]
+
+        Args:
+            states: the encoder's states of the problem. [m, state]
+            num_devices: devices of the cluster, D.
+        """
+        whole = torch.cat([states.mean(dim=0), states.amax(dim=0)])
+        first = torch.relu(self.graph(whole) + self.limit(limit_features(num_devices)))
+        scores: Tensor = self.last(torch.relu(self.mixed(first)))[:, 0]
+        return scores
+
+    def choice(self, states: Tensor, num_devices: int) -> int:
+        """The number of devices of the greatest score, the greater one of equals."""
+        scores = self(states, num_devices).tolist()
+        return max(zip(scores, device_limits(num_devices), strict=True))[1]
+
+
+def limit_features(num_devices: int) -> Tensor:
+    """What is known of each number of devices, named by ``LIMIT``. [limits, len(LIMIT)]"""
+    limits = np.array(device_limits(num_devices), np.float32)
+    return torch.from_numpy(np.stack([1 / limits, limits / num_devices, np.log(limits)], axis=1))

@@ -23,8 +23,7 @@ from gnnplace.files import Schema, parse, read_json
 from gnnplace.graph.orders import ORDERS
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
-from gnnplace.policy.gnn.decoder import Decoder
-from gnnplace.policy.gnn.device_count import DeviceCount
+from gnnplace.policy.gnn.decoder import Decoder, DeviceCount
 from gnnplace.policy.gnn.encoder import NUM_BUCKETS, Encoder
 from gnnplace.policy.gnn.features import (
     DEVICE,
@@ -35,8 +34,7 @@ from gnnplace.policy.gnn.features import (
 )
 from gnnplace.policy.gnn.kernels import Network
 from gnnplace.policy.gnn.learned_order import LEARNED
-from gnnplace.policy.network.features import GLOBAL, global_features
-from gnnplace.policy.network.model import read_parameters
+from gnnplace.policy.network import GLOBAL, global_features, read_parameters
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 ORDER = "upward-rank"

@@ -2,6 +2,12 @@
 
 The devices of a decode are the network's alone. Their sequences are those that every construction
 gets (``SearchSpace.sequence``: list scheduling by each known priority, and turns).
+
+Gumbel noise on the scores makes the highest one a draw from the softmax. Where each decision has
+its own, hundreds of decisions never all go the same way by chance; shared noise tries whole
+clusters on a device: of a random level, ``SHARED`` times a cluster's noise and ``OWN`` times the
+unit's own. Such draws are no samples of the network's distribution, but any placement may be a
+label.
 """
 
 from __future__ import annotations
@@ -16,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.walk import Walk, WalkGraph
@@ -29,9 +35,37 @@ from gnnplace.policy.gnn.held import NUM_CANDIDATE
 from gnnplace.policy.gnn.kernels import Network
 from gnnplace.policy.gnn.learned_order import LEARNED, drawn_order, first_priority, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
-from gnnplace.policy.gnn.noise import gumbel_noise, shared_noise
 
+SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bounds
+FloatArray = NDArray[np.float64]
+SingleArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
+
+
+def gumbel_noise(rng: np.random.Generator, count: int, units: int, devices: int) -> SingleArray:
+    """Noise of each decision's own. [count, units, devices]"""
+    return rng.gumbel(size=(count, units, devices)).astype(np.float32)
+
+
+def shared_noise(
+    rng: np.random.Generator, count: int, clusters: IntArray, devices: int
+) -> SingleArray:
+    """Noise that is shared within clusters of a random level. [count, U, devices]
+
+    Args:
+        rng: where all is drawn from.
+        count: number of draws.
+        clusters: cluster of each unit at each level. [levels, U]
+        devices: number of devices.
+    """
+    own = OWN * gumbel_noise(rng, count, clusters.shape[1], devices)
+    for noise in own:
+        of = clusters[int(rng.integers(len(clusters)))]
+        of = of - of.min()
+        temperature = np.exp(rng.uniform(*np.log(SHARED)))
+        noise += (temperature * rng.gumbel(size=(int(of.max()) + 1, devices)))[of]
+    return own
 
 
 @contextmanager
@@ -71,7 +105,7 @@ class Seen:
     """
 
     features: SingleArray
-    allowed: BoolArray
+    allowed: NDArray[np.bool_]
     step: IntArray
     chosen: IntArray
 
@@ -243,7 +277,7 @@ class Episodes:
         noise: SingleArray | None,
         forced: IntArray,
         features: SingleArray,
-        masks: BoolArray,
+        masks: NDArray[np.bool_],
         step: IntArray,
         order: IntArray,
         limit: int,

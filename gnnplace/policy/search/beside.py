@@ -6,9 +6,15 @@ on ``GROUPS`` groups (``placers.search.coarse_problem``), from decodes of its ow
 projected in the order in which the groups start, justified, and offered to the search on ops. It
 begins once that has cost ``BEGUN``, so that short budgets are the ops' alone, and gets a share of
 the moves times ops: ``LEADING`` as long as its last placement was the best of all, ``FOLLOWING``
-else. Turns depend on what was done, never on the budget.
-The scheme is multilevel search by turns, as in ``coarse-annealing``.
-Complexity: one coarsening, then as ``anytime``.
+else. The scheme is multilevel search by turns, as in ``coarse-annealing``.
+
+Where the batch is cut and memory is tight, a problem of some size gains from moves of whole chunks
+(``placers.narrow``), or from moves of ops, and which is not known before. So both have their turn
+(``NarrowBeside``): the search on narrow groups does ``SHARE`` of the work of that on ops, and
+offers what it expanded.
+
+Turns depend on what was done, never on the budget.
+Complexity: one coarsening, then as ``anytime`` and ``placers.narrow``.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gnnplace.placers.coarse_annealing import GROUPS, MOST_OPS, has_time, projected
+from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.placers.search.clock import expired
 from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
 from gnnplace.placers.search.found import Found
@@ -30,6 +37,7 @@ LEADING, FOLLOWING = 1.0, 0.1  # moves times ops of the search on groups over th
 LEAST_OPS = 800  # of a problem that gets groups; at most ``MOST_OPS`` of one micro-batch
 
 Begin = Callable[[SearchSpace, np.random.Generator, float], Anytime | None]
+SHARE = 1.0  # moves times ops of the search on groups over those of the ops'
 
 
 class Beside:
@@ -104,3 +112,29 @@ def worth_it(space: SearchSpace) -> bool:
     """Whether the problem is of a size for groups."""
     ops = space.problem.num_ops
     return ops >= LEAST_OPS and ops <= MOST_OPS * space.problem.microbatches
+
+
+class NarrowBeside:
+    """The search on narrow groups of one problem.
+
+    Args:
+        begin: makes it; called at the first turn.
+    """
+
+    def __init__(self, begin: Callable[[], NarrowSearch]) -> None:
+        self.begin = begin
+        self.groups: NarrowSearch | None = None
+
+    @property
+    def note(self) -> str:
+        """What was done, empty if nothing was."""
+        return "" if self.groups is None else f"; {self.groups.found.note}"
+
+    def turn(self, local: Anytime, deadline: float) -> None:
+        """Laps of groups while it is their turn; what they find is offered to ``local``."""
+        if expired(deadline):
+            return
+        self.groups = groups = self.groups or self.begin()
+        while groups.chunks.ops < SHARE * local.ops and groups.has_time(deadline):
+            groups.lap()
+        local.offer(groups.found.device, groups.found.order, groups.expansion.score)

@@ -1,21 +1,25 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 
+from gnnplace.graph.jit import kernel
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode import decoder_state
+from gnnplace.policy.decode.decoder_state import start_state
 from gnnplace.policy.decode.ready_queue import (
     EARLY,
     IN_TIME,
+    approach,
     earliest_start,
     next_op,
     release,
     start_queue,
 )
 from gnnplace.policy.decode.rollouts import Rollouts
-from tests.policy.problems import trained_like
+from tests.policy.problems import constrained_problem, trained_like
 from tests.random_problems import random_problem, seeds
 
 torch.set_num_threads(1)
@@ -62,3 +66,27 @@ def test_in_time_takes_the_op_whose_inputs_are_finished_first(seed):
         inputs = {i: walk.before[walk.before_offset[i] : walk.before_offset[i + 1]] for i in ready}
         known = {i: (max(state.finish[inputs[i]], default=0.0), rank[i]) for i in ready}
         assert known[op] == min(known.values())
+
+
+@kernel
+def approached(walk, order, by_time):
+    """What a walk knows at its beginning, when all that comes has been asked for."""
+    state, queue = start_state(walk), start_queue(walk, order, by_time)
+    queue.spare[1] = min(3, queue.size[0])
+    for k in range(queue.spare[1]):
+        queue.due[k] = queue.waiting[k]
+    for k in range(len(order)):
+        approach(walk, state, queue, order, k, by_time)
+    return state.finish, state.device, queue.missing
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_asked_for_changes_nothing(seed, by_time):
+    rollouts = Rollouts(SearchSpace(constrained_problem(seed)), trained_like())
+    walk, order = rollouts.graph.forward, rollouts.order("upward-rank")
+    finish, device, missing = approached(walk, order, by_time)
+    assert (finish == -1.0).all()
+    assert (device == -1).all()
+    inputs = np.diff(walk.before_offset)
+    assert missing.tolist() == (inputs.tolist() if by_time else [])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network.model import PlacementPolicy
+from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine import refining
 from gnnplace.policy.refine.passes import Passes
 from gnnplace.policy.refine.refining import NUM_REFINING, PRIOR, REFINING

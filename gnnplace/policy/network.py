@@ -1,0 +1,245 @@
+"""``PlacementPolicy``: what the learned placer learned, saved as safetensors and JSON.
+
+Decoder and refiner score candidate devices by weighted sums of features (``decode.kernels``,
+``refine.refining``). The weights begin as a prior (earliest finish, or the plan's device where
+chunks are wanted, and no more load than the ideal share), so that an untrained policy already is a
+list scheduler.
+
+``AimNet`` says which aims to decode under: a small network on what is known of the whole problem
+(``GLOBAL``) and of the aim. Its values are log-odds of being the best aim of the problem
+(``train.aim_choice``). A problem has 11 to 40 aims; the best of the first eight is within half a
+percent of the best of all, in a quarter of the time. Untrained it values all aims alike, and they
+are taken in the order they are listed.
+
+Times are in units of the mean op time (``log1p``) or of all work, so that the policy does not
+depend on how fast the machine is. A change of any feature is a new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from gnnplace.errors import FormatError, MismatchError
+from gnnplace.files import Schema, parse, read_json
+from gnnplace.policy.decode.aims import LEANS, ORDERS, ROUNDS, Aim
+from gnnplace.policy.decode.kernels import DYNAMIC
+from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
+from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
+from gnnplace.policy.refine.refining import REFINING
+
+FloatArray = NDArray[np.float64]
+
+SingleArray = NDArray[np.float32]
+
+AIM_FEATURES = (
+    *(f"order {order}" for order in ORDERS),
+    *(f"{rounds} rounds" for rounds in ROUNDS),
+    *(f"lean{lean or ' to nothing'}" for lean in LEANS),
+    "devices aimed at, of all",
+    "log devices aimed at",
+    "one over the devices aimed at",
+    "one device",
+    "all devices",
+)
+CHECKPOINT = Path(__file__).parent / "checkpoint"
+DECODER_PRIOR = {
+    "earliest finish above the best, out of chunks": -4.0,
+    "load after, above the ideal share": -3.0,
+    "the chunk plan's device": 8.0,
+}
+
+
+def global_features(graph: WalkGraph) -> SingleArray:
+    """Features of the whole problem, named by ``GLOBAL``. [len(GLOBAL)]"""
+    out = np.empty(len(GLOBAL), np.float32)
+    _write_global(graph, out)
+    return out
+
+
+@named_columns("out")
+def _write_global(graph: WalkGraph, out: NamedRow) -> None:
+    problem, walk = graph.problem, graph.forward
+    memory = float(walk.memory.sum())
+    critical = float((graph.up + graph.down).max())
+    linked = problem.cluster.linked
+    bandwidth = problem.cluster.bandwidth[linked]
+    latency = float(problem.cluster.latency[linked].mean()) if linked.any() else 0.0
+    out["log devices"] = np.log(problem.num_devices)
+    out["log visited ops"] = np.log(len(graph.ops)) / 4.0
+    out["log micro-batches"] = np.log(problem.microbatches)
+    out["communication to computation"] = np.log1p(
+        graph.edge_cost.sum() / max(float(graph.cost.sum()), 1e-300)
+    )
+    out["critical path, of the work on all devices"] = min(
+        8.0, critical * problem.num_devices * problem.microbatches / walk.work
+    )
+    out["spread of device speeds"] = float(
+        spread_over(walk.device_time[None], np.ones(problem.num_devices))[0]
+    )
+    out["memory needed, of all memory"] = min(
+        2.0, (walk.unit_state.sum() + walk.unit_bytes.sum()) / memory
+    )
+    out["state needed, of all memory"] = min(2.0, walk.unit_state.sum() / memory)
+    out["channels a device"] = problem.cluster.num_channels / problem.num_devices**2
+    out["log latency"] = np.log1p(latency / walk.scale)
+    out["spread of bandwidths"] = float(np.log(bandwidth).std()) if len(bandwidth) else 0.0
+
+
+def spread_over(times: FloatArray, devices: FloatArray) -> FloatArray:
+    """Standard deviation of the logarithm over devices that can run an op. [n]
+
+    Args:
+        times: seconds of each op on each column of devices, inf where they cannot. [n, K]
+        devices: number of devices of each column. [K]
+    """
+    good = np.isfinite(times) & (times > 0)
+    count = np.maximum(good @ devices, 1.0)
+    logs = np.where(good, np.log(np.where(good, times, 1.0)), 0.0)
+    mean = logs @ devices / count
+    square = np.where(good, (logs - mean[:, None]) ** 2, 0.0) @ devices / count
+    return np.asarray(np.sqrt(square))
+
+
+GLOBAL = names_of(_write_global)
+FEATURE_VERSION = version_of(DYNAMIC, REFINING, GLOBAL)
+
+
+def aim_features(aims: Sequence[Aim], num_devices: int) -> SingleArray:
+    """What ``AimNet`` sees of each aim, named by ``AIM_FEATURES``. [aims, F]"""
+    rows = [
+        (
+            *(aim.order == order for order in ORDERS),
+            *(aim.rounds == rounds for rounds in ROUNDS),
+            *(aim.lean == lean for lean in range(len(LEANS))),
+            aim.limit / num_devices,
+            np.log2(aim.limit) / 3.0,
+            1.0 / aim.limit,
+            aim.limit == 1,
+            aim.limit == num_devices,
+        )
+        for aim in aims
+    ]
+    return np.array(rows, dtype=np.float32).reshape(-1, len(AIM_FEATURES))
+
+
+class AimNet(nn.Module):
+    """Values aims.
+
+    Args:
+        hidden: size of the two layers.
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, hidden: int = 32) -> None:
+        super().__init__()
+        self.problem = nn.Linear(len(GLOBAL), hidden)
+        self.aim = nn.Linear(len(AIM_FEATURES), hidden, bias=False)
+        self.second = nn.Linear(hidden, hidden)
+        self.last = nn.Linear(hidden, 1)
+        nn.init.zeros_(self.last.weight)
+        self.register_buffer("mean", torch.zeros(len(GLOBAL)))
+        self.register_buffer("spread", torch.ones(len(GLOBAL)))
+
+    def forward(self, problem: Tensor, aims: Tensor) -> Tensor:
+        """Log-odds of each aim, up to a constant a problem. [..., aims]
+
+        Args:
+            problem: what is known of the whole problem. [..., len(GLOBAL)]
+            aims: [..., aims, len(AIM_FEATURES)]
+        """
+        whole = self.problem((problem - self.mean) / self.spread)
+        hidden = torch.relu(whole[..., None, :] + self.aim(aims))
+        return self.last(torch.relu(self.second(hidden)))[..., 0]
+
+    @torch.no_grad()
+    def ranked(self, problem: SingleArray, aims: Sequence[Aim], num_devices: int) -> list[Aim]:
+        """Aims, the most promising first; of equals the first listed."""
+        values = self(torch.from_numpy(problem), torch.from_numpy(aim_features(aims, num_devices)))
+        order = np.argsort(-values.numpy(), kind="stable")
+        return [aims[i] for i in order]
+
+
+class PlacementPolicy(  # type: ignore[call-arg]
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="gnnplace",
+    license="apache-2.0",
+    tags=["device-placement"],
+):
+    """The policy. ``save_pretrained(folder)`` and ``from_pretrained(folder)`` as on the hub.
+
+    Attributes:
+        decoder: weight of each feature of the decoder. [len(DYNAMIC)]
+        refiner: weight of each feature of the refiner. [len(REFINING)]
+        aims: values aims.
+
+    Args:
+        feature_version: version of the features that the parameters were trained on.
+
+    Raises:
+        MismatchError: the checkpoint was trained on other features than this package computes.
+    """
+
+    def __init__(self, feature_version: str = FEATURE_VERSION) -> None:
+        super().__init__()
+        if feature_version != FEATURE_VERSION:
+            raise MismatchError(
+                f"policy checkpoint: feature_version {feature_version}, but this gnnplace has "
+                f"{FEATURE_VERSION}; train it anew or install the version that made it"
+            )
+        self.decoder = weights_of(DYNAMIC, DECODER_PRIOR)
+        self.refiner = weights_of(REFINING, REFINER_PRIOR)
+        self.aims = AimNet()
+
+
+def weights_of(names: tuple[str, ...], given: Mapping[str, float]) -> nn.Parameter:
+    """A weight for each feature, zero where none is given."""
+    return nn.Parameter(torch.tensor([given.get(name, 0.0) for name in names]))
+
+
+def read_policy(folder: str | Path) -> PlacementPolicy:
+    """The policy that ``save_pretrained`` wrote into ``folder``; nothing is downloaded.
+
+    Raises:
+        FormatError: a file is missing or not what it should be.
+        MismatchError: the features or the sizes are not those of the parameters.
+    """
+    config = parse(PolicyConfig, read_json(Path(folder) / "config.json"), f"{folder}/config.json")
+    policy = PlacementPolicy(**config.model_dump())
+    read_parameters(policy, Path(folder) / "model.safetensors")
+    return policy.eval()
+
+
+def read_parameters(policy: nn.Module, path: Path) -> None:
+    """Gives a network the parameters of a file.
+
+    Raises:
+        FormatError: the file is missing or malformed.
+        MismatchError: its sizes are others.
+    """
+    try:
+        policy.load_state_dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise FormatError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    except RuntimeError:
+        raise MismatchError(
+            f"{path}: its parameters do not fit the sizes in config.json; save both together"
+        ) from None
+
+
+class PolicyConfig(Schema):
+    """The keys of a policy's ``config.json``: the arguments of ``PlacementPolicy``."""
+
+    feature_version: str

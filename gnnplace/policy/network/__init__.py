@@ -1,1 +1,0 @@
-"""The policy's networks: features, graph encoder, decoder, and the model that holds them."""
