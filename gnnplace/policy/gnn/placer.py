@@ -3,8 +3,8 @@
 After Wang et al. (2022, arXiv 2201.09676). Without a budget this is one greedy decode: no other
 placement is compared with it and nothing is refined. With a budget further placements are drawn
 until the time is up, for each number of devices in turn, from the softmax of the same scores and
-with noise that clusters share; the best by simulation stays. Devices that lack memory, a link or a kind, or that pins exclude, are no candidates. Sequences are those that every
-construction gets.
+with noise that clusters share; the best by simulation stays. Devices that lack memory, a link or a
+kind, or that pins exclude, are no candidates. Sequences are those that every construction gets.
 Complexity: O(D * decisions * H^2 + D * edges) a decode.
 """
 
