@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from huggingface_hub import PyTorchModelHubMixin
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json
 from gnnplace.policy.decode.aims import LEANS, ORDERS, ROUNDS, Aim
@@ -36,10 +36,6 @@ from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
-
-FloatArray = NDArray[np.float64]
-
-SingleArray = NDArray[np.float32]
 
 AIM_FEATURES = (
     *(f"order {order}" for order in ORDERS),

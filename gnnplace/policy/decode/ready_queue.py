@@ -23,8 +23,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.graph.ahead import ahead
 from gnnplace.graph.allocation import empty_ints, zero_floats, zero_ints, zero_longs
 from gnnplace.graph.jit import inner
@@ -36,8 +36,6 @@ from gnnplace.simulation.transfer import arrival, fetch_begin, linked, receive_t
 if TYPE_CHECKING:
     from gnnplace.policy.decode.decoder_state import State
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int32]
 FIXED, IN_TIME, EARLY = 0, 1, 2
 REFRESHED, SPARE = 16, 200_000
 FAR = 50_000  # ops whose arrays are more than the processor keeps at hand
@@ -62,15 +60,15 @@ class Queue(NamedTuple):
 
     bound: FloatArray
     waiting: IntArray
-    size: NDArray[np.int64]
-    rank: NDArray[np.int64]
+    size: LongArray
+    rank: LongArray
     offset: IntArray
     after: IntArray
     missing: IntArray
     ready: FloatArray
     key: FloatArray
     due: IntArray
-    spare: NDArray[np.int64]
+    spare: LongArray
 
 
 @inner()

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.random import Generator
-from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.walk import Walk, WalkGraph
@@ -37,9 +37,6 @@ from gnnplace.policy.gnn.learned_order import LEARNED, drawn_order, first_priori
 from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
 
 SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bounds
-FloatArray = NDArray[np.float64]
-SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int32]
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
 
 
@@ -105,7 +102,7 @@ class Seen:
     """
 
     features: SingleArray
-    allowed: NDArray[np.bool_]
+    allowed: BoolArray
     step: IntArray
     chosen: IntArray
 
@@ -277,7 +274,7 @@ class Episodes:
         noise: SingleArray | None,
         forced: IntArray,
         features: SingleArray,
-        masks: NDArray[np.bool_],
+        masks: BoolArray,
         step: IntArray,
         order: IntArray,
         limit: int,
