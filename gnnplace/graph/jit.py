@@ -1,29 +1,242 @@
 """How kernels are compiled: ``kernel`` for what Python calls, ``inner`` for what kernels call.
 
 Both are numba's ``njit`` with a cache on disk, without checks of bounds, and with NumPy's division
-(by zero: inf or nan). What they leave out makes compiling quicker, by a fifth all in all:
+(by zero: inf or nan). All that numba compiles by itself takes twice as long; what it leaves out:
 
 * ``kernel``: the wrapper for C, which nobody calls;
 * ``inner``: also the wrapper for Python, a page of unpacking for a function that takes a problem's
   arrays. Called from Python all the same (by a test, say), an inner kernel is called through a
-  kernel made then.
-
-With ``NUMBA_DISABLE_JIT=1`` all of them stay Python: slow, but at once.
+  kernel made then. Its module is optimised by inlining and counts of references alone, and no
+  machine code is made of it: the kernels above it have it compiled into them, and optimise it
+  there. Its cache on disk holds LLVM's bitcode;
+* functions that are only declared in a module get no passes of their own;
+* loops are not unrolled, which would make a fifth more code to no avail.
 
 Everything that an inner kernel calls is compiled into it, optimised once more in each kernel above
-it: few levels are quick to compile. So is what has one signature: flags are part of it too.
+it: few levels are quick to compile. So is what has one signature: flags are part of it too. With
+``NUMBA_DISABLE_JIT=1`` all of them stay Python: slow, but at once.
+
+The classes take the place of numba's where its compiler lets one choose (``pipeline_class``,
+``library``, ``_impl_class``); ``tests/graph/test_jit.py`` lists all that they rely on.
+
+``ahead`` asks memory for an entry that a kernel will read soon, and does not wait for it. A loop
+over a million ops that reads what its ops' neighbours left all over memory waits for each of them,
+a hundred nanoseconds, since it knows what to read next only when it has read the one before. Asked
+for a few ops ahead they are there in time. No result depends on it: it is the processor's prefetch
+instruction, and nothing at all where kernels stay Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
+from llvmlite import binding as llvm
+from llvmlite import ir
 from numba import config, njit, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler, Flags, compile_result
 from numba.core.registry import CPUDispatcher
+from numba.extending import intrinsic
 
-from gnnplace.graph.code import InnerCache, InnerCompiler, KernelCache, KernelCompiler
+PACKAGE = Path(__file__).resolve().parent.parent
+ROOMS = ("graph", "simulation", "placers", "policy")  # lowest first
+WRAPPER, LINKED = "_ZN7cpython", llvm.Linkage.linkonce_odr
+
+
+@cache
+def kernels_stamp(room: str) -> str:
+    """Digest of all files with kernels, or with constants of kernels, of a room and those below."""
+    digest = sha256()
+    for below in ROOMS[: ROOMS.index(room) + 1]:
+        for path in sorted((PACKAGE / below).rglob("*.py")):
+            text = path.read_bytes()
+            if b"numba" in text or b"graph.jit" in text:
+                digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + text)
+    return digest.hexdigest()
+
+
+class QuickFlags(Flags):  # type: ignore[misc]
+    """Flags of a compilation, compared by what is set: numba compares them 100,000 times."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        """As of any flags."""
+        return HASH
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all values are equal; what neither has set is its default in both."""
+        if not isinstance(other, Flags):
+            return False
+        mine, others = self._values, other._values
+        return mine == others or all(
+            getattr(self, name) == getattr(other, name) for name in mine.keys() | others.keys()
+        )
+
+
+HASH = hash(Flags())
+
+
+class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """Code of a kernel."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Runs the function passes over what has a body."""
+        ll_module.data_layout = self._codegen._data_layout
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
+
+    def _optimize_final_module(self) -> None:
+        """Drops the wrappers for Python of kernels that were linked in first: nobody calls them."""
+        for function in self._final_module.functions:
+            if function.name.startswith(WRAPPER) and function.linkage == LINKED:
+                function.linkage = llvm.Linkage.internal
+        builder = self._codegen._pass_builder(opt=0)
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_global_dead_code_eliminate_pass()
+        passes.run(self._final_module, builder)
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+        self._run_all_passes()
+
+    def _run_all_passes(self) -> None:
+        """Runs LLVM's own pipeline, but for unrolling: code twice as long that is no quicker."""
+        options = llvm.create_pipeline_tuning_options(speed_level=3)
+        options.loop_vectorization, options.loop_unrolling = True, False
+        builder = llvm.create_pass_builder(self._codegen._tm, options)
+        passes = builder.getModulePassManager()
+        passes.add_refprune_pass()
+        passes.run(self._final_module, builder)
+
+
+class _NoEnvironment:
+    """Stands for a code generator where a function has no address to set anything at."""
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Does nothing: the environment is for calls from Python."""
+
+
+class InnerLibrary(KernelLibrary):
+    """Code that is only ever linked into that of kernels."""
+
+    codegen = _NoEnvironment()
+
+    def _optimize_final_module(self) -> None:
+        """Inlines, and drops counts of references that cancel out."""
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+
+    def _finalize_final_module(self) -> None:
+        """Makes no machine code."""
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """None: there is no machine code."""
+        self._ensure_finalized()
+        return 0
+
+    def serialize_using_object_code(self) -> tuple[str, str, bytes]:
+        """The bitcode, for there is no object code."""
+        self._ensure_finalized()
+        return (self.name, "bitcode", self._get_module_for_linking().as_bitcode())
+
+
+class KernelCompiler(Compiler):  # type: ignore[misc]
+    """Numba's compiler with a library of ours."""
+
+    library: type[KernelLibrary] = KernelLibrary
+
+    def __init__(self, *args: Any) -> None:
+        typing, target, library, kinds, result, flags, local = args
+        super().__init__(typing, target, library, kinds, result, QuickFlags(flags), local)
+
+    def define_pipelines(self) -> Any:
+        """Numba's passes."""
+        name = self.state.func_id.func_qualname
+        self.state.library = self.library(self.state.targetctx.codegen(), name)
+        self.state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
+class InnerCompiler(KernelCompiler):
+    """The compiler of inner kernels."""
+
+    library = InnerLibrary
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """The cache on disk of a kernel; files that cannot be read count as none.
+
+    Numba keeps code until the kernel's own file changes. Kernels of other files are compiled into
+    it, and installing a wheel may give a new file an old time: the stamp here is of contents.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        room = Path(function.__code__.co_filename).parent
+        parts = room.relative_to(PACKAGE).parts if room.is_relative_to(PACKAGE) else ()
+        if parts and parts[0] in ROOMS:
+            self._cache_file._source_stamp = kernels_stamp(parts[0])
+
+    def load_overload(self, kinds: Any, target_context: Any) -> Any:
+        """As numba does it; what moved to another module since would raise there."""
+        try:
+            return super().load_overload(kinds, target_context)
+        except Exception:
+            self.flush()
+            return None
+
+
+class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
+    """How an inner kernel is read from disk."""
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        """As numba does it, with bitcode instead of machine code."""
+        (name, _, bitcode), fndesc, env, signature, objectmode, lifted, annotation, init, envs = (
+            payload
+        )
+        for run in init:
+            run()
+        library = InnerLibrary(target_context.codegen(), name)
+        library._final_module = llvm.parse_bitcode(bitcode)
+        library._finalize_final_module()
+        return compile_result(
+            target_context=target_context,
+            typing_context=target_context.typing_context,
+            library=library,
+            environment=env,
+            entry_point=target_context.get_executable(library, fndesc, env),
+            fndesc=fndesc,
+            type_annotation=annotation,
+            signature=signature,
+            objectmode=objectmode,
+            lifted=lifted,
+            reload_init=init,
+            referenced_envs=envs,
+        )
+
+
+class InnerCache(KernelCache):
+    """The cache on disk of an inner kernel."""
+
+    _impl_class = InnerFiles
+
+    def _index_key(self, kinds: Any, codegen: Any) -> Any:
+        """Another key than a kernel's made of the same function: bitcode does not run."""
+        return (*super()._index_key(kinds, codegen), "bitcode")
+
 
 Function = Callable[..., Any]
 FLAGS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
@@ -86,3 +299,28 @@ def inner(**flags: Any) -> Callable[[Function], Any]:
         return made
 
     return compiled
+
+
+def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """The instruction for the address of ``array[index]``."""
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    stride = builder.extract_value(array.strides, 0)
+    step = builder.mul(context.cast(builder, args[1], signature.args[1], types.intp), stride)
+    address = builder.gep(builder.bitcast(array.data, byte), [step])
+    kinds = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kinds)
+    builder.call(prefetch, [address, word(0), word(3), word(1)])
+    return context.get_dummy_value()
+
+
+def _typed(typing: Any, array: Any, index: Any) -> Any:
+    return types.void(array, index), _code
+
+
+def _nothing(array: Any, index: Any) -> None:
+    """What Python does: it has no way to say it."""
+
+
+# Asks for the line of memory at which ``array[index]`` begins, an entry or a row; in a kernel.
+ahead: Function = _nothing if config.DISABLE_JIT else intrinsic(_typed)

@@ -7,8 +7,8 @@ A graph comes in as its CSR arrays: ``offset`` [n + 1] says where each op's succ
 from __future__ import annotations
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.allocation import empty_ints, zero_flags, zero_floats, zero_ints
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import empty_ints, zero_flags, zero_floats, zero_ints
 
 
 @inner()

@@ -25,9 +25,9 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph.allocation import full_table, zero_int_table, zero_ints
 from gnnplace.graph.computation_graph import ComputationGraph
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import full_table, zero_int_table, zero_ints
 
 CROSSING = 0.3  # weight of what crosses a cut, over a narrow one
 CANDIDATES = 12  # places a segment at which a cut may be

@@ -17,7 +17,9 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.allocation import (
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import (
+    Index,
     empty_int_table,
     empty_ints,
     empty_table,
@@ -26,14 +28,12 @@ from gnnplace.graph.allocation import (
     zero_longs,
     zero_table,
 )
-from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.orders import rank_order, with_own_order
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.heaps import heap_pop, heap_push
-from gnnplace.simulation.indices import Index
 from gnnplace.simulation.transfer import linked, pay, seconds_between
 
 MOST_OPS = 200_000

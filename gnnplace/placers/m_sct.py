@@ -20,15 +20,14 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.allocation import empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import Index, empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.orders import with_own_order
 from gnnplace.placers.search.repair import unit_bytes
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, least_times
-from gnnplace.simulation.indices import Index
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
 from gnnplace.simulation.transfer import DELAY, linked, pay, service_time
 

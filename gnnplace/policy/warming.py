@@ -5,12 +5,18 @@ besides, so that all of it is compiled however slowly that goes. What only large
 search on narrow groups and the graph network, is compiled for these alone. Numba keeps what it
 compiled in ``cache_folder``; a note there says for which placers all is done, for these sources on
 this machine, so that nobody has to import or compile anything to know.
+
+Numba compiles on one core. Kernels of the learned placer and of the others have little in common:
+with a second process (``beside``) both are done in some two thirds of the time, and what one of
+them leaves in the cache on disk the other one loads.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -35,10 +41,10 @@ from gnnplace.placers.search.found import Found
 from gnnplace.placers.search.narrow_problem import LEAST_TIGHT, narrow_groups
 from gnnplace.placers.search.space_kernels import flows_of_ops
 from gnnplace.placers.throughput.registry import make_throughput_placer
-from gnnplace.policy.helper import beside
 from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.processes import ends_with_this
 from gnnplace.simulation.kernels import run_kernel
 
 if TYPE_CHECKING:
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 TIME, THROUGHPUT = "time", "throughput"
 LEARNED, OTHERS = "learned", ["portfolio", "annealing"]  # what ``best`` is made of
+MODULE = "gnnplace.policy.warming"
 WARMING = 0.02  # seconds of budget that reach a placer's search as well
 FEW_MOVES = 20.0  # of the learned placer's search
 EVERY = 2.0  # seconds between two lines of progress
@@ -226,6 +233,37 @@ class _Teller(event.Listener):  # type: ignore[misc]
 
     def on_end(self, event: Any) -> None:
         """Nothing: the next start tells."""
+
+
+@contextmanager
+def beside(names: list[str]) -> Iterator[None]:
+    """Has kernels of other placers compiled while the block runs; waits for them at its end.
+
+    On a single core nothing is started. A process that fails is of no consequence: whoever needs a
+    kernel that is not there compiles it.
+
+    Args:
+        names: the names of these placers.
+    """
+    if len(os.sched_getaffinity(0)) < 2:
+        yield
+        return
+    command = [sys.executable, "-m", MODULE, *names]
+    silent = subprocess.DEVNULL
+    # A session of its own: Ctrl-C is for the process that waits, which ends this one.
+    with subprocess.Popen(
+        command,
+        stdin=silent,
+        stdout=silent,
+        stderr=silent,
+        start_new_session=True,
+        preexec_fn=ends_with_this(),
+    ) as process:
+        try:
+            yield
+            process.wait()
+        finally:
+            process.terminate()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner
-from gnnplace.simulation.indices import ONE, Index
+from gnnplace.graph.kernel_arrays import ONE, Index
 
 
 @inner(_nrt=False)

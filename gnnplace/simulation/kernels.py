@@ -24,8 +24,11 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.ahead import ahead
-from gnnplace.graph.allocation import (
+from gnnplace.graph.jit import ahead, inner, kernel
+from gnnplace.graph.kernel_arrays import (
+    ONE,
+    Index,
+    copy_to,
     empty_floats,
     empty_indices,
     empty_int_table,
@@ -36,10 +39,7 @@ from gnnplace.graph.allocation import (
     zero_floats,
     zero_ints,
 )
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import (
     LATENCY,
     SENDS,

@@ -20,7 +20,10 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.allocation import (
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import (
+    ONE,
+    Index,
     empty_floats,
     empty_ints,
     full_floats,
@@ -30,12 +33,10 @@ from gnnplace.graph.allocation import (
     zero_longs,
     zero_table,
 )
-from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.ranks import upward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, mean_times
 from gnnplace.simulation.heaps import heap_pop, heap_push
-from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import step_times_kernel
 from gnnplace.simulation.transfer import LATENCY, SENDS, linked, mean_seconds, receive_time, send
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.ahead import ahead
-from gnnplace.graph.allocation import (
+from gnnplace.graph.jit import ahead, inner, kernel
+from gnnplace.graph.kernel_arrays import (
+    ONE,
+    Index,
+    ascending,
     empty_floats,
     empty_int_table,
     empty_ints,
@@ -22,10 +25,7 @@ from gnnplace.graph.allocation import (
     zero_flags,
     zero_floats,
 )
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.simulation.arrays import ascending
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.kernels import DONE, ROUNDING, exceeds, run_kernel
 
 

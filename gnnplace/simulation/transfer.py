@@ -33,8 +33,8 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import inner
+from gnnplace.graph.kernel_arrays import Index
 from gnnplace.problem.cluster import Cluster, Link
-from gnnplace.simulation.indices import Index
 
 # What ``Links.costs`` holds of a pair of devices, one cache line.
 LATENCY, BANDWIDTH, PER_BYTE, DELAY, PACE, BUSY, SENDS, RECEIVES = range(8)

@@ -20,8 +20,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import IntArray
-from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import copy_to, empty_ints
 from gnnplace.placers.search.clock import NO_BUDGET, expired, now
 from gnnplace.placers.search.found import Found
 from gnnplace.placers.search.moves import (
@@ -38,7 +38,6 @@ from gnnplace.placers.search.moves import (
     window_of,
 )
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0

@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.allocation import empty_floats, empty_ints, zero_floats
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import copy_to, empty_floats, empty_ints, greatest, zero_floats
 from gnnplace.placers.search.chunk_moves import (
     ALONE,
     FORGOTTEN,
@@ -42,7 +42,6 @@ from gnnplace.placers.search.chunk_moves import (
 from gnnplace.placers.search.moves import Neighbourhood, energy, neighbourhood, seed_kernel
 from gnnplace.placers.search.narrow_problem import NarrowProblem
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation.arrays import copy_to, greatest
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import timed_list_schedule
 

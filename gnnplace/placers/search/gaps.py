@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.allocation import (
+from gnnplace.graph.jit import inner
+from gnnplace.graph.kernel_arrays import (
     empty_table,
     zero_floats,
     zero_int_table,
@@ -25,7 +26,6 @@ from gnnplace.graph.allocation import (
     zero_longs,
     zero_table,
 )
-from gnnplace.graph.jit import inner
 
 CHUNK, BLOCK = 64, 64
 ROUNDING = 1e-15

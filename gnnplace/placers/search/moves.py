@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, IntArray
-from gnnplace.graph.allocation import empty_floats
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import empty_floats
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import step_time_kernel

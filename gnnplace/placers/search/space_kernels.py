@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.allocation import empty_ints, full_floats, full_ints, zero_floats, zero_ints
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import empty_ints, full_floats, full_ints, zero_floats, zero_ints
 from gnnplace.graph.kernels import grouped
 
 

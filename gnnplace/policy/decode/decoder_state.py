@@ -11,7 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.allocation import (
+from gnnplace.graph.jit import inner
+from gnnplace.graph.kernel_arrays import (
+    ONE,
+    Index,
     full_floats,
     full_ints,
     full_table,
@@ -19,9 +22,7 @@ from gnnplace.graph.allocation import (
     zero_floats,
     zero_ints,
 )
-from gnnplace.graph.jit import inner
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import fetch, linked, receive_time
 
 

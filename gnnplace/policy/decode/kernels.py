@@ -12,8 +12,16 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import (
+    ONE,
+    Index,
+    copy_rows,
+    copy_to,
+    zero_flags,
+    zero_single_table,
+    zero_table,
+)
 from gnnplace.policy.decode.decoder_state import (
     Goal,
     State,
@@ -33,8 +41,6 @@ from gnnplace.policy.decode.ready_queue import (
 )
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
-from gnnplace.simulation.arrays import copy_rows, copy_to
-from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.transfer import (
     DELAY,
     PACE,

@@ -16,11 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.allocation import empty_ints, full_table, zero_int_table
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import empty_ints, full_table, greatest, zero_int_table
 from gnnplace.placers.search.chunks import device_ranking
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.simulation.arrays import greatest
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 
 MOST_CUTS = 300

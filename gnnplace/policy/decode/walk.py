@@ -19,8 +19,8 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.allocation import full_floats, zero_flags, zero_floats
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import full_floats, zero_flags, zero_floats
 from gnnplace.graph.kernels import grouped
 from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
 from gnnplace.graph.ranks import downward_rank, upward_rank

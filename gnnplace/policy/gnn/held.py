@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gnnplace.arrays import BoolArray, SingleArray
-from gnnplace.graph.allocation import zero_single_table, zero_singles
 from gnnplace.graph.jit import inner
+from gnnplace.graph.kernel_arrays import ONE, Index, zero_single_table, zero_singles
 from gnnplace.policy.decode.kernels import DYNAMIC, NUM_DYNAMIC, log_above
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.gnn.clusters import NUM_LEVELS, Clusters
-from gnnplace.simulation.indices import ONE, Index
 
 CANDIDATE = DYNAMIC + tuple(
     f"{name}, level {level}"

@@ -15,14 +15,17 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, IntArray, SingleArray
-from gnnplace.graph.allocation import (
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import (
+    Index,
+    copy_rows,
+    copy_to,
     full_ints,
     zero_flags,
     zero_single_table,
     zero_singles,
     zero_table,
 )
-from gnnplace.graph.jit import inner, kernel
 from gnnplace.policy.decode.decoder_state import (
     Goal,
     State,
@@ -35,8 +38,6 @@ from gnnplace.policy.decode.ready_queue import FIXED
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.gnn.clusters import Clusters
 from gnnplace.policy.gnn.held import NUM_CANDIDATE, hold, nothing_held, observe_held
-from gnnplace.simulation.arrays import copy_rows, copy_to
-from gnnplace.simulation.indices import Index
 
 EQUAL = np.float32(1e-4)  # difference of scores of devices that are alike
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph import ComputationGraph, kernels
-from gnnplace.graph.allocation import zero_floats, zero_ints
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import zero_floats, zero_ints
 from gnnplace.simulation.heaps import heap_pop, heap_push
 
 LEARNED = "learned-order"

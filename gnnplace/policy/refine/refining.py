@@ -22,8 +22,17 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.allocation import zero_flags, zero_single_table, zero_table
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import (
+    ONE,
+    Index,
+    copy_rows,
+    copy_to,
+    greatest,
+    zero_flags,
+    zero_single_table,
+    zero_table,
+)
 from gnnplace.placers.search.moves import energy_of
 from gnnplace.policy.decode.kernels import MOST, log_above, score
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
@@ -39,9 +48,7 @@ from gnnplace.policy.refine.refining_state import (
     settle,
     start_pass,
 )
-from gnnplace.simulation.arrays import copy_rows, copy_to, greatest
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.justification import justify
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.transfer import (

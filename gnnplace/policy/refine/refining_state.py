@@ -10,7 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.allocation import (
+from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import (
+    ONE,
+    Index,
+    ascending,
     empty_floats,
     empty_ints,
     full_floats,
@@ -19,12 +23,9 @@ from gnnplace.graph.allocation import (
     zero_floats,
     zero_ints,
 )
-from gnnplace.graph.jit import inner, kernel
 from gnnplace.placers.search.moves import Neighbourhood
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.simulation.arrays import ascending
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.indices import ONE, Index
 from gnnplace.simulation.justification import times_of
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.memory import peak_memory

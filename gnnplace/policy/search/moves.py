@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import copy_to, empty_ints
 from gnnplace.placers.search.moves import (
     Neighbourhood,
     energy,
@@ -33,7 +33,6 @@ from gnnplace.placers.search.moves import (
     window_of,
 )
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation.arrays import copy_to
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.justification import distances
 from gnnplace.simulation.list_scheduling import list_schedule

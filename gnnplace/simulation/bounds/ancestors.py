@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import IntArray
-from gnnplace.graph.allocation import empty_ints
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import empty_ints
 from gnnplace.simulation.bounds.copies import Copies, offsets
 
 MOST_PAIRS = 4_000_000  # Of ops of one unit, all units together: 32 MB.

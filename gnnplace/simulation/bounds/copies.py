@@ -32,11 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph.allocation import empty_floats
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import ascending, empty_floats
 from gnnplace.graph.kernels import first_ready_first
 from gnnplace.problem import Problem
-from gnnplace.simulation.arrays import ascending
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.allocation import empty_table, zero_table
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import empty_table, zero_table
 from gnnplace.simulation.bounds.copies import offsets
 
 THRESHOLDS = 64

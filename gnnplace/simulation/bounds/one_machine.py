@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.allocation import empty_floats, empty_ints
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import empty_floats, empty_ints
 from gnnplace.simulation.heaps import heap_pop, heap_push
 
 

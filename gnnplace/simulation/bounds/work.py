@@ -14,9 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.graph.allocation import empty_floats, full_floats, zero_floats
 from gnnplace.graph.jit import kernel
-from gnnplace.simulation.arrays import copy_to, greatest
+from gnnplace.graph.kernel_arrays import copy_to, empty_floats, full_floats, greatest, zero_floats
 
 UPDATES = 120
 RATE, SLOWER = 0.4, 0.95  # Of the first update, and of each update the next.

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.simulation.arrays import MANY, ascending, copy_rows, copy_to, greatest
+from gnnplace.graph.kernel_arrays import MANY, ascending, copy_rows, copy_to, greatest
 
 
 @settings(max_examples=100, deadline=None)

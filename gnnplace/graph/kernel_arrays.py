@@ -1,0 +1,314 @@
+"""Arrays in kernels: their indices, new ones, copies and orders, each compiled once and quickly.
+
+NumPy's own words for them are compiled anew for every kind of shape, element and set of flags, with
+shape checks, their messages and generic iterators: forty kinds of ``np.zeros`` and its like, typed
+at each of two hundred calls, seconds for one ``argsort``. These plain loops take a tenth of one,
+and LLVM makes them the same code.
+
+``Index`` is the type of indices. Numba looks at every signed one whether it counts from the end,
+though no kernel of ours counts so; unsigned ones cost it nothing, which makes a simulation half as
+fast again. An unsigned number may only be added to unsigned ones (``op + ONE``): with a signed one
+it becomes a float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gnnplace.arrays import BoolArray, FloatArray, IndexArray, IntArray, LongArray, SingleArray
+from gnnplace.graph.jit import inner
+
+# To a type checker an index is a whole number like any other.
+Index: Callable[[Any], int] = np.uint64  # type: ignore[assignment]
+ONE = Index(1)
+
+
+@inner()
+def empty_floats(size: int) -> FloatArray:
+    """Floats, not set. [size]"""
+    return np.empty(size, np.float64)
+
+
+@inner()
+def zero_floats(size: int) -> FloatArray:
+    """Floats, all 0. [size]"""
+    result = empty_floats(size)
+    for i in range(size):
+        result[i] = 0.0
+    return result
+
+
+@inner()
+def full_floats(size: int, value: float) -> FloatArray:
+    """Floats, all ``value``. [size]"""
+    result = empty_floats(size)
+    for i in range(size):
+        result[i] = value
+    return result
+
+
+@inner()
+def empty_ints(size: int) -> IntArray:
+    """32-bit whole numbers, not set. [size]"""
+    return np.empty(size, np.int32)
+
+
+@inner()
+def zero_ints(size: int) -> IntArray:
+    """32-bit whole numbers, all 0. [size]"""
+    result = empty_ints(size)
+    for i in range(size):
+        result[i] = 0
+    return result
+
+
+@inner()
+def full_ints(size: int, value: int) -> IntArray:
+    """32-bit whole numbers, all ``value``. [size]"""
+    result = empty_ints(size)
+    for i in range(size):
+        result[i] = value
+    return result
+
+
+@inner()
+def empty_longs(size: int) -> LongArray:
+    """64-bit whole numbers, not set. [size]"""
+    return np.empty(size, np.int64)
+
+
+@inner()
+def zero_longs(size: int) -> LongArray:
+    """64-bit whole numbers, all 0. [size]"""
+    result = empty_longs(size)
+    for i in range(size):
+        result[i] = 0
+    return result
+
+
+@inner()
+def empty_indices(size: int) -> IndexArray:
+    """Indices, not set. [size]"""
+    return np.empty(size, np.uint64)
+
+
+@inner()
+def full_indices(size: int, value: int) -> IndexArray:
+    """Indices, all ``value``. [size]"""
+    result = empty_indices(size)
+    for i in range(size):
+        result[i] = value
+    return result
+
+
+@inner()
+def empty_singles(size: int) -> SingleArray:
+    """Single floats, not set. [size]"""
+    return np.empty(size, np.float32)
+
+
+@inner()
+def zero_singles(size: int) -> SingleArray:
+    """Single floats, all 0. [size]"""
+    result = empty_singles(size)
+    for i in range(size):
+        result[i] = 0.0
+    return result
+
+
+@inner()
+def empty_flags(size: int) -> BoolArray:
+    """Flags, not set. [size]"""
+    return np.empty(size, np.bool_)
+
+
+@inner()
+def zero_flags(size: int) -> BoolArray:
+    """All False. [size]"""
+    result = empty_flags(size)
+    for i in range(size):
+        result[i] = False
+    return result
+
+
+@inner()
+def empty_table(rows: int, columns: int) -> FloatArray:
+    """Floats, not set. [rows, columns]"""
+    return np.empty((rows, columns), np.float64)
+
+
+@inner()
+def zero_table(rows: int, columns: int) -> FloatArray:
+    """Floats, all 0. [rows, columns]"""
+    return np.zeros((rows, columns), np.float64)
+
+
+@inner()
+def full_table(rows: int, columns: int, value: float) -> FloatArray:
+    """Floats, all ``value``. [rows, columns]"""
+    result = empty_table(rows, columns)
+    for i in range(rows):
+        for j in range(columns):
+            result[i, j] = value
+    return result
+
+
+@inner()
+def empty_int_table(rows: int, columns: int) -> IntArray:
+    """32-bit whole numbers, not set. [rows, columns]"""
+    return np.empty((rows, columns), np.int32)
+
+
+@inner()
+def zero_int_table(rows: int, columns: int) -> IntArray:
+    """32-bit whole numbers, all 0. [rows, columns]"""
+    return np.zeros((rows, columns), np.int32)
+
+
+@inner()
+def empty_single_table(rows: int, columns: int) -> SingleArray:
+    """Single floats, not set. [rows, columns]"""
+    return np.empty((rows, columns), np.float32)
+
+
+@inner()
+def zero_single_table(rows: int, columns: int) -> SingleArray:
+    """Single floats, all 0. [rows, columns]"""
+    return np.zeros((rows, columns), np.float32)
+
+
+MANY = 1 << 11  # keys that are sorted by digits
+DIGIT = 8  # bits
+LOW, SIGN = Index((1 << DIGIT) - 1), Index(1 << 63)
+RUN = 16  # entries that are sorted by insertion before runs are merged
+
+
+@inner(_nrt=False)
+def copy_to(target: NDArray[Any], values: NDArray[Any]) -> None:
+    """Writes ``values`` over the first entries of ``target``."""
+    for i in range(len(values)):
+        target[i] = values[i]
+
+
+@inner(_nrt=False)
+def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
+    """Writes the rows of ``values`` over the beginnings of the first rows of ``target``."""
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            target[i, j] = values[i, j]
+
+
+@inner(_nrt=False)
+def greatest(values: NDArray[Any]) -> Any:
+    """The largest of at least one value, none of them nan."""
+    most = values[0]
+    for i in range(1, len(values)):
+        most = max(most, values[i])
+    return most
+
+
+@inner()
+def ascending(keys: FloatArray) -> IntArray:
+    """Indices of ``keys`` from the least to the largest, equal ones as they are listed. [n]
+
+    Many are sorted digit by digit, fewer by merging; none is nan.
+    """
+    return by_digits(keys) if len(keys) >= MANY else by_merging(keys)
+
+
+@inner()
+def by_digits(keys: FloatArray) -> IntArray:
+    """``ascending`` in O(n): by the bits of the keys, ``DIGIT`` at a time, the lowest first."""
+    n = len(keys)
+    bits, spare_bits = sortable(keys), empty_indices(n)
+    order, spare = empty_ints(n), empty_ints(n)
+    for i in range(n):
+        order[i] = i
+    for shift in range(0, 64, DIGIT):
+        at = first_places(bits, Index(shift))
+        if len(at) == 0:
+            continue
+        for i in range(n):
+            digit = (bits[i] >> Index(shift)) & LOW
+            place = at[digit]
+            spare_bits[place], spare[place] = bits[i], order[i]
+            at[digit] = place + ONE
+        bits, spare_bits = spare_bits, bits
+        order, spare = spare, order
+    return order
+
+
+@inner()
+def sortable(keys: FloatArray) -> IndexArray:
+    """Whole numbers in the order of ``keys``: their bits, turned round where negative. [n]"""
+    copied = empty_floats(len(keys))
+    for i in range(len(keys)):
+        copied[i] = keys[i] + 0.0  # -0 is 0.
+    bits = copied.view(np.uint64)
+    for i in range(len(bits)):
+        bits[i] = ~bits[i] if bits[i] >= SIGN else bits[i] | SIGN
+    return bits
+
+
+@inner()
+def first_places(bits: IndexArray, shift: int) -> IndexArray:
+    """Where keys with each digit begin; nothing where all have the same. [2 ** DIGIT]"""
+    at = full_indices(1 << DIGIT, 0)
+    for i in range(len(bits)):
+        at[(bits[i] >> shift) & LOW] += ONE
+    if at[(bits[0] >> shift) & LOW] == Index(len(bits)):
+        return empty_indices(0)
+    total = Index(0)
+    for digit in range(len(at)):
+        count = at[digit]
+        at[digit] = total
+        total += count
+    return at
+
+
+@inner()
+def by_merging(keys: FloatArray) -> IntArray:
+    """``ascending`` by merging from the bottom up.
+
+    Runs that are in order already are not merged, so keys that are nearly sorted take little more
+    than O(n); others O(n log n).
+    """
+    n = len(keys)
+    order, spare = empty_ints(n), empty_ints(n)
+    for i in range(n):
+        at, key = i, keys[i]
+        low = i - i % RUN
+        while at > low and keys[order[at - 1]] > key:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = i
+    width = RUN
+    while width < n:
+        for low in range(0, n - width, 2 * width):
+            merge(keys, order, spare, low, low + width, min(low + 2 * width, n))
+        width *= 2
+    return order
+
+
+@inner(_nrt=False)
+def merge(
+    keys: FloatArray, order: IntArray, spare: IntArray, low: int, middle: int, high: int
+) -> None:
+    """Merges ``order[low:middle]`` and ``order[middle:high]``, both ascending by ``keys``."""
+    if keys[order[middle - 1]] <= keys[order[middle]]:
+        return
+    for k in range(low, middle):
+        spare[k] = order[k]
+    left, right, at = low, middle, low
+    while left < middle:
+        if right < high and keys[order[right]] < keys[spare[left]]:
+            order[at] = order[right]
+            right += 1
+        else:
+            order[at] = spare[left]
+            left += 1
+        at += 1
