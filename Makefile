@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test campaign check house docs clean
+.PHONY: demo test quick campaign check house docs clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -14,6 +14,10 @@ test: check
 	$(BIN)/python -m pytest -n 2 -m "not alone and not campaign"
 	$(BIN)/python -m pytest -m "alone and not campaign"
 	$(BIN)/python -m pytest benchmarks/micro --benchmark-disable
+
+# At every save: below a minute, the tests nearest to what changed.
+quick: .venv/installed
+	$(BIN)/python -m tests.quick
 
 campaign: .venv/installed
 	$(BIN)/python -m pytest -n 2 -m campaign --timeout 1800

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import threading
+import time
 from collections import Counter
+from collections.abc import Generator, Iterable
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -22,6 +28,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+DURATIONS = "tests/durations.json"
+SLOW = 1.0  # seconds of a test that ``make quick`` leaves out
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _measurements_stay_here(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["GNNPLACE_STORE"] = str(tmp_path_factory.mktemp("store") / "measurements.db")
@@ -34,6 +44,8 @@ def _tables_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--placers", default="", help="comma-separated placers for contract tests")
+    parser.addoption("--until", type=float, help="an epoch second: no test begins after it")
+    parser.addoption("--keep-durations", action="store_true", help=f"write {DURATIONS}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -42,6 +54,33 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         chosen = [name for name in metafunc.config.getoption("--placers").split(",") if name]
         metafunc.parametrize("placer_name", chosen or list(PLACERS))
+
+
+GRACE = 6.0  # seconds that a test may go on behind ``--until``
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """With ``--until``: tests that begin too late, or do not end in time, are skipped."""
+    until = item.config.getoption("--until")
+    if until is None:
+        return (yield)
+
+    def skip(*_: object) -> None:
+        pytest.skip("no time left")
+
+    if time.time() > until:
+        item.add_marker(pytest.mark.skip(reason="no time left"))
+    signal.signal(signal.SIGUSR1, skip)
+    main = threading.main_thread().ident or 0
+    timer = Timer(
+        max(0.1, until + GRACE - time.time()), signal.pthread_kill, (main, signal.SIGUSR1)
+    )
+    timer.start()
+    try:
+        return (yield)
+    finally:
+        timer.cancel()
 
 
 ALONE = (
@@ -70,8 +109,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.alone)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def keep_durations(reports: Iterable[pytest.TestReport]) -> None:
+    """Writes what every file took, and which of its tests are slow, for ``make quick``."""
+    tests: Counter[str] = Counter()
+    for report in reports:
+        tests[report.nodeid] += report.duration
+    files: dict[str, dict[str, Any]] = {}
+    for nodeid, seconds in sorted(tests.items()):
+        name, _, test = nodeid.partition("::")
+        row = files.setdefault(name, {"seconds": 0.0, "slow": []})
+        if seconds < SLOW:
+            row["seconds"] += seconds
+        elif "[" not in test or (test := test.partition("[")[0]) not in row["slow"]:
+            row["slow"].append(test)
+    rows = [
+        f'"{name}": {{"seconds": {row["seconds"]:.2f}, "slow": {json.dumps(row["slow"])}}}'
+        for name, row in files.items()
+    ]
+    Path(DURATIONS).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """Prints what the campaign counted, in whichever process it ran."""
+    if config.getoption("--keep-durations"):
+        reports = [one for kind in terminalreporter.stats.values() for one in kind]
+        keep_durations(one for one in reports if isinstance(one, pytest.TestReport))
     counts: Counter[str] = Counter()
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):
