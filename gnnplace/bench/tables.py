@@ -1,21 +1,119 @@
-"""What rows say, as tables: standings, pairs, profiles, families, clusters, fidelity, failures."""
+"""What rows say, as tables: standings, pairs, profiles, families, clusters, fidelity, failures.
+
+Geometric means of step time over the best known, apart for every family or cluster.
+
+Paired comparison: every placer against a rival at the same budget, on the problems both solved.
+
+For problem p and seed s the ratio is the placer's step time over the rival's with the same seed (or
+over the rival's geometric mean where it did not run with s, as of constructions). The figure is the
+geometric mean of ratios with a 95 % bootstrap interval over problems and seeds; pairs remove what
+makes one problem harder than another. Where the interval holds 1 the two cannot be told apart.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from gnnplace.bench.best_known import BestKnown, ProblemId
-from gnnplace.bench.breakdown import LABELS, breakdown
+import numpy as np
+
+from gnnplace.bench.best_known import BestKnown, ProblemId, problem_id
 from gnnplace.bench.grid import Grid, interval_text
-from gnnplace.bench.paired import pairings
 from gnnplace.bench.profiles import FACTORS, performance_profiles
-from gnnplace.bench.standings import Entrant, Standing, standings
+from gnnplace.bench.standings import RIVAL, Entrant, Standing, standings
+from gnnplace.bench.statistics import Interval, nested_geometric_interval
 from gnnplace.measurements.agreement import FEWEST, agreement
 
+LABELS = ("family", "cluster")
 Row = Mapping[str, Any]
+Groups = dict[Entrant, dict[ProblemId, list[float]]]
+
+
+def breakdown(
+    rows: Iterable[Row], best: Mapping[ProblemId, BestKnown], label: str
+) -> dict[str, dict[Entrant, Interval]]:
+    """By value of a label, by placer and budget: ratio over the best known.
+
+    Intervals are over problems and seeds. What is infeasible is in none.
+
+    Args:
+        rows: cells; those without the label (of older runs) are left out.
+        best: best known step times; at least those of the rows.
+        label: one of ``LABELS``.
+    """
+    found: dict[str, Groups] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for row in rows:
+        if row["feasible"] and label in row:
+            ratio = row["step_time"] / best[problem_id(row)].step_time
+            found[row[label]][row["placer"], row["budget"]][problem_id(row)].append(ratio)
+    return {value: _means(groups) for value, groups in sorted(found.items())}
+
+
+def _means(groups: Groups) -> dict[Entrant, Interval]:
+    means = {who: nested_geometric_interval(list(mine.values())) for who, mine in groups.items()}
+    return {who: interval for who, interval in means.items() if interval is not None}
+
+
+Seeds = dict[int, float]
+BETTER, WORSE, NOISE = "shorter", "longer", "not told apart"
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A placer against the rival.
+
+    Attributes:
+        placer: its name.
+        budget: seconds that both had.
+        ratio: the ratio of step times over the rival's; below 1 the placer's are shorter.
+        unpaired: problems that only one of both solved.
+    """
+
+    placer: str
+    budget: float
+    ratio: Interval
+    unpaired: int
+
+    @property
+    def verdict(self) -> str:
+        """What the interval says."""
+        if self.ratio.low <= 1.0 <= self.ratio.high:
+            return NOISE
+        return BETTER if self.ratio.high < 1.0 else WORSE
+
+
+def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
+    """Everybody against ``rival`` at the budgets that it ran with, by budget, the best first."""
+    found = _by_seed(rows)
+    result = []
+    for (placer, budget), mine in found.items():
+        theirs = found.get((rival, budget))
+        if placer == rival or theirs is None:
+            continue
+        both = [p for p in mine if p in theirs]
+        ratio = nested_geometric_interval([_ratios(mine[p], theirs[p]) for p in both])
+        if ratio is not None:
+            result.append(Pairing(placer, budget, ratio, len(mine.keys() ^ theirs.keys())))
+    return sorted(result, key=lambda pairing: (pairing.budget, pairing.ratio.mean, pairing.placer))
+
+
+def _by_seed(rows: Iterable[Row]) -> dict[Entrant, dict[ProblemId, Seeds]]:
+    found: dict[Entrant, dict[ProblemId, Seeds]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        if row["feasible"]:
+            mine = found[row["placer"], row["budget"]]
+            mine[problem_id(row)][row["seed"]] = row["step_time"]
+    return found
+
+
+def _ratios(mine: Seeds, theirs: Seeds) -> list[float]:
+    mean = float(np.exp(np.mean(np.log(list(theirs.values())))))
+    return [seconds / theirs.get(seed, mean) for seed, seconds in mine.items()]
+
+
 Best = Mapping[ProblemId, BestKnown]
 LONGEST = 80  # letters of a reason
 

@@ -1,4 +1,7 @@
-"""``gnnplace execute``: runs a placement, checks it, measures it; on several hosts, too."""
+"""``gnnplace execute``: runs a placement, checks it, measures it; on several hosts, too.
+
+``gnnplace execute`` of a joint plan: on workers here, or one process of torchrun's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, open_store, print_json, say_kept
-from gnnplace.cli.execute_plan import is_plan, run_plan
 from gnnplace.cli.numbers import STEPS, add_number
 from gnnplace.cli.options import (
     add_capture_options,
@@ -34,6 +36,14 @@ from gnnplace.report.units import bytes_text, eager_line, seconds_text
 if TYPE_CHECKING:
     from gnnplace.execution.result import WorkerMemory
     from gnnplace.runtime.hosts import Hosts
+from pathlib import Path
+
+from gnnplace.cli.console import print_lines
+from gnnplace.errors import GnnplaceError
+from gnnplace.files import write_text
+from gnnplace.plans.plans import read_plan
+from gnnplace.report.plan_page import plan_page
+from gnnplace.report.plans import run_lines
 
 RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
 SUMMARY = "Runs a placement or a joint plan on workers, checks it, and measures it."
@@ -241,3 +251,36 @@ def _memory_text(found: WorkerMemory, predicted: float) -> str:
         f"{bytes_text(found.peak)} in a step, {bytes_text(found.state)} of it state "
         f"(predicted {bytes_text(predicted)}); held beside: {before}"
     )
+
+
+FORMAT = "gnnplace-plan"
+
+
+def is_plan(path: str) -> bool:
+    """Whether a file is that of a joint plan."""
+    if not Path(path).is_file():
+        return False
+    try:
+        data = read_json(path)
+    except GnnplaceError:
+        return False  # what reads placements says what is wrong
+    return isinstance(data, dict) and data.get("format") == FORMAT
+
+
+def run_plan(args: Namespace) -> int:
+    """Runs a plan, compares it with one device, and measures it."""
+    plan = read_plan(args.placement)
+    if os.environ.get("RANK", "0") == "0":
+        say(f"executing: {len(plan.file.stages)} stages, {plan.microbatches} micro-batches")
+    found = gnnplace.run_plan(
+        plan, args.model, train=args.train, steps=args.steps, timeout=args.timeout
+    )
+    if found is None:
+        return 0
+    if args.html is not None:
+        write_text(args.html, plan_page(found.plan, run_lines(found)))
+    if args.json:
+        print_json(found.answer())
+    else:
+        print_lines(*run_lines(found))
+    return 0 if found.passed else 1

@@ -22,14 +22,15 @@ from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.pictures import check_drawable
-from gnnplace.report.shard_page import frontier_page, split_page
 from gnnplace.report.sharding import (
     draw_frontier,
     frontier_lines,
+    frontier_page,
     planned_data,
     planned_lines,
     split_data,
     split_lines,
+    split_page,
 )
 from gnnplace.sharding.answers import (
     Tables,

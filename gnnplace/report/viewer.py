@@ -3,24 +3,164 @@
 The data stand in the page as one JSON object. Columns of numbers are the bytes of little-endian
 arrays in base64. Ops, modules and reasons that several steps
 share are there once. ``assets`` has the script; nothing is fetched from anywhere.
+
+Where the ops of a graph are drawn: from left to right by depth, each near its inputs' mean.
+
+Why each op is where it is, as far as the problem says it; and what holds it until it starts.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from gnnplace.arrays import FloatArray
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.graph.ranks import levels
 from gnnplace.problem import Problem
+from gnnplace.report.explanation.causes import Cause, Causes
+from gnnplace.report.explanation.critical_path import COMPUTING, critical_path
 from gnnplace.report.html import Html, asset, heading
-from gnnplace.report.layout import layout
-from gnnplace.report.reasons import place_reasons, waits
 from gnnplace.report.timeline import Naming, Timeline
+
+MOST_NODES = 4_000
+MOST_EDGES = 12_000
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A drawing of a graph.
+
+    Attributes:
+        x: place from the left, in 0..1. [num_ops]
+        y: place from above, in 0..1. [num_ops]
+        size: radius of each dot in pixels; its area grows with the op's seconds. [num_ops]
+        edges: pairs of ops. [E, 2]
+        tallest: the most ops of one depth.
+    """
+
+    x: FloatArray
+    y: FloatArray
+    size: FloatArray
+    edges: IntArray
+    tallest: int
+
+
+def layout(problem: Problem) -> Layout | None:
+    """The drawing; None for a graph that is too large to be looked at."""
+    source, target, _ = problem.graph.edges
+    if problem.num_ops > MOST_NODES or len(source) > MOST_EDGES:
+        return None
+    level, y, tallest = _placed(problem)
+    work = np.where(np.isfinite(problem.times), problem.times, 0.0).max(axis=1)
+    size = 2.2 + 5.0 * np.sqrt(work / max(work.max(), 1e-300))
+    edges = np.stack([source, target], axis=1).astype(np.int32)
+    return Layout(level / max(1, level.max()), y, size, edges, tallest)
+
+
+def _placed(problem: Problem) -> tuple[IntArray, FloatArray, int]:
+    """Levels, vertical places in 0..1 and the largest level."""
+    graph, level = problem.graph, levels(problem.graph)
+    y = np.full(graph.num_ops, 0.5)
+    tallest = int(np.bincount(level).max())
+    for depth in range(int(level.max()) + 1):
+        ops = np.flatnonzero(level == depth)
+        wish = [y[graph.predecessors(int(op))].mean() if depth else 0.5 for op in ops]
+        ops = ops[np.argsort(wish, kind="stable")]
+        room = min(1.0, len(ops) / max(1, tallest) + 0.12)
+        y[ops] = 0.5 + room * ((np.arange(len(ops)) + 0.5) / len(ops) - 0.5)
+    return level, y, tallest
+
+
+UNKNOWN, NOTHING, DEVICE, ARRIVAL, COPY = 255, 0, 1, 2, 3
+MOST_NAMED = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Waits:
+    """What holds each op of a step, m of them.
+
+    Attributes:
+        kind: DEVICE, ARRIVAL of a tensor, a COPY that its own device makes, NOTHING or UNKNOWN. [m]
+        op: the op that it waits for, -1 for none. [m]
+        transfer: the transfer that it waits for, -1 for none. [m]
+        critical: whether it is on the critical path. [m]
+    """
+
+    kind: NDArray[np.uint8]
+    op: IntArray
+    transfer: IntArray
+    critical: BoolArray
+
+
+def waits(step: Timeline) -> Waits:
+    """What holds the ops of a predicted step; unknown of a run."""
+    count = len(step.op)
+    found = Waits(
+        np.full(count, UNKNOWN, dtype=np.uint8),
+        np.full(count, -1, dtype=np.int32),
+        np.full(count, -1, dtype=np.int32),
+        np.zeros(count, dtype=bool),
+    )
+    if step.simulation is None or not count:
+        return found
+    causes = Causes(step.problem, step.simulation)
+    for op in range(count):
+        _note(found, op, causes.of(op))
+    path = [piece.op for piece in critical_path(causes) if piece.kind == COMPUTING]
+    found.critical[path] = True
+    return found
+
+
+def _note(found: Waits, op: int, cause: Cause | None) -> None:
+    if cause is None:
+        found.kind[op] = NOTHING
+        return
+    sent = COPY if cause.copies else ARRIVAL
+    found.kind[op] = DEVICE if cause.transfer < 0 else sent
+    found.op[op], found.transfer[op] = cause.op, cause.transfer
+
+
+def place_reasons(problem: Problem, free: str) -> tuple[list[str], IntArray]:
+    """Sentences that differ, and which of them holds for each op. [num_ops]
+
+    Args:
+        problem: what was placed.
+        free: what is said of an op that may be anywhere.
+    """
+    shared = Counter(problem.colocate)
+    told: dict[str, int] = {}
+    texts = (_reason(problem, op, shared) or free for op in range(problem.num_ops))
+    index = [told.setdefault(text, len(told)) for text in texts]
+    return list(told), np.array(index, dtype=np.int32)
+
+
+def _reason(problem: Problem, op: int, shared: Counter[str | None]) -> str:
+    devices, parts = problem.cluster.devices, []
+    group = problem.colocate[op]
+    if problem.pin[op] >= 0:
+        parts.append(f"It is pinned to {devices[problem.pin[op]].name}.")
+    elif not problem.allowed[op].all():
+        parts.append(f"It may be on {_names(problem, op)} alone.")
+    if group is not None and shared[group] > 1:
+        parts.append(
+            f"It shares a device with {shared[group] - 1} other ops, all of class {group}."
+        )
+    return " ".join(parts)
+
+
+def _names(problem: Problem, op: int) -> str:
+    allowed = np.flatnonzero(problem.allowed[op])
+    names = [problem.cluster.devices[d].name for d in allowed[:MOST_NAMED]]
+    more = len(allowed) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+
 
 SCRIPTS = ("words", "data", "view", "raster", "timeline", "memory", "search", "details", "graph",
            "pointer", "main")  # fmt: skip

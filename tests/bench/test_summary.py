@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 import io
+import re
+from xml.etree import ElementTree
 
+import numpy as np
 from rich.console import Console
 
-from gnnplace.bench.summary import parts, print_standings
+from gnnplace.bench.best_known import merged
+from gnnplace.bench.grid import Grid
+from gnnplace.bench.profiles import performance_profiles
+from gnnplace.bench.standings import standings
+from gnnplace.bench.summary import Section, page, parts, print_standings, profile_plot, quality_plot
+from gnnplace.report.pictures import svg
 from tests.bench.rows import row
+from tests.report.drawn import texts, tooltips
 
 
 def test_seen_problems_and_clocks_stand_apart():
@@ -39,3 +48,87 @@ def test_wide_tables_are_in_files_alone(tmp_path):
     assert "by family" in text
     assert "12 rows of commits c" in text
     assert "12 rows of commits c" in (tmp_path / "tables" / "summary.html").read_text()
+
+
+def test_the_page_holds_all_and_needs_nothing():
+    grids = [Grid("first", ("a", "b"), [("x", "1")]), Grid("second", ("a",), [("<y>",)])]
+    plots = {"seconds": '<svg xmlns="http://www.w3.org/2000/svg"></svg>'}
+    sections = [Section("small", "small: 3 problems", grids, plots)]
+    text = page(sections, "how to <read>", "5 rows")
+    plain = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    assert ElementTree.fromstring(plain).find("head/title").text == "gnnplace bench"
+    assert text.index("first") < text.index("<svg") < text.index("second")
+    assert "how to &lt;read&gt;" in text
+    assert "&lt;y&gt;" in text
+    assert '<h2 id="small">' in text
+    assert '<a href="#small">' in text
+    assert "default-src 'none'" in text
+    assert not re.search(r"(src|href)=\"(?!#)", text)
+    assert set(re.findall(r"https?://[^\"< ]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_the_plot_has_a_line_a_placer_and_a_dot_a_budget():
+    rows = [
+        row("a", placer, time, budget=budget, seconds=max(budget, 0.01))
+        for placer, budget, time in (
+            ("heft", 0.0, 1.5),
+            ("learned <&>", 0.1, 1.2),
+            ("learned <&>", 1.0, 1.0),
+            ("far off", 1.0, 50.0),
+            ("lost", 1.0, None),
+        )
+    ]
+    figure = quality_plot(standings(rows, merged({}, rows)), "a & b")
+    [plot] = figure.axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in plot.lines}
+    assert list(lines) == ["heft", "learned <&>"]
+    assert np.allclose(lines["heft"], [[0.01, 1.5]])
+    assert np.allclose(lines["learned <&>"], [[0.1, 1.2], [1.0, 1.0]])
+    assert (plot.get_xscale(), plot.get_yscale()) == ("log", "linear")
+    assert plot.get_ylim() == (1.0, 1.5)
+    text = svg(figure)
+    assert len(text) < 20_000
+    assert tooltips(text) == [
+        "heft, 0 s: 1.500",
+        "learned <&>, 0.1 s: 1.200",
+        "learned <&>, 1 s: 1.000",
+    ]
+    assert {"a & b", "heft", "learned <&>", "0.01", "0.1", "1"} <= set(texts(text))
+
+
+def test_the_shade_is_the_interval_over_problems():
+    rows = [row(p, "best", 1.0) for p in "abc"]
+    rows += [row(p, "mine", t, budget=1.0) for p, t in zip("abc", (1.1, 1.3, 1.6), strict=True)]
+    found = standings(rows, merged({}, rows))
+    [mine] = [standing for standing in found if standing.placer == "mine"]
+    [plot] = quality_plot(found, "t").axes
+    heights = {float(y) for y in plot.collections[-1].get_paths()[0].vertices[:, 1]}
+    assert heights == {mine.ratio.low, mine.ratio.high}
+    assert plot.get_ylim()[1] == mine.ratio.high
+
+
+def test_nothing_to_show_is_still_a_picture():
+    assert "empty" in texts(svg(quality_plot([], "empty")))
+
+
+def test_profiles_rise_and_show_the_largest_budget():
+    rows = [row(p, "best", 1.0) for p in "abc"]
+    for p, time in zip("abc", (1.0, 1.5, 9.0), strict=True):
+        rows += [row(p, "mine <&>", time, budget=1.0), row(p, "mine <&>", 9.0, budget=0.1)]
+    figure = profile_plot(performance_profiles(rows, merged({}, rows)), "t")
+    [plot] = figure.axes
+    assert tooltips(svg(figure)) == [
+        "best, 0 s: 100% within 5 %",
+        "mine <&>, 1 s: 33% within 5 %",
+    ]
+    best, mine = plot.lines
+    assert (best.get_label(), mine.get_label()) == ("best 0 s", "mine <&> 1 s")
+    assert mine.get_drawstyle() == "steps-post"
+    # One problem within 1, two within 1.5, never three.
+    assert np.allclose(mine.get_xydata(), [[1.0, 1 / 3], [1.5, 2 / 3], [2.0, 2 / 3]])
+    assert np.allclose(best.get_ydata(), 1.0)
+    assert (plot.get_xlim(), plot.get_ylim()) == ((1.0, 2.0), (0.0, 1.0))
+
+
+def test_no_profile_is_still_a_picture():
+    assert "empty" in texts(svg(profile_plot([], "empty")))

@@ -56,7 +56,7 @@ def test_place_writes_step_time_and_interval(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--placer", "heft"], "best, exact, contiguous"),
+        (["--placer", "heft"], "best, contiguous"),
         (["--microbatches", "auto"], "give a number"),
         (["--order", "topological"], "no option 'order'"),
     ],

@@ -1,4 +1,9 @@
-"""What stands in a page is what was simulated, in few bytes, and cannot be taken for markup."""
+"""What stands in a page is what was simulated, in few bytes, and cannot be taken for markup.
+
+A drawn graph goes from left to right, inside its frame, each op at a place of its own.
+
+Why ops are where they are and what they wait for, as explanations have it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,22 @@ import pytest
 from gnnplace.placers import contract
 from gnnplace.policy.roster import make_placer as placer
 from gnnplace.report import from_simulation
-from gnnplace.report.viewer import NO_MODULE, SCRIPTS, viewer, viewer_data
+from gnnplace.report.explanation.causes import Causes
+from gnnplace.report.explanation.critical_path import COMPUTING, critical_path
+from gnnplace.report.viewer import (
+    ARRIVAL,
+    DEVICE,
+    MOST_NODES,
+    NO_MODULE,
+    NOTHING,
+    SCRIPTS,
+    UNKNOWN,
+    layout,
+    place_reasons,
+    viewer,
+    viewer_data,
+    waits,
+)
 from gnnplace.simulation import Simulator
 from tests.report.embedded import held, instants, scripts, unpacked
 from tests.report.synthetic import layered
@@ -114,3 +134,54 @@ def test_every_script_is_used():
     there = {path.name for path in (files("gnnplace.report") / "assets").iterdir()}
     used = {f"{name}.js" for name in (*SCRIPTS, "theme")}
     assert there == used | {"page.css", "viewer.html"}
+
+
+def test_all_is_inside_and_levels_go_right():
+    problem = contract.branches()
+    drawn = layout(problem)
+    assert min(drawn.x.min(), drawn.y.min()) >= 0
+    assert max(drawn.x.max(), drawn.y.max()) <= 1
+    assert (drawn.x[drawn.edges[:, 0]] < drawn.x[drawn.edges[:, 1]]).all()
+    assert len(set(zip(drawn.x.tolist(), drawn.y.tolist(), strict=True))) == problem.num_ops
+
+
+def test_what_nobody_could_read_is_not_drawn():
+    assert layout(layered(MOST_NODES + 2)) is None
+
+
+def test_waits_are_the_causes():
+    """Every op's, with the critical path; unknown where nothing was simulated."""
+    problem = contract.branches()
+    step = from_simulation(problem, placer("heft").place(problem).simulation, "heft")
+    found, causes = waits(step), Causes(problem, step.simulation)
+    assert {NOTHING, DEVICE, ARRIVAL} == set(found.kind.tolist())
+    for op in range(problem.num_ops):
+        cause = causes.of(op)
+        assert (found.kind[op] == NOTHING) == (cause is None)
+        if cause is not None:
+            assert (found.op[op], found.transfer[op]) == (cause.op, cause.transfer)
+    path = {piece.op for piece in critical_path(causes) if piece.kind == COMPUTING}
+    assert set(np.flatnonzero(found.critical)) == path
+    unknown = waits(replace(step, simulation=None))
+    assert (unknown.kind == UNKNOWN).all()
+
+
+def test_reasons_name_pins_kinds_forbids_and_classes():
+    """Each op has a sentence; sentences are there once."""
+    problem = contract.barred()
+    texts, index = place_reasons(problem, "free")
+    assert len(set(texts)) == len(texts)
+    told = [texts[k] for k in index]
+    for op, text in enumerate(told):
+        assert ("It may be on" in text) == (not problem.allowed[op].all())
+        shared = (
+            problem.colocate[op] is not None and problem.colocate.count(problem.colocate[op]) > 1
+        )
+        assert ("It shares a device with" in text) == shared
+    pin = np.where(np.arange(problem.num_ops) == 0, 1, -1).astype(np.int32)
+    plain = replace(
+        contract.training_chain(), pin=pin, forbid=None, colocate=(None,) * problem.num_ops
+    )
+    texts, index = place_reasons(plain, "free")
+    assert texts[index[0]] == f"It is pinned to {problem.cluster.devices[1].name}."
+    assert texts[index[1]] == "free"

@@ -1,26 +1,155 @@
-"""``Explanation``: what bounds a step, where each device's seconds go, and what else would cost."""
+"""``Explanation``: what bounds a step, where each device's seconds go, and what else would cost.
+
+What each constraint costs: the same search once with it and once without.
+
+A constraint's price is the step time that a search finds with all of them less the step time that
+the same search, with the same budget and seed, finds without that one. The placement at hand obeys
+fewer constraints just as well, so that no price is below zero. Where memory is the constraint the
+devices get all they want. Complexity: one search for each constraint, and one more.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from gnnplace.errors import InfeasibleError
+from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Result
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.policy.placing import place
 from gnnplace.problem import Problem
+from gnnplace.problem.cluster import Device
 from gnnplace.problem.constraints import Constraints, constrained
-from gnnplace.problem.constraints.constraints import Given, as_constraints
+from gnnplace.problem.constraints.applying import resolve
+from gnnplace.problem.constraints.constraints import Given, Rule, as_constraints
 from gnnplace.problem.placement import Placement
 from gnnplace.report.explanation.alternatives import Alternative, alternatives, ops_named
 from gnnplace.report.explanation.causes import Causes
 from gnnplace.report.explanation.critical_path import COMPUTING, KINDS, Piece, critical_path
 from gnnplace.report.explanation.idle import DeviceTime, device_times
-from gnnplace.report.explanation.loosening import Loosened, loosened
 from gnnplace.report.explanation.modules import module_rows
 from gnnplace.simulation import LowerBounds, Simulation, lower_bounds
+
+PLENTY = 1e18  # bytes
+Place = Callable[[Problem, int | None], Result]
+"""Places a problem on at most so many devices."""
+
+
+@dataclass(frozen=True)
+class Loosened:
+    """One constraint, and the step without it.
+
+    Attributes:
+        what: the constraint in words.
+        step_time: seconds that are found without it; inf where nothing is.
+        gain: seconds that it costs, at least 0.
+        note: why nothing was found.
+    """
+
+    what: str
+    step_time: float
+    gain: float
+    note: str = ""
+
+
+def loosened(
+    problem: Problem,
+    constraints: Constraints,
+    known: float,
+    place: Place,
+) -> tuple[float, list[Loosened]]:
+    """The price of every constraint of a problem, the dearest first.
+
+    Args:
+        problem: what is placed, its own pins, forbids and memory among the constraints.
+        constraints: what the user asked for; ``problem`` may obey them already. Classes that it was
+            captured with cannot be parted again, and have no price.
+        known: seconds of the placement at hand.
+        place: the search; called once for each constraint and once with all.
+
+    Returns:
+        Seconds of the search with all constraints, if that is below what is known, and the prices.
+    """
+    free = _without_rules(problem, constraints)
+    with_all = min(known, _seconds(place, constrained(free, constraints), constraints)[0])
+    found = []
+    for what, base, asked in _each(problem, free, constraints):
+        try:
+            seconds, note = _seconds(place, constrained(base, asked), asked)
+        except InfeasibleError as error:
+            seconds, note = np.inf, str(error)
+        seconds = min(seconds, with_all)
+        found.append(Loosened(what, seconds, with_all - seconds, note))
+    return with_all, sorted(found, key=lambda one: -one.gain)
+
+
+def _seconds(place: Place, problem: Problem, asked: Constraints) -> tuple[float, str]:
+    try:
+        return place(problem, asked.max_devices).step_time, ""
+    except GnnplaceError as error:
+        return np.inf, str(error)
+
+
+def _each(
+    problem: Problem, free: Problem, asked: Constraints
+) -> Iterator[tuple[str, Problem, Constraints]]:
+    """Each constraint in words, and the problem and constraints without it."""
+    for name in ("pin", "forbid"):
+        rules: tuple[Rule, ...] = getattr(asked, name)
+        for k, rule in enumerate(rules):
+            fewer: dict[str, Any] = {name: rules[:k] + rules[k + 1 :]}
+            yield f"{name} {rule}", free, replace(asked, **fewer)
+    for k, patterns in enumerate(asked.together):
+        if _parts(free, asked, k):
+            apart = replace(asked, together=asked.together[:k] + asked.together[k + 1 :])
+            yield f"together {','.join(patterns)}", free, apart
+    if asked.max_devices is not None and asked.max_devices < problem.num_devices:
+        yield f"max-devices {asked.max_devices}", free, replace(asked, max_devices=None)
+    if (free.pin >= 0).any():
+        nowhere = np.full(free.num_ops, -1, dtype=np.int32)
+        yield "the problem's own pins", replace(free, pin=nowhere), asked
+    if free.forbid is not None:
+        yield "the problem's own forbids", replace(free, forbid=None), asked
+    if any(device.reserve > 0 for device in problem.cluster.devices):
+        unreserved = [d.model_copy(update={"reserve": 0.0}) for d in free.cluster.devices]
+        yield "headroom", _with_devices(free, unreserved), replace(asked, headroom=None)
+    large = [d.model_copy(update={"memory": PLENTY}) for d in free.cluster.devices]
+    yield "memory of the devices", _with_devices(free, large), asked
+
+
+def _with_devices(problem: Problem, devices: list[Device]) -> Problem:
+    return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
+
+
+def _parts(problem: Problem, asked: Constraints, number: int) -> bool:
+    """Whether the problem's own classes leave open what a rule keeps together.
+
+    A model that was captured under the rule has groups that are one class already.
+    """
+    rule = Constraints(together=(asked.together[number],))
+    matched = resolve(rule, problem.module, problem.graph.names).together[0].ops
+    return len(np.unique(problem.unit_of[matched])) > 1
+
+
+def _without_rules(problem: Problem, asked: Constraints) -> Problem:
+    """The problem without pins and forbids, if it has those that the constraints ask for."""
+    rules = Constraints(pin=asked.pin, forbid=asked.forbid)
+    if not rules:
+        return problem
+    resolved = resolve(rules, problem.module, problem.graph.names)
+    pin, forbid = problem.pin.copy(), problem.forbid
+    barred = None if forbid is None else forbid.copy()
+    for matched in resolved.matched:
+        pin[matched.ops] = -1
+        if barred is not None:
+            barred[matched.ops] = False
+    kept = barred if barred is not None and barred.any() else None
+    free = replace(problem, pin=pin, forbid=kept)
+    same = (constrained(free, rules).allowed == problem.allowed).all()
+    return free if same else problem
 
 
 @dataclass(frozen=True, eq=False)
