@@ -26,8 +26,7 @@ from gnnplace.bench.suite import dataset_problem
 from gnnplace.costs import profiling
 from gnnplace.placers import Found, SearchSpace
 from gnnplace.placers.coarse_annealing import GROUPS, projected
-from gnnplace.placers.search.coarse_problem import coarse_problem
-from gnnplace.placers.search.narrow_problem import narrow_problem
+from gnnplace.placers.search.coarse_problem import coarse_problem, narrow_problem
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.simulation import Simulator
 from gnnplace.simulation.justification import justify

@@ -24,8 +24,8 @@ from benchmarks.throughput_programme import ThroughputModel, model_size
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.throughput import ThroughputResult, with_interval
-from gnnplace.placers.throughput.blocks import make_blocks
 from gnnplace.placers.throughput.load import interval, make_flows
+from gnnplace.placers.throughput.split import make_blocks
 from gnnplace.placers.throughput.stages import sorts_of
 from gnnplace.problem import Problem
 

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.graph.jit import kernel
-from gnnplace.placers.throughput.blocks import Blocks
 from gnnplace.placers.throughput.load import Flows
+from gnnplace.placers.throughput.split import Blocks
 from gnnplace.placers.throughput.stages import Sorts, add_unit
 
 FloatArray = NDArray[np.float64]

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.placers.exact.input import equal_devices, use_order
-from gnnplace.placers.search.constraint_solver import make_solver, solve
+from gnnplace.placers.exact.solver import make_solver, solve
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.placers.throughput.load import Flows
 

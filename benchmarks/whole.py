@@ -31,7 +31,7 @@ import gnnplace
 from gnnplace.bench.suite import read_suite
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.narrow import NarrowSearch
-from gnnplace.placers.search.narrow_problem import narrow_problem
+from gnnplace.placers.search.coarse_problem import narrow_problem
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import load_policy
 from gnnplace.problem import Problem

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.execution.running import eager_times as eager_times
     from gnnplace.execution.running import execute_placement as execute
     from gnnplace.execution.setting import execution_mode as execution_mode
-    from gnnplace.measurements.fitting import calibrate as calibrate
+    from gnnplace.measurements.calibration import calibrate as calibrate
     from gnnplace.placers import Result as Result
     from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
@@ -71,8 +71,8 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.problem.constraints import constrained as constrained
     from gnnplace.problem.constraints import limited as limited
     from gnnplace.problem.constraints import read_constraints as read_constraints
-    from gnnplace.problem.constraints.headroom import check_headroom as check_headroom
-    from gnnplace.problem.constraints.headroom import with_headroom as with_headroom
+    from gnnplace.problem.constraints.constraints import check_headroom as check_headroom
+    from gnnplace.problem.constraints.constraints import with_headroom as with_headroom
     from gnnplace.problem.formats import convert as convert
     from gnnplace.problem.microbatching import with_microbatches as with_microbatches
     from gnnplace.problem.placement import Placement as Placement

@@ -17,7 +17,8 @@ Complexity: O(rounds * (ops * window + edges)). Deterministic; ties go to the sm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,14 @@ from numpy.typing import NDArray
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.graph.computation_graph import ComputationGraph
-from gnnplace.graph.contraction import Contraction
 
 ROUNDS = 24
 FIRST_CAP = 0.25  # of the mean cost of a wished group
 RIDERS = 1.3  # of its costliest op's cost: a group of one costly op and light ones
 UNITING = 1 / 64  # of the cap: the most loss at which two units are united; tuned on the zoo
 UNIT_GROUPS = 4.0  # a unit should be worth so many groups: forward, backward, update
+FAR = 0.05  # weight of a delay in another phase; tuned on the zoo
+WINDOW = 4096  # positions between two groups beyond which a merge is not tried
 
 
 def coarsen(
@@ -136,3 +138,202 @@ def _same(groups: Contraction, first: int, second: int) -> bool:
     """Whether no two units would be united."""
     x, y = groups.unit[first], groups.unit[second]
     return x is None or y is None or x == y
+
+
+class Contraction:
+    """Groups of ops; a group is known by one of its ops, its root.
+
+    Args:
+        graph: Its ops are the first groups.
+        cost: Seconds of each op. [num_ops]
+        unit: Class of ops that share a device, or None. [num_ops]
+        phase: The phase of each op. [num_ops]
+
+    Attributes:
+        count: Groups left.
+        cost: Seconds of each root's group.
+        peak: Seconds of the costliest op in it.
+        unit: Unit of each root's group; two units that were merged have one name.
+    """
+
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        cost: FloatArray,
+        unit: Sequence[str | None],
+        phase: NDArray[np.integer[Any]],
+    ) -> None:
+        n = graph.num_ops
+        self.count = n
+        self.cost: list[float] = cost.tolist()
+        self.peak: list[float] = cost.tolist()
+        self._phase: list[int] = phase.tolist()
+        self._root = list(range(n))
+        self._after = [set(graph.successors(i).tolist()) for i in range(n)]
+        self._before = [set(graph.predecessors(i).tolist()) for i in range(n)]
+        self._at: list[int] = graph.topological_order.tolist()
+        self._position: list[int] = graph.position.tolist()
+        self._units = _Units(unit, self.cost)
+
+    @property
+    def unit(self) -> _Units:
+        """Unit of each root's group, by index."""
+        return self._units
+
+    def find(self, op: int) -> int:
+        """Root of the group of an op."""
+        while self._root[op] != op:
+            self._root[op] = self._root[self._root[op]]
+            op = self._root[op]
+        return op
+
+    def is_alive(self, op: int) -> bool:
+        """Whether the op is the root of a group."""
+        return self._root[op] == op
+
+    def alive(self) -> list[int]:
+        """Roots of all groups."""
+        return [op for op in range(len(self._root)) if self._root[op] == op]
+
+    def ordered(self, one: int, other: int) -> tuple[int, int]:
+        """Both groups, the one that comes first in the order first."""
+        return (one, other) if self._position[one] < self._position[other] else (other, one)
+
+    def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
+        """Edges to and from groups of the same phase, as (before, after)."""
+        phase = self._phase[group]
+        for other in self._before[group]:
+            if self._phase[other] == phase:
+                yield other, group
+        for other in self._after[group]:
+            if self._phase[other] == phase:
+                yield group, other
+
+    def loss(self, one: int, other: int) -> float:
+        """Seconds by which merging `a` before `b` may delay others."""
+        delayed = self.cost[other] * self._waiting(self._after[one], other)
+        return delayed + self.cost[one] * self._waiting(self._before[other], one)
+
+    def _waiting(self, neighbours: set[int], one: int) -> float:
+        """Weight of other neighbours: 1 of the same phase, little of others, far off in time."""
+        phase, weight = self._phase[one], 0.0
+        for group in neighbours:
+            if group != one:
+                if self._phase[group] == phase:
+                    return 1.0
+                weight = FAR
+        return weight
+
+    def compatible(self, one: int, other: int, cap: float = 0.0) -> bool:
+        """Whether phases are equal and units are, or become one of at most `cap` seconds."""
+        return self._phase[one] == self._phase[other] and self._units.joined_cost(one, other) <= cap
+
+    def merge(self, one: int, other: int) -> bool:
+        """Merge two groups, `a` before `b` in the order, unless that would make a cycle."""
+        first, last = self._position[one], self._position[other]
+        if last - first > WINDOW or not self._reorder(one, other, first, last):
+            return False
+        self._join(one, other)
+        self._units.join(one, other)
+        self.count -= 1
+        return True
+
+    def _reorder(self, one: int, other: int, first: int, last: int) -> bool:
+        """Put all that `a` leads to behind `b`; false if it leads to `b` by another way."""
+        behind = self._reached(one, other, last)
+        if behind is None:
+            return False
+        window = [g for g in self._at[first + 1 : last] if g >= 0]
+        order = [g for g in window if g not in behind] + [one] + [g for g in window if g in behind]
+        padding = [-1] * (last - first + 1 - len(order))
+        self._at[first : last + 1] = order + padding
+        for i, group in enumerate(order, first):
+            self._position[group] = i
+        return True
+
+    def _reached(self, one: int, other: int, last: int) -> set[int] | None:
+        """Groups before `b` in the order that `a` leads to; None if one of them leads to `b`."""
+        seen: set[int] = set()
+        stack = [g for g in self._after[one] if g != other and self._position[g] < last]
+        while stack:
+            group = stack.pop()
+            if group in seen:
+                continue
+            seen.add(group)
+            if other in self._after[group]:
+                return None
+            stack += [g for g in self._after[group] if self._position[g] < last]
+        return seen
+
+    def _join(self, one: int, other: int) -> None:
+        self._root[other] = one
+        self.cost[one] += self.cost[other]
+        self.peak[one] = max(self.peak[one], self.peak[other])
+        for follower in self._after[other]:
+            self._before[follower].discard(other)
+            self._before[follower].add(one)
+        for leader in self._before[other]:
+            self._after[leader].discard(other)
+            self._after[leader].add(one)
+        self._after[one] = (self._after[one] | self._after[other]) - {one, other}
+        self._before[one] = (self._before[one] | self._before[other]) - {one, other}
+        self._after[other], self._before[other] = set(), set()
+
+    def merge_ends(self) -> None:
+        """Merge groups of one unit and phase that lead nowhere, such as parameter updates."""
+        ends: dict[tuple[Hashable, int], int] = {}
+        for group in self.alive():
+            unit = self._units[group]
+            if self._after[group] or unit is None:
+                continue
+            key = (unit, self._phase[group])
+            if key in ends and self.merge(*self.ordered(ends[key], group)):
+                ends[key] = self.find(group)
+            else:
+                ends[key] = group
+
+    def numbered(self) -> IntArray:
+        """Group of each op, numbered by the order of the groups. [num_ops]"""
+        order = [g for g in self._at if g >= 0 and self.is_alive(g)]
+        number = {group: i for i, group in enumerate(order)}
+        return np.array([number[self.find(i)] for i in range(len(self._root))], dtype=np.int32)
+
+
+class _Units:
+    """Units of groups, and their cost over all phases."""
+
+    def __init__(self, unit: Sequence[str | None], cost: Sequence[float]) -> None:
+        self._of: list[str | None] = list(unit)
+        self._same: dict[str, str] = {name: name for name in unit if name is not None}
+        self._alone = list(cost)
+        self._cost: dict[str, float] = {}
+        for name, seconds in zip(unit, cost, strict=True):
+            if name is not None:
+                self._cost[name] = self._cost.get(name, 0.0) + seconds
+
+    def __getitem__(self, group: int) -> str | None:
+        name = self._of[group]
+        while name is not None and self._same[name] != name:
+            name = self._same[name]
+        return name
+
+    def joined_cost(self, one: int, other: int) -> float:
+        """Cost of the unit that joining two of them makes; 0 where no two units meet."""
+        x, y = self[one], self[other]
+        if x is None or y is None or x == y:
+            return 0.0
+        return min(self._cost[x] + self._cost[y], math.inf)
+
+    def join(self, one: int, other: int) -> None:
+        """Group `b` goes into group `a`."""
+        x, y = self[one], self[other]
+        alone = sum(self._alone[g] for g, u in ((one, x), (other, y)) if u is None)
+        self._alone[one] = alone
+        if x is not None and y is not None and x != y:
+            self._same[y] = x
+            self._cost[x] += self._cost.pop(y)
+        name = x if x is not None else y
+        self._of[one] = name
+        if name is not None:
+            self._cost[name] += alone
+            self._alone[one] = 0.0

@@ -11,6 +11,10 @@ op that comes first in the stable topological order, but for ``lexicographic``, 
   ``reverse-upward-rank`` (upward rank in the reversed graph) list consumers before producers.
 * ``depth-first-pre`` lists an op when a depth-first search from the sources first meets it; it does
   neither.
+
+Ranks of ops are lengths of paths; costs of ops and edges come in as arrays, in seconds. Upward rank
+(Topcuoglu et al., 2002, eq. 8): cost of the op plus the longest path after it, edges counted.
+Downward rank (eq. 10): the longest path before the op. Both O(n + edges).
 """
 
 from __future__ import annotations
@@ -25,8 +29,9 @@ from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.graph import kernels
 from gnnplace.graph.computation_graph import ComputationGraph
-from gnnplace.graph.ranks import downward_rank, upward_rank
+from gnnplace.graph.kernels import longest_after, longest_before
 
+Rank = Callable[[ComputationGraph, FloatArray, FloatArray], FloatArray]
 FORWARD_ORDERS = (
     "topological",
     "breadth-first",
@@ -37,6 +42,39 @@ FORWARD_ORDERS = (
     "random",
 )
 BACKWARD_ORDERS = ("reverse-topological", "depth-first-post", "reverse-upward-rank")
+Order = Callable[[ComputationGraph, FloatArray, FloatArray, int], IntArray]
+
+
+def upward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
+    """Longest path from each op's start to the end. ``edge_cost`` goes with ``graph.edges``. [n]"""
+    return cost + rank_after(graph, cost, edge_cost)
+
+
+def rank_after(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
+    """Upward rank without the op itself: longest path from each op's finish to the end. [n]"""
+    arrays = (graph.topological_order, graph.successor_offset, graph.successor)
+    return np.asarray(longest_after(*arrays, cost, edge_cost))
+
+
+def downward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
+    """Longest path from the beginning to each op's start. [n]"""
+    arrays = (graph.topological_order, graph.successor_offset, graph.successor)
+    return np.asarray(longest_before(*arrays, cost, edge_cost))
+
+
+def levels(graph: ComputationGraph) -> IntArray:
+    """Number of edges on the longest path from a source to each op. [n]"""
+    return _edges_on(downward_rank, graph)
+
+
+def levels_from_sinks(graph: ComputationGraph) -> IntArray:
+    """Number of edges on the longest path from each op to a sink. [n]"""
+    return _edges_on(upward_rank, graph)
+
+
+def _edges_on(rank: Rank, graph: ComputationGraph) -> IntArray:
+    ones = np.ones(len(graph.successor))
+    return rank(graph, np.zeros(graph.num_ops), ones).astype(np.int32)
 
 
 def topological(graph: ComputationGraph) -> IntArray:
@@ -124,7 +162,6 @@ def _least_first(graph: ComputationGraph, preferred: NDArray[np.intp]) -> IntArr
     return np.asarray(kernels.least_first(graph.successor_offset, graph.successor, op_of))
 
 
-Order = Callable[[ComputationGraph, FloatArray, FloatArray, int], IntArray]
 ORDERS: dict[str, Order] = {
     "topological": lambda graph, cost, edge_cost, seed: topological(graph),
     "reverse-topological": lambda graph, cost, edge_cost, seed: reverse_topological(graph),

@@ -14,7 +14,7 @@ each placement is predicted with parameters fitted to others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,9 +27,17 @@ from scipy.optimize import least_squares
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_json, write_json
-from gnnplace.measurements.samples import Sample
+from gnnplace.measurements import MeasurementStore, Selection
+from gnnplace.measurements.samples import (
+    CLOCKS,
+    Sample,
+    least_disturbed,
+    stored_samples,
+    thinned,
+)
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.machine import machine
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulation, Simulator
 from gnnplace.simulation.transfer import RECEIVES, SENDS, Links, with_overheads
@@ -51,6 +59,9 @@ PRIOR = 0.5
 would else differ in parameters that make up for each other, and change ranks."""
 FEWEST = 6
 """Samples for five parameters."""
+MOST = 120
+"""Placements that a calibration is fitted to: more would only take longer."""
+FEWEST_PARTS = 5
 
 
 @dataclass(frozen=True)
@@ -278,3 +289,68 @@ def mean_overlap(model: Forward) -> float:
     length = model.simulation.finish - model.simulation.start
     total = float(length.sum())
     return float((model.overlap * length).sum()) / total if total > 0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A calibration, and what it does on what it was not fitted to.
+
+    Attributes:
+        calibration: fitted to all samples.
+        overlap: the largest of a sample; for ``write_calibration``.
+        samples: the placements it was fitted to.
+        held_out: seconds of each sample, predicted by parameters fitted to others.
+    """
+
+    calibration: Calibration
+    overlap: float
+    samples: list[Sample]
+    held_out: list[float]
+
+
+def calibrate(
+    store: MeasurementStore,
+    selection: Selection | None = None,
+    *,
+    clock: str = "auto",
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Calibrated:
+    """Fits one calibration to the runs of this machine.
+
+    With several problems, each is predicted by what was fitted to the others.
+
+    Args:
+        store: the store of measured steps.
+        selection: which runs; all by default.
+        clock: ``auto`` (of each run's mode), ``wall`` or ``virtual``.
+        seed: the seed of the parts of the cross-validation.
+        progress: called with a line before the fit.
+
+    Raises:
+        InputError: an unknown clock, or no such runs.
+    """
+    if clock not in ("auto", *CLOCKS):
+        raise InputError(f"--clock {clock!r}: must be auto, {' or '.join(CLOCKS)}")
+    samples = _samples_here(store, selection or Selection(), clock, seed)
+    problems = dict.fromkeys(sample.problem.fingerprint for sample in samples)
+    several = len(problems) > 1
+    progress(f"fitting to {len(samples)} placements of {len(problems)} problems")
+    parts = max(FEWEST_PARTS, len(problems))
+    held_out = cross_validated(samples, parts, seed, by_problem=several)
+    overlap = max(mean_overlap(Forward(s.problem, s.placement)) for s in samples)
+    return Calibrated(fit(samples), overlap, samples, held_out)
+
+
+def _samples_here(
+    store: MeasurementStore, selection: Selection, clock: str, seed: int
+) -> list[Sample]:
+    """The least disturbed run of every placement, of this machine alone."""
+    given = None if clock == "auto" else clock
+    found = stored_samples(store, selection, given, machine())
+    if not found:
+        raise InputError(
+            f"measurements calibrate: store {store.url!r} has no such runs of this machine; "
+            "make some with gnnplace fidelity"
+        )
+    return thinned(least_disturbed(found), MOST, seed)

@@ -15,7 +15,7 @@ from sqlalchemy import Select, delete, insert, select
 from sqlalchemy.engine import Connection
 
 from gnnplace.errors import InputError
-from gnnplace.measurements.database import Database, add_once
+from gnnplace.measurements.database import OUTCOMES, PROBLEMS, RUNS, STEPS, Database, add_once
 from gnnplace.measurements.records import (
     FAILED,
     INTERRUPTED,
@@ -30,7 +30,6 @@ from gnnplace.measurements.records import (
     packed,
     unpacked,
 )
-from gnnplace.measurements.schema import OUTCOMES, PROBLEMS, RUNS, STEPS
 
 BATCH = 500
 """Names in one `IN (...)`; databases limit them."""

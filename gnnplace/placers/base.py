@@ -11,8 +11,8 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.placers.search.clock import NO_BUDGET, now
+from gnnplace.placers.search.found import LARGE
 from gnnplace.placers.search.found import Found as Found
-from gnnplace.placers.search.orders import LARGE
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem

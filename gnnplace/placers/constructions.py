@@ -19,6 +19,7 @@ import numpy as np
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.baselines import RoundRobin, Single
 from gnnplace.placers.contiguous import Contiguous
 from gnnplace.placers.etf import Etf
 from gnnplace.placers.expert import Expert
@@ -26,14 +27,12 @@ from gnnplace.placers.heft import Heft, HeftContention
 from gnnplace.placers.interleaved import Interleaved
 from gnnplace.placers.m_topo import MTopo
 from gnnplace.placers.min_cut import MinCut
-from gnnplace.placers.round_robin import RoundRobin
 from gnnplace.placers.row import Row, Speed
 from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.clock import NO_BUDGET, expired, now
-from gnnplace.placers.search.orders import LARGE
+from gnnplace.placers.search.found import LARGE
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.placers.single import Single
 
 REPAIRED, REPAIRING = 8, 150_000  # placements, and ops simulated for each, where there is a budget
 WHOLE = 1_000  # ops above which the whole variants are left out, where there is a budget
@@ -171,3 +170,27 @@ def _searched(
         return None
     named = f"{placer.name}{': ' + found.note if found.note else ''}"
     return Found(found.device, found.order, named)
+
+
+class Portfolio(Placer):
+    """The best of the cheap placers, improved by annealing where the budget allows."""
+
+    name = "portfolio"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        best = best_construction(space, rng, deadline)
+        if deadline <= NO_BUDGET or expired(deadline):
+            return best
+        improved = anneal(space, best, rng, deadline)
+        if space.score(improved.device, improved.order) < space.score(best.device, best.order):
+            return Found(improved.device, improved.order, f"{best.note}, then annealing")
+        return best
+
+
+class Annealing(Placer):
+    """Simulated annealing with a time budget: the rival to fear."""
+
+    name = "annealing"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        return annealed_construction(space, rng, deadline)

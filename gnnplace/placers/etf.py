@@ -24,16 +24,17 @@ from gnnplace.graph.kernel_arrays import (
     empty_ints,
     empty_table,
     full_ints,
+    heap_pop,
+    heap_push,
     zero_floats,
     zero_longs,
     zero_table,
 )
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.orders import rank_order, with_own_order
+from gnnplace.placers.search.found import rank_order, with_own_order
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.transfer import linked, pay, seconds_between
 
 MOST_OPS = 200_000

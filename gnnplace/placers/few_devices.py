@@ -1,26 +1,136 @@
 """Placing on at most k devices: the sub-clusters that differ, and the whole budget for the best.
 
-Each sub-cluster (``problem.constraints.subclusters``) is placed on without a budget; the one with
-the shortest step is placed on once more with what is left of the budget. Which one that is does
-not depend on the budget, so more is never worse. The lower bound is the least over all sub-clusters
-where each set of k devices is like one of them, and that of the whole cluster elsewhere.
+Every placement on at most k devices is one on some k of them. Sub-clusters that are the same but
+for names (devices of one kind and memory, links and channels alike, nothing forbidden to one alone)
+are one; of clusters with more than ``MOST_SETS`` sets only neighbours as they are listed and the
+fastest devices are looked at. Complexity: O(sets k^2).
+
+Each sub-cluster is placed on without a budget; the one with the shortest step is placed on once
+more with what is left of the budget. Which one that is does not depend on the budget, so more is
+never worse. The lower bound is the least over all sub-clusters where each set of k devices is like
+one of them, and that of the whole cluster elsewhere.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import comb
 
-from gnnplace.errors import GnnplaceError
+import numpy as np
+
+from gnnplace.arrays import FloatArray
+from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers.base import Placer, Result
 from gnnplace.placers.search.clock import now
 from gnnplace.problem import Problem
-from gnnplace.problem.constraints.subclusters import (
-    Devices,
-    on_subcluster,
-    on_whole_cluster,
-    subclusters,
-)
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.placement import Placement
 from gnnplace.simulation import lower_bound, simulate
+
+MOST_SETS = 4096
+MOST = 12  # sub-clusters that are tried
+Devices = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Subclusters:
+    """Sets of devices.
+
+    Attributes:
+        sets: the devices of each, ascending; the fastest first.
+        complete: whether every set of so many devices is like one of these.
+    """
+
+    sets: tuple[Devices, ...]
+    complete: bool
+
+
+def subclusters(problem: Problem, count: int) -> Subclusters:
+    """Sets of ``count`` devices that differ, and on which every unit has a device.
+
+    Raises:
+        InfeasibleError: pins and forbids need more devices.
+    """
+    most = problem.num_devices
+    if count >= most:
+        return Subclusters((tuple(range(most)),), True)
+    whole = comb(most, count) <= MOST_SETS
+    found: dict[bytes, Devices] = {}
+    types, speed = _types(problem), _speeds(problem)
+    for devices in combinations(range(most), count) if whole else _some(speed, count):
+        if problem.unit_allowed[:, list(devices)].any(axis=1).all():
+            found.setdefault(_signature(problem.cluster, types, devices), devices)
+    if not found:
+        raise InfeasibleError(
+            f"max-devices {count}: no {count} devices may have all ops; pins, forbids and kinds "
+            "need more"
+        )
+    ranked = sorted(found.values(), key=lambda devices: (-speed[list(devices)].sum(), devices))
+    return Subclusters(tuple(ranked[:MOST]), whole and len(ranked) <= MOST)
+
+
+def _some(speed: FloatArray, count: int) -> Iterator[Devices]:
+    """Neighbours as they are listed, and the fastest."""
+    for first in range(len(speed) - count + 1):
+        yield tuple(range(first, first + count))
+    yield tuple(sorted(np.argsort(-speed, kind="stable")[:count].tolist()))
+
+
+def _types(problem: Problem) -> list[int]:
+    """Devices of one number are alike but for their links. [D]"""
+    known: dict[tuple[object, ...], int] = {}
+    memory = problem.cluster.memory.tolist()
+    return [
+        known.setdefault((device.kind, memory[d], problem.allowed[:, d].tobytes()), len(known))
+        for d, device in enumerate(problem.cluster.devices)
+    ]
+
+
+def _speeds(problem: Problem) -> FloatArray:
+    """Work a second of each device, over the ops that it may have. [D]"""
+    times = np.where(problem.allowed, problem.times, np.inf)
+    least = times.min(axis=1, keepdims=True)
+    known = np.isfinite(times) & np.isfinite(least)
+    share = np.where(known, np.where(known, least, 0.0), 0.0).sum(axis=0)
+    return np.asarray(share / np.maximum(np.where(known, times, 0.0).sum(axis=0), 1e-300))
+
+
+def _signature(cluster: Cluster, types: list[int], devices: Devices) -> bytes:
+    """Equal for sets that are the same but for names."""
+    ordered = sorted(devices, key=lambda d: (types[d], d))
+    at = np.ix_(ordered, ordered)
+    channel: dict[int, int] = {-1: -1}
+    renamed = [channel.setdefault(int(c), len(channel)) for c in cluster.channels[at].ravel()]
+    links = (cluster.latency, cluster.bandwidth, cluster.send_overhead, cluster.receive_overhead)
+    parts = [np.ascontiguousarray(matrix[at]).tobytes() for matrix in links]
+    parts.append(np.ascontiguousarray(cluster.sender_busy[at]).tobytes())
+    return b"".join([str([types[d] for d in ordered]).encode(), str(renamed).encode(), *parts])
+
+
+def on_subcluster(problem: Problem, devices: Devices) -> Problem:
+    """The problem on some of its devices."""
+    if len(devices) == problem.num_devices:
+        return problem
+    cluster, chosen = problem.cluster, list(devices)
+    names = {cluster.devices[d].name for d in devices}
+    links = tuple(x for x in cluster.links if x.source in names and x.target in names)
+    place = np.full(problem.num_devices + 1, -1, dtype=np.int32)  # the last for ops without a pin
+    place[chosen] = np.arange(len(chosen))
+    kept = Cluster(tuple(cluster.devices[d] for d in devices), links, cluster.name)
+    forbid = None if problem.forbid is None else np.ascontiguousarray(problem.forbid[:, chosen])
+    return replace(problem, cluster=kept, pin=place[problem.pin], forbid=forbid)
+
+
+def on_whole_cluster(placement: Placement, problem: Problem, devices: Devices) -> Placement:
+    """A placement on some devices of a problem as one of the problem."""
+    sequence = [np.empty(0, dtype=np.int32) for _ in range(problem.num_devices)]
+    for d, ops in zip(devices, placement.sequence or (), strict=False):
+        sequence[d] = ops
+    device = np.array(devices, dtype=np.int32)[placement.device]
+    known = None if placement.sequence is None else tuple(sequence)
+    return replace(placement, device=device, sequence=known)
 
 
 def place_on_few(

@@ -8,23 +8,39 @@ with the usual penalty for memory. The first choices of every search are all gro
 one of each kind and memory, so that none is worse than that by chance. With budget 0 a search makes
 ``EVALUATIONS`` evaluations, whoever it is: the comparison at equal evaluations. With seconds it
 makes as many as it has time for.
+
+``random-search`` chooses devices at random. It is the control of ``optuna``: the tree-structured
+Parzen estimator, what somebody with a general-purpose optimizer at hand would do. There a group is
+a categorical variable, the simulated step time its value, and Optuna's ``TPESampler`` (Bergstra et
+al., "Algorithms for hyper-parameter optimization", NeurIPS 2011) is asked and told. Its first
+choices are random ones of its own; its own work is several milliseconds a choice and grows with the
+choices made, so that in a given time it makes far fewer than its control. What a model of good
+choices adds is the difference between both. Complexity: O(evaluations) list schedules and
+simulations.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.placers.base import Found
+from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.clock import NO_BUDGET, now
 from gnnplace.placers.search.coarse_problem import coarse_problem
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 GROUPS = 40  # ops of the coarse problem a micro-batch; a layer's ops share a group
 EVALUATIONS = 64
+LARGEST_SEED = 2**31
 
 
 class GroupSearch:
@@ -102,3 +118,78 @@ def groups_of(problem: Problem) -> tuple[IntArray, BoolArray]:
     if coarse is None:
         return problem.unit_of, problem.unit_allowed
     return coarse.problem.unit_of[coarse.group], coarse.problem.unit_allowed
+
+
+class RandomSearch(Placer):
+    """The best of random choices."""
+
+    name = "random-search"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        groups = GroupSearch(space)
+
+        def propose() -> IntArray:
+            ticket = np.where(groups.allowed, rng.random(groups.allowed.shape), -1.0)
+            return ticket.argmax(axis=1).astype(np.int32)
+
+        return groups.run(propose, deadline)
+
+
+class Optuna(Placer):
+    """TPE on groups."""
+
+    name = "optuna"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        with _silent():
+            asking = _Asking(space, int(rng.integers(LARGEST_SEED)))
+            return asking.run(asking.propose, deadline)
+
+
+class _Asking(GroupSearch):
+    """Groups with a study: proposals are trials, evaluations are told."""
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        import optuna  # late: a second, of use to nobody else in this room
+
+        super().__init__(space)
+        categorical = optuna.distributions.CategoricalDistribution
+        self.variables = {
+            f"g{i}": categorical(np.flatnonzero(row).tolist()) for i, row in enumerate(self.allowed)
+        }
+        self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+        self.trial: Any = None
+
+    def propose(self) -> IntArray:
+        """The sampler's next choice. [G]"""
+        self.trial = self.study.ask(self.variables)
+        return np.array([self.trial.params[name] for name in self.variables], dtype=np.int32)
+
+    def evaluate(self, choice: IntArray) -> float:
+        """As ``GroupSearch``; the study is told."""
+        value = super().evaluate(choice)
+        if self.trial is None:
+            self._tell_first(choice, value)
+        else:
+            self.study.tell(self.trial, value)
+        return value
+
+    def _tell_first(self, choice: IntArray, value: float) -> None:
+        import optuna
+
+        params = dict(zip(self.variables, choice.tolist(), strict=True))
+        first = optuna.trial.create_trial(params=params, distributions=self.variables, value=value)
+        self.study.add_trial(first)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Optuna says nothing but warnings, and afterwards what it said before."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)

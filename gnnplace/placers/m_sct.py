@@ -23,7 +23,7 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import Index, empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.orders import with_own_order
+from gnnplace.placers.search.found import with_own_order
 from gnnplace.placers.search.repair import unit_bytes
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem

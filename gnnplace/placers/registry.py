@@ -7,16 +7,13 @@ a policy have their rows in ``gnnplace.policy.roster``.
 
 from __future__ import annotations
 
-from gnnplace.placers.annealing import Annealing
+from gnnplace.placers.baselines import Random
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
-from gnnplace.placers.constructions import CONSTRUCTIONS
+from gnnplace.placers.constructions import CONSTRUCTIONS, Annealing, Portfolio
 from gnnplace.placers.exact import Exact
+from gnnplace.placers.group_search import Optuna, RandomSearch
 from gnnplace.placers.m_sct import MSct
 from gnnplace.placers.narrow import Narrow
-from gnnplace.placers.optuna_tpe import Optuna
-from gnnplace.placers.portfolio import Portfolio
-from gnnplace.placers.random_placer import Random
-from gnnplace.placers.random_search import RandomSearch
 from gnnplace.placers.row import Option, Row, Speed
 
 WORKERS = Option(int, 1, "Threads of the constraint solver.", least=1)

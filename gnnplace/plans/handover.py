@@ -22,7 +22,7 @@ from torch import nn
 
 from gnnplace.costs.profiling.profiler import any_local, profile
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers.portfolio import Portfolio
+from gnnplace.placers.constructions import Portfolio
 from gnnplace.plans.mesh import Fabric, Mesh
 from gnnplace.plans.plan import OpPlacement, Plan
 from gnnplace.plans.search.draft import Draft, realized

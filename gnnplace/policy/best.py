@@ -21,8 +21,8 @@ from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.constructions import best_construction, run_member
 from gnnplace.placers.search.annealing import Annealer
 from gnnplace.placers.search.clock import NO_BUDGET, expired, now
+from gnnplace.placers.search.coarse_problem import searched_alone
 from gnnplace.placers.search.found import better
-from gnnplace.placers.search.narrow_problem import searched_alone
 from gnnplace.placers.search.repair import repair
 
 if TYPE_CHECKING:

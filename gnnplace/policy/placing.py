@@ -10,7 +10,7 @@ from gnnplace.placers.base import Placer, Result
 from gnnplace.placers.few_devices import place_on_few
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.placers.throughput import ThroughputResult
-from gnnplace.placers.throughput.registry import intervals, make_throughput_placer
+from gnnplace.placers.throughput.placer import intervals, make_throughput_placer
 from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.problem.constraints import Constraints, as_constraints, constrained

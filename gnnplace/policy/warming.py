@@ -37,10 +37,10 @@ from gnnplace.placers.narrow import Expansion, ranked_starts
 from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.chunk_search import ChunkSearch
 from gnnplace.placers.search.clock import NO_BUDGET
+from gnnplace.placers.search.coarse_problem import LEAST_TIGHT, narrow_groups
 from gnnplace.placers.search.found import Found
-from gnnplace.placers.search.narrow_problem import LEAST_TIGHT, narrow_groups
 from gnnplace.placers.search.space_kernels import flows_of_ops
-from gnnplace.placers.throughput.registry import make_throughput_placer
+from gnnplace.placers.throughput.placer import make_throughput_placer
 from gnnplace.policy.roster import make_placer, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +16,6 @@ from gnnplace.files import Bytes, Schema, parse, read_json, uncollected, write_j
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.cluster import cluster_faults
-from gnnplace.problem.cluster.kinds import spelling_faults
 from gnnplace.problem.problem import PHASES, Problem, build_problem
 
 OPTIONS_KEY = "x-capture"  # of problem and placement files: how the model was captured
@@ -227,3 +227,24 @@ def _op_data(problem: Problem, i: int) -> dict[str, Any]:
 def write_problem(path: str | Path, problem: Problem) -> None:
     """Writes a problem file atomically."""
     write_json(path, problem_to_data(problem))
+
+
+def spelling_faults(cluster: Cluster, known: Iterable[str]) -> list[str]:
+    """Kinds of a cluster that are unknown and are a known one, spelt differently.
+
+    Args:
+        cluster: whose devices' kinds are looked at.
+        known: kinds that ops have a time for.
+    """
+    kinds = list(known)
+    plain = {_plain(kind): kind for kind in kinds}
+    return [
+        f"devices[{i}].kind: no op has a time for {device.kind!r} but ops have for "
+        f"{plain[_plain(device.kind)]!r}; write both alike"
+        for i, device in enumerate(cluster.devices)
+        if device.kind not in kinds and _plain(device.kind) in plain
+    ]
+
+
+def _plain(kind: str) -> str:
+    return "".join(letter for letter in kind.lower() if letter.isalnum())

@@ -13,8 +13,7 @@ from rich.table import Table
 from gnnplace.files import write_json, write_text
 from gnnplace.measurements.agreement import Agreement, ceiling
 from gnnplace.measurements.calibration import calibrated, calibrated_cluster, write_calibration
-from gnnplace.measurements.fidelity import Row, Study
-from gnnplace.measurements.residuals import link_residuals, op_residuals
+from gnnplace.measurements.fidelity import Row, Study, link_residuals, op_residuals
 from gnnplace.measurements.samples import Sample
 from gnnplace.problem import problem_to_data
 from gnnplace.problem.cluster import write_cluster

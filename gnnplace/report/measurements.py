@@ -8,8 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from gnnplace.measurements import StoredRun
-from gnnplace.measurements.calibration import Calibration, Forward
-from gnnplace.measurements.fitting import Calibrated
+from gnnplace.measurements.calibration import Calibrated, Calibration, Forward
 from gnnplace.report.units import seconds_text
 
 COLUMNS = ("run", "began", "model", "M", "placer", "mode", "steps", "step", "predicted", "outcome")

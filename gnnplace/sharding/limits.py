@@ -11,8 +11,12 @@ from dataclasses import replace
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster.headroom import read_headroom
-from gnnplace.problem.constraints.constraints import Given, as_constraints
-from gnnplace.problem.constraints.headroom import AUTO, cluster_with_headroom
+from gnnplace.problem.constraints.constraints import (
+    AUTO,
+    Given,
+    as_constraints,
+    cluster_with_headroom,
+)
 from gnnplace.sharding.answers import SplitOptions
 
 USUAL = 8  # devices, where nothing says how many

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.kernels import grouped
-from gnnplace.graph.ranks import downward_rank, rank_after
+from gnnplace.graph.orders import downward_rank, rank_after
 from gnnplace.problem import Problem
 from gnnplace.simulation.transfer import Links, make_links
 

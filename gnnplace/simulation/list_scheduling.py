@@ -29,14 +29,15 @@ from gnnplace.graph.kernel_arrays import (
     full_floats,
     full_indices,
     full_ints,
+    heap_pop,
+    heap_push,
     zero_floats,
     zero_longs,
     zero_table,
 )
-from gnnplace.graph.ranks import upward_rank
+from gnnplace.graph.orders import upward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, mean_times
-from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.kernels import step_times_kernel
 from gnnplace.simulation.transfer import LATENCY, SENDS, linked, mean_seconds, receive_time, send
 

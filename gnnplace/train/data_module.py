@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.portfolio import Portfolio
+from gnnplace.placers.constructions import Portfolio
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data import random_families

@@ -14,7 +14,7 @@ from gnnplace.bench.rows import IDENTITY, read_rows
 from gnnplace.cli.main import run
 from gnnplace.errors import FormatError
 from gnnplace.placers import contract
-from gnnplace.placers.single import Single
+from gnnplace.placers.baselines import Single
 from gnnplace.problem import write_problem
 
 SUITE = """

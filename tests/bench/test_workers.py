@@ -25,7 +25,7 @@ from gnnplace.bench.workers import Worker, here, in_processes
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.placers import contract
-from gnnplace.placers.single import Single
+from gnnplace.placers.baselines import Single
 from gnnplace.problem import read_problem, write_problem
 from gnnplace.problem.placement import read_placement
 from gnnplace.simulation import simulate
@@ -114,7 +114,7 @@ def test_a_placer_that_fails_unexpectedly_is_a_row(suite, monkeypatch):
 
 SLOW = """
     import sys, time
-    from gnnplace.placers.single import Single
+    from gnnplace.placers.baselines import Single
     from gnnplace.bench.serve import serve
 
     def search(self, space, rng, deadline, search=Single.search):

@@ -11,7 +11,7 @@ import torch
 from gnnplace.errors import DeadlockError, MismatchError
 from gnnplace.execution import execute, verify
 from gnnplace.execution.plan import plan_execution, travels, view_chains
-from gnnplace.graph.quotient import quotient
+from gnnplace.graph.computation_graph import quotient
 from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.placement import Placement
 from gnnplace.tracing.program import Program

@@ -140,9 +140,9 @@ def test_one_device_of_a_large_graph_takes_all_of_its_work(as_if_large, monkeypa
     for problem in contract.problems():
         space = SearchSpace(problem)
         quick = placer("single").search(space, rng(), NO_BUDGET)
-        monkeypatch.setattr("gnnplace.placers.single.LARGE", 10**9)
+        monkeypatch.setattr("gnnplace.placers.baselines.LARGE", 10**9)
         whole = placer("single").search(space, rng(), NO_BUDGET)
-        monkeypatch.setattr("gnnplace.placers.single.LARGE", 5)
+        monkeypatch.setattr("gnnplace.placers.baselines.LARGE", 5)
         assert space.score(quick.device, quick.order) == pytest.approx(
             space.score(whole.device, whole.order)
         )

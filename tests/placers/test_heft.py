@@ -9,7 +9,7 @@ from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.simulation import compile_problem
-from tests.graph.test_ranks import COSTS, EDGES
+from tests.graph.test_orders import COSTS, EDGES
 
 
 def published():

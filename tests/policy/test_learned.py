@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from gnnplace.errors import InfeasibleError
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace, contract
-from gnnplace.placers.single import Single
+from gnnplace.placers.baselines import Single
 from gnnplace.policy import learned as placer
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.rollouts import Rollouts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gnnplace.graph.jit import kernel
-from gnnplace.placers.search.narrow_problem import LEAST_OPS
+from gnnplace.placers.search.coarse_problem import LEAST_OPS
 from gnnplace.policy import warming
 from gnnplace.policy.warming import beside
 

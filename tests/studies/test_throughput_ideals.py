@@ -10,8 +10,8 @@ import pytest
 from benchmarks.throughput_ideals import ideals_of, split_ideals
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.contract import training_chain
-from gnnplace.placers.throughput.blocks import make_blocks, precedence
 from gnnplace.placers.throughput.load import make_flows
+from gnnplace.placers.throughput.split import make_blocks, precedence
 from gnnplace.placers.throughput.stages import sorts_of
 from tests.placers.throughput.throughput_problems import brute_force, random_problem
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.graph.ranks import levels, upward_rank
+from gnnplace.graph.orders import levels, upward_rank
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import Problem

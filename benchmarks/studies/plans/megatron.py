@@ -4,7 +4,7 @@ Narayanan et al. (2021, arXiv 2104.04473, table 1): steps of GPT from 1.7 to 39.
 on 32 to 512 A100 of Selene, in half precision, everything recomputed. What is published are
 TFLOP/s a GPU; seconds are 96 B s l h^2 (1 + s / 6h + V / 16 l h) of them (there, section 5.1). The
 size of micro-batches is not published: the one that is predicted to be the fastest is taken. Rows
-of more devices than `problem.cluster.measured_presets` lists links for are left out.
+of more devices than `problem.cluster.presets` lists links for are left out.
 
 The model is Hugging Face's with what Megatron-LM fuses: one kernel for GELU, none for dropout
 beside the addition. What is otherwise than the capture has it:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.quotient import quotient, united
+from gnnplace.graph.computation_graph import quotient, united
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.structure import ProgramGraph
 

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import IntArray
-from gnnplace.graph.ranks import downward_rank
+from gnnplace.graph.orders import downward_rank
 from gnnplace.placers.exact.input import (
     Bundle,
     Scale,

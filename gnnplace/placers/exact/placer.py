@@ -30,7 +30,6 @@ from gnnplace.arrays import BoolArray, IntArray
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.exact.incumbent import Incumbent, watcher
 from gnnplace.placers.exact.input import (
     bundles,
     labels_by_use,
@@ -39,9 +38,9 @@ from gnnplace.placers.exact.input import (
     swaps,
 )
 from gnnplace.placers.exact.model import ScheduleModel
+from gnnplace.placers.exact.solver import Incumbent, make_solver, solve, watcher
 from gnnplace.placers.exact.tree import Tree
 from gnnplace.placers.search.annealing import anneal
-from gnnplace.placers.search.constraint_solver import make_solver, solve
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation import lower_bound

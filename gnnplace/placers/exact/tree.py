@@ -25,10 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.placers.exact.incumbent import PROVEN, Incumbent, watcher
 from gnnplace.placers.exact.input import equal_devices, labels_by_use, make_scale, use_order
 from gnnplace.placers.exact.model import ScheduleModel
-from gnnplace.placers.search.constraint_solver import solve
+from gnnplace.placers.exact.solver import PROVEN, Incumbent, solve, watcher
 
 NODE_SECONDS = 0.25
 Prefix = tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Local search on a coarse problem whose moves are of chunks (``chunk_moves``).
+"""Local search on a coarse problem whose moves are of chunks (``chunks``).
 
 Formulation: what a move makes is list-scheduled by the state's priority and justified once
 (``justification``); the seconds of that schedule are its value, and the distances of the
@@ -27,7 +27,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import copy_to, empty_floats, empty_ints, greatest, zero_floats
-from gnnplace.placers.search.chunk_moves import (
+from gnnplace.placers.search.chunks import (
     ALONE,
     FORGOTTEN,
     HOPED,
@@ -39,8 +39,8 @@ from gnnplace.placers.search.chunk_moves import (
     most_work,
     same,
 )
+from gnnplace.placers.search.coarse_problem import NarrowProblem
 from gnnplace.placers.search.moves import Neighbourhood, energy, neighbourhood, seed_kernel
-from gnnplace.placers.search.narrow_problem import NarrowProblem
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import timed_list_schedule

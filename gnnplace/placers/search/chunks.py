@@ -1,16 +1,30 @@
-"""Chunks: units in the order of their coordinates, cut into parts of wanted work.
+"""Chunks: units in the order of their coordinates, cut into parts of wanted work; and their moves.
 
-Shared by placers that cut the graph into stages. O(U) a cut.
+Placers that cut the graph into stages make them, O(U) a cut. The search on chunks
+(``chunk_search``) moves them: runs of a line of segments that share a device. Its state is a device
+for every segment of a line, one for each segment that stands alone, and a priority of ops. A move
+shifts a cut, slides a run of cuts, swaps two chunks or two devices, gives a chunk or a run of
+segments to another device, moves a segment that stands alone, or only disturbs the priority. Which
+kind is next is drawn by how often its latest moves were better than the state they came from, a
+bandit by probability matching (Thierens, 2005); ``CURIOUS`` of the moves are drawn by fixed shares,
+so that no kind is forgotten. Complexity: O(units) a move.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
+from gnnplace.graph.jit import inner
 from gnnplace.placers.search.space import SearchSpace
 
 CONSTRUCTED_OPS = 60_000  # ops of all constructions of a kind
+CUT, SLIDE, SWAP_CHUNKS, SWAP_DEVICES, GIVE_CHUNK, GIVE_RUN, ALONE, ORDER = range(8)
+PRIOR = (0.36, 0.18, 0.11, 0.05, 0.07, 0.07, 0.04, 0.12)  # share of each kind of move at first
+CURIOUS = 0.3  # share of moves whose kind is drawn by that, not by use
+HOPED, FORGOTTEN = 0.1, 0.02  # use of a kind at first, and how much a move changes what is thought
 
 
 def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
@@ -65,3 +79,150 @@ def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | N
     moved = cuts.copy()
     moved[i] = np.clip(cuts[i] + delta, 0, num_units)
     return moved if (np.diff(moved) >= 0).all() and moved[i] != cuts[i] else None
+
+
+class Chunks(NamedTuple):
+    """Where the search is; all arrays change in place.
+
+    Attributes:
+        line: units of the line, in order. [S]
+        loose: units that stand alone.
+        work: seconds of each unit on each device, inf where it may not be. [U, D]
+        unit_device: device of each unit. [U]
+        priority: of each op. [n]
+        score: predicted seconds with penalty. [1]
+        best_unit_device: device of each unit in the best state of all members. [U]
+        best_priority: its priority. [n]
+        best_order: its order. [n]
+        best_score: its seconds. [1]
+        prior: share of each kind of move at first. [kinds]
+        useful: share of its moves that were better than the state, the latest most. [kinds]
+    """
+
+    line: IntArray
+    loose: IntArray
+    work: FloatArray
+    unit_device: IntArray
+    priority: FloatArray
+    score: FloatArray
+    best_unit_device: IntArray
+    best_priority: FloatArray
+    best_order: IntArray
+    best_score: FloatArray
+    prior: FloatArray
+    useful: FloatArray
+
+
+@inner(_nrt=False)
+def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]:
+    """First place of the chunk around ``place`` and the first behind it."""
+    d = unit_device[line[place]]
+    low, high = place, place + 1
+    while low > 0 and unit_device[line[low - 1]] == d:
+        low -= 1
+    while high < len(line) and unit_device[line[high]] == d:
+        high += 1
+    return low, high
+
+
+@inner(_nrt=False)
+def give(line: IntArray, unit_device: IntArray, low: int, high: int, target: int) -> None:
+    """Gives the segments from ``low`` up to ``high`` to a device."""
+    for place in range(max(0, low), min(high, len(line))):
+        unit_device[line[place]] = target
+
+
+@inner(_nrt=False)
+def slide(line: IntArray, unit_device: IntArray, low: int, high: int) -> None:
+    """Moves the cuts between ``low`` and ``high`` by one place, up or down."""
+    if np.random.random() < 0.5:
+        for place in range(high - 1, low, -1):
+            unit_device[line[place]] = unit_device[line[place - 1]]
+    else:
+        for place in range(low, high - 1):
+            unit_device[line[place]] = unit_device[line[place + 1]]
+
+
+@inner(_nrt=False)
+def exchange(unit_device: IntArray, one: int, two: int) -> None:
+    """Swaps two devices."""
+    for unit in range(len(unit_device)):
+        if unit_device[unit] == one:
+            unit_device[unit] = two
+        elif unit_device[unit] == two:
+            unit_device[unit] = one
+
+
+@inner(_nrt=False)
+def choose_kind(chunks: Chunks) -> int:
+    """A kind of move: as often as it is of use, but each now and then."""
+    total = 0.0
+    for kind in range(len(chunks.prior)):
+        total += chunks.prior[kind] * chunks.useful[kind]
+    drawn, last = np.random.random(), len(chunks.prior) - 1
+    for kind in range(last):
+        share = chunks.prior[kind] * chunks.useful[kind] / total
+        drawn -= CURIOUS * chunks.prior[kind] + (1.0 - CURIOUS) * share
+        if drawn < 0.0:
+            return kind
+    return last
+
+
+@inner(_nrt=False)
+def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
+    """One random move of that kind, one that is possible."""
+    line, num_devices = chunks.line, chunks.work.shape[1]
+    size = len(line)
+    if kind == ORDER:
+        return
+    if kind == ALONE:
+        unit = chunks.loose[np.random.randint(len(chunks.loose))]
+        unit_device[unit] = np.random.randint(num_devices)
+        return
+    place = np.random.randint(size)
+    low, high = run_of(line, unit_device, place)
+    if kind == CUT:
+        count = 1 + int(np.random.exponential(1.0))
+        if np.random.random() < 0.5 and low > 0:
+            give(line, unit_device, low, low + count, unit_device[line[low - 1]])
+        elif high < size:
+            give(line, unit_device, high - count, high, unit_device[line[high]])
+    elif kind == SLIDE:
+        length = 2 + int(np.random.exponential(0.25 * size))
+        slide(line, unit_device, place, min(size, place + length))
+    elif kind == SWAP_CHUNKS:
+        other = np.random.randint(size)
+        first, last = run_of(line, unit_device, other)
+        one, two = unit_device[line[place]], unit_device[line[other]]
+        give(line, unit_device, low, high, two)
+        give(line, unit_device, first, last, one)
+    elif kind == SWAP_DEVICES:
+        one, two = unit_device[line[place]], np.random.randint(num_devices)
+        exchange(unit_device, one, two)
+    elif kind == GIVE_CHUNK:
+        give(line, unit_device, low, high, np.random.randint(num_devices))
+    else:
+        count = 1 + int(np.random.exponential(3.0))
+        give(line, unit_device, place, place + count, np.random.randint(num_devices))
+
+
+@inner(_nrt=False)
+def same(one: IntArray, other: IntArray) -> bool:
+    """Whether two arrays of one length are equal."""
+    k = 0
+    while k < len(one) and one[k] == other[k]:
+        k += 1
+    return k == len(one)
+
+
+@inner(_nrt=False)
+def most_work(work: FloatArray, unit_device: IntArray, load: FloatArray) -> float:
+    """Seconds of the device with most work; inf where a unit may not be. ``load``: scratch [D]"""
+    for d in range(len(load)):
+        load[d] = 0.0
+    most = 0.0
+    for unit in range(len(unit_device)):
+        d = unit_device[unit]
+        load[d] += work[unit, d]
+        most = max(most, load[d])
+    return most

@@ -5,23 +5,53 @@ other micro-batch gets the same groups. So the coarse problem has micro-batches 
 one has, and no group holds ops of two of them, which would make both wait for each other. Units
 that meet in a group become one, with all their copies. Ops of different phases, pins or kinds that
 can run them, or devices that are forbidden to them, are never grouped.
+
+Narrow groups: segments (``graph.narrow``) are cut from the units in coordinate order by their mean
+work on the cluster and by the bytes of the first micro-batch that cross between them. All groups of
+a segment are one unit. A unit whose forward ops are far apart, such as an embedding that is also
+the last layer, is a segment of its own; so is, within a segment, each set of units that may be on
+other devices than the rest: pins and kinds that cannot run an op are borders.
+
+They are worth it where the problem is large (``LEAST_OPS``; with micro-batches and memory that
+matters ``LEAST_TIGHT``: a search of single units finds little there, since what fits takes whole
+chunks) and groups lose little parallelism (``MOST_LOST``): their critical path is not much longer
+than that of the ops. It is 1.15 to 1.6 times as long for transformers, whose layers have parallel
+ops that are not worth a transfer, and twice for unrolled grids and many branches, where no cut of
+the line leaves the wavefront free. Complexity: as ``graph.narrow``, and one quotient.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.arrays import BoolArray, IntArray
+from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
-from gnnplace.graph.quotient import quotient, united
-from gnnplace.problem import Problem
-from gnnplace.simulation.compiled import least_times
+from gnnplace.graph.computation_graph import quotient, united
+from gnnplace.graph.narrow import (
+    beside_consumers,
+    bundled,
+    crossing_bytes,
+    leads_elsewhere,
+    not_before_followers,
+    segments,
+    split_cycles,
+)
+from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space_kernels import follow_forward
+from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
+from gnnplace.simulation.compiled import least_times, longest_path
 
 MOST_CODES = 127  # of phase, pin and kinds together: what coarsening has room for
+SEGMENTS = 96
+LEAST_OPS, LEAST_TIGHT = 5_000, 1_000  # a problem with fewer is placed whole; tight: of memory
+FEWER, FEWER_TIGHT = 0.5, 0.7  # of the ops at most that may remain as groups
+MOST_LOST = 1.75  # critical path of the groups over that of the ops
+FAR = 3.0  # segments over which a unit's forward ops are far apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,3 +180,175 @@ def _forbidden(problem: Problem, group: IntArray, count: int) -> BoolArray | Non
     forbid = np.zeros((count, problem.num_devices), dtype=bool)
     np.logical_or.at(forbid, group, problem.forbid)
     return forbid
+
+
+@dataclass(frozen=True, eq=False)
+class NarrowProblem(CoarseProblem):
+    """The coarse problem of narrow groups.
+
+    Attributes:
+        line: its units but those that stand alone, by their place in the graph.
+        loose: the units that stand alone.
+    """
+
+    line: IntArray
+    loose: IntArray
+
+
+_known: WeakKeyDictionary[SearchSpace, dict[int, NarrowProblem | None]] = WeakKeyDictionary()
+
+
+def narrow_problem(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem | None:
+    """The coarse problem of narrow groups; None where the whole graph is better placed as it is.
+
+    It is made once for a space, which several placers ask about.
+
+    Args:
+        space: the problem.
+        count: segments at most.
+    """
+    known = _known.setdefault(space, {})
+    if count not in known:
+        known[count] = _narrow_problem(space, count)
+    return known[count]
+
+
+def searched_alone(space: SearchSpace) -> bool:
+    """Whether narrow groups take all the time; on smaller problems ops have their turn too."""
+    return space.problem.num_ops >= LEAST_OPS and narrow_problem(space) is not None
+
+
+def _narrow_problem(space: SearchSpace, count: int) -> NarrowProblem | None:
+    tight = space.problem.microbatches > 1 and space.memory_matters
+    if space.problem.num_ops < (LEAST_TIGHT if tight else LEAST_OPS):
+        return None
+    coarse = _unbundled(space, count)
+    share = FEWER_TIGHT if tight else FEWER
+    small = coarse.problem.num_ops <= share * space.problem.num_ops
+    if not small or not coarse.problem.unit_allowed.any(axis=1).all():
+        return None
+    return _bundled(coarse) if parallelism_lost(space, coarse) <= MOST_LOST else None
+
+
+def narrow_groups(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem:
+    """The coarse problem of narrow groups, whether or not it is worth it."""
+    return _bundled(_unbundled(space, count))
+
+
+def _bundled(coarse: NarrowProblem) -> NarrowProblem:
+    problem = coarse.problem
+    return replace(coarse, problem=replace(problem, graph=bundled(problem.graph)))
+
+
+def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
+    problem = space.problem
+    of_unit, on_line = segment_of_unit(space, count)
+    segment = of_unit[problem.unit_of]
+    kind = problem.phase.astype(np.int64) + (problem.phase == UPDATE)
+    graph = problem.graph
+    arrays = (graph.topological_order, graph.successor_offset, graph.successor)
+    waited = leads_elsewhere(*arrays, problem.phase == BACKWARD, segment)
+    kind[(problem.phase == BACKWARD) & ~waited] = BACKWARD + 1
+    key = (segment * np.int64(4) + kind) * problem.microbatches + problem.microbatch
+    far = _nearest(space, segment, on_line)
+    group = np.unique(key * np.int64(on_line + 1) + far, return_inverse=True)[1].astype(np.int32)
+    group = split_cycles(graph, group)
+    coarse = grouped(problem, group, segment)
+    unit = np.empty(int(segment.max()) + 1, dtype=np.int32)
+    unit[segment] = coarse.unit_of[group]
+    return NarrowProblem(coarse, group, unit[:on_line], unit[on_line:])
+
+
+def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
+    """For ops that are not on the line the segment that is nearest, 0 for others. [n]
+
+    Ops of a unit that are far apart are no group.
+    """
+    problem, coordinate = space.problem, coordinates(space)
+    begin = np.full(on_line, np.inf)
+    known = (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
+    np.minimum.at(begin, segment[known], coordinate[known])
+    loose = np.flatnonzero(segment >= on_line).astype(np.int32)
+    origin = first_copy(problem, loose)
+    borders, place = np.sort(begin[np.isfinite(begin)]), np.zeros(problem.num_ops, dtype=np.int32)
+    place[loose] = np.searchsorted(borders, coordinate[loose if origin is None else origin])
+    return place
+
+
+def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
+    """Segment of each unit, and how many are not of units that stand alone, which are last. [U]"""
+    problem = space.problem
+    coordinate = coordinates(space)
+    alone = far_apart(problem, coordinate, count)
+    line = np.argsort(_unit_coordinate(problem, coordinate), kind="stable")
+    line = line[~alone[line]]
+    place = np.full(problem.num_units, -1, dtype=np.int32)
+    place[line] = np.arange(len(line))
+    first = np.where(problem.microbatch == 0, place[problem.unit_of], -1).astype(np.int32)
+    crossing = crossing_bytes(problem.graph, first, max(len(line), 1))
+    crossing[_turned_back(problem, first, len(line))] = np.inf
+    segment = np.empty(problem.num_units, dtype=np.int64)
+    segment[line] = segments(space.mean_work[line], crossing, count)
+    segment[alone] = count + np.arange(int(alone.sum()))
+    where = _alike(problem.unit_allowed)
+    key = segment * (int(where.max()) + 1) + where
+    known, segment = np.unique(key, return_inverse=True)
+    on_line = int((known < count * (int(where.max()) + 1)).sum())
+    return segment.astype(np.int32), on_line
+
+
+def _alike(rows: BoolArray) -> LongArray:
+    """Numbers of rows, equal ones for equal rows. [U]"""
+    if rows.all():
+        return np.zeros(len(rows), dtype=np.int64)
+    return np.unique(np.packbits(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
+
+
+def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
+    """Whether a cut at each place of the line would make groups of forward ops a cycle."""
+    source, target, _ = problem.graph.edges
+    forward = (problem.phase[source] == FORWARD) & (problem.phase[target] == FORWARD)
+    low, high = place[target], place[source]
+    back = forward & (low >= 0) & (low < high)
+    change = np.bincount(low[back], minlength=max(count, 1))
+    change -= np.bincount(high[back], minlength=max(count, 1))
+    return np.cumsum(change)[:-1] > 0
+
+
+def coordinates(space: SearchSpace) -> FloatArray:
+    """Coordinates of ops as ``SearchSpace`` has them but for those that are in wrong layers. [n]"""
+    problem, graph = space.problem, space.problem.graph
+    forward = problem.phase == FORWARD
+    kept = np.bincount(problem.unit_of, problem.phase == UPDATE, problem.num_units) > 0
+    arrays = (graph.topological_order, graph.successor_offset, graph.successor)
+    place = graph.position.astype(np.float64)
+    place = beside_consumers(*arrays, forward & kept[problem.unit_of], place)
+    inputs = (graph.predecessor_offset, graph.predecessor)
+    place = follow_forward(graph.topological_order, *inputs, forward, place)
+    return np.asarray(not_before_followers(*arrays, problem.phase == BACKWARD, place))
+
+
+def _unit_coordinate(problem: Problem, coordinate: FloatArray) -> FloatArray:
+    """Mean coordinate of each unit's forward ops, or of all its ops if it has none. [U]"""
+    forward = (problem.phase == FORWARD).astype(np.float64)
+    has_forward = np.bincount(problem.unit_of, forward, problem.num_units) > 0
+    weight = np.where(has_forward[problem.unit_of], forward, 1.0)
+    total = np.bincount(problem.unit_of, weight * coordinate, problem.num_units)
+    return np.asarray(total / np.bincount(problem.unit_of, weight, problem.num_units))
+
+
+def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> BoolArray:
+    """Whether a unit's forward ops of one micro-batch are far apart in the graph. [U]"""
+    forward = np.flatnonzero((problem.phase == FORWARD) & (problem.microbatch == 0))
+    unit = problem.unit_of[forward]
+    rank = np.empty(len(forward))
+    rank[np.argsort(coordinate[forward], kind="stable")] = np.arange(len(forward))
+    low, high = np.full(problem.num_units, np.inf), np.full(problem.num_units, -np.inf)
+    np.minimum.at(low, unit, rank)
+    np.maximum.at(high, unit, rank)
+    return high - low > FAR * len(forward) / count
+
+
+def parallelism_lost(space: SearchSpace, coarse: CoarseProblem) -> float:
+    """Critical path of the groups over that of the ops, transfers free."""
+    return longest_path(coarse.problem) / max(longest_path(space.problem), 1e-300)

@@ -2,7 +2,7 @@
 
 ``load`` defines the value, the **interval** between two steps. The search:
 
-1. Contiguous splits over several orders of the graph's units (``blocks``, ``split``); the best of
+1. Contiguous splits over several orders of the graph's units (``split``); the best of
    them is never given up but for a better placement.
 2. Any placement: annealing from the best split and from one device (``search``).
 3. The bound: the work bound of ``simulation.bounds``, which holds for the busiest device as it
@@ -17,21 +17,25 @@ simulated: one that does not fit then is searched again with less memory, and at
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
 from gnnplace.arrays import IntArray
+from gnnplace.errors import GnnplaceError, UnsupportedError
 from gnnplace.placers.base import Found, Placer, Result
+from gnnplace.placers.row import Row, Speed, parse_name
 from gnnplace.placers.search.clock import NO_BUDGET, expired
 from gnnplace.placers.search.repair import pack, repair
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.placers.throughput.blocks import Blocks, depth_first, make_blocks
 from gnnplace.placers.throughput.load import interval, make_flows, restricted, state_excess
 from gnnplace.placers.throughput.search import local_search
-from gnnplace.placers.throughput.split import split
+from gnnplace.placers.throughput.split import Blocks, depth_first, make_blocks, split
 from gnnplace.placers.throughput.stages import Sorts, sorts_of
+from gnnplace.problem import Problem
 from gnnplace.simulation import lower_bounds
 
 PROVEN = 1e-6  # Interval over bound, minus one, that counts as optimal.
@@ -39,6 +43,9 @@ MOST_SWAPPED = 32  # Devices of a split that are swapped in pairs.
 MOST_SORTS = 4  # Of devices whose sets are split over by themselves.
 DRAWN_WORK = 1_000_000  # Pairs of units in all orders that are drawn.
 SHARES = (1.0, 0.85, 0.7, 0.5)  # Of the memory for state, until activations fit as well.
+Failure = tuple[str, GnnplaceError]
+# What placers that are no more were for, and what to use.
+RETIRED = {"exact": "no placer proves an optimum for objective 'throughput' any more; use best"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,3 +249,75 @@ class _Search:
                 return device, order
         self.note = (self.note + "; " if self.note else "") + "moved to fit activations"
         return repair(space, device, order)
+
+
+PLACERS: dict[str, Row] = {
+    row.name: row
+    for row in (
+        Row("best", Throughput, Speed.SEARCH),
+        Row("contiguous", ContiguousThroughput, Speed.CONSTRUCTION),
+    )
+}
+SEARCHES: tuple[tuple[str, type[Throughput]], ...] = (
+    ("throughput", Throughput),
+    ("contiguous-split", ContiguousThroughput),
+)
+
+
+def make_throughput_placer(name: str, **options: Any) -> Placer:
+    """A placer for throughput: ``contiguous`` splits alone, or the ``best`` that is found.
+
+    Raises:
+        InputError: an option, for they have none.
+        UnsupportedError: a placer that minimises the step time, or one that is no more.
+    """
+    base, written = parse_name(name)
+    if base in RETIRED:
+        raise UnsupportedError(f"placer {base!r}: {RETIRED[base]}")
+    if base not in PLACERS:
+        known = ", ".join(PLACERS)
+        raise UnsupportedError(
+            f"placer {base!r} minimises the step time; for objective 'throughput' use {known}"
+        )
+    given = {key: value for key, value in options.items() if value is not None}
+    return PLACERS[base].made(written | given)
+
+
+def intervals(
+    problem: Problem,
+    others: Sequence[Result | Failure],
+    *,
+    budget: float,
+    seed: int,
+    progress: Callable[[str], None] | None = None,
+) -> list[ThroughputResult | Failure]:
+    """Intervals of the searches for throughput, then of placements that others found.
+
+    Args:
+        problem: what to place.
+        others: results of placers that minimise the step time.
+        budget: seconds for each search.
+        seed: the seed of all randomness.
+        progress: called with a line before each search.
+    """
+    space = SearchSpace(problem)
+    found: list[ThroughputResult | Failure] = []
+    for label, kind in SEARCHES:
+        if progress is not None:
+            progress(f"placing with {label}")
+        found.append(_searched(label, kind(), space, budget, seed))
+    return found + [
+        other if isinstance(other, tuple) else with_interval(space, other) for other in others
+    ]
+
+
+def _searched(
+    label: str, placer: Placer, space: SearchSpace, budget: float, seed: int
+) -> ThroughputResult | Failure:
+    """What a search finds, under the name that comparisons show."""
+    try:
+        result = placer.place(space.problem, budget=budget, seed=seed, space=space)
+    except GnnplaceError as error:
+        return label, error
+    assert isinstance(result, ThroughputResult)
+    return replace(result, placer=label)

@@ -26,9 +26,17 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.graph.jit import ahead, inner
-from gnnplace.graph.kernel_arrays import ONE, Index, empty_ints, zero_floats, zero_ints, zero_longs
+from gnnplace.graph.kernel_arrays import (
+    ONE,
+    Index,
+    empty_ints,
+    heap_pop,
+    heap_push,
+    zero_floats,
+    zero_ints,
+    zero_longs,
+)
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.heaps import heap_pop, heap_push
 from gnnplace.simulation.transfer import arrival, fetch_begin, linked, receive_time
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.interleaved import round_priority
 from gnnplace.placers.search.clock import now
-from gnnplace.placers.search.orders import LARGE
+from gnnplace.placers.search.found import LARGE
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, RULES, Aim, possible_aims
 from gnnplace.policy.decode.decoder_state import Goal, State

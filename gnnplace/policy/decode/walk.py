@@ -22,8 +22,7 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import full_floats, zero_flags, zero_floats
 from gnnplace.graph.kernels import grouped
-from gnnplace.graph.orders import BACKWARD_ORDERS, traversal
-from gnnplace.graph.ranks import downward_rank, upward_rank
+from gnnplace.graph.orders import BACKWARD_ORDERS, downward_rank, traversal, upward_rank
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.space_kernels import follow_forward, sum_of_finite
 from gnnplace.problem import FORWARD, Problem

@@ -22,8 +22,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph import ComputationGraph, kernels
 from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import zero_floats, zero_ints
-from gnnplace.simulation.heaps import heap_pop, heap_push
+from gnnplace.graph.kernel_arrays import heap_pop, heap_push, zero_floats, zero_ints
 
 LEARNED = "learned-order"
 SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth of all

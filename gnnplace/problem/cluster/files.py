@@ -22,9 +22,8 @@ import yaml
 
 from gnnplace.errors import FormatError, InputError, of_faults
 from gnnplace.files import Schema, parse, read_yaml, write_text
-from gnnplace.problem.cluster.cluster import Cluster
+from gnnplace.problem.cluster.cluster import Cluster, Device, Link, LinkCosts
 from gnnplace.problem.cluster.presets import is_preset, preset, preset_names
-from gnnplace.problem.cluster.schema import Device, Link, LinkCosts
 
 
 class ClusterFile(Schema):

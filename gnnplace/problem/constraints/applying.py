@@ -3,7 +3,11 @@
 A pin to one device is a problem's ``pin``, any other pin and every forbid its ``forbid``; ops that
 stay together are one colocation class, with all classes that meet in it; by module, what is in or
 follows one unit of the model is such a set. Headroom is the devices' ``reserve``. How many devices
-are used at most is no property of a problem: see ``subclusters``.
+are used at most is no property of a problem: see ``placers.few_devices``.
+
+What devices have at most is said as accelerate's ``max_memory`` says it, bytes by device. A device
+is named, or numbered as PyTorch numbers GPUs: ``0`` is the first device that is no CPU. Devices
+that are not named keep what they have.
 """
 
 from __future__ import annotations
@@ -17,12 +21,12 @@ from gnnplace.arrays import BoolArray, IntArray, LongArray
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.constraints.constraints import Constraints, Rule
-from gnnplace.problem.constraints.headroom import with_headroom
+from gnnplace.problem.constraints.constraints import Constraints, Rule, with_headroom
 from gnnplace.problem.constraints.matching import Matched, Names, devices_matched
-from gnnplace.problem.constraints.max_memory import with_max_memory
 
 Progress = Callable[[str], None]
+ELSEWHERE = ("cpu", "disk")  # where accelerate keeps what fits on no GPU
+CPU = "cpu"
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,3 +226,37 @@ def _contradiction(problem: Problem, own: BoolArray, mine: Sequence[str]) -> str
         f"op {problem.graph.names[op]!r}{shared}: {' and '.join(mine)}{also} leave no device; "
         "loosen one of them"
     )
+
+
+def with_max_memory(problem: Problem, most: Sequence[tuple[str, float]]) -> Problem:
+    """The problem with at most so many bytes on some devices.
+
+    Args:
+        problem: what is placed.
+        most: devices, by their name or number, and bytes.
+
+    Raises:
+        InputError: there is no such device.
+    """
+    if not most:
+        return problem
+    devices = list(problem.cluster.devices)
+    for name, size in most:
+        for index in _indices(problem.cluster, name):
+            least = min(devices[index].memory, size)
+            devices[index] = devices[index].model_copy(update={"memory": least})
+    return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
+
+
+def _indices(cluster: Cluster, name: str) -> list[int]:
+    """The devices of a name; none of "cpu" and "disk" where the cluster has no such device."""
+    exact = [i for i, device in enumerate(cluster.devices) if device.name == name]
+    gpus = [i for i, device in enumerate(cluster.devices) if device.kind != CPU]
+    if exact:
+        return exact
+    if name.isdigit() and int(name) < len(gpus):
+        return [gpus[int(name)]]
+    if name in ELSEWHERE:
+        return [i for i, d in enumerate(cluster.devices) if d.kind == name]
+    known = ", ".join(device.name for device in cluster.devices[:8])
+    raise InputError(f"max-memory {name!r}: no device is called so; devices: {known}")

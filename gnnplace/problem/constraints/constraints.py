@@ -24,9 +24,14 @@ from pydantic import Field
 
 from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_size, read_yaml
-from gnnplace.problem.constraints.headroom import check_headroom
+from gnnplace.problem import Problem
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.headroom import read_headroom, with_slack
+from gnnplace.problem.cluster.headroom import with_headroom as with_so_much
 
 EVERY = "*"  # device pattern
+Names: TypeAlias = str | list[str]
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,6 @@ class Constraints:
         return data | {key: value for key, value in rest.items() if value is not None}
 
 
-Names: TypeAlias = str | list[str]
 Given: TypeAlias = Constraints | Mapping[str, Any] | str | Path
 
 
@@ -235,3 +239,36 @@ def _rule(what: str, word: str) -> Rule:
             "'head=gpu:0,gpu:1'"
         )
     return Rule(pattern.strip(), _names(devices))
+
+
+def check_headroom(headroom: str | float | None) -> None:
+    """Refuses headroom that is neither a share, nor bytes, nor "auto"; None is none.
+
+    Raises:
+        InputError: naming what was given and what may be.
+    """
+    if headroom is not None and headroom != AUTO:
+        read_headroom(headroom)
+
+
+def cluster_with_headroom(cluster: Cluster, headroom: str | float | None) -> Cluster:
+    """The cluster with headroom on every device; see ``with_headroom``."""
+    if headroom is None:
+        return cluster
+    return with_slack(cluster) if headroom == AUTO else with_so_much(cluster, headroom)
+
+
+def with_headroom(problem: Problem, headroom: str | float | None) -> Problem:
+    """The problem with headroom on every device; None leaves it as it is.
+
+    Args:
+        problem: what is placed.
+        headroom: a share of each device's memory, as "10%", or bytes, as 2e9 or "2GB"; or "auto":
+            what CUDA, NCCL and the allocator take on GPUs (``costs.memory``).
+
+    Raises:
+        InputError: neither, or more than a device has.
+    """
+    if headroom is None:
+        return problem
+    return replace(problem, cluster=cluster_with_headroom(problem.cluster, headroom))

@@ -4,7 +4,7 @@
   being serial where they don't pay for transfers (``serial``).
 * **Work**: all work shared out over the devices (``work``).
 * **Windows** (after Fernandez and Bussell, 1973): ops that cannot start before ``a`` and leave at
-  least ``b`` seconds of path after them do their work within step time - a - b.
+  least ``b`` seconds of path after them do their work within step time - a - b (``fill``).
 * **Units**: a unit is on one device, one op after the other (``one_machine``).
 * **Fill**: what a pipeline cannot do yet, or no longer, at its ends (``fill``).
 * **Work and path**: few fast devices hold no whole path M times (``work_and_path``).

@@ -1,4 +1,9 @@
-"""Filling and draining: what devices cannot do yet, or no longer, early and late in the step.
+"""Windows, filling and draining (after Fernandez and Bussell, 1973).
+
+Windows: ops that cannot start before ``a`` and leave at least ``b`` seconds of path after them do
+their work within step time - a - b. Complexity: O(n log n + g^2) with g thresholds.
+
+Filling and draining: what devices cannot do yet, or no longer, early and late in the step.
 
 Until ``a`` seconds a unit, alone on a device, can do no more than its jobs that are released, one
 after the other: ``P(a)``; in the last ``b`` seconds no more than ``Q(b)``, likewise by tails. What
@@ -7,7 +12,7 @@ of the work bound, for all ``a`` and ``b`` that leave work to some unit,
 
     T >= a + b + sum over units of min over devices of w[d] * max(0, W[d] - P[d](a) - Q[d](b)),
 
-after Fernandez and Bussell (1973), whose ops are without devices. If some unit has work left, the
+theirs being ops without devices. If some unit has work left, the
 two ends do not overlap, for together they would have seen all of its work. Where micro-batches
 fill a pipeline this is the bound that sees it.
 
@@ -125,3 +130,20 @@ def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArr
                 for j in range(columns):
                     total[i, j] += least[i, j]
     return total
+
+
+def windows(head: FloatArray, tail: FloatArray, share: FloatArray) -> float:
+    """The bound in seconds.
+
+    Args:
+        head: least seconds before each job. [n]
+        tail: least seconds after it. [n]
+        share: its share of the work bound, in seconds. [n]
+    """
+    a, b = thresholds(head), thresholds(tail)
+    row = np.searchsorted(a, head, side="right") - 1
+    column = np.searchsorted(b, tail, side="right") - 1
+    work = np.bincount(row * len(b) + column, share, len(a) * len(b)).reshape(len(a), len(b))
+    inside = work[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
+    value = np.where(inside > 0, a[:, None] + b[None, :] + inside, 0.0)
+    return float(value.max())

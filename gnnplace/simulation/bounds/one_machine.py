@@ -15,8 +15,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import empty_floats, empty_ints
-from gnnplace.simulation.heaps import heap_pop, heap_push
+from gnnplace.graph.kernel_arrays import empty_floats, empty_ints, heap_pop, heap_push
 
 
 @kernel

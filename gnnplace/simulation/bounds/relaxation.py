@@ -1,4 +1,15 @@
-"""One relaxation of a problem: parts on one device each, and all that follows for its step time."""
+"""One relaxation of a problem: parts on one device each, and all that follows for its step time.
+
+Parts (``Machines``) are placement units, or units that are known to be on one device together:
+those that only one device is left to. A device is left to a part that allows it and whose state it
+holds. Devices of one kind are alike, a column of tables, but for those that ops are pinned to; and
+those that are forbidden to other ops are not alike.
+
+Which ops of a unit come before which others of it, by any path of the graph (``ancestors``): sets
+of 64 ops at a time, as the bits of one word, are pushed through the whole graph, O(n / 64) sweeps
+of O(edges). Only ops of units of several ops have a bit, and only as many as ``MOST_STEPS`` lets:
+of a graph of 100,000 ops some, those of the largest units that are not too large.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +17,200 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.ranks import downward_rank
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import empty_ints
+from gnnplace.graph.orders import downward_rank
 from gnnplace.problem import Problem
-from gnnplace.simulation.bounds.ancestors import ancestors, turned
-from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, starts
-from gnnplace.simulation.bounds.fill import by_unit, fill
-from gnnplace.simulation.bounds.machines import Machines, machines_of
+from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, offsets, starts
+from gnnplace.simulation.bounds.fill import by_unit, fill, windows
 from gnnplace.simulation.bounds.one_machine import on_one_machine
-from gnnplace.simulation.bounds.windows import windows
 from gnnplace.simulation.bounds.work import UPDATES, work_weights
 from gnnplace.simulation.compiled import least_times, tails
 from gnnplace.simulation.transfer import least_seconds
+
+MOST_PAIRS = 4_000_000  # Of ops of one unit, all units together: 32 MB.
+MOST_STEPS = 60_000_000  # ops and edges that all sweeps together may pass: 0.2 s
+BITS = 63
+ROOM = 1.0 + 1e-9  # Of memory, for sums in another order.
+
+
+def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:
+    """Ancestors of each group of copies in its own unit: offsets and a list. [G + 1]
+
+    Only along edges that feed every copy. Units are left out, the largest first, where there are
+    too many pairs, and then the smallest first, where there are too many ops and edges.
+
+    Args:
+        copies: the copies.
+        unit: the unit of each group. [G]
+    """
+    members = np.bincount(unit)
+    pairs = members.astype(np.int64) * (members - 1) // 2
+    by_size = np.argsort(pairs, kind="stable")
+    kept = np.zeros(len(members), dtype=bool)
+    kept[by_size] = (pairs[by_size].cumsum() <= MOST_PAIRS) & (members[by_size] > 1)
+    full = copies.full
+    sweeps = MOST_STEPS // (len(unit) + int(full.sum()) + 1)
+    largest = by_size[::-1][kept[by_size[::-1]]]
+    kept[largest[members[largest].cumsum() > BITS * sweeps]] = False
+    most = int(pairs[kept].sum())
+    if most == 0:
+        return np.zeros(len(unit) + 1, dtype=np.int32), np.zeros(0, dtype=np.int32)
+    inside = np.flatnonzero(kept[unit])
+    bit = inside[np.argsort(unit[inside], kind="stable")].astype(np.int32)
+    edges = offsets(copies.target[full], len(unit)), copies.source[full]
+    later, earlier = _pairs(copies.order, *edges, unit, offsets(unit[bit], len(members)), bit, most)
+    return offsets(later, len(unit)), earlier[np.argsort(later, kind="stable")]
+
+
+def turned(relation: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
+    """The relation the other way round: descendants, of ancestors."""
+    offset, earlier = relation
+    later = np.repeat(np.arange(len(offset) - 1, dtype=np.int32), np.diff(offset))
+    return offsets(earlier, len(offset) - 1), later[np.argsort(earlier, kind="stable")]
+
+
+@kernel
+def _pairs(
+    order: IntArray,
+    offset: IntArray,
+    source: IntArray,
+    unit: IntArray,
+    bit_offset: IntArray,
+    bit: IntArray,
+    most: int,
+) -> tuple[IntArray, IntArray]:
+    """Pairs of groups of one unit, one of them after the other; the later and the earlier.
+
+    Args:
+        order: groups, producers first. [G]
+        offset: where the edges into each group start. [G + 1]
+        source: where they come from.
+        unit: the unit of each group. [G]
+        bit_offset: where the groups of each unit start in ``bit``. [U + 1]
+        bit: groups of units of several groups, by unit.
+        most: pairs to make room for.
+    """
+    later, earlier, count = empty_ints(most), empty_ints(most), 0
+    before = np.zeros(len(order), np.int64)
+    mine = np.zeros(len(order), np.int64)
+    for low in range(0, len(bit), BITS):
+        high = min(low + BITS, len(bit))
+        for i in range(low, high):
+            mine[bit[i]] = 1 << (i - low)
+        for x in order:
+            reached = 0
+            for e in range(offset[x], offset[x + 1]):
+                reached |= before[source[e]] | mine[source[e]]
+            before[x] = reached
+            if reached != 0 and bit_offset[unit[x] + 1] > bit_offset[unit[x]]:
+                first, last = max(low, bit_offset[unit[x]]), min(high, bit_offset[unit[x] + 1])
+                for i in range(first, last):
+                    if reached >> (i - low) & 1:
+                        later[count], earlier[count] = x, bit[i]
+                        count += 1
+        for i in range(low, high):
+            mine[bit[i]] = 0
+    return later[:count], earlier[:count]
+
+
+@dataclass(frozen=True, eq=False)
+class Machines:
+    """P parts on devices of K columns.
+
+    Attributes:
+        part: part of each group of copies. [G]
+        allowed: whether a device is left to each part. [P, D]
+        state: bytes of each part. [P]
+        memory: bytes of each device. [D]
+        column_of: column of each device. [D]
+        times: seconds of an op of each group on devices of each column. [G, K]
+    """
+
+    part: IntArray
+    allowed: BoolArray
+    state: FloatArray
+    memory: FloatArray
+    column_of: NDArray[np.intp]
+    times: FloatArray
+
+    @property
+    def possible(self) -> bool:
+        """Whether every part has a device left."""
+        return bool(self.allowed.any(axis=1).all())
+
+    @property
+    def counts(self) -> FloatArray:
+        """Devices of each column. [K]"""
+        return np.bincount(self.column_of).astype(np.float64)
+
+    def columns(self) -> FloatArray:
+        """Seconds of an op of each group, inf where its part may not be, 0 if nowhere. [G, K]"""
+        num_columns = self.times.shape[1]
+        left = np.stack([self.allowed[:, self.column_of == k].any(1) for k in range(num_columns)])
+        result = np.where(left.T[self.part], self.times, np.inf)
+        result[~np.isfinite(result).any(axis=1)] = 0.0
+        return np.ascontiguousarray(result)
+
+    def apart(self, source: IntArray, target: IntArray) -> BoolArray:
+        """Whether no device is left to two parts together, by pairs of parts."""
+        both = self.allowed[source] & self.allowed[target]
+        state = self.state[source] + self.state[target]
+        room = state[:, None] <= self.memory * ROOM
+        return np.asarray((source != target) & ~(both & room).any(axis=1))
+
+    def joined(self, source: IntArray, target: IntArray) -> Machines:
+        """The same with pairs of parts on one device."""
+        count = len(self.state)
+        pairs = coo_array((np.ones(len(source)), (source, target)), shape=(count, count))
+        num_parts, label = connected_components(pairs, directed=False)
+        allowed = np.ones((num_parts, len(self.memory)), dtype=bool)
+        np.logical_and.at(allowed, label, self.allowed)
+        state = np.bincount(label, self.state, num_parts).astype(np.float64)
+        allowed &= state[:, None] <= self.memory * ROOM
+        part = label[self.part].astype(np.int32)
+        return _settled(replace(self, part=part, allowed=allowed, state=state))
+
+
+def machines_of(problem: Problem, copies: Copies) -> Machines:
+    """The parts of ``problem`` as it is."""
+    pinned = np.unique(problem.pin[problem.pin >= 0])
+    kind = problem.kind_of.copy()
+    kind[pinned] = len(problem.cluster.kinds) + np.arange(len(pinned))
+    if problem.forbid is not None:
+        alike = np.unique(problem.forbid, axis=1, return_inverse=True)[1].ravel()
+        kind = kind * (int(alike.max()) + 1) + alike
+    _, first, column_of = np.unique(kind, return_index=True, return_inverse=True)
+    by_group = np.argsort(copies.of, kind="stable")
+    times = problem.kind_times.take(problem.kind_of[first], axis=1)[by_group]
+    memory = problem.cluster.memory
+    room = problem.unit_state[:, None] <= memory * ROOM
+    return _settled(
+        Machines(
+            part=problem.unit_of[copies.first],
+            allowed=problem.unit_allowed & room,
+            state=problem.unit_state,
+            memory=memory,
+            column_of=column_of,
+            times=np.minimum.reduceat(times, copies.begin[:-1], axis=0),
+        )
+    )
+
+
+def _settled(machines: Machines) -> Machines:
+    """Parts with one device left are one part for each such device, again and again."""
+    sole = np.flatnonzero(machines.allowed.sum(axis=1) == 1)
+    device = machines.allowed[sole].argmax(axis=1)
+    if len(np.unique(device)) == len(sole):
+        return machines
+    first = np.full(len(machines.memory), -1)
+    first[device[::-1]] = sole[::-1]
+    return machines.joined(first[device].astype(np.int32), sole.astype(np.int32))
 
 
 @dataclass(frozen=True, eq=False)

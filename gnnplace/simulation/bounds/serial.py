@@ -36,10 +36,9 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import empty_floats, empty_ints, full_ints
+from gnnplace.graph.kernel_arrays import empty_floats, empty_ints, full_ints, heap_pop, heap_push
 from gnnplace.simulation.bounds.copies import offsets
 from gnnplace.simulation.bounds.relaxation import Relaxation
-from gnnplace.simulation.heaps import heap_pop, heap_push
 
 MOST_KEPT, MOST_SEEN = 48, 400
 

@@ -21,7 +21,7 @@ from gnnplace.costs.profiling.roofline import estimate_ops
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.ranks import levels, upward_rank
+from gnnplace.graph.orders import levels, upward_rank
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.tracing import Program
 from gnnplace.tracing.models import capture_model

@@ -26,7 +26,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_arrays
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
-from gnnplace.graph.quotient import quotient, united
+from gnnplace.graph.computation_graph import quotient, united
 
 FORMAT, VERSION = "gnnplace-captured", 1
 # What reading a broken archive raises; of RuntimeErrors, an unknown compression or nesting.

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import contract
-from gnnplace.placers.exact.incumbent import Incumbent, watcher
+from gnnplace.placers.baselines import Single
 from gnnplace.placers.exact.input import equal_devices, make_scale
 from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.exact.placer import Exact
+from gnnplace.placers.exact.solver import Incumbent, watcher
 from gnnplace.placers.exact.tree import Tree
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.placers.single import Single
 from gnnplace.problem.microbatching import with_microbatches
 from tests.placers.exact.test_placer import all_orders, brute_force
 from tests.random_problems import random_problem, seeds

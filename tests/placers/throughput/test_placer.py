@@ -14,8 +14,8 @@ from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.contract import barred, branches, training_chain
 from gnnplace.placers.throughput import Throughput, ThroughputResult
-from gnnplace.placers.throughput.blocks import depth_first, make_blocks
-from gnnplace.placers.throughput.registry import make_throughput_placer as throughput_placer
+from gnnplace.placers.throughput.placer import make_throughput_placer as throughput_placer
+from gnnplace.placers.throughput.split import depth_first, make_blocks
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster, Device, Link, preset
 from gnnplace.problem.microbatching import with_microbatches

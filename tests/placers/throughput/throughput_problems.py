@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.throughput.blocks import precedence
+from gnnplace.placers.throughput.split import precedence
 from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from tests.random_problems import random_cluster, random_graph

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.search.narrow_problem import searched_alone
+from gnnplace.placers.search.coarse_problem import searched_alone
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.policy.search import beside
 from gnnplace.policy.search.beside import SHARE, NarrowBeside

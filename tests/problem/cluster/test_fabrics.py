@@ -11,7 +11,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.problem.cluster import Link, load_cluster, preset, preset_names, write_cluster
 from gnnplace.problem.cluster.fabrics import FABRICS
 from gnnplace.problem.cluster.gpus import GPUS
-from gnnplace.problem.cluster.measured_presets import MEASURED_PRESETS, ONE_LINK, TWO_LINKS
+from gnnplace.problem.cluster.presets import MEASURED_PRESETS, ONE_LINK, TWO_LINKS
 
 TABLE = json.loads((files("gnnplace.costs") / "tables/links.json").read_text())
 # Nominal GB and GB/s a direction of NVLink, PCIe or the network card: of datasheets.

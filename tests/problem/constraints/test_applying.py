@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 
 from gnnplace.costs.profiling.profiler import group_ops
-from gnnplace.errors import InfeasibleError
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.placers import contract
 from gnnplace.placers.contract import training_chain
 from gnnplace.policy.placing import place
 from gnnplace.problem import problem_from_data, problem_to_data
-from gnnplace.problem.constraints import Constraints, constrained, from_words
-from gnnplace.problem.constraints.applying import resolve
+from gnnplace.problem.cluster import Cluster, Device
+from gnnplace.problem.constraints import Constraints, constrained, from_words, limited
+from gnnplace.problem.constraints.applying import resolve, with_max_memory
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
@@ -91,3 +93,35 @@ def test_patterns_are_borders_of_groups():
         assert not inside & outside
     assert group.max() + 1 < len(program.ops) / 3
     assert group_ops(program, 30).tolist() == group_ops(program, 30, Constraints()).tolist()
+
+
+def problem():
+    kinds = (("cpu:0", "cpu"), ("gpu:0", "big"), ("gpu:1", "big"))
+    devices = tuple(Device(name=name, kind=kind, memory=100.0) for name, kind in kinds)
+    return replace(contract.training_chain(), cluster=Cluster(devices, (), "mixed"))
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        ({}, [100, 100, 100]),
+        ({"gpu:1": 30.0, "0": 200.0}, [100, 100, 30]),
+        ({"1": 30.0, "cpu": 10.0, "disk": 5.0}, [10, 100, 30]),
+    ],
+)
+def test_names_numbers_and_never_more(most, expected):
+    """Numbers count GPUs; a device never has more than it had; accelerate's disk is nobody's."""
+    found = with_max_memory(problem(), tuple(most.items()))
+    assert [device.memory for device in found.cluster.devices] == expected
+
+
+def test_headroom_is_of_what_is_left():
+    """A share of the smaller memory."""
+    asked = Constraints(headroom="10%", max_memory=(("0", 50.0),))
+    assert limited(problem(), asked).cluster.memory.tolist() == [90, 45, 90]
+
+
+def test_a_device_that_is_not_there_is_refused():
+    """With those that are."""
+    with pytest.raises(InputError, match="max-memory '2': no device is called so; devices: cpu:0"):
+        with_max_memory(problem(), (("2", 1.0),))

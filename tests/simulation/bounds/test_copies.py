@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.ranks import downward_rank
+from gnnplace.graph.orders import downward_rank
 from gnnplace.placers.contract import training_chain
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulator
-from gnnplace.simulation.bounds.ancestors import ancestors, turned
 from gnnplace.simulation.bounds.copies import by_rank, copies_of
-from gnnplace.simulation.bounds.relaxation import Relaxation
+from gnnplace.simulation.bounds.relaxation import Relaxation, ancestors, turned
 from gnnplace.simulation.compiled import least_times
 from tests.random_problems import random_order, random_problem, seeds
 

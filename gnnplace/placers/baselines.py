@@ -1,8 +1,14 @@
-"""``single``: everything on the one device that does it soonest.
+"""What every other placer should beat: ``single``, ``round-robin`` and ``random``.
 
-O(D) simulations; of devices alike in everything the first alone is tried. What may not be on that
-device (pins, kinds) goes where it takes least time. Of a large graph a device that has everything
-has its ops as they are listed, if they fit so: any order takes all of its work.
+``single``: everything on the one device that does it soonest. O(D) simulations; of devices alike in
+everything the first alone is tried. What may not be on that device (pins, kinds) goes where it
+takes least time. Of a large graph a device that has everything has its ops as they are listed, if
+they fit so: any order takes all of its work.
+
+``round-robin``: units in topological order, dealt to the devices in turn. O(n).
+
+``random``: a uniformly random allowed device for every unit, the best within the budget; with
+budget 0 one draw. O(n) a draw.
 """
 
 from __future__ import annotations
@@ -11,8 +17,8 @@ import numpy as np
 
 from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.clock import expired
-from gnnplace.placers.search.orders import LARGE
+from gnnplace.placers.search.clock import expired, now
+from gnnplace.placers.search.found import LARGE
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.kernels import ROUNDING
 
@@ -57,3 +63,33 @@ def distinct_devices(space: SearchSpace) -> list[int]:
         alone = () if problem.unit_allowed[:, d].all() else (d,)
         first.setdefault((kind, float(problem.cluster.memory[d]), *alone), d)
     return list(first.values())
+
+
+class RoundRobin(Placer):
+    """Deals units out like cards."""
+
+    name = "round-robin"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        chosen = np.empty(space.problem.num_units, dtype=np.int32)
+        chosen[space.unit_order] = np.arange(len(chosen)) % space.problem.num_devices
+        device = space.spread(space.allow(chosen))
+        return Found(device, space.sequence(device)[1])
+
+
+class Random(Placer):
+    """Random search: the control that every search must beat at equal time."""
+
+    name = "random"
+
+    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        best, found, draws = np.inf, None, 0
+        while found is None or now() < deadline:
+            ticket = rng.random(space.work.shape)
+            chosen = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(axis=1)
+            device = space.spread(chosen.astype(np.int32))
+            score, order = space.sequence(device)
+            draws += 1
+            if found is None or score < best:
+                best, found = score, Found(device, order)
+        return Found(found.device, found.order, f"{draws} draws")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gnnplace.measurements.fidelity import link_residuals, op_residuals
 from gnnplace.measurements.records import StepRecord
-from gnnplace.measurements.residuals import link_residuals, op_residuals
 from gnnplace.measurements.samples import Sample
 from gnnplace.problem.placement import Placement
 from tests.measurements.test_calibration import problem

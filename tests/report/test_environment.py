@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gnnplace.problem.cluster.caches import Cache, age
+from gnnplace.report.environment import Cache, age
 
 
 def test_where_how_large_and_how_old(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnplace.placers.search.constraint_solver import make_solver, solve
+from gnnplace.placers.exact.solver import make_solver, solve
 
 
 def hard_model(size: int = 60) -> Any:

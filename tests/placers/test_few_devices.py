@@ -10,9 +10,9 @@ from hypothesis import given, settings
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.contract import branches, training_chain
+from gnnplace.placers.few_devices import on_subcluster, subclusters
 from gnnplace.policy.placing import place
 from gnnplace.problem.constraints import Constraints, from_words
-from gnnplace.problem.constraints.subclusters import on_subcluster, subclusters
 from gnnplace.simulation import simulate
 from tests.random_problems import random_problem, seeds
 

@@ -8,7 +8,7 @@ from gnnplace.placers.contract import training_chain
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster
 from gnnplace.simulation.bounds.copies import copies_of
-from gnnplace.simulation.bounds.machines import Machines, machines_of
+from gnnplace.simulation.bounds.relaxation import Machines, machines_of
 
 
 def machines(**given: object) -> Machines:

@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 
 from gnnplace.graph.jit import kernel
-from gnnplace.placers.search import chunk_moves
-from gnnplace.placers.search.chunk_moves import PRIOR, Chunks, change, choose_kind, same
+from gnnplace.placers.search.chunks import (
+    ALONE,
+    ORDER,
+    PRIOR,
+    SLIDE,
+    SWAP_DEVICES,
+    Chunks,
+    change,
+    choose_kind,
+    same,
+)
 from gnnplace.placers.search.moves import seed_kernel
 
 
@@ -52,18 +61,18 @@ def test_moves_change_what_they_say(kind):
         tried = changed(state, kind)
         assert set(tried.tolist()) <= {0, 1, 2}
         alone = (tried[12:] != state.unit_device[12:]).any()
-        assert not alone or kind in (chunk_moves.ALONE, chunk_moves.SWAP_DEVICES)
+        assert not alone or kind in (ALONE, SWAP_DEVICES)
         seen.add(tuple(tried.tolist()))
-    assert (len(seen) == 1) == (kind == chunk_moves.ORDER)
+    assert (len(seen) == 1) == (kind == ORDER)
 
 
 def test_kinds_of_use_are_drawn_more_often_and_none_is_forgotten():
     seed_kernel(0)
     np.testing.assert_allclose(kinds(chunks(), 40_000), PRIOR, atol=0.02)
     useful = np.full(len(PRIOR), 1e-6)
-    useful[chunk_moves.SLIDE] = 0.3
+    useful[SLIDE] = 0.3
     share = kinds(chunks(useful), 40_000)
-    assert share[chunk_moves.SLIDE] > 0.6
+    assert share[SLIDE] > 0.6
     assert (share > 0.2 * np.array(PRIOR)).all()
 
 
