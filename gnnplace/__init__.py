@@ -15,8 +15,8 @@ from gnnplace.moved import MovedFinder
 
 if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` reads it
     from gnnplace import lightning as lightning
-    from gnnplace.bench import run_suite as run_suite
-    from gnnplace.bench import summarise as summarise
+    from gnnplace.bench.runner import run_suite as run_suite
+    from gnnplace.bench.summary import summarise as summarise
     from gnnplace.costs.profiling.cache import measured_anew as measured_anew
     from gnnplace.costs.profiling.profiler import capture_for as capture_for
     from gnnplace.costs.profiling.profiler import estimated_problem as estimated_problem

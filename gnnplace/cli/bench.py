@@ -7,7 +7,7 @@ from typing import TypeVar
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.bench import Override, Where
+from gnnplace.bench.runner import Override, Where
 from gnnplace.cli.console import console, names_in
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, add_number, check_number
 from gnnplace.cli.options import add_accept, add_output

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from gnnplace.errors import InputError
-from gnnplace.zoo.seq2seq import word_loss
 from gnnplace.zoo.workload import Workload, generator
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -203,3 +203,8 @@ def searched_rnn(
     cell = SearchedCell(width, sampled_nodes(architecture, nodes))
     model = LanguageModel(cell, vocabulary, width)
     return word_workload("searched_rnn", model, batch, length, vocabulary)
+
+
+def word_loss(scores: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of [batch, length, vocabulary] against [batch, length]."""
+    return functional.cross_entropy(scores.flatten(0, 1), words.flatten())

@@ -17,9 +17,10 @@ import psutil
 import pytest
 from rich.console import Console
 
-from gnnplace.bench import Override, Where, run_suite, workers
+from gnnplace.bench import workers
 from gnnplace.bench.cells import Task, run_task, tasks_of
 from gnnplace.bench.rows import read_rows, sole_writer
+from gnnplace.bench.runner import Override, Where, run_suite
 from gnnplace.bench.suite import cells, read_suite
 from gnnplace.bench.workers import Worker, here, in_processes
 from gnnplace.cli.main import run

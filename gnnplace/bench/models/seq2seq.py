@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from gnnplace.zoo.language_models import word_loss
 from gnnplace.zoo.workload import Workload, generator
 
 
@@ -28,11 +28,6 @@ class Seq2Seq(nn.Module):
         weights = torch.softmax(query @ memory.transpose(1, 2), -1)
         combined = self.combine(torch.cat([query, weights @ memory], -1))
         return self.head(torch.tanh(combined))
-
-
-def word_loss(scores: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of [batch, length, vocabulary] against [batch, length]."""
-    return functional.cross_entropy(scores.flatten(0, 1), words.flatten())
 
 
 def seq2seq(

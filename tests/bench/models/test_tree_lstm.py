@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from gnnplace import zoo
-from gnnplace.zoo.tree_lstm import TreeLSTM, merges
+from gnnplace.bench.models.tree_lstm import TreeLSTM, merges
 
 
 def test_merges_are_those_of_their_seed_and_leave_one_node():

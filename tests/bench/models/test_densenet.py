@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gnnplace import zoo
+from gnnplace.bench.models.densenet import DEPTHS
 from gnnplace.errors import InputError
-from gnnplace.zoo.densenet import DEPTHS
 
 
 def test_densenet_121_has_the_papers_parameters():

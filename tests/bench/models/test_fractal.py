@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from gnnplace import zoo
-from gnnplace.zoo.fractal import Block
+from gnnplace.bench.models.fractal import Block
 
 
 def test_a_block_is_what_the_rule_says():

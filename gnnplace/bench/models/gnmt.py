@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo.seq2seq import word_loss
+from gnnplace.zoo.language_models import word_loss
 from gnnplace.zoo.workload import Workload, generator
 
 

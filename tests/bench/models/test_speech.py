@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from gnnplace import zoo
-from gnnplace.zoo.speech import Listener
+from gnnplace.bench.models.speech import Listener
 
 
 def test_each_layer_above_the_first_halves_the_frames():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from gnnplace.zoo.highway import Highway
+from gnnplace.bench.models.highway import Highway
 
 
 def test_a_step_is_what_the_formula_says():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gnnplace import zoo
-from gnnplace.zoo.cells import (
+from gnnplace.bench.models.cells import (
     NASNET_NORMAL,
     NASNET_REDUCTION,
     OPERATIONS,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gnnplace import zoo
-from gnnplace.zoo.wired import NEIGHBOURS, REWIRED, Node, Stage
+from gnnplace.bench.models.wired import NEIGHBOURS, REWIRED, Node, Stage
 
 
 @pytest.mark.parametrize("nodes", [6, 16])
