@@ -27,7 +27,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -250,8 +250,3 @@ def write_rows(path: Path, tables: Mapping[str, Rows]) -> None:
     data = file.getvalue().encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
-
-
-def without_seconds(rows: Rows) -> Rows:
-    """The same ops, to be given seconds."""
-    return replace(rows, seconds=np.zeros(len(rows)))

@@ -38,6 +38,8 @@ from gnnplace.tracing.program import Program
 
 SOURCE = "objective"
 """What the store calls these runs; failures of others may have had other reasons."""
+PENALTY = 10.0
+"""A failure counts as so many times the work of all ops on one device."""
 DIED = Measured(None, "the process that measured it died")
 
 
@@ -53,7 +55,6 @@ class MeasuredObjective:
         steps: Steps of a measurement.
         transport: "shm" or "gloo".
         timeout: Seconds without progress after which a placement has failed.
-        penalty: A failure counts as so many times the work of all ops on one device.
         check: Whether a run that computes something else than one process has failed.
 
     Attributes:
@@ -61,7 +62,7 @@ class MeasuredObjective:
         known: Placements that the store knew.
 
     Raises:
-        InputError: an unknown clock, or a penalty that rewards failing.
+        InputError: an unknown clock.
     """
 
     def __init__(
@@ -75,27 +76,23 @@ class MeasuredObjective:
         steps: int = 5,
         transport: str = "shm",
         timeout: float = 60.0,
-        penalty: float = 10.0,
         check: bool = True,
     ) -> None:
-        if clock not in (None, *CLOCKS) or penalty < 1:
-            raise InputError(
-                f"objective: clock {clock!r}, penalty {penalty}: a clock of {', '.join(CLOCKS)} "
-                "and a penalty of at least 1 are needed"
-            )
+        if clock not in (None, *CLOCKS):
+            raise InputError(f"objective: clock {clock!r}: must be one of {', '.join(CLOCKS)}")
         self.runs, self.known = 0, 0
         self._program, self._store = program, store
         self._label, self._clock, self._mode = label or program.name, clock, mode
         self._options: dict[str, Any] = {"steps": steps, "timeout": timeout}
-        self._transport, self._penalty, self._check = transport, penalty, check
+        self._transport, self._check = transport, check
         self._memory: dict[str, Measured] = {}
         self._runs: dict[str, str] = {}  # of the store, by key
         self._read: set[tuple[str, str]] = set()
 
     def __call__(self, problem: Problem, placement: Placement) -> float:
-        """Seconds of a step; of a failure `penalty` times the work on one device."""
+        """Seconds of a step; of a failure `PENALTY` times the work on one device."""
         seconds = self.measure(problem, placement).seconds
-        return self._penalty * work(problem) if seconds is None else seconds
+        return PENALTY * work(problem) if seconds is None else seconds
 
     def measure(self, problem: Problem, placement: Placement) -> Measured:
         """Looks a placement up, or runs it; a failure of the run is a result."""

@@ -159,16 +159,13 @@ def _difference(name: str, found: torch.Tensor, expected: torch.Tensor) -> Diffe
     return Difference(name, absolute, relative, TOLERANCE.get(expected.dtype, 0.0))
 
 
-def reference_step(
-    program: Program, *, step: int = 0, device: str = "cpu", timeout: float = 120.0
-) -> StepValues:
+def reference_step(program: Program, *, step: int = 0, device: str = "cpu") -> StepValues:
     """Runs `program` as it was captured, in one worker with one thread.
 
     Args:
         program: With its initial tensors.
         step: Number of the step; random ops depend on it.
         device: Where, as torch names it.
-        timeout: Seconds that one op may take.
 
     Raises:
         ExecutionError: the program failed.
@@ -184,7 +181,7 @@ def reference_step(
     def doing(worker: int) -> str:
         return f" in op {program.ops[board.get(worker, SEGMENT)].name!r}"
 
-    run_tasks([task], timeout=timeout, progress=board.snapshot, doing=doing)
+    run_tasks([task], progress=board.snapshot, doing=doing)
     return saved.values()
 
 

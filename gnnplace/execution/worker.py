@@ -54,25 +54,20 @@ class DeviceClock:
 class CudaClock(DeviceClock):
     """Events on the current stream of a GPU; both clocks are its own time."""
 
-    def __init__(
-        self,
-        new_event: Callable[[], torch.cuda.Event] = lambda: torch.cuda.Event(enable_timing=True),
-        synchronize: Callable[[], None] = torch.cuda.synchronize,
-    ) -> None:
-        self._new_event, self._synchronize = new_event, synchronize
+    def __init__(self) -> None:
         self._events: list[torch.cuda.Event] = []
         self._start = 0
 
     def begin(self) -> None:
         """Ties the stream's time to the host's, while the stream is idle."""
-        self._synchronize()
+        torch.cuda.synchronize()
         self._events.clear()
         self._record()
         self._start = time.perf_counter_ns()
 
     def finish(self, ticks: memoryview, base: int, count: int) -> None:
         """Waits for the stream and writes the times of the events as ticks."""
-        self._synchronize()
+        torch.cuda.synchronize()
         first = self._events[0]
         for i, event in enumerate(self._events[1 : count + 1]):
             passed = self._start + int(first.elapsed_time(event) * MILLI_TO_NANO)
@@ -83,7 +78,7 @@ class CudaClock(DeviceClock):
         return {"wall": self._record, "cpu": lambda: 0}
 
     def _record(self) -> int:
-        event = self._new_event()
+        event = torch.cuda.Event(enable_timing=True)
         event.record()
         self._events.append(event)
         return 0

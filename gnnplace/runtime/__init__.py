@@ -2,7 +2,7 @@
 
 from gnnplace.runtime.board import Board as Board
 from gnnplace.runtime.crew import Crew as Crew
-from gnnplace.runtime.links import measure_links as measure_links
+from gnnplace.runtime.links import measure_link as measure_link
 from gnnplace.runtime.transport import Message as Message
 from gnnplace.runtime.transport import Transport as Transport
 from gnnplace.runtime.workers import Task as Task

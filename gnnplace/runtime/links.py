@@ -1,4 +1,4 @@
-"""Measures what a message between two workers costs, over the transport itself.
+"""Measures what a message between two workers costs, over shared memory itself.
 
 Two games: in the first, end 0 sends with its caches cold, as it does in a step, where code and
 tensors of an op have passed since the last message; that gives the sender's own time. In the
@@ -8,8 +8,7 @@ buffers rotate over tens of megabytes; a single one would stay in the cache. Fro
     send(s) = send_overhead + s / bandwidth                 (the sender makes the copy itself)
     one_way(s) = warm_send(s) + latency + receive_overhead  (half a round trip)
 
-are fitted by least squares of the relative error. Where a helper of the transport copies, not the
-sender, the bandwidth is that of `one_way`.
+are fitted by least squares of the relative error.
 """
 
 from __future__ import annotations
@@ -17,16 +16,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from statistics import median
 
 import numpy as np
 import torch
 
-from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Link
 from gnnplace.runtime.board import Board
-from gnnplace.runtime.transport import TRANSPORTS, Message, Receive, Send, Transport, make_transport
+from gnnplace.runtime.transport import Message, Receive, Send, Transport, make_transport
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 
 SIZES = (4, 1024, 16384, 65536, 262144, 1 << 20, 4 << 20, 16 << 20)
@@ -39,6 +36,8 @@ FORGET = 4 << 20
 """Bytes that an op between two messages touches: more than a core's own caches hold."""
 SMALL = 4096
 """Up to this many bytes a message is all latency."""
+TIMEOUT = 60.0
+"""Seconds without progress after which a measurement is given up."""
 LEAST_LATENCY = 1e-7
 """Seconds: no flag crosses between cores faster."""
 
@@ -62,68 +61,36 @@ class MessageTimes:
     receive: float
 
 
-def measure_links(
-    num_workers: int = 2,
-    *,
-    transport: str = "shm",
-    names: Sequence[str] | None = None,
-    timeout: float = 60.0,
-    devices: Sequence[torch.device] | None = None,
-) -> tuple[Link, ...]:
-    """Measures the links between workers, in both directions of every pair.
+def measure_link(devices: Sequence[torch.device] | None = None) -> Link:
+    """Measures the link between two workers of this machine, "cpu:0" and "cpu:1".
 
     Args:
-        num_workers: Workers. Pairs beyond the machine's cores get the figures of the first pair.
-        transport: "shm" or "gloo".
-        names: Names of the workers' devices; "cpu:0", "cpu:1", … by default.
-        timeout: Seconds without progress after which a measurement is given up.
         devices: Where the workers' tensors live; the CPU by default. Tensors of GPUs are staged in
             the host's memory by whom sends them, and fetched from there.
 
     Returns:
-        A link for every ordered pair, none of which share a channel.
+        The link from the first worker to the second, with a channel of its own.
 
     Raises:
-        InputError: unknown transport, or names that do not fit.
         ExecutionError: a worker failed.
     """
-    names = [f"cpu:{w}" for w in range(num_workers)] if names is None else list(names)
-    if len(names) != num_workers or transport not in TRANSPORTS:
-        raise InputError(
-            f"links: {len(names)} names for {num_workers} workers, transport {transport!r}; "
-            f"one name a worker and a transport of {', '.join(TRANSPORTS)} are needed"
-        )
     cores = available_cores()
-    found: dict[tuple[int, int], MessageTimes] = {}
-    links = []
-    for a, b in permutations(range(num_workers), 2):
-        pair = (min(a, b), max(a, b)) if max(a, b) < len(cores) else (0, 1)
-        if pair not in found:
-            ends = (cores[pair[0] % len(cores)], cores[pair[1] % len(cores)])
-            found[pair] = time_messages(ends, transport, timeout, _ends(devices, pair))
-        links.append(fit_link(names[a], names[b], found[pair], TRANSPORTS[transport].sender_copies))
-    return tuple(links)
+    ends = (cores[0], cores[1 % len(cores)])
+    first, second = devices or (torch.device("cpu"),) * 2
+    return fit_link("cpu:0", "cpu:1", time_messages(ends, (first, second)))
 
 
-def _ends(
-    devices: Sequence[torch.device] | None, pair: tuple[int, int]
-) -> tuple[torch.device, torch.device]:
-    cpu = torch.device("cpu")
-    return (cpu, cpu) if devices is None else (devices[pair[0]], devices[pair[1]])
-
-
-def fit_link(source: str, target: str, times: MessageTimes, sender_busy: bool) -> Link:
+def fit_link(source: str, target: str, times: MessageTimes) -> Link:
     """The link that explains the times best (see the module)."""
     size = np.array(times.sizes, dtype=float)
-    own, own_slope = fit_line(size, np.array(times.send))
-    _, slope = fit_line(size, np.array(times.one_way))
+    own, slope = fit_line(size, np.array(times.send))
     rest = np.array(times.one_way) - np.array(times.warm_send) - times.receive
     return Link(
         source=source,
         target=target,
         latency=float(max(np.median(rest[size <= SMALL]), LEAST_LATENCY)),
-        bandwidth=float(1 / (own_slope if sender_busy else slope)),
-        sender_busy=sender_busy,
+        bandwidth=float(1 / slope),
+        sender_busy=True,
         send_overhead=float(own),
         receive_overhead=times.receive,
     )
@@ -140,10 +107,7 @@ def fit_line(size: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 
 
 def time_messages(
-    cores: tuple[int, int],
-    transport: str,
-    timeout: float,
-    devices: tuple[torch.device, torch.device],
+    cores: tuple[int, int], devices: tuple[torch.device, torch.device]
 ) -> MessageTimes:
     """Ping-pong between two workers on `cores` with tensors on `devices` over all `SIZES`."""
     counts = [max(2, min(MOST_BUFFERS, ROTATION // size)) for size in SIZES]
@@ -154,13 +118,13 @@ def time_messages(
         for end in (0, 1)
     )
     board = Board(2, crowded=cores[0] == cores[1])
-    carrier = make_transport(transport, messages, board)
+    carrier = make_transport("shm", messages, board)
     tasks = [
         Task(f"link end {end}", _End(end, counts, carrier, board, devices[end]), core)
         for end, core in enumerate(cores)
     ]
     try:
-        rows, receive = run_tasks(tasks, timeout=timeout)[0]
+        rows, receive = run_tasks(tasks, timeout=TIMEOUT)[0]
     finally:
         carrier.dispose()
     cold, warm, way = zip(*rows, strict=True)
@@ -249,8 +213,6 @@ class _End:
         torch.ones(64, 64).mm(torch.ones(64, 64)).relu().sum()
 
     def _receive_time(self, receives: list[Receive]) -> float:
-        if not self.transport.rereadable:
-            return 0.0
         start = time.perf_counter()
         for receive in receives:
             receive(TURNS - 1)  # the last that was answered

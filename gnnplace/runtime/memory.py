@@ -35,6 +35,7 @@ WORD = 8
 LINE = 64
 """Bytes of a cache line; words that different workers write lie on lines of their own."""
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+"""Where the kernel tells the peak of this process, and where it is told to forget it."""
 FORGET_PEAK = "5"
 KIB = 1024.0
 
@@ -49,18 +50,6 @@ def shared_words(count: int) -> memoryview:
         A view that indexes as integers.
     """
     return memoryview(_mapped(max(count, 1) * WORD)).cast("q")
-
-
-def shared_bytes(count: int) -> torch.Tensor:
-    """Zeroed bytes that this process and its forks share.
-
-    Args:
-        count: Number of bytes.
-
-    Returns:
-        A uint8 tensor of shape (count,); it keeps the mapping alive.
-    """
-    return torch.frombuffer(_mapped(max(count, 1)), dtype=torch.uint8)[:count]
 
 
 def _mapped(count: int) -> mmap.mmap:
@@ -152,17 +141,12 @@ def span(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
 
 
 class PeakMemory:
-    """Peak of this process from now on.
+    """Peak of this process from now on."""
 
-    Args:
-        status: Where the kernel tells it.
-        clear: Where it is told to forget it.
-    """
-
-    def __init__(self, status: Path = STATUS, clear: Path = CLEAR) -> None:
-        self._status, self._before = status, None
+    def __init__(self) -> None:
+        self._before = None
         try:
-            clear.write_text(FORGET_PEAK, encoding="ascii")
+            CLEAR.write_text(FORGET_PEAK, encoding="ascii")
         except OSError:
             return
         self._before = self._read("VmRSS")
@@ -181,7 +165,7 @@ class PeakMemory:
 
     def _read(self, key: str) -> float | None:
         try:
-            lines = self._status.read_text(encoding="ascii").splitlines()
+            lines = STATUS.read_text(encoding="ascii").splitlines()
         except OSError:
             return None
         found = [line.split()[1] for line in lines if line.startswith(f"{key}:")]

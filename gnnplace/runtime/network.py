@@ -44,9 +44,6 @@ class NetworkTransport(Transport):
         host_of: Host of each worker.
     """
 
-    rereadable = False
-    sender_copies = True
-
     def __init__(
         self, messages: tuple[Message, ...], board: Board, hosts: Hosts, host_of: Sequence[int]
     ) -> None:

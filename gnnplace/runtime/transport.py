@@ -96,15 +96,7 @@ class Message:
 
 
 class Transport(ABC):
-    """Carries messages. Made before the workers are forked, opened in each of them.
-
-    Attributes:
-        rereadable: Whether a message can be received again in the same round.
-        sender_copies: Whether the sender is busy until a message has left.
-    """
-
-    rereadable = True
-    sender_copies = True
+    """Carries messages. Made before the workers are forked, opened in each of them."""
 
     @abstractmethod
     def open(self, worker: int, device: torch.device) -> None:
@@ -302,9 +294,6 @@ class GlooTransport(Transport):
         messages: All messages of the run.
         board: Says how many workers meet, and what each waits for.
     """
-
-    rereadable = False
-    sender_copies = False
 
     def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
         self._messages = messages

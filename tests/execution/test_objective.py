@@ -61,9 +61,9 @@ def test_another_model_or_mode_is_another_measurement(store):
 
 
 def test_a_worker_that_dies_is_a_bad_step_time_and_not_a_crash(store):
-    measure = objective(with_loss(Dying(1)), store=store, penalty=20.0)
+    measure = objective(with_loss(Dying(1)), store=store)
     placement = random_placement(PROBLEM, 0)
-    assert measure(PROBLEM, placement) == pytest.approx(20 * work(PROBLEM))
+    assert measure(PROBLEM, placement) == pytest.approx(10 * work(PROBLEM))
     assert "SIGKILL" in measure.measure(PROBLEM, placement).error
     assert measure.runs == 1
     assert store.runs()[0].outcome.status == "failed"
@@ -106,8 +106,6 @@ def test_a_placement_that_cannot_run_is_a_failure():
 def test_bad_arguments_are_refused():
     with pytest.raises(InputError, match="sun"):
         objective(clock="sun")
-    with pytest.raises(InputError, match="penalty"):
-        objective(penalty=0.5)
 
 
 def test_several_at_a_time_are_the_same_as_one_after_the_other(store):

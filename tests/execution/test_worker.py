@@ -68,9 +68,11 @@ class FakeEvent:
         return float(other.at - self.at)
 
 
-def test_events_become_ticks_on_the_hosts_clock():
+def test_events_become_ticks_on_the_hosts_clock(monkeypatch):
     stream = FakeStream()
-    clock = CudaClock(stream.event, stream.synchronize)  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: stream.event())
+    monkeypatch.setattr(torch.cuda, "synchronize", stream.synchronize)
+    clock = CudaClock()
     for base in (0, 6):
         ticks = memoryview(bytearray(8 * 12)).cast("q")
         before = time.perf_counter_ns()

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.studies.costs.galvatron import layer_rows
+from benchmarks.studies.costs.galvatron import MEBI, layer_rows
 from benchmarks.studies.costs.left_out import GPU, OP, POINT, Trial, op_kind, summaries
 from benchmarks.studies.costs.provenance import KIND, table_rows
 from benchmarks.studies.costs.sailor import mean_error, misordered
 from benchmarks.studies.costs.sailor import rows as sailor_rows
 from benchmarks.studies.costs.sailor_memory import memory_rows
 from benchmarks.studies.costs.steps import StepRow, agreements
-from gnnplace.costs.memory import MEBI
 from gnnplace.costs.prediction import PROVENANCES
 from gnnplace.report.pictures import Axis, Series, chart
 

@@ -211,7 +211,6 @@ def kept(
     *,
     what: str,
     fits: Callable[[Any], bool],
-    use: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
     """A measurement from the cache, or made now and kept.
@@ -224,10 +223,9 @@ def kept(
         measure: Gives a value (plain data) and its noise.
         what: It is, for progress, such as "the op times of mlp".
         fits: Whether a value can be one; one on disk that cannot is measured anew.
-        use: False: the cache is neither read nor written.
         progress: Called with a line if the value is noisy.
     """
-    found = load(room, name) if use else None
+    found = load(room, name)
     found = found if found is not None and fits(found[0]) else None
     if found is not None and not found[1].stale(_state["not before"]):
         value, conditions = found
@@ -235,8 +233,7 @@ def kept(
         value, conditions = _measured(measure, what, progress)
         if found is not None and _better(found[1], conditions):
             value, conditions = found[0], replace(found[1], tried=conditions.when)
-        if use:
-            store(room, name, value, conditions)
+        store(room, name, value, conditions)
     if conditions.noisy and progress is not None:
         progress(f"{what} were measured on a busy machine: {conditions}; --fresh measures again")
     return value

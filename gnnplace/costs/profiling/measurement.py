@@ -24,25 +24,21 @@ from gnnplace.tracing.program import Program, clone_initial
 
 WARM_UP = 2
 MOST, LEAST = 15, 3
+BUDGET = 6.0
+"""Seconds after which no further step is begun (at least `LEAST` are)."""
+TIMEOUT = 600.0
+"""Seconds after which a step that does not end is given up."""
 NANO = 1e-9
 MILLI = 1e-3
 Step = Callable[[dict[str, torch.Tensor], Callable[[], None]], None]
 
 
-def measure_ops(
-    program: Program,
-    device: str = "cpu",
-    *,
-    budget: float = 6.0,
-    timeout: float = 600.0,
-) -> tuple[FloatArray, float]:
+def measure_ops(program: Program, device: str = "cpu") -> tuple[FloatArray, float]:
     """Median seconds of every op over several warm steps, and how much whole steps differ.
 
     Args:
         program: With its initial tensors, which stay as they are.
         device: "cpu", or a CUDA device such as "cuda:0".
-        budget: Seconds after which no further step is begun (at least `LEAST` are).
-        timeout: Seconds after which a step that does not end is given up.
 
     Returns:
         Seconds of each op [num_ops]; interquartile range over median of the steps' seconds.
@@ -55,14 +51,14 @@ def measure_ops(
         raise InputError(f"{program.name}: captured without tensors; its ops can't be measured")
     task = Task(
         f"profile of {device}",
-        lambda: _measure(program, torch.device(device), budget).tolist(),
+        lambda: _measure(program, torch.device(device)).tolist(),
         available_cores()[0],
     )
-    rows = np.array(run_tasks([task], timeout=timeout)[0], dtype=np.float64)
+    rows = np.array(run_tasks([task], timeout=TIMEOUT)[0], dtype=np.float64)
     return np.median(rows, axis=0), spread(rows.sum(axis=1))
 
 
-def _measure(program: Program, device: torch.device, budget: float) -> FloatArray:
+def _measure(program: Program, device: torch.device) -> FloatArray:
     """Seconds of each op in each step. [steps, num_ops]"""
     start, rows = time.perf_counter(), []
     set_step(0)
@@ -75,7 +71,7 @@ def _measure(program: Program, device: torch.device, budget: float) -> FloatArra
                 for name, tensor in clone_initial(program).items()
             }
             rows.append(clock(lambda tick, given=inputs: step(given, tick)))  # type: ignore[misc]
-            late = time.perf_counter() - start > budget
+            late = time.perf_counter() - start > BUDGET
             if repetition + 1 >= WARM_UP + LEAST and late:
                 break
     return np.array(rows[WARM_UP:])

@@ -51,7 +51,6 @@ def profile(
     *,
     groups: int | None = None,
     microbatches: int = 1,
-    cache: bool = True,
     tables: Tables | None = None,
     constraints: Constraints | None = None,
     progress: Progress | None = None,
@@ -65,7 +64,6 @@ def profile(
         groups: Ops of the problem to aim at; None: an op of the problem for each op of the program
             (a buffer's copy stays with the op that makes the value).
         microbatches: M copies of forward and backward in flight.
-        cache: Keep measured times on disk and use them.
         tables: Of ops' times on devices that are not here; those that are shipped by default.
         constraints: Of modules; what they match is never grouped with what they do not.
         progress: Called with a line when something begins that takes seconds, and where times are
@@ -90,7 +88,7 @@ def profile(
     time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
     whole = microbatched(program, microbatches)  # updates of M gradients cost more than of one
     for kind in cluster.kinds:
-        times = op_times(whole, kind, cache=cache, tables=tables, progress=progress)
+        times = op_times(whole, kind, tables=tables, progress=progress)
         seconds = mean_over_copies(whole, program, times.seconds)
         time[kind] = np.bincount(group, seconds, count).astype(np.float64)
         estimated |= not times.measured
@@ -173,7 +171,6 @@ def op_times(
     program: Program,
     kind: str,
     *,
-    cache: bool = True,
     tables: Tables | None = None,
     progress: Progress | None = None,
 ) -> OpTimes:
@@ -206,7 +203,6 @@ def op_times(
         measure,
         what=f"the op times of {program.name} on {device}",
         fits=lambda value: _are_seconds(value, count),
-        use=cache,
         progress=progress,
     )
     return measured_times(np.array(found, dtype=np.float64))

@@ -123,11 +123,11 @@ def _measured_links(
     if len(names) < 2:
         return ()
     from gnnplace.costs.profiling import cache as disk
-    from gnnplace.runtime.links import measure_links
+    from gnnplace.runtime.links import measure_link
 
     def measure() -> tuple[dict[str, Any], float]:
         """One link as plain data, and no noise: it is fitted to medians of many messages."""
-        return measure_links(2, devices=pair)[0].model_dump(exclude={"source", "target"}), 0.0
+        return measure_link(pair).model_dump(exclude={"source", "target"}), 0.0
 
     what = "the links between workers"
     entry = disk.kept("links", disk.key(*key), measure, what=what, fits=_is_link)

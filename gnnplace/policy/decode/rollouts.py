@@ -145,7 +145,6 @@ class Rollouts:
         aim: Aim,
         *,
         noise: SingleArray | None = None,
-        forced: IntArray | None = None,
         margin: float | None = None,
     ) -> Walked:
         """One decode.
@@ -153,11 +152,10 @@ class Rollouts:
         Args:
             aim: what to aim at.
             noise: added to the scores. [U, D]
-            forced: device of each unit, -1 where the policy decides. [U]
             margin: on the bytes at the peak, for the memory mask; None for the first.
         """
         margin = self.margins[0] if margin is None else margin
-        state = self._decode(aim, noise, forced, margin, 0)[0]
+        state = self._decode(aim, noise, None, margin, 0)[0]
         return Walked(state.device, self._booked(aim, state.finish))
 
     def _booked(self, aim: Aim, finish: FloatArray) -> IntArray | None:

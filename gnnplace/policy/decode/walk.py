@@ -214,7 +214,7 @@ class WalkGraph:
         place[self.unit_order] = np.cumsum(sorted_work) - sorted_work / 2
         return np.asarray(place / max(float(work.sum()), 1e-300))
 
-    def order(self, name: str, seed: int = 0) -> IntArray:
+    def order(self, name: str) -> IntArray:
         """Visited ops in a traversal order; ``coordinate`` visits a layer's ops together. [m]
 
         Raises:
@@ -224,7 +224,7 @@ class WalkGraph:
             rank = np.empty(self.problem.num_units, dtype=np.int64)
             rank[self.unit_order] = np.arange(len(rank))
             return np.lexsort((self.graph.position, rank[self.unit])).astype(np.int32)
-        return traversal(name, self.graph, self.cost, self.edge_cost, seed)
+        return traversal(name, self.graph, self.cost, self.edge_cost, 0)
 
 
 @kernel

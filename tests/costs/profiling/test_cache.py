@@ -102,8 +102,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 def test_a_quiet_measurement_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     measure = Measured(monkeypatch, QUIET)
     assert [measure.kept(), measure.kept()] == [1, 1]
-    assert measure.kept(use=False) == 2
-    assert measure.kept() == 1
 
 
 def test_a_value_that_does_not_fit_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:

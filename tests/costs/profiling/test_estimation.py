@@ -94,9 +94,10 @@ def test_where_times_are_from_is_said() -> None:
     assert all(name in line for name in PROVENANCES)
 
 
-def test_the_same_path_predicts_this_cpu_from_a_table_measured_here(tmp_path) -> None:
+def test_the_same_path_predicts_this_cpu_from_a_table_measured_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("GNNPLACE_CACHE", str(tmp_path))
     program = small()
-    times = op_times(program, "cpu", cache=False)
+    times = op_times(program, "cpu")
     assert times.measured
     path = tmp_path / "mine.csv"
     write_rows(path, {"cpu": merged_rows([measured_rows(program, times.seconds, "cpu")] * 2)})

@@ -87,8 +87,8 @@ def test_without_coarsening_only_what_belongs_together_is_grouped() -> None:
 
 def test_two_captures_have_one_fingerprint() -> None:
     """Times are measured anew; groups, names and edges must not follow them."""
-    a = profile(small("mlp", width=16, depth=2), cluster("cpu", "cpu"), cache=False)
-    b = profile(small("mlp", width=16, depth=2), cluster("cpu", "cpu"), cache=False)
+    a = profile(small("mlp", width=16, depth=2), cluster("cpu", "cpu"))
+    b = profile(small("mlp", width=16, depth=2), cluster("cpu", "cpu"))
     assert a.fingerprint == b.fingerprint
 
 
@@ -114,7 +114,7 @@ def test_updates_of_micro_batches_are_measured_with_all_gradients(
     monkeypatch.setattr(profiler, "measure_ops", measure)
     program = small("mlp", width=8, depth=1)
     updates = [op for op in microbatched(program, 4).ops if op.phase == "update"]
-    problem = profile(program, cluster("cpu"), microbatches=4, cache=False)
+    problem = profile(program, cluster("cpu"), microbatches=4)
     expected = sum(len(op.reads) for op in updates)
     assert problem.time["cpu"][problem.phase == UPDATE].sum() == expected
     assert problem.time["cpu"].sum() == expected + 4 * (len(program.ops) - len(updates))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from gnnplace.costs.profiling import cache, targets
 from gnnplace.errors import ExecutionError, InputError
@@ -35,15 +36,15 @@ def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often links were measured."""
-    calls: list[int] = []
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Devices of the pairs whose links were measured."""
+    calls: list[Any] = []
 
-    def fake(num_workers: int, devices: Any = None) -> tuple[Link, ...]:
-        calls.append(num_workers)
-        return (LINK,)
+    def fake(devices: Any) -> Link:
+        calls.append(devices)
+        return LINK
 
-    monkeypatch.setattr(links, "measure_links", fake)
+    monkeypatch.setattr(links, "measure_link", fake)
     return calls
 
 
@@ -59,26 +60,26 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", missing)
 
 
-def test_cpu_workers_share_memory_and_links_are_measured_once(measured: list[int]) -> None:
+def test_cpu_workers_share_memory_and_links_are_measured_once(measured: list[Any]) -> None:
     cluster = targets.detect("cpu:3")
     assert [d.name for d in cluster.devices] == ["cpu:0", "cpu:1", "cpu:2"]
     assert cluster.kinds == ("cpu",)
     assert len(cluster.links) == 6
     assert {(link.latency, link.sender_busy) for link in cluster.links} == {(1e-6, True)}
     assert targets.detect("cpu:3").links == cluster.links
-    assert measured == [2]
+    assert measured == [None]
     with cache.measured_anew():
         targets.detect("cpu:2")
-    assert measured == [2, 2]
+    assert measured == [None, None]
 
 
-def test_one_worker_needs_no_link(measured: list[int]) -> None:
+def test_one_worker_needs_no_link(measured: list[Any]) -> None:
     assert targets.detect("cpu:1").links == ()
     assert measured == []
 
 
 def test_auto_is_every_core_or_every_gpu(
-    measured: list[int], monkeypatch: pytest.MonkeyPatch
+    measured: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_gpus(monkeypatch)
     assert targets.detect("auto").num_devices == len(available_cores())
@@ -92,7 +93,7 @@ def test_auto_is_every_core_or_every_gpu(
 
 
 def test_links_between_gpus_are_measured_once_on_one_pair(
-    measured: list[int], monkeypatch: pytest.MonkeyPatch
+    measured: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(monkeypatch, *["NVIDIA H200, 140000"] * 3)
     found = targets.detect("cuda:3").links
@@ -101,7 +102,7 @@ def test_links_between_gpus_are_measured_once_on_one_pair(
     }
     assert {link.bandwidth for link in found} == {5e9}
     assert targets.detect("cuda:3").links == found
-    assert measured == [2]
+    assert measured == [[torch.device("cuda:0"), torch.device("cuda:1")]]
 
 
 def test_links_between_gpus_that_cannot_be_measured_are_assumed(
@@ -111,7 +112,7 @@ def test_links_between_gpus_that_cannot_be_measured_are_assumed(
         raise ExecutionError("worker 'link end 0' failed: out of memory")
 
     gpus(monkeypatch, *["NVIDIA H200, 140000"] * 2)
-    monkeypatch.setattr(links, "measure_links", broken)
+    monkeypatch.setattr(links, "measure_link", broken)
     found = targets.detect("cuda:2").links
     assert {(link.bandwidth, link.channel) for link in found} == {(targets.PCIE_BANDWIDTH, "pcie")}
 

@@ -49,7 +49,8 @@ def test_forced_units_keep_their_devices():
     forced = np.full(rollouts.space.problem.num_units, -1, np.int32)
     forced[::3] = 1
     for aim in rollouts.aims:
-        assert (rollouts.walk(aim, forced=forced).unit_device[::3] == 1).all()
+        seen = rollouts.watch(aim, forced)
+        assert (seen.chosen[seen.unit % 3 == 0] == 1).all()
 
 
 def test_score_is_what_the_simulator_says():
