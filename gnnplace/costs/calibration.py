@@ -43,9 +43,9 @@ class Part:
     """Residuals of one try.
 
     Attributes:
-        kind: Of GPU, whose rows are answered.
-        op: That is answered.
-        other: GPU, kin or type that answers, if one does.
+        kind: The kind of GPU whose rows are answered.
+        op: The op that is answered.
+        other: The GPU, kin or type that answers, if one does.
         apart: How unlike the GPUs are.
         residual: Log of measured over answered. [rows]
         distance: Octaves to the points that answer, median.
@@ -171,7 +171,7 @@ def spread(residuals: Iterable[FloatArray]) -> float:
     """The deviation of a normal law that holds nine in ten where the residuals do.
 
     Args:
-        residuals: By try; each try weighs the same.
+        residuals: The residuals of each try; each try weighs the same.
     """
     given = list(residuals)
     values = np.abs(np.concatenate(given))

@@ -79,8 +79,8 @@ class Group:
     Attributes:
         inside: the fabric of a server; None where each has one device.
         between: the fabric between servers; None where there is one.
-        servers: k.
-        each: m.
+        servers: the number of servers, k.
+        each: the number of devices of a server, m.
     """
 
     inside: str | None
@@ -105,8 +105,8 @@ def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
     Servers are what fabrics inside of servers join, and must have as many members each.
 
     Args:
-        cluster: where.
-        members: indices of devices.
+        cluster: the cluster that the devices are of.
+        members: the indices of the devices.
     """
     if len(members) < 2:
         return Group(None)
@@ -144,10 +144,10 @@ def collective(op: str, size: float, group: Group, table: Table | None = None) -
     """Seconds of a collective on an idle fabric.
 
     Args:
-        op: one of ``COLLECTIVES``.
+        op: the collective, one of ``COLLECTIVES``.
         size: bytes, as the heading counts them.
-        group: who takes part.
-        table: what was measured; the package's by default.
+        group: the devices that take part.
+        table: measured series; the package's by default.
 
     Raises:
         InputError: no such collective, a negative size, or a fabric that is not known.
@@ -328,8 +328,8 @@ class Exchange:
     """Collectives on a cluster whose links name their fabric.
 
     Attributes:
-        cluster: where.
-        table: what was measured.
+        cluster: the cluster that the devices are of.
+        table: measured series of messages and collectives.
 
     Raises:
         InputError: the links name no fabric, or one that the table does not know.
@@ -381,9 +381,9 @@ class Exchange:
         """Seconds of collectives; none for one device, or of no bytes.
 
         Args:
-            op: one of ``costs.collectives.COLLECTIVES``.
+            op: the collective, one of ``COLLECTIVES``.
             counts: devices of each group. [any shape]
-            sizes: bytes of each, as ``costs.collectives`` counts them. [the same shape]
+            sizes: bytes of each, as the heading counts them. [the same shape]
         """
         counts, sizes = np.broadcast_arrays(counts, sizes)
         found = np.zeros(counts.shape)

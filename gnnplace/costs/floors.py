@@ -36,10 +36,10 @@ class Floor:
     """Seconds beside kernels.
 
     Attributes:
-        gap: Of the GPU between a kernel and the next.
-        view: Of the host for an op without a kernel.
-        forward: Of the host for an op of the forward pass, in Python.
-        backward: Of the host for an op of the backward pass, in C++.
+        gap: What the GPU takes between a kernel and the next.
+        view: What the host takes for an op without a kernel.
+        forward: What the host takes for an op of the forward pass, in Python.
+        backward: What the host takes for an op of the backward pass, in C++.
     """
 
     gap: float = 1e-6
@@ -67,7 +67,7 @@ def with_floor(
         view: Whether it launches nothing. [ops]
         backward: Whether the backward pass runs it. [ops]
         layer: Layer and phase of each op, numbered from 0. [ops]
-        floor: The constants.
+        floor: What launches and the host add.
     """
     if not len(kernel):
         return kernel

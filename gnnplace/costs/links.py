@@ -42,10 +42,10 @@ class Estimate:
     """Seconds and what they stand on.
 
     Attributes:
-        seconds: of the message or collective.
+        seconds: what the message or collective takes.
         provenance: ``measured``, ``neighbour`` or ``formula``.
-        error: expected relative error.
-        source: in words.
+        error: the expected relative error of the seconds.
+        source: where the seconds come from, in words.
     """
 
     seconds: float
@@ -98,10 +98,10 @@ class Table:
     """Measured series by fabric.
 
     Attributes:
-        series: of each fabric.
+        series: the measured series of each fabric.
         latency: seconds of a message beside its bytes, by fabric.
         bandwidth: bytes per second of a message, by fabric.
-        source: in words, by fabric.
+        source: where the series come from, in words, by fabric.
     """
 
     series: Mapping[str, Mapping[Key, Series]]
@@ -150,8 +150,8 @@ def message(fabric: str, size: float, table: Table | None = None) -> Estimate:
     """Seconds of one message on an idle fabric.
 
     Args:
-        fabric: its name.
-        size: bytes.
+        fabric: the name of the fabric.
+        size: bytes of the message.
         table: what was measured; the package's by default.
 
     Raises:

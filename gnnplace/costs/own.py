@@ -36,9 +36,9 @@ class Measured:
     """A cluster by measurements of one's own.
 
     Attributes:
-        cluster: with their figures.
-        table: with their collectives, beside the package's.
-        notes: in sentences, what was taken from what.
+        cluster: the cluster, its links with the measured figures.
+        table: the package's table with the measured collectives beside.
+        notes: sentences that say what was taken from what.
     """
 
     cluster: Cluster
@@ -50,8 +50,8 @@ def with_measurements(cluster: Cluster, path: str | Path) -> Measured:
     """The cluster with the links that a log of nccl-tests measured.
 
     Args:
-        cluster: whose links they are.
-        path: of the log.
+        cluster: the cluster whose links were measured.
+        path: the path of the log.
 
     Raises:
         FormatError: a line that cannot be read.

@@ -51,12 +51,12 @@ class Candidate:
     """A table that may answer for an op.
 
     Attributes:
-        kind: Whose table.
-        op: Of it.
-        dtype: Of it.
-        bias: Log that is added to its ratios.
-        error: Of the relation.
-        provenance: Of what it answers.
+        kind: The kind of device whose table it is.
+        op: The op that the table is of.
+        dtype: The type that the table is of.
+        bias: The log that is added to the table's log ratios.
+        error: The error of the relation, as a deviation of the log.
+        provenance: What an answer from the table counts as.
     """
 
     kind: str
@@ -77,10 +77,10 @@ class Estimate:
     """Times of ops.
 
     Attributes:
-        seconds: Of each kernel, without its launch. [rows]
-        error: Expected deviation of the log of it. [rows]
+        seconds: Seconds of each kernel, without its launch. [rows]
+        error: The expected deviation of the log of the seconds. [rows]
         provenance: Index into `PROVENANCES`. [rows]
-        source: In words. [rows]
+        source: Where the seconds come from, in words. [rows]
     """
 
     seconds: FloatArray
@@ -102,8 +102,8 @@ def predict(
 
     Args:
         rows: The ops; their seconds are not read.
-        kind: Of device, by any of its names.
-        tables: To answer from.
+        kind: The kind of device, by any of its names.
+        tables: The tables to answer from.
         tf32: Families of ops that may compute in TF32 where their values are float32; PyTorch's
             default.
 

@@ -33,7 +33,7 @@ class Surface:
     """Points of one op, type and device.
 
     Attributes:
-        at: Coordinates, in octaves. [points, dimensions]
+        at: The coordinates of the points, in octaves. [points, dimensions]
         log_ratio: Natural log of measured over roofline seconds. [points]
     """
 
@@ -49,7 +49,7 @@ class Surface:
         """Log ratios at other places, and how far the nearest points are.
 
         Args:
-            query: Coordinates. [queries, dimensions]
+            query: The coordinates of the places. [queries, dimensions]
             own: The queries are points of this surface; a point does not answer for itself.
 
         Returns:
@@ -84,7 +84,7 @@ class Correction(Surface):
     Only how far they are from that surface is fitted, so that between them its shape holds.
 
     Attributes:
-        base: Of the other op, at the same coordinates.
+        base: The surface of the other op, at the same coordinates.
     """
 
     base: Surface

@@ -26,10 +26,10 @@ class Tables:
     """Measured ops of kinds of devices.
 
     Attributes:
-        rows: By kind.
-        errors: What `gnnplace.costs.calibration.calibrate` found of them.
-        given: Of kinds whose rows are the user's own, the same for these rows alone.
-        candidates: Those of `gnnplace.costs.prediction` that were asked for, kept.
+        rows: The measured rows by kind of device.
+        errors: The errors that `gnnplace.costs.calibration.calibrate` found of them.
+        given: The errors of the user's own rows alone, by the kinds that have some.
+        candidates: The candidates of `gnnplace.costs.prediction` that were asked for.
     """
 
     rows: Mapping[str, Rows]

@@ -36,10 +36,10 @@ class StepClock:
     """The ticks of one step, of all workers.
 
     Attributes:
-        plan: What ran.
+        plan: The plan that was run.
         programs: The programs of every worker; say which tick is which.
         records: The records of every worker.
-        step: Which step.
+        step: The number of the step.
     """
 
     plan: ExecutionPlan
@@ -69,9 +69,9 @@ def step_timing(clock: StepClock, mode: str, placement: Placement) -> StepTiming
     """A step by the clocks of a mode.
 
     Args:
-        clock: Its ticks.
+        clock: The ticks of the step.
         mode: "measured" or "emulated".
-        placement: With its sequences.
+        placement: The placement that runs, with its sequences.
     """
     return emulated_step(clock, placement) if mode == "emulated" else measured_step(clock)
 
@@ -202,12 +202,12 @@ class StepStream:
     """The steps of a run after its warm-up, in order, as soon as every worker has done them.
 
     Args:
-        plan: What runs.
+        plan: The plan that runs.
         programs: The programs of every worker.
         records: Where the workers note their clocks.
         board: Where they say which steps they have done.
         mode: "measured" or "emulated".
-        placement: With its sequences.
+        placement: The placement that runs, with its sequences.
         warmup: Steps that are left out.
         observer: Handed the steps; None if nobody wants them before the end.
     """

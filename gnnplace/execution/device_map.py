@@ -57,7 +57,7 @@ def accelerate_names(devices: Sequence[Device], used: Sequence[int]) -> dict[int
     """The name of each used device, by its position.
 
     Args:
-        devices: of the cluster.
+        devices: the devices of the cluster.
         used: positions of those that the map is to name, in ascending order.
 
     Raises:
@@ -241,7 +241,7 @@ def check_device_map(
 
     Args:
         model: as ``capture`` takes it; a module is left as it is.
-        device_map: modules and devices.
+        device_map: modules and their devices, as ``device_map`` gives them.
         inputs: example inputs of a module, as for ``capture``; no number of them is read.
         loss: whose targets are among the inputs.
         forward_only: leave ``labels`` out, if the model runs without.

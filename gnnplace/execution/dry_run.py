@@ -50,7 +50,7 @@ class Fault:
     Attributes:
         device: That claims to be there, such as "cuda:1".
         op: Of the program; None if it is no op's.
-        what: In one line.
+        what: What would go wrong, in one line.
     """
 
     device: str
@@ -68,7 +68,7 @@ class DryRun:
     Attributes:
         devices: Claimed, and used by the placement.
         ops: Calls of ATen that were looked at, of all workers.
-        messages: Tensors that travelled.
+        messages: The number of tensors that travelled.
         faults: The first of every worker that has one.
     """
 
@@ -117,7 +117,7 @@ def dry_run(
     Args:
         program: Cut into the problem's micro-batches; it may be captured without tensors.
         problem: Its problem; its device d becomes "cuda:d", whatever it is called.
-        placement: Of the problem.
+        placement: A placement of the problem.
         claim: "cuda:N": the GPUs that are claimed.
         standing: The workers of `compile`, which stay, instead of those of `execute`.
 
@@ -141,7 +141,7 @@ def walk(plan: ExecutionPlan, *, standing: bool = False) -> DryRun:
 
     Args:
         plan: Of a program with tensors or without: none of their numbers is read.
-        standing: As in `dry_run`.
+        standing: The workers of `compile`, which stay, instead of those of `execute`.
     """
     claims, mail = Claims(), _Mail()
     with claims.made():
@@ -194,8 +194,8 @@ class ClaimedTransport(Transport):
 
     Args:
         messages: All messages of the run.
-        mail: Of all workers.
-        watch: Of this worker's ops.
+        mail: What all workers have sent so far.
+        watch: The watch over this worker's ops.
     """
 
     def __init__(self, messages: tuple[Message, ...], mail: _Mail, watch: DeviceWatch) -> None:

@@ -36,12 +36,12 @@ def eager_step_time(
 
     Args:
         model: A copy of it is trained.
-        inputs: As for `capture`.
-        loss: As for `capture`.
-        optimizer: As for `capture`.
+        inputs: An example batch, as `capture` takes it.
+        loss: The loss, as `capture` takes it.
+        optimizer: The optimizer, as `capture` takes it.
         threads: Threads that every op may use.
         steps: Steps that are timed.
-        warmup: Steps before them.
+        warmup: The number of steps before those that are timed.
         progress: Called with a line before every step.
 
     Raises:

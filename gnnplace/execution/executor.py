@@ -45,10 +45,10 @@ class Exchange:
     """One host's side of a run on several.
 
     Args:
-        hosts: All hosts.
+        hosts: All hosts of the run.
         host_of: Host of each worker.
         records: The records of every worker; those of other hosts are filled in on the first.
-        board: The same.
+        board: The board of every worker, likewise filled in on the first host.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ def execute(
         problem: Its problem: names the devices and groups the ops.
         placement: Where the ops go, and in which order.
         steps: Steps that are timed; parameters go on from step to step.
-        warmup: Steps before them.
+        warmup: The number of steps before those that are timed.
         mode: "measured": a core for each worker, wall clock. "emulated": workers may share cores;
             each worker's own CPU time and the problem's links make a virtual clock.
         transport: "shm" (shared memory) or "gloo" (`torch.distributed`).

@@ -54,7 +54,7 @@ class FidelityOptions:
         seed: the seed of all randomness.
         steps: steps of a run.
         mode: ``auto``, ``measured`` or ``emulated``.
-        transport: ``shm`` or ``gloo``.
+        transport: how tensors travel, ``shm`` or ``gloo``.
         timeout: seconds without progress after which a run is given up.
     """
 

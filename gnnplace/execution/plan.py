@@ -52,7 +52,7 @@ def travels(program: Program, group_of: Sequence[int], op_device: Sequence[int])
     """What a program's values do when its ops are on those devices.
 
     Args:
-        program: What runs.
+        program: The program that runs.
         group_of: Problem op of each program op.
         op_device: Device of each program op.
     """
@@ -119,8 +119,8 @@ class Transfer:
     Attributes:
         value: Name of the value; of a signal that of the op that is done.
         producer: Problem op that makes it.
-        source: Device it leaves.
-        target: Device it goes to.
+        source: The device that it leaves.
+        target: The device that it goes to.
         bytes: The bytes of the value.
     """
 
@@ -140,7 +140,7 @@ class ExecutionPlan:
         program: The captured program.
         problem: Its problem; names ops and devices.
         segments: The segments of every device, in order.
-        transfers: All messages.
+        transfers: The transfers of a step; each is a message.
         op_device: Device of every program op.
     """
 
@@ -191,7 +191,7 @@ def plan_execution(program: Program, problem: Problem, placement: Placement) -> 
     """Cuts `program` as `placement` says.
 
     Args:
-        program: What runs.
+        program: The program that runs.
         problem: Its problem, whose ops' members are the program's ops.
         placement: The placement of the problem; without sequences, devices follow the program's
             order.

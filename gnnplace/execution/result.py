@@ -139,7 +139,7 @@ class Execution:
 
     Attributes:
         mode: "measured" (wall clock, a core for each worker) or "emulated" (virtual clock).
-        transport: How tensors travelled.
+        transport: How tensors travelled, "shm" or "gloo".
         devices: Names of the devices that worked.
         steps: Clocks of every step after the warm-up.
         first: Numbers of the first step, None if they were not asked for.
@@ -245,8 +245,8 @@ class SavedValues:
     """Room for the numbers of one step, shared with the workers that fill it.
 
     Args:
-        program: Whose numbers.
-        names: Which values; make it before forking.
+        program: The program whose numbers are kept.
+        names: The values that are kept. Make it before forking.
 
     Attributes:
         tensors: By value name, in shared memory.

@@ -74,12 +74,12 @@ def execute_placement(
     Args:
         model: The captured model at 1/M of the batch, or its name.
         problem: What the placement is of.
-        placement: Devices and sequences.
+        placement: The devices of the ops, and their sequences if it has any.
         options: As the model was captured.
-        steps: Steps to time.
+        steps: The number of steps to time.
         mode: ``measured`` (a core a device), ``emulated`` (virtual clock), or ``auto``: measured
             where there are enough cores.
-        transport: ``shm`` or ``gloo``.
+        transport: How tensors travel, ``shm`` or ``gloo``.
         timeout: Seconds without progress after which the run is given up.
         store: Where to keep every measured step, and why the run failed if it fails.
         source: What makes the run, for the store.

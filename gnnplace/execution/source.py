@@ -63,7 +63,7 @@ def device_program(plan: ExecutionPlan, device: int, saved: Iterable[str] = ()) 
 
     Args:
         plan: What every device does.
-        device: Which one.
+        device: The index of the device in the problem.
         saved: Values that are handed to `save(name, tensor)` where they are made.
     """
     return _Writer(plan, device, frozenset(saved)).write()

@@ -47,7 +47,7 @@ class Plan:
         microbatches: Shares of the batch.
         groups: Ops of the problem that were aimed at; None: all of them.
         dtype: Element type that the model was captured in.
-        name: For messages.
+        name: What errors call the placement.
         optimizer: That the model was captured with; what updates cost has a say in the groups.
             None: the same as it will be trained with.
         accept_other_loss: The batch is cut also where the loss of its shares is another one.
@@ -115,9 +115,9 @@ def read_plan(
     Args:
         placement: Or the path of its file, which says all the rest itself.
         problem: That the placement is of, if it is at hand.
-        microbatches: The microbatches of a placement in memory without its problem.
-        groups: The same.
-        dtype: The dtype of a placement in memory.
+        microbatches: Shares of the batch, of a placement in memory without its problem.
+        groups: Ops to aim at, of a placement in memory without its problem.
+        dtype: The element type that a placement in memory was captured in.
         constraints: The constraints that its model was grouped with.
 
     Raises:
@@ -156,7 +156,7 @@ def with_optimizer(program: Program, method: Optimizer) -> Program:
 
     Args:
         program: With updates; not cut into micro-batches.
-        method: The other optimizer.
+        method: The optimizer that the program is to have instead.
 
     Returns:
         A program without tensors: ops of the same names, with other state and arguments.

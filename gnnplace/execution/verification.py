@@ -231,7 +231,7 @@ class WholeBatch:
         gradients: Number of gradients compared.
         worst: What is off the most.
         relative: By how much, over its largest magnitude.
-        tolerance: Allowed.
+        tolerance: The largest relative difference that is allowed.
         reason: Why nothing was compared; empty if it was.
     """
 

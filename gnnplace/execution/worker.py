@@ -97,7 +97,7 @@ class Records:
     """Shared words where a worker notes its clocks: a row a step, two words a tick, then switches.
 
     Attributes:
-        words: All rows.
+        words: The words of all rows, one row after the other.
         num_ticks: Ticks of a step.
     """
 
@@ -126,8 +126,8 @@ class DeviceWorker:
         number: The number of the worker.
         device: The index of its device in the problem.
         plan: What every device does.
-        program: This device's step.
-        transport: How tensors travel.
+        program: The program of this device's step.
+        transport: What carries tensors to and from other workers.
         board: Where it says what it does.
         records: Where it notes its clocks.
         saved: Room for the first step's numbers; None if nobody asked.

@@ -68,7 +68,7 @@ def network_decodes(
 
     Args:
         rollouts: the problem as the learned placer walks it.
-        policy: the network.
+        policy: the graph network that decodes.
         aim: whose rounds the orders of micro-batches go by.
         deadline: when to be back.
     """
@@ -212,7 +212,7 @@ class FirstChoice:
 
     Attributes:
         rollouts: the problem and the policy.
-        passes: refinement.
+        passes: the passes of refinement over the problem.
         best: the best decode, refined.
         decodes: how many there were.
     """

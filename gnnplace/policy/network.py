@@ -179,7 +179,7 @@ class PlacementPolicy(  # type: ignore[call-arg]
     Attributes:
         decoder: weight of each feature of the decoder. [len(DYNAMIC)]
         refiner: weight of each feature of the refiner. [len(REFINING)]
-        aims: values aims.
+        aims: the network that values aims.
 
     Args:
         feature_version: version of the features that the parameters were trained on.

@@ -101,7 +101,7 @@ def compare(
     """Results of many placers on one problem; a placer that cannot stands with its error.
 
     Args:
-        problem: what to place.
+        problem: the problem to place.
         names: the names of placers; all that are shown by default.
         budget: seconds for each placer.
         seed: the seed of all randomness.
@@ -136,7 +136,7 @@ def compare_intervals(
     """Intervals of pipelined steps: of searches for throughput, and what all others come to.
 
     Args:
-        problem: what to place.
+        problem: the problem to place.
         names: the names of placers that minimise the step time; all that are shown by default.
         budget: seconds for each placer.
         seed: the seed of all randomness.

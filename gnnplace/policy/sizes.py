@@ -34,7 +34,7 @@ class Size:
     """One number of micro-batches.
 
     Attributes:
-        options: With that number.
+        options: How the model is captured, with that number.
         program: Captured at that share of the batch; None of a problem file.
         problem: Profiled at that share, cut.
         work: Seconds of all ops on one device, the fastest.
@@ -90,7 +90,7 @@ def try_sizes(
             divided, as nothing can be profiled).
         cluster: The cluster of the model, or instead of the problem's own.
         options: How the model is captured; their number of micro-batches does not matter.
-        place: Places one problem.
+        place: What places one problem.
         progress: Called with a line when something begins that takes seconds.
         correct: What is to be done to every problem, such as to calibrate it.
 

@@ -67,7 +67,7 @@ class Crew:
         """Hands a request to every worker and waits for all answers, in order.
 
         Args:
-            request: Plain data.
+            request: The request, as plain data.
 
         Raises:
             ExecutionError: a worker died, raised or hung, now or before; the crew has ended.

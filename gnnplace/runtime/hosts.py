@@ -32,10 +32,10 @@ class Hosts:
 
     Attributes:
         rank: The rank of this host; host 0 reports.
-        count: Hosts.
+        count: The number of hosts.
         address: The address of the store: name and port.
         prefix: The prefix of this run's keys, the same on all hosts.
-        store: Where hosts meet.
+        store: The store where the hosts meet.
     """
 
     rank: int

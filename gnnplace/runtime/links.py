@@ -47,7 +47,7 @@ class MessageTimes:
     """Median seconds of messages between one pair of workers, by size.
 
     Attributes:
-        sizes: Bytes.
+        sizes: The bytes of the messages.
         send: The sender's own time a message, its caches cold.
         warm_send: The same with warm caches.
         one_way: Half a round trip with warm caches.

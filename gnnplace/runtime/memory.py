@@ -44,7 +44,7 @@ def shared_words(count: int) -> memoryview:
     """Zeroed 64-bit signed integers that this process and its forks share.
 
     Args:
-        count: Number of words.
+        count: The number of words.
 
     Returns:
         A view that indexes as integers.

@@ -40,8 +40,8 @@ class NetworkTransport(Transport):
     Args:
         messages: All messages of the run, by global numbers of workers.
         board: The board of this host; it has words for all workers.
-        hosts: All hosts.
-        host_of: Host of each worker.
+        hosts: All hosts of the run.
+        host_of: The host of each worker.
     """
 
     def __init__(

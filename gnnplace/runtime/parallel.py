@@ -40,8 +40,8 @@ def side_by_side(jobs: Sequence[Job], groups: Sequence[tuple[int, ...]]) -> list
     """Results of jobs in their order, as many at a time as there are groups of cores.
 
     Args:
-        jobs: Return plain data.
-        groups: Groups of cores.
+        jobs: What is to be run; each returns plain data.
+        groups: Groups of cores, one for each job that runs at a time.
 
     Returns:
         None stands for a job whose process died or raised.

@@ -71,11 +71,11 @@ class Message:
     """A tensor from one worker to another, once a round.
 
     Attributes:
-        source: Sending worker.
-        target: Receiving worker.
-        shape: Sizes.
+        source: The number of the sending worker.
+        target: The number of the receiving worker.
+        shape: The sizes of the tensor.
         stride: Strides that are expected, in elements.
-        dtype: Element type.
+        dtype: The element type of the tensor.
     """
 
     source: int

@@ -197,7 +197,7 @@ def supervise(
     """Waits for a reply of every worker and returns the results in order.
 
     Args:
-        workers: All of them.
+        workers: All workers of the run.
         timeout: See `run_tasks`, as for the others.
         progress: A snapshot that changes while workers get on.
         doing: What a worker is doing now.

@@ -31,7 +31,7 @@ class AimChoice(PolicyModule):
 
     Args:
         tried: number of aims that validation tries.
-        shared: arguments of ``PolicyModule``.
+        shared: the arguments of ``PolicyModule``.
     """
 
     def __init__(self, tried: int = 6, **shared: Any) -> None:

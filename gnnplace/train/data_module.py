@@ -48,8 +48,8 @@ class EpochSampler(DistributedSampler[int]):
 
     Args:
         count: problems of an epoch, of all processes together.
-        rank: number of this process.
-        world: number of processes.
+        rank: the number of this process.
+        world: the number of processes.
 
     Raises:
         InputError: fewer problems than processes.
@@ -71,8 +71,8 @@ class HeldOutSampler(DistributedSampler[int]):
 
     Args:
         count: problems of all processes together.
-        rank: number of this process.
-        world: number of processes.
+        rank: the number of this process.
+        world: the number of processes.
 
     Raises:
         InputError: fewer problems than processes.
@@ -156,7 +156,7 @@ class Draws:
         seed: the seed of all problems.
         ops: least and most ops before micro-batches.
         devices: least and most devices.
-        clusters: types of clusters.
+        clusters: the types of clusters to draw from.
         microbatches: numbers of micro-batches to draw from.
         captured: share of problems that are drawn from captured graphs.
         large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
@@ -236,7 +236,7 @@ class Problems(Dataset[Sample]):
     """Problems as they are drawn.
 
     Args:
-        draws: what from.
+        draws: what the problems are drawn from.
         reference: whether to run the heuristics; such problems are kept once they are made.
         pool: number of problems that are met over and over, and kept; None: each is met once.
     """
@@ -295,7 +295,7 @@ class ProblemDataModule(LightningDataModule):
         tight: share of those on presets whose devices have tight memory.
         groups: least and most groups of a captured graph.
         pool: number of training problems that are met over and over; None: each is met once.
-        batch_size: problems a step.
+        batch_size: the number of problems of a step.
         seed: the seed of the training problems; validation and test problems are always the same.
     """
 

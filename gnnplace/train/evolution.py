@@ -92,7 +92,7 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> Seen | None:
 
     Args:
         rollouts: the problem and the policy.
-        rng: all randomness.
+        rng: the source of all randomness.
     """
     space, passes = rollouts.space, Passes(rollouts)
     placed = _drawn(rollouts, rng)
@@ -124,7 +124,7 @@ class Evolution(PolicyModule):
     """Evolves the refiner or the decoder.
 
     Args:
-        part: ``refiner`` or ``decoder``.
+        part: what evolves, ``refiner`` or ``decoder``.
         population: members of a generation.
         step_size: standard deviation of the first generation, in units of feature spreads.
         shared: arguments of ``PolicyModule``; ``learning_rate`` and ``steps`` have no use here.

@@ -44,10 +44,10 @@ def bettered(
     """Cost and units' devices of the best placement after some moves; never a worse one.
 
     Args:
-        episodes: the problem.
+        episodes: the problem as the network walks it.
         label: cost of a placement (seconds times ``unevenness``), and each unit's device. [U]
-        limit: number of devices to use.
-        count: moves to try.
+        limit: the number of devices to use.
+        count: the number of moves to try.
         rng: what they are drawn with.
     """
     for _ in range(count):

@@ -101,10 +101,10 @@ def proposals(
     """Placements of one problem by a policy; they all fit it.
 
     Args:
-        policy: Whose choices they are.
+        policy: The policy whose choices they are.
         orders: Traversal orders to decode under.
-        problem: What is placed.
-        rng: The rng of samples and moves.
+        problem: The problem that is placed.
+        rng: The source of samples and moves.
         effort: How much is tried.
     """
     rollouts = Rollouts(SearchSpace(problem), policy, orders)
@@ -175,7 +175,7 @@ class MeasuredTuning(Evolution):
         moves: The number of moves of each search.
         variants: Problems as they might be.
         noise: Standard deviation of the log of a measured step time.
-        shared: Arguments of ``Evolution``.
+        shared: The arguments of ``Evolution``.
 
     Raises:
         InputError: a number is too small.

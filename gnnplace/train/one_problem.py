@@ -23,9 +23,9 @@ class FewProblems(LightningDataModule):
     """Some problems in turn, to learn from and to validate on.
 
     Args:
-        problems: the problems.
-        steps: steps of an epoch.
-        batch_size: problems a step.
+        problems: the problems to learn from, in turn.
+        steps: the number of steps of an epoch.
+        batch_size: the number of problems of a step.
 
     Raises:
         InputError: no steps, or none a step.
@@ -83,7 +83,7 @@ class OneProblem(FewProblems):
 
     Args:
         problem: path of a problem file.
-        steps: steps of an epoch.
+        steps: the number of steps of an epoch.
 
     Raises:
         InputError: no steps.
@@ -111,8 +111,8 @@ class ProblemFiles(FewProblems):
         problems: paths of problem files, or patterns such as ``family/*.json``.
         held_out: the same of problems to validate on; those that are learned from where there are
             none.
-        steps: steps of an epoch.
-        batch_size: problems a step.
+        steps: the number of steps of an epoch.
+        batch_size: the number of problems of a step.
 
     Raises:
         InputError: no steps, or none a step.

@@ -95,8 +95,8 @@ class Reinforce(Learner):
         shared: further draws with noise that clusters share, for labels alone.
         moves: moves tried on the label of each problem, whenever it is met.
         kept: draws of each problem that the policy gradient learns from.
-        label: weight of self-labelling.
-        gradient: weight of the policy gradient.
+        label: the weight of self-labelling.
+        gradient: the weight of the policy gradient.
         greedy: weight of the greedy decode's own advantage.
         temperature: of draws, above 0: what scores are divided by before the softmax.
         start: folder of a network to start from; its sizes must be those given here.

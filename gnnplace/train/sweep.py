@@ -127,7 +127,7 @@ class Pruning(Callback):
     """Reports the best figure after each validation, and ends the run of a pruned trial.
 
     Args:
-        trial: the trial.
+        trial: the trial of the study.
         monitor: name of the figure; less is better.
     """
 
@@ -159,7 +159,7 @@ def run_trial(args: list[str], trial: Trial, folder: Path, monitor: str) -> floa
 
     Args:
         args: arguments of the sweep.
-        trial: with its values.
+        trial: the trial, which has its values.
         folder: what the trial writes goes there.
         monitor: name of the figure.
 
@@ -234,8 +234,8 @@ def sweep(
 
     Args:
         study: what ``open_study`` returned.
-        trials: that have ended, over all workers and starts.
-        space: what varies.
+        trials: the number of trials to end with, over all workers and starts.
+        space: the keys that vary, each with its values.
         objective: runs a trial that has its values; a figure that is not finite fails the trial.
         report: takes one line after each trial.
 

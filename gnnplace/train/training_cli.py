@@ -89,7 +89,7 @@ class PredictionTable(BasePredictionWriter):
     """Writes ``predictions.csv``; of several processes each a file, with its number.
 
     Args:
-        folder: where to.
+        folder: the folder to write to.
     """
 
     def __init__(self, folder: str) -> None:

@@ -33,8 +33,8 @@ class Workbench(StepObjective):
         model: As everywhere: a zoo name, ``hf:CONFIG`` or ``module:callable``.
         cluster: ``cpu:N``, ``cuda:N``, ``auto``, a preset or a YAML file.
         microbatches: Shares that the batch is cut into.
-        optimizer: ``sgd`` or ``adamw``.
-        dtype: ``float32`` or ``bfloat16``.
+        optimizer: The optimizer of the step, ``sgd`` or ``adamw``.
+        dtype: The element type of the model, ``float32`` or ``bfloat16``.
         groups: Ops of the problem to aim at; None: all of them.
         store: Where every run goes and known ones are found: a path or URL, ``none``, or None for
             the usual store.
@@ -42,7 +42,7 @@ class Workbench(StepObjective):
         clock: ``wall``, ``virtual``, or None: by the mode.
         mode: ``measured``, ``emulated`` or ``auto``.
         steps: Steps of a measurement.
-        transport: ``shm`` or ``gloo``.
+        transport: How tensors travel, ``shm`` or ``gloo``.
         timeout: Seconds without progress after which a placement has failed.
         parallel: Measurements at a time; None for as many as there are cores for.
         check: Whether a placement that computes something else than one device has failed.

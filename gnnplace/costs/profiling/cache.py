@@ -56,8 +56,8 @@ class Conditions:
     """The conditions of a measurement.
 
     Attributes:
-        when: It was measured, UTC.
-        tried: It was last tried to measure it better, UTC.
+        when: When it was measured, UTC.
+        tried: When it was last tried to measure it better, UTC.
         load: Share of the machine's processor time that others took. 0 to 1
         noise: Interquartile range over median of the repetitions.
     """
@@ -218,10 +218,10 @@ def kept(
     One that turns out noisy is made twice, and the quieter one is kept.
 
     Args:
-        room: Folder of the cache.
-        name: Key of the entry.
+        room: The folder of the cache.
+        name: The key of the entry.
         measure: Gives a value (plain data) and its noise.
-        what: It is, for progress, such as "the op times of mlp".
+        what: What the value is, for progress, such as "the op times of mlp".
         fits: Whether a value can be one; one on disk that cannot is measured anew.
         progress: Called with a line if the value is noisy.
     """

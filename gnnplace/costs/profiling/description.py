@@ -44,9 +44,9 @@ class Description:
     """A program's ops as rows.
 
     Attributes:
-        distinct: Rows that are all different, none of them with seconds: layers repeat.
-        same: Which of these each kernel is. [kernels]
-        owner: Op of each kernel, of which an op has one or two. [kernels]
+        distinct: Rows that are all different, since layers repeat; none has seconds.
+        same: The number of each kernel's row among these. [kernels]
+        owner: The op of each kernel, of which an op has one or two. [kernels]
         view: Whether an op is a view. [ops]
     """
 

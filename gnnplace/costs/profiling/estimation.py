@@ -27,9 +27,9 @@ class OpTimes:
     """Times of a program's ops on a kind.
 
     Attributes:
-        seconds: Of each op. [ops]
+        seconds: Seconds of each op. [ops]
         measured: Whether they were measured on a device of this machine.
-        error: Expected deviation of their log; NaN where nothing is known. [ops]
+        error: The expected deviation of their log; NaN where nothing is known. [ops]
         source: Where each is from, in words. [ops]
         shares: Of time and of ops that each provenance has, if they were not measured here.
         misaligned: Ops that are slow since a size is no multiple of 8.
@@ -64,8 +64,8 @@ def estimated_times(
 
     Args:
         program: Its values need no tensors.
-        kind: By any of its names.
-        tables: To answer from; those that are shipped by default.
+        kind: The kind of device, by any of its names.
+        tables: The tables to answer from; those that are shipped by default.
         floor: What launches and the host add; of eager PyTorch on a GPU, nothing on a CPU, whose
             tables count what ops take as they are called.
 

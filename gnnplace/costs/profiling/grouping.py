@@ -49,8 +49,8 @@ def group_graph(
     """Group a program's graph.
 
     Args:
-        program: For the names of its ops.
-        fine: Its graph.
+        program: The program, for the names of its ops.
+        fine: The graph of the program's ops.
         group: Group of each op, as `gnnplace.graph.coarsening.coarsen` makes them. [num_ops]
         cost: Estimated seconds; the costliest op names its group. [num_ops]
         apart: Keep a tensor of its own for each view, with its bytes, as the shipped data sets do.

@@ -64,8 +64,8 @@ def profile(
         groups: Ops of the problem to aim at; None: an op of the problem for each op of the program
             (a buffer's copy stays with the op that makes the value).
         microbatches: M copies of forward and backward in flight.
-        tables: Of ops' times on devices that are not here; those that are shipped by default.
-        constraints: Of modules; what they match is never grouped with what they do not.
+        tables: Times of ops on devices that are not here; the shipped ones by default.
+        constraints: What is asked of modules; what they match is grouped with nothing else.
         progress: Called with a line when something begins that takes seconds, and where times are
             from.
 
@@ -129,9 +129,9 @@ def group_ops(
     """Group of each op; the same for every capture of the model, on every machine.
 
     Args:
-        program: What to group.
+        program: The program whose ops are grouped.
         groups: Number to aim at; None: only what must not be parted is grouped.
-        constraints: Of modules; borders of groups.
+        constraints: What is asked of modules; borders of groups.
     """
     fine = program_graph(program)
     asked = _resolved(program, fine, constraints or Constraints())
@@ -282,7 +282,7 @@ def profile_model(
     Args:
         model: As ``capture_model`` takes it, or a program captured at 1/M of the batch.
         cluster: As ``resolve_cluster`` takes it.
-        options: As for ``capture_model``.
+        options: How the model is captured, as ``capture_model`` takes it.
         links: A log of nccl-tests, whose figures replace those of the cluster's links.
         table: A user's own measured ops, a CSV file as ``gnnplace.costs.rows`` has it: the first
             that answers for the kinds that it has, on this machine too.
@@ -335,7 +335,7 @@ def capture_for(
     Args:
         model: As ``capture_model`` takes it.
         cluster: Where nothing can be measured nothing is allocated, however large the model.
-        options: As for ``capture_model``.
+        options: How the model is captured, as ``capture_model`` takes it.
         progress: Called with a line before.
 
     Raises:

@@ -27,7 +27,7 @@ def estimate_ops(program: Program, kind: str) -> FloatArray:
 
     Args:
         program: Its values need no tensors.
-        kind: One of `gnnplace.problem.cluster.gpus`.
+        kind: A device kind of `gnnplace.problem.cluster.gpus`.
 
     Returns:
         Seconds of each op. [num_ops]

@@ -139,7 +139,7 @@ class _Walk:
     """One walk over the forward pass with some modules as units.
 
     Args:
-        program: what was captured.
+        program: the captured model.
         whole: modules that are not split; the outermost are the units.
 
     Attributes:

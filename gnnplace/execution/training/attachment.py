@@ -76,10 +76,10 @@ class OptimizerState:
     """The state of an optimizer, in shared memory and as the optimizer has it.
 
     Args:
-        optimizer: The loop's.
-        method: As it was captured.
+        optimizer: The optimizer of the loop.
+        method: The optimizer as it was captured.
         parameters: The loop's, by their names in the model.
-        states: In shared memory.
+        states: The state tensors in shared memory.
     """
 
     def __init__(
@@ -152,8 +152,8 @@ class Attachment:
     Args:
         model: The loop's; its parameters and buffers become views of the shared memory.
         optimizer: The loop's, if it has one.
-        method: As it was captured.
-        placed: The step.
+        method: The optimizer as it was captured.
+        placed: The step that runs on the workers.
 
     Attributes:
         stale: The workers have run since the host's memory was brought up to date.

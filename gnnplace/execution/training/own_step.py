@@ -41,8 +41,8 @@ class OwnStep(Optimizer):
         optimizer: The optimizer, which stays as it is.
         parameters: Its parameters by their names in the model.
         group: The number of each parameter's group, by name.
-        options: Of each group.
-        layouts: Of the state of each parameter, filled while a model is captured.
+        options: The options of each group.
+        layouts: How the state of each parameter lies, filled while a model is captured.
     """
 
     optimizer: torch.optim.Optimizer
@@ -93,8 +93,8 @@ class ParameterStep:
     Args:
         optimizer: The optimizer; a twin of it does the step.
         group: The number of the parameter's group.
-        layout: Of its state.
-        options: Of its group.
+        layout: How the parameter's state lies in tensors.
+        options: The options of the parameter's group.
         made: State that the optimizer makes when it is made.
     """
 
@@ -115,7 +115,7 @@ class ParameterStep:
         """Updates the parameter and its state.
 
         Args:
-            parameter: Changed in place.
+            parameter: The parameter, which is changed in place.
             gradients: One, or one for each micro-batch.
             *rest: Whether there is a state already, its tensors, the constants of the group.
         """
@@ -162,7 +162,7 @@ def own_step(
     """A captured optimizer of any class.
 
     Args:
-        optimizer: Of these parameters.
+        optimizer: The optimizer of these parameters.
         parameters: By their names in the model.
         group: The number of each parameter's group.
 
@@ -184,7 +184,7 @@ class GroupOptions:
         group: As `torch.optim` has it.
 
     Attributes:
-        values: Its numbers.
+        values: The numbers among the options.
     """
 
     def __init__(self, group: Mapping[str, Any]) -> None:
@@ -299,7 +299,7 @@ def twin_of(
     """An optimizer of the same class, options and attributes with other parameters.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: The optimizer that is copied without its parameters.
         parameters: Each with the number of its group.
         made: The states that they begin with, copied; none by default.
     """

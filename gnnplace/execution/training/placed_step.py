@@ -39,7 +39,7 @@ class PlacedStep:
 
     Args:
         program: With its initial tensors, which stay as they are.
-        problem: Its problem.
+        problem: The problem of the program.
         placement: The placement of the problem.
         mode: "measured" or "emulated"; see `execute`.
         transport: "shm" or "gloo".

@@ -26,7 +26,7 @@ class Layout:
     """How the state of a parameter lies in tensors.
 
     Attributes:
-        spec: Its structure.
+        spec: The structure of the state.
         names: A name for each of its leaves.
         kinds: Types of the leaves.
         fixed: Leaves that are neither tensor nor number, by position.

@@ -365,8 +365,8 @@ def write_training(
 
     Args:
         path: The path of the file.
-        tensors: By value name.
-        steps: Trained so far.
+        tensors: The tensors by value name.
+        steps: The number of steps trained so far.
         groups: Hyper-parameters of every group of parameters.
 
     Raises:
@@ -431,8 +431,8 @@ def compile(
         inputs: Example batch; without one the first batch is captured.
         problem: That the placement is of; needed for one in memory whose model was grouped or cut
             otherwise than the next two say.
-        microbatches: The microbatches of a placement in memory without its problem.
-        groups: The same.
+        microbatches: Shares of the batch, of a placement in memory without its problem.
+        groups: Ops to aim at, of a placement in memory without its problem.
         dtype: "float32" or "bfloat16"; a placement file says it itself.
         mode: "measured", "emulated" or "auto"; see `execute`.
         transport: "shm" or "gloo".

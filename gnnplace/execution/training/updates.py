@@ -40,7 +40,7 @@ class Store:
     Attributes:
         sets: A tensor for each set, as the parameter is.
         words: The way of the pass, then what each update takes.
-        position: The parameter's word.
+        position: The index of the parameter's word.
     """
 
     sets: tuple[torch.Tensor, ...]
@@ -194,8 +194,8 @@ class LiveUpdate:
         """Updates a parameter, or stores its gradient where the pass is to do that.
 
         Args:
-            parameter: Changed in place.
-            gradients: One, or one for each micro-batch.
+            parameter: The parameter, which is changed in place.
+            gradients: Its gradient, or one for each micro-batch.
             *state: Optimizer state; changed in place.
         """
         if not self.store.keeps(gradients):
@@ -218,9 +218,9 @@ def with_live_constants(
     """The program with updates that read `constants` and know `gradients`.
 
     Args:
-        program: Captured with `method`.
-        method: Its optimizer.
-        constants: In shared memory.
+        program: The program, captured with `method`.
+        method: The optimizer of the program.
+        constants: The constants of every group, in shared memory.
         group: Group of each parameter by its name; others are in group 0.
         gradients: Stores for the gradients of its parameters.
     """
@@ -252,7 +252,7 @@ def with_state(program: Program, tensors: Mapping[str, torch.Tensor]) -> Program
 
     Args:
         program: With its initial tensors.
-        tensors: By value name.
+        tensors: The new tensors by value name.
 
     Raises:
         InputError: no such input, or a tensor of another shape.

@@ -29,7 +29,7 @@ class Aim:
 
     Attributes:
         order: the order of the walk.
-        limit: number of devices.
+        limit: the number of devices to use.
         rounds: runs of consecutive work a device.
         lean: index in ``LEANS``: what the decoder leans to.
     """

@@ -279,19 +279,19 @@ def look(
     """The candidates of a decision and what is seen of them; recorded where there are rows for it.
 
     Args:
-        walk: the problem.
+        walk: the problem, as flat arrays in the walk's direction.
         state: the schedule so far.
-        i: the visited op.
+        i: the visited op whose unit is to be decided.
         goal: what to aim at.
         margin: on the bytes at the peak.
         decided: whether the device is known already.
         allowed: out: the candidates. [D]
-        scratch: as of ``observe``.
+        scratch: room for ``SCRATCH`` numbers a device. [SCRATCH, D]
         now: out: their features. [D, F]
-        features: as of ``decode``.
-        masks: as of ``decode``.
-        step: as of ``decode``.
-        count: decisions so far.
+        features: out: their features in row ``count``, if there are rows. [U, D, F]
+        masks: out: the candidates in row ``count``. [U, D], as ``features``
+        step: out: the visited op in row ``count``. [U], as ``features``
+        count: the number of decisions so far.
 
     Returns:
         The number of candidates; 1 where nothing has to be decided or recorded.
@@ -368,7 +368,7 @@ def decode(
     """Decides a device for every unit.
 
     Args:
-        walk: the problem.
+        walk: the problem, as flat arrays in the walk's direction.
         weights: the weight of each feature. [F]
         order: visited ops in the order of the walk. [m]
         goal: what to aim at.

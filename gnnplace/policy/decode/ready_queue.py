@@ -56,7 +56,7 @@ class Queue(NamedTuple):
         size: number of ops in the heap. [1]
         rank: place of each op in the order. [m]
         offset: where each op's consumptions start. [m + 1]
-        after: ops that consume.
+        after: ops that consume what an op makes, by ``offset``.
         missing: inputs that are not booked yet. [m]
         ready: latest finish of inputs. [m]
         key: heap of the ranks of ops whose bounds are not later than the first free device. [m]

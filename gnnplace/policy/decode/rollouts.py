@@ -94,8 +94,8 @@ class Rollouts:
     """Decodes one problem with one policy.
 
     Args:
-        space: the problem.
-        policy: the policy.
+        space: the problem with its simulator and its units.
+        policy: whose weights score candidates.
         orders: traversal orders to decode under.
     """
 

@@ -44,7 +44,7 @@ class Walk(NamedTuple):
         before: the visited op at the other end of each input.
         before_tensor: tensor of each input, 0..T-1.
         before_size: bytes of each input.
-        num_tensors: T.
+        num_tensors: the number of tensors, T.
         after: longest path after each op in walking direction, in seconds. [m]
         unit_time: seconds of all ops of a unit on each device, inf where not allowed. [U, D]
         unit_work: seconds of all ops of a unit, mean over its devices. [U]
@@ -52,7 +52,7 @@ class Walk(NamedTuple):
         unit_bytes: bytes of all tensors that the unit's ops make. [U]
         unit_peak: bytes of those that are alive when most are: see ``unit_peak``. [U]
         flow_offset: where each unit's neighbours start. [U + 1]
-        flow_unit: neighbouring units.
+        flow_unit: units that exchange tensors with a unit, by ``flow_offset``.
         flow_in: bytes from the neighbour, -1 without any tensor.
         flow_out: bytes to the neighbour, -1 without any tensor.
         device_time: seconds of all units on each device, for those it can run. [D]

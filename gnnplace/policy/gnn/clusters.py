@@ -137,7 +137,7 @@ def unite(
         source: a cluster of each pair, by its root. [E]
         target: the other one. [E]
         order: of the pairs. [E]
-        most: seconds of work.
+        most: seconds of work that a cluster may have.
         root: changed: the least unit of each unit's cluster. [U]
         work: changed: seconds of each root's cluster. [U]
     """

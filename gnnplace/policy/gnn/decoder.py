@@ -35,8 +35,8 @@ class Decoder(nn.Module):
 
     Args:
         state: size of the encoder's states.
-        hidden: H.
-        memory: K.
+        hidden: entries of a hidden layer, H.
+        memory: entries of a device's memory, K.
         device_features: features of a device before anything is placed.
     """
 
@@ -83,7 +83,7 @@ class Decoder(nn.Module):
         Args:
             values: what the encoder says of the op of each decision. [B, S, K]
             chosen: the device of each decision. [B, S]
-            num_devices: D.
+            num_devices: the number of devices, D.
         """
         there = torch.nn.functional.one_hot(chosen, num_devices).to(values.dtype)
         added = there[..., None] * values[..., None, :] * (num_devices / chosen.shape[-1])

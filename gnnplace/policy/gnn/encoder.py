@@ -25,8 +25,8 @@ def aggregated(values: Tensor, index: Tensor, size: int, how: str = "mean") -> T
     Args:
         values: [rows, H]
         index: group of each row. [rows]
-        size: number of groups.
-        how: ``mean`` or ``max``.
+        size: the number of groups.
+        how: ``mean`` or ``max``, which the rows of a group become.
     """
     total = values.new_zeros(size, values.shape[1])
     if how == "max":

@@ -234,8 +234,8 @@ def decode(
     """Decides a device for every unit, B times.
 
     Args:
-        walk: the problem.
-        clusters: its clusters.
+        walk: the problem, as flat arrays in the walk's direction.
+        clusters: the clusters of its units at every level.
         network: the parameters, and the encoder's word on the problem.
         order: visited ops in the order of each walk, or one for all. [B, m] or [1, m]
         limit: number of devices that each walk may use.

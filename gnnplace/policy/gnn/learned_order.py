@@ -55,7 +55,7 @@ def raced(offset: IntArray, successor: IntArray, wait: FloatArray) -> IntArray:
 
     Args:
         offset: where each op's successors start. [m + 1]
-        successor: the successors.
+        successor: successors of the ops, one op after the other. [edges]
         wait: how long each waits once it is ready. [m]
     """
     m, low = len(wait), np.int64(0)
@@ -89,7 +89,7 @@ def order_gradient(
 
     Args:
         offset: where each op's successors start. [m + 1]
-        successor: the successors.
+        successor: successors of the ops, one op after the other. [edges]
         order: ops, producers first. [m]
         priority: of each op. [m]
     """

@@ -52,9 +52,9 @@ def shared_noise(
 
     Args:
         rng: where all is drawn from.
-        count: number of draws.
+        count: the number of draws.
         clusters: cluster of each unit at each level. [levels, U]
-        devices: number of devices.
+        devices: the number of devices.
     """
     own = OWN * gumbel_noise(rng, count, clusters.shape[1], devices)
     for noise in own:
@@ -111,7 +111,7 @@ class Episodes:
     """A problem as the GNN walks it; what does not depend on the network is made once.
 
     Args:
-        space: the problem.
+        space: the problem with its simulator and its units.
         order: the traversal order, or ``learned-order`` for the network's own.
         graph: what is walked, where it has been made before.
     """
@@ -183,7 +183,7 @@ class Episodes:
         """Device of each unit by the best score at every decision. [U]
 
         Args:
-            network: the network.
+            network: the decoder's parameters, and what the encoder says of the problem.
             limit: number of devices to use, or None for the network's choice.
         """
         return self._decode(network, None, self.orders(network), limit or network.limit)[0]
@@ -216,7 +216,7 @@ class Episodes:
         Their devices are [count + shared, U].
 
         Args:
-            network: the network.
+            network: the decoder's parameters, and what the encoder says of the problem.
             count: draws from the softmax, and from the order if it is learned.
             rng: what they are drawn with.
             shared: further draws with noise that units of a cluster share.

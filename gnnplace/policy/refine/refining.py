@@ -265,7 +265,7 @@ def walk_again(
         compiled: the problem in the pass's direction.
         units: what is looked up of units.
         weights: the weight of each feature. [F]
-        previous: the placement.
+        previous: what is known of the placement, in the pass's direction.
         stay: percent that a device must be better than the previous one.
         noise: scale of Gumbel noise on the scores, in percent.
         forced: device of each unit, -1 where the refiner decides. [U]
@@ -332,7 +332,7 @@ def one_pass(
     """One pass; what came out is in ``trial``, as it was if no unit moved. How many units moved.
 
     Args:
-        ground: what passes share.
+        ground: what all passes over the problem share.
         previous: the placement, read in the direction of the pass.
         trial: out: the placement after the pass.
         stay: percent that a device must be better than the previous one.

@@ -43,11 +43,11 @@ class Units(NamedTuple):
         work: the same, mean over its devices. [U]
         held: bytes of its state and of its tensors at the peak (``walk.unit_peak``). [U]
         offset: where each unit's neighbours start. [U + 1]
-        neighbour: neighbouring units.
+        neighbour: units that exchange tensors with a unit, by ``offset``. [E]
         forth: bytes to and fro, -1 where none go that way. [2, E]
-        producer: the producer of each tensor, and of each of the reversed problem. [T], [edges]
-        reversed_producer: see there.
-        microbatches: number of them.
+        producer: the producer of each tensor. [T]
+        reversed_producer: the producer of each tensor of the reversed problem. [edges]
+        microbatches: the number of micro-batches.
         scale: mean seconds of an op.
     """
 
@@ -68,9 +68,9 @@ class Ground(NamedTuple):
     """What all passes over a problem share.
 
     Attributes:
-        c: the problem.
-        r: the reversed problem.
-        h: limits and penalty.
+        c: the problem as the simulator has it.
+        r: the reversed problem as the simulator has it.
+        h: what moves look up: allowed devices, memory limits and their penalty.
         units: what is looked up of units.
         weights: the weight of each feature. [F]
     """
@@ -104,7 +104,7 @@ class Previous(NamedTuple):
         order: all ops by start. [n]
         distance: seconds from each op's start to the end. [n]
         critical: how critical each unit is, 0..1. [U]
-        seconds: step time.
+        seconds: the step time.
         peak: bytes on each device; 0 where memory does not matter. [D]
         back: 1 for the reversed problem.
     """
@@ -177,7 +177,7 @@ def criticality(
         device: device of each op. [n]
         before: seconds before each op's start. [n]
         distance: seconds from each op's start to the end. [n]
-        num_units: U.
+        num_units: the number of units, U.
     """
     longest = 0.0
     for op in range(len(device)):

@@ -38,7 +38,7 @@ class Kind:
     Attributes:
         hottest: temperature at its start, of the step time.
         shifts: share of shifts in the order.
-        loose: as in ``Habit``.
+        loose: how far above its step time a move still gets an order of its own.
         least: moves for each unit that a cycle must have.
     """
 
@@ -61,12 +61,12 @@ class Anytime:
 
     Attributes:
         state: where the search is, and the best so far.
-        moves: tried so far.
-        cycles: begun so far.
+        moves: the number of moves tried so far.
+        cycles: the number of cycles begun so far.
 
     Args:
         rollouts: the problem and the policy.
-        rng: all randomness.
+        rng: the source of all randomness.
         passes: the passes of refinement, over the best placement of each cycle.
         start: devices of units and an order of ops to start from. [U], [n]
     """

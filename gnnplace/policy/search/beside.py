@@ -44,7 +44,7 @@ class Beside:
     """The search on groups of one problem.
 
     Args:
-        space: the problem.
+        space: the problem whose ops are grouped.
         begin: makes the search on groups; None where there is no time.
         rng: of the search on groups.
         open: False leaves it out.

@@ -112,12 +112,12 @@ def search_kernel(
     """``moves`` moves at one temperature; changes ``state`` in place.
 
     Args:
-        compiled: the problem.
-        reversed_compiled: the reversed problem.
+        compiled: the problem as the simulator has it.
+        reversed_compiled: the reversed problem as the simulator has it.
         neighbourhood: what moves look up.
-        habit: how to move.
+        habit: how often orders are shifted or made anew.
         state: where the search is.
-        temperature: in seconds.
+        temperature: seconds by which a move may well be worse.
         moves: how many to try.
     """
     left = moves

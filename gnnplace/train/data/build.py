@@ -56,7 +56,7 @@ def build_data(
 
     Args:
         folder: made if it is not there.
-        recipe_name: what is captured.
+        recipe_name: the name of the recipe that says what is captured.
         models: names of models or families; all by default.
         progress: called with a line for each model.
 
@@ -91,7 +91,7 @@ def build_store(
 
     Args:
         folder: made if it is not there.
-        models: to capture.
+        models: the models to capture.
         say: called with a line of progress.
         of: the recipe, for the card.
 

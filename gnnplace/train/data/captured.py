@@ -63,7 +63,7 @@ class CapturedStore:
     """The graphs of a folder that ``gnnplace data build`` made; each is read once.
 
     Args:
-        folder: where they are.
+        folder: the folder of the graphs' files.
 
     Raises:
         InputError: there are none.
@@ -155,11 +155,11 @@ class Draw:
     """What was drawn for a problem.
 
     Attributes:
-        devices: how many.
-        cluster: type of cluster.
+        devices: the number of devices.
+        cluster: the type of the cluster, one of ``CLUSTERS``.
         microbatches: shares of the batch, M.
-        memory: ample or tight.
-        scale: batch over the captured one.
+        memory: how much memory devices have, ``ample`` or ``tight``.
+        scale: the batch over the captured one.
     """
 
     devices: int

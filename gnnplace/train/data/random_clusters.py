@@ -42,8 +42,8 @@ def make_cluster(
     """A cluster of kinds ``fast`` and, where it is mixed, ``slow``.
 
     Args:
-        cluster_type: one of ``CLUSTERS``.
-        count: devices.
+        cluster_type: the type of the cluster, one of ``CLUSTERS``.
+        count: the number of devices.
         bandwidth: bytes a second that the type's factors scale.
         latency: seconds of a message.
         memory: bytes of each device.

@@ -120,7 +120,7 @@ class Recipe:
         name: the name of the dataset and its folder.
         about: one sentence for its card.
         gaps: what is known to be missing, for its card.
-        models: to capture.
+        models: the models to capture.
     """
 
     name: str
