@@ -32,7 +32,7 @@ from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer, load_policy
 from gnnplace.policy.network import DECODER_PRIOR, PlacementPolicy, weights_of
-from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
 from gnnplace.train import AimChoice, Evolution, ProblemDataModule
@@ -118,7 +118,7 @@ def chosen(policy: PlacementPolicy, seed: int) -> PlacementPolicy:
 def first_choice(space: SearchSpace, policy: PlacementPolicy, orders: Any = ORDERS) -> float:
     """Predicted seconds of the first choice."""
     rollouts = Rollouts(space, policy, orders)
-    return Passes(rollouts).best(rollouts.greedy()).score
+    return RefiningPasses(rollouts).best(rollouts.greedy()).score
 
 
 def decodes(space: SearchSpace, policy: PlacementPolicy) -> float:

@@ -32,7 +32,7 @@ from gnnplace.policy.gnn.clusters import Clusters
 from gnnplace.policy.gnn.decoder import DeviceCount
 from gnnplace.policy.gnn.features import CLUSTER, STATIC
 from gnnplace.policy.gnn.held import NUM_CANDIDATE
-from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
+from gnnplace.policy.gnn.network import EncoderInputs, GnnPolicy, tensors_of
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.roster import make_placer
 from gnnplace.train import reinforce
@@ -75,7 +75,7 @@ def always_all_devices() -> Iterator[None]:
         yield
 
 
-def inputs_without(graph: WalkGraph, found: Clusters) -> Inputs:
+def inputs_without(graph: WalkGraph, found: Clusters) -> EncoderInputs:
     """What the encoder takes, but for what takes the whole graph to compute."""
     inputs = tensors_of(graph, found)
     inputs.nodes[:, [STATIC.index(name) for name in (*MADE_BY_HAND, *CLUSTER)]] = 0.0

@@ -43,7 +43,7 @@ from gnnplace.policy.learned import (
     network_decodes,
 )
 from gnnplace.policy.network import PlacementPolicy
-from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.problem import Problem
 
 SUITE = Path(__file__).parent / "suites" / "by-ops.yaml"
@@ -94,7 +94,7 @@ def searched(
     begin = time.process_time()
     rollouts = Rollouts(SearchSpace(problem), policy)
     ranked = sorted(decode(rollouts), key=lambda decoded: decoded.score)
-    passes = Passes(rollouts)
+    passes = RefiningPasses(rollouts)
     best = passes.best(ranked)
     took, found = time.process_time() - begin, {}
     search = FirstChoice(rollouts, passes, best, len(ranked)).search(np.random.default_rng(seed))

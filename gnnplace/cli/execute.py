@@ -167,12 +167,14 @@ def _help(args: Namespace, hosts: Hosts) -> int:
 
     Nothing is measured beforehand: only the structure of the problem matters here.
     """
-    from gnnplace.execution.structure import read_plan
+    from gnnplace.execution.structure import read_given
 
     data = read_json(args.placement)
     options = placed_options(args, data)
     program = gnnplace.capture(args.model, options=options)
-    plan = read_plan(args.placement, None, microbatches=options.microbatches, groups=options.groups)
+    plan = read_given(
+        args.placement, None, microbatches=options.microbatches, groups=options.groups
+    )
     problem, placement = plan.placed(program, None)
     gnnplace.execute(
         program,

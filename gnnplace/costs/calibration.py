@@ -27,7 +27,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
 from gnnplace.costs.rows import Rows, read_rows
 from gnnplace.costs.surface import Surface
-from gnnplace.costs.tables import Tables, shipped
+from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.problem.cluster.gpus import figures, known_kind
 
 NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law
@@ -39,7 +39,7 @@ Surfaces = Mapping[tuple[str, str, str], Surface]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Residuals:
     """Residuals of one try.
 
     Attributes:
@@ -63,7 +63,7 @@ class Part:
 class Evidence:
     """All tries, by relation."""
 
-    parts: Mapping[str, tuple[Part, ...]]
+    parts: Mapping[str, tuple[Residuals, ...]]
 
     def without_kind(self, kind: str) -> Evidence:
         """Nothing of a GPU."""
@@ -73,7 +73,7 @@ class Evidence:
         """Nothing of an op."""
         return self._kept(lambda part: op not in (part.op, part.other))
 
-    def _kept(self, keep: Callable[[Part], bool]) -> Evidence:
+    def _kept(self, keep: Callable[[Residuals], bool]) -> Evidence:
         return Evidence(
             {name: tuple(p for p in mine if keep(p)) for name, mine in self.parts.items()}
         )
@@ -92,7 +92,7 @@ class Evidence:
         }
 
 
-def with_table(path: str | Path) -> Tables:
+def with_table(path: str | Path) -> CostTables:
     """The shipped tables, with a user's own first for the kinds that it has.
 
     Raises:
@@ -105,11 +105,11 @@ def with_table(path: str | Path) -> Tables:
     return with_rows(shipped(), rows)
 
 
-def with_rows(tables: Tables, rows: Mapping[str, Rows]) -> Tables:
+def with_rows(tables: CostTables, rows: Mapping[str, Rows]) -> CostTables:
     """Tables with a user's own rows in the place of what there is of their kinds."""
     named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
     errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
-    return Tables({**tables.rows, **named}, tables.errors, {**tables.given, **errors})
+    return CostTables({**tables.rows, **named}, tables.errors, {**tables.given, **errors})
 
 
 def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
@@ -120,28 +120,30 @@ def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
 def gather(rows: Mapping[str, Rows]) -> Evidence:
     """Tries every relation among tables by kind."""
     found = _surfaces(rows)
-    parts: dict[str, list[Part]] = {k: [] for k in ("local", "gpu", "kin", "dtype", "roofline")}
+    parts: dict[str, list[Residuals]] = {
+        k: [] for k in ("local", "gpu", "kin", "dtype", "roofline")
+    }
     for (kind, op, dtype), surface in found.items():
         actual = surface.log_ratio
-        parts["roofline"].append(Part(kind, op, "", actual))
+        parts["roofline"].append(Residuals(kind, op, "", actual))
         if len(surface.at) >= 2 * LEAST:
             value, distance = surface(surface.at, own=True)
             near = float(np.median(distance))
-            parts["local"].append(Part(kind, op, "", actual - value, distance=near))
+            parts["local"].append(Residuals(kind, op, "", actual - value, distance=near))
         kin = found.get((kind, kin_of(op), dtype))
         if kin is not None:
             residual = actual - kin(surface.at)[0]
-            parts["kin"].append(Part(kind, op, kin_of(op), residual))
+            parts["kin"].append(Residuals(kind, op, kin_of(op), residual))
         for other in OTHER_TYPES.get(dtype, ()):
             theirs = found.get((kind, op, other))
             if theirs is not None:
-                parts["dtype"].append(Part(kind, op, other, actual - theirs(surface.at)[0]))
+                parts["dtype"].append(Residuals(kind, op, other, actual - theirs(surface.at)[0]))
         parts["gpu"] += _on_others(found, kind, op, dtype)
     return Evidence({name: tuple(mine) for name, mine in parts.items()})
 
 
 def _surfaces(rows: Mapping[str, Rows]) -> Surfaces:
-    tables = Tables(rows, {})
+    tables = CostTables(rows, {})
     found: dict[tuple[str, str, str], Surface] = {}
     for kind, mine in rows.items():
         for op, dtype in sorted(set(zip(mine.op.tolist(), mine.dtype.tolist(), strict=True))):
@@ -152,13 +154,13 @@ def _surfaces(rows: Mapping[str, Rows]) -> Surfaces:
     return found
 
 
-def _on_others(found: Surfaces, kind: str, op: str, dtype: str) -> list[Part]:
+def _on_others(found: Surfaces, kind: str, op: str, dtype: str) -> list[Residuals]:
     surface = found[kind, op, dtype]
     made = []
     for (other, name, of), theirs in found.items():
         if other != kind and name == op and of == dtype:
             residual = surface.log_ratio - theirs(surface.at)[0]
-            made.append(Part(kind, op, other, residual, apart(kind, other, op, dtype)))
+            made.append(Residuals(kind, op, other, residual, apart(kind, other, op, dtype)))
     return made
 
 
@@ -189,26 +191,28 @@ def widened(error: float, owners: int) -> float:
     return min(float(error * factor), MOST_ERROR)
 
 
-def _names(part: Part) -> set[str]:
+def _names(part: Residuals) -> set[str]:
     """Under which an op's tries are gathered: its name, its group, its class, all."""
     return {part.op, group_of(part.op), class_of(part.op), ALL}
 
 
-def _kin_names(part: Part) -> set[str]:
+def _kin_names(part: Residuals) -> set[str]:
     """Of ops and their kin; of a group, for its ops without rows."""
     own = f"{part.op}<{part.other}"
     return {own, group_of(part.op)} if part.other == POOL else {own}
 
 
-def _named(parts: Iterable[Part], names: Callable[[Part], set[str]]) -> dict[str, list[Part]]:
-    found: dict[str, list[Part]] = defaultdict(list)
+def _named(
+    parts: Iterable[Residuals], names: Callable[[Residuals], set[str]]
+) -> dict[str, list[Residuals]]:
+    found: dict[str, list[Residuals]] = defaultdict(list)
     for part in parts:
         for name in names(part):
             found[name].append(part)
     return dict(sorted(found.items()))
 
 
-def _local(parts: Iterable[Part]) -> dict[str, list[float]]:
+def _local(parts: Iterable[Residuals]) -> dict[str, list[float]]:
     return {
         name: [
             round(spread(part.residual for part in mine), 4),
@@ -218,7 +222,7 @@ def _local(parts: Iterable[Part]) -> dict[str, list[float]]:
     }
 
 
-def _gpu(parts: Iterable[Part]) -> dict[str, list[float]]:
+def _gpu(parts: Iterable[Residuals]) -> dict[str, list[float]]:
     """A line through the errors of pairs, lifted until it is above most of them."""
     result = {}
     for name, mine in _named(parts, _names).items():
@@ -234,7 +238,7 @@ def _gpu(parts: Iterable[Part]) -> dict[str, list[float]]:
 
 
 def _biased(
-    parts: Iterable[Part], names: Callable[[Part], set[str]], bias: float | None = None
+    parts: Iterable[Residuals], names: Callable[[Residuals], set[str]], bias: float | None = None
 ) -> dict[str, list[float]]:
     """Bias and error by name; a bias that is given is not fitted."""
     result = {}

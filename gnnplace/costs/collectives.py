@@ -47,8 +47,8 @@ from gnnplace.costs.links import (
     NEIGHBOUR,
     Estimate,
     Key,
-    Series,
-    Table,
+    LinkTable,
+    SizeSeries,
     shipped,
 )
 from gnnplace.errors import InputError
@@ -140,7 +140,7 @@ def _servers(members: Sequence[int], inner: dict[tuple[int, int], str]) -> list[
     return servers
 
 
-def collective(op: str, size: float, group: Group, table: Table | None = None) -> Estimate:
+def collective(op: str, size: float, group: Group, table: LinkTable | None = None) -> Estimate:
     """Seconds of a collective on an idle fabric.
 
     Args:
@@ -166,7 +166,7 @@ def collective(op: str, size: float, group: Group, table: Table | None = None) -
 
 
 def collective_seconds(
-    op: str, sizes: FloatArray, group: Group, table: Table | None = None
+    op: str, sizes: FloatArray, group: Group, table: LinkTable | None = None
 ) -> FloatArray:
     """Seconds of collectives of many sizes; 0 for one device. [shape of ``sizes``]"""
     if group.count < 2:
@@ -174,12 +174,12 @@ def collective_seconds(
     return _stages(op, sizes, group, table or shipped())[0]
 
 
-def _sources(group: Group, table: Table) -> str:
+def _sources(group: Group, table: LinkTable) -> str:
     names = [name for name in (group.inside, group.between) if name]
     return "; ".join(dict.fromkeys(table.source.get(name, "formula") for name in names))
 
 
-def _stages(op: str, sizes: FloatArray, group: Group, table: Table) -> tuple[FloatArray, str]:
+def _stages(op: str, sizes: FloatArray, group: Group, table: LinkTable) -> tuple[FloatArray, str]:
     """Seconds and the weakest provenance."""
     if group.servers == 1:
         return _level(Key(op, 1, group.each), sizes, _named(group.inside), table)
@@ -214,7 +214,7 @@ def _named(fabric: str | None) -> str:
     return fabric
 
 
-def _level(key: Key, sizes: FloatArray, fabric: str, table: Table) -> tuple[FloatArray, str]:
+def _level(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> tuple[FloatArray, str]:
     """Seconds on one fabric, and where they come from."""
     if fabric not in table.latency:
         raise InputError(f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}")
@@ -239,7 +239,9 @@ def _comparable(measured: Key, key: Key) -> bool:
     return measured.op == key.op and alone
 
 
-def _between(key: Key, sizes: FloatArray, floor: float, others: Mapping[Key, Series]) -> FloatArray:
+def _between(
+    key: Key, sizes: FloatArray, floor: float, others: Mapping[Key, SizeSeries]
+) -> FloatArray:
     """Seconds from groups of other sizes, smallest first."""
     keys = list(others)
     counts = [k.devices for k in keys]
@@ -253,7 +255,7 @@ def _between(key: Key, sizes: FloatArray, floor: float, others: Mapping[Key, Ser
     return np.exp((1 - weight) * np.log(low) + weight * np.log(high))
 
 
-def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: Series) -> FloatArray:
+def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSeries) -> FloatArray:
     """A series of another group: its smallest message by hops, the rest by shares of bytes."""
     seconds = series.at(sizes, floor)
     fixed = np.minimum(seconds, min(floor, series.seconds[0]))
@@ -262,14 +264,14 @@ def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: Series
     return fixed * by_hops + (seconds - fixed) * by_share
 
 
-def _ring(key: Key, sizes: FloatArray, fabric: str, table: Table) -> FloatArray:
+def _ring(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> FloatArray:
     """The formula of the heading, at the bus bandwidth of what was measured of the fabric."""
     rate = bus_bandwidth(fabric, table)
     a = table.latency[fabric]
     return hops(key.op, key.devices) * a + share(key.op, key.devices) * sizes / rate
 
 
-def bus_bandwidth(fabric: str, table: Table) -> float:
+def bus_bandwidth(fabric: str, table: LinkTable) -> float:
     """Bytes per second of a fabric's messages in collectives; of single ones where none are known.
 
     The median over the largest sizes of its collectives.
@@ -292,7 +294,7 @@ def share(op: str, count: int) -> float:
     return (2 if op == ALL_REDUCE else 1) * (count - 1) / count
 
 
-def leave_out(table: Table) -> dict[str, list[float]]:
+def leave_out(table: LinkTable) -> dict[str, list[float]]:
     """Relative errors of the three ways to answer, each with what it predicts left out.
 
     ``measured``: every inner size of a series from the sizes beside it. ``neighbour``: a whole
@@ -314,11 +316,11 @@ def leave_out(table: Table) -> dict[str, list[float]]:
     return errors
 
 
-def _inner(series: Series) -> list[float]:
+def _inner(series: SizeSeries) -> list[float]:
     """Errors of each inner size from the others."""
     found = []
     for i in range(1, len(series.bytes) - 1):
-        rest = Series(np.delete(series.bytes, i), np.delete(series.seconds, i))
+        rest = SizeSeries(np.delete(series.bytes, i), np.delete(series.seconds, i))
         found.append(abs(float(rest.at(series.bytes[i])) / series.seconds[i] - 1.0))
     return found
 
@@ -336,7 +338,7 @@ class Exchange:
     """
 
     cluster: Cluster
-    table: Table = field(default_factory=shipped)
+    table: LinkTable = field(default_factory=shipped)
 
     def __post_init__(self) -> None:
         if self.whole is None or not self.whole.fabrics <= self.table.latency.keys():

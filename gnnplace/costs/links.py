@@ -71,7 +71,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class SizeSeries:
     """Seconds by bytes; both rise. Arrays [n]"""
 
     bytes: FloatArray
@@ -94,7 +94,7 @@ class Series:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class LinkTable:
     """Measured series by fabric.
 
     Attributes:
@@ -104,30 +104,30 @@ class Table:
         source: where the series come from, in words, by fabric.
     """
 
-    series: Mapping[str, Mapping[Key, Series]]
+    series: Mapping[str, Mapping[Key, SizeSeries]]
     latency: Mapping[str, float]
     bandwidth: Mapping[str, float]
     source: Mapping[str, str]
 
-    def of(self, fabric: str) -> Mapping[Key, Series]:
+    def of(self, fabric: str) -> Mapping[Key, SizeSeries]:
         """The series of a fabric; none where it was not measured."""
         return self.series.get(fabric, {})
 
-    def without(self, fabric: str, key: Key) -> Table:
+    def without(self, fabric: str, key: Key) -> LinkTable:
         """The table without one series."""
         rest = {k: v for k, v in self.of(fabric).items() if k != key}
-        return Table({**self.series, fabric: rest}, self.latency, self.bandwidth, self.source)
+        return LinkTable({**self.series, fabric: rest}, self.latency, self.bandwidth, self.source)
 
 
 @cache
-def shipped() -> Table:
+def shipped() -> LinkTable:
     """The table in the package."""
     data = json.loads((files("gnnplace.costs") / TABLE).read_text(encoding="utf-8"))
     series = {
         name: {_key(text): _series(points) for text, points in entry["series"].items()}
         for name, entry in data.items()
     }
-    return Table(
+    return LinkTable(
         series,
         {name: fabric.latency for name, fabric in FABRICS.items()},
         {name: fabric.bandwidth for name, fabric in FABRICS.items()},
@@ -141,12 +141,12 @@ def _key(text: str) -> Key:
     return Key(op, int(servers), int(each))
 
 
-def _series(points: Mapping[str, list[float]]) -> Series:
+def _series(points: Mapping[str, list[float]]) -> SizeSeries:
     sizes = np.array(points["bytes"], dtype=np.float64)
-    return Series(sizes, 1e-6 * np.array(points["us"], dtype=np.float64))
+    return SizeSeries(sizes, 1e-6 * np.array(points["us"], dtype=np.float64))
 
 
-def message(fabric: str, size: float, table: Table | None = None) -> Estimate:
+def message(fabric: str, size: float, table: LinkTable | None = None) -> Estimate:
     """Seconds of one message on an idle fabric.
 
     Args:

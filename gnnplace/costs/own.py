@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, hops, share
-from gnnplace.costs.links import P2P, Key, Series, Table, shipped
+from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster, Link
 from gnnplace.problem.cluster.fabrics import OWN_BETWEEN, OWN_INSIDE, is_between
@@ -32,7 +32,7 @@ RELIED_ON = (P2P, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE)  # the first that was 
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCluster:
     """A cluster by measurements of one's own.
 
     Attributes:
@@ -42,11 +42,11 @@ class Measured:
     """
 
     cluster: Cluster
-    table: Table
+    table: LinkTable
     notes: tuple[str, ...]
 
 
-def with_measurements(cluster: Cluster, path: str | Path) -> Measured:
+def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
     """The cluster with the links that a log of nccl-tests measured.
 
     Args:
@@ -76,7 +76,7 @@ def with_measurements(cluster: Cluster, path: str | Path) -> Measured:
         for i in where:
             links[i] = links[i].model_copy(update=update)
         notes.append(_note(fabric, len(where), op, latency, bandwidth, path))
-    return Measured(replace(cluster, links=tuple(links)), table, tuple(notes))
+    return MeasuredCluster(replace(cluster, links=tuple(links)), table, tuple(notes))
 
 
 def _links_of(cluster: Cluster, between: bool) -> list[int]:
@@ -107,11 +107,16 @@ def _figures(runs: Iterable[Run]) -> tuple[str, float, float]:
 
 
 def _with(
-    table: Table, fabric: str, runs: Sequence[Run], latency: float, bandwidth: float, source: str
-) -> Table:
+    table: LinkTable,
+    fabric: str,
+    runs: Sequence[Run],
+    latency: float,
+    bandwidth: float,
+    source: str,
+) -> LinkTable:
     """The table with one more fabric."""
     series = {Key(run.op, run.servers, run.each): _series(run) for run in runs}
-    return Table(
+    return LinkTable(
         {**table.series, fabric: series},
         {**table.latency, fabric: latency},
         {**table.bandwidth, fabric: bandwidth},
@@ -119,10 +124,10 @@ def _with(
     )
 
 
-def _series(run: Run) -> Series:
+def _series(run: Run) -> SizeSeries:
     """Without rows that took longer than larger ones: disturbances."""
     sizes, seconds = np.array(run.rows, dtype=np.float64).T
-    return Series(sizes, np.minimum.accumulate(seconds[::-1])[::-1])
+    return SizeSeries(sizes, np.minimum.accumulate(seconds[::-1])[::-1])
 
 
 def _note(

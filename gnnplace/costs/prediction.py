@@ -33,7 +33,7 @@ from gnnplace.costs.kin import (
     tensor_types,
 )
 from gnnplace.costs.rows import Names, Rows, roofline
-from gnnplace.costs.tables import Tables
+from gnnplace.costs.tables import CostTables
 from gnnplace.problem.cluster.gpus import FLOAT32, figures, known_kind
 
 TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
@@ -47,7 +47,7 @@ TENSOR_STEP = 0.3  # error from one type on tensor cores to another: assumed, no
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Relation:
     """A table that may answer for an op.
 
     Attributes:
@@ -73,7 +73,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate:
+class OpEstimates:
     """Times of ops.
 
     Attributes:
@@ -88,16 +88,16 @@ class Estimate:
     provenance: NDArray[np.int8]
     source: Names
 
-    def take(self, index: NDArray[np.intp]) -> Estimate:
+    def take(self, index: NDArray[np.intp]) -> OpEstimates:
         """Of some of the ops, or of one several times."""
-        return Estimate(
+        return OpEstimates(
             self.seconds[index], self.error[index], self.provenance[index], self.source[index]
         )
 
 
 def predict(
-    rows: Rows, kind: str, tables: Tables, *, tf32: Sequence[str] = ("convolution",)
-) -> Estimate:
+    rows: Rows, kind: str, tables: CostTables, *, tf32: Sequence[str] = ("convolution",)
+) -> OpEstimates:
     """Times of ops on a kind of device.
 
     Args:
@@ -120,10 +120,10 @@ def predict(
     return found.take(same)
 
 
-def _faster(one: Estimate, other: Estimate) -> Estimate:
+def _faster(one: OpEstimates, other: OpEstimates) -> OpEstimates:
     """Of each op the shorter: a library that may take either type takes the faster kernel."""
     first = one.seconds <= other.seconds
-    return Estimate(
+    return OpEstimates(
         np.where(first, one.seconds, other.seconds),
         np.where(first, one.error, other.error),
         np.where(first, one.provenance, other.provenance).astype(np.int8),
@@ -142,7 +142,7 @@ def _distinct(rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return first, number
 
 
-def _predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
+def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
     """Of rows that are all different, on a kind by its own name."""
     count = len(rows)
     log, error = np.zeros(count), np.full(count, np.inf)
@@ -170,7 +170,7 @@ def _predict(rows: Rows, kind: str, tables: Tables) -> Estimate:
     slow = misaligned(rows)
     seconds = base * np.exp(log) * np.where(slow, MISALIGNED, 1.0)
     error = np.where(slow, np.hypot(error, 0.4), error)
-    return Estimate(seconds, error, provenance, np.array(sources, dtype=np.str_)[source])
+    return OpEstimates(seconds, error, provenance, np.array(sources, dtype=np.str_)[source])
 
 
 def as_computed(rows: Rows, kind: str, families: Sequence[str]) -> Rows:
@@ -190,7 +190,9 @@ def misaligned(rows: Rows) -> BoolArray:
     return np.asarray(product & odd & (rows.sizes[:, 1] >= MULTIPLE))
 
 
-def answer(tables: Tables, candidate: Candidate, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+def answer(
+    tables: CostTables, candidate: Relation, at: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Log ratios and promised errors of a candidate at places in octaves."""
     if candidate.provenance == ROOFLINE:
         return np.full(len(at), candidate.bias), np.full(len(at), candidate.error)
@@ -202,14 +204,14 @@ def answer(tables: Tables, candidate: Candidate, at: FloatArray) -> tuple[FloatA
     return found + candidate.bias, np.hypot(local * (1 + beyond / FAR), candidate.error)
 
 
-def error_of(tables: Tables, kind: str, what: str, op: str) -> tuple[float, float]:
+def error_of(tables: CostTables, kind: str, what: str, op: str) -> tuple[float, float]:
     """The two numbers of a relation that hold for an op: its own, its group's, its class's, any."""
     known = tables.errors_of(kind, what)
     first, second = next(known[n] for n in (op, group_of(op), class_of(op), "all") if n in known)
     return first, second
 
 
-def candidates(tables: Tables, kind: str, op: str, dtype: str) -> Iterator[Candidate]:
+def candidates(tables: CostTables, kind: str, op: str, dtype: str) -> Iterator[Relation]:
     """Tables that may answer for an op on a kind, then the roofline."""
     yield from _on(tables, kind, kind, op, dtype, TABLE)
     others = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
@@ -221,11 +223,11 @@ def candidates(tables: Tables, kind: str, op: str, dtype: str) -> Iterator[Candi
             if near:
                 break
     bias, error = error_of(tables, kind, "roofline", op)
-    yield Candidate(kind, op, dtype, bias, error, ROOFLINE)
+    yield Relation(kind, op, dtype, bias, error, ROOFLINE)
 
 
 def _nearest(
-    tables: Tables,
+    tables: CostTables,
     kind: str,
     others: list[str],
     op: tuple[str, str],
@@ -250,8 +252,8 @@ def _line(op: str) -> list[str]:
 
 
 def _on(
-    tables: Tables, kind: str, other: str, op: str, dtype: str, best: str, only: str = ""
-) -> Iterator[Candidate]:
+    tables: CostTables, kind: str, other: str, op: str, dtype: str, best: str, only: str = ""
+) -> Iterator[Relation]:
     """Tables of one GPU: of the op, of its kin, in this type and in others."""
     bias, error, before = 0.0, 0.0, op
     for name in _line(op):
@@ -270,10 +272,10 @@ def _on(
             away = _away(tables, kind, other, op, (dtype, t if t in tensor else dtype))
             total = float(np.hypot(np.hypot(error, away), typed[1]))
             plain = best if t in same and name == op else NEIGHBOUR
-            yield Candidate(other, name, t, bias + typed[0], total, plain)
+            yield Relation(other, name, t, bias + typed[0], total, plain)
 
 
-def _away(tables: Tables, kind: str, other: str, op: str, dtypes: tuple[str, str]) -> float:
+def _away(tables: CostTables, kind: str, other: str, op: str, dtypes: tuple[str, str]) -> float:
     """Error of the step from another GPU, 0 from the same."""
     if other == kind:
         return 0.0
@@ -281,7 +283,7 @@ def _away(tables: Tables, kind: str, other: str, op: str, dtypes: tuple[str, str
     return at_least + each * apart(kind, other, op, *dtypes)
 
 
-def _kin_step(tables: Tables, kind: str, op: str, kin: str) -> tuple[float, float]:
+def _kin_step(tables: CostTables, kind: str, op: str, kin: str) -> tuple[float, float]:
     """Of this op and its kin, or of ops of its group and theirs."""
     known = tables.errors_of(kind, "kin")
     bias, error = known.get(f"{op}<{kin}") or known.get(group_of(op)) or known["all"]

@@ -1,4 +1,4 @@
-"""``Tables``: measured rows by kind of GPU, the surfaces over them, the errors to expect."""
+"""``CostTables``: measured rows by kind of GPU, the surfaces over them, the errors to expect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Key = tuple[str, str, str]  # kind, op, type
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class CostTables:
     """Measured ops of kinds of devices.
 
     Attributes:
@@ -71,9 +71,9 @@ class Tables:
 
 
 @cache
-def shipped() -> Tables:
+def shipped() -> CostTables:
     """The tables that come with the package; see its `tables/README.md`."""
     rows: dict[str, Rows] = {}
     for path in sorted(FOLDER.glob(f"*{ENDING}")):
         rows |= read_rows(path)
-    return Tables(rows, read_json(FOLDER / ERRORS))
+    return CostTables(rows, read_json(FOLDER / ERRORS))

@@ -18,7 +18,7 @@ from gnnplace.errors import ExecutionError, InfeasibleError, InputError
 from gnnplace.execution.clock import EVERY, Observer, StepStream
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
 from gnnplace.execution.result import Execution, SavedValues, made_values, state_values
-from gnnplace.execution.setting import Setting, made_for, played_kinds
+from gnnplace.execution.setting import RunSetting, made_for, played_kinds
 from gnnplace.execution.source import TICKS
 from gnnplace.execution.worker import DeviceWorker, Records
 from gnnplace.problem import Problem
@@ -41,7 +41,7 @@ GRACE = 3.0
 MODES = ("measured", "emulated")
 
 
-class Exchange:
+class HostExchange:
     """One host's side of a run on several.
 
     Args:
@@ -218,7 +218,7 @@ def execute(
     plan = plan_execution(made_for(program, problem, placement, mode), problem, placement)
     if hosts is not None:
         hosts.agree("run", _digest(plan, steps, warmup, mode))
-    run = _Run(plan, steps + warmup, mode, transport, outputs, hosts)
+    run = _WorkerRun(plan, steps + warmup, mode, transport, outputs, hosts)
     stream = StepStream(
         plan, run.programs, run.records, run.board, mode, placement, warmup, observer
     )
@@ -274,7 +274,7 @@ def check_possible(problem: Problem, placement: Placement) -> None:
         raise InfeasibleError(f"placement: {wrong[0]} ({len(wrong)} faults)")
 
 
-class _Run(Setting):
+class _WorkerRun(RunSetting):
     """Everything that parent and workers share in one run; made before forking."""
 
     def __init__(
@@ -289,7 +289,9 @@ class _Run(Setting):
         made, state = made_values(plan.program), state_values(plan.program)
         super().__init__(plan, mode, transport, num_steps, made if outputs else (), hosts)
         self.exchange = (
-            Exchange(hosts, self.host_of, self.records, self.board) if hosts is not None else None
+            HostExchange(hosts, self.host_of, self.records, self.board)
+            if hosts is not None
+            else None
         )
         self.num_steps = num_steps
         self.saved = SavedValues(plan.program, [*made, *state]) if outputs else None

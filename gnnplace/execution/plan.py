@@ -95,7 +95,7 @@ def _readers(program: Program, op_device: Sequence[int]) -> dict[str, set[int]]:
 
 
 @dataclass(frozen=True)
-class Segment:
+class PlanSegment:
     """One problem op on its device.
 
     Attributes:
@@ -146,7 +146,7 @@ class ExecutionPlan:
 
     program: Program
     problem: Problem
-    segments: tuple[tuple[Segment, ...], ...]
+    segments: tuple[tuple[PlanSegment, ...], ...]
     transfers: tuple[Transfer, ...]
     op_device: tuple[int, ...]
 
@@ -317,7 +317,7 @@ def _segments(
     transfers: tuple[Transfer, ...],
     moving: Travels,
     device: int,
-) -> tuple[Segment, ...]:
+) -> tuple[PlanSegment, ...]:
     leaving: dict[int, list[int]] = defaultdict(list)
     coming: dict[tuple[str, bool], int] = {}
     for k, transfer in enumerate(transfers):
@@ -335,7 +335,7 @@ def _segments(
         needed = dict.fromkeys((name, False) for name in reads)
         needed |= dict.fromkeys((name, True) for i in members[g] for name in program.ops[i].after)
         receives = tuple(coming.pop(key) for key in needed if key in coming)
-        segments.append(Segment(g, receives, (*views, *members[g]), tuple(leaving[g])))
+        segments.append(PlanSegment(g, receives, (*views, *members[g]), tuple(leaving[g])))
     return tuple(segments)
 
 
@@ -367,7 +367,7 @@ def check_order(plan: ExecutionPlan) -> None:
 
 
 def _waits_for(
-    plan: ExecutionPlan, segment: Segment, sent: set[int], done: list[bool]
+    plan: ExecutionPlan, segment: PlanSegment, sent: set[int], done: list[bool]
 ) -> str | None:
     """Name of a program op that must come before `segment` and has not, if any."""
     program, inside = plan.program, set(segment.ops)
@@ -385,7 +385,7 @@ def _waits_for(
     return None
 
 
-def _story(plan: ExecutionPlan, stuck: list[Segment], sent: set[int], done: list[bool]) -> str:
+def _story(plan: ExecutionPlan, stuck: list[PlanSegment], sent: set[int], done: list[bool]) -> str:
     names, devices = plan.problem.graph.names, plan.problem.cluster.devices
     return ", ".join(
         f"op {names[s.op]!r} on {devices[plan.op_device[s.ops[-1]]].name!r} waits for "

@@ -12,7 +12,7 @@ from gnnplace.execution.executor import execute
 from gnnplace.execution.recording import recording
 from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
-from gnnplace.execution.structure import read_plan
+from gnnplace.execution.structure import read_given
 from gnnplace.execution.verification import Verification, WholeBatch, beside_whole_batch, verify
 from gnnplace.measurements import MeasurementStore
 from gnnplace.problem import Problem
@@ -147,7 +147,7 @@ def dry_run_placement(
     """
     options, told = options or CaptureOptions(), {"groups", "dtype", "microbatches", "constraints"}
     claimed_count(claim)
-    plan = read_plan(placement, problem, **{key: getattr(options, key) for key in told})
+    plan = read_given(placement, problem, **{key: getattr(options, key) for key in told})
     program = capture_model(model, options=options, fake=True) if isinstance(model, str) else model
     problem, placement = plan.placed(program, problem, anywhere=True)
     if program.microbatches == 1:

@@ -23,7 +23,7 @@ from gnnplace.tracing.cuda_types import on_cuda
 from gnnplace.tracing.program import Program
 
 
-class Setting:
+class RunSetting:
     """Shared memory and cores of the workers of one plan; made before they are forked.
 
     Args:

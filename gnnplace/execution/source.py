@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnnplace.execution.plan import ExecutionPlan, Segment
+from gnnplace.execution.plan import ExecutionPlan, PlanSegment
 from gnnplace.tracing.calls import CallWriter
 from gnnplace.tracing.program import ProgramOp
 
@@ -66,10 +66,10 @@ def device_program(plan: ExecutionPlan, device: int, saved: Iterable[str] = ()) 
         device: The index of the device in the problem.
         saved: Values that are handed to `save(name, tensor)` where they are made.
     """
-    return _Writer(plan, device, frozenset(saved)).write()
+    return _ProgramWriter(plan, device, frozenset(saved)).write()
 
 
-class _Writer:
+class _ProgramWriter:
     def __init__(self, plan: ExecutionPlan, device: int, saved: frozenset[str]) -> None:
         self.plan, self.saved = plan, saved
         self.segments = plan.segments[device]
@@ -104,7 +104,7 @@ class _Writer:
                 dying[position].append(name)
         return dying
 
-    def _segment(self, number: int, segment: Segment) -> None:
+    def _segment(self, number: int, segment: PlanSegment) -> None:
         self._add(f"seg[0] = {number}")
         for message in segment.receives:
             name = self._sent(message)

@@ -38,7 +38,7 @@ PLENTY = 1e15
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class GivenPlacement:
     """A placement, from a file or from memory, before its problem is known.
 
     Attributes:
@@ -101,7 +101,7 @@ class Plan:
         )
 
 
-def read_plan(
+def read_given(
     placement: Placement | str | Path,
     problem: Problem | None,
     *,
@@ -109,7 +109,7 @@ def read_plan(
     groups: int | None = None,
     dtype: str = "float32",
     constraints: Given | None = None,
-) -> Plan:
+) -> GivenPlacement:
     """A placement and how its model was captured.
 
     Args:
@@ -127,12 +127,12 @@ def read_plan(
         count = problem.microbatches if problem else microbatches
         names = _device_names(placement, problem)
         kept = as_constraints(constraints)
-        return Plan(placement, names, count, groups, dtype, "placement", constraints=kept)
+        return GivenPlacement(placement, names, count, groups, dtype, "placement", constraints=kept)
     data = read_json(placement)
     given = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     options = given if isinstance(given, dict) else {}
     count = max(int(options.get("microbatches", microbatches)), placed_microbatches(data))
-    return Plan(
+    return GivenPlacement(
         data if isinstance(data, dict) else {},
         _listed_devices(data),
         count,

@@ -37,7 +37,7 @@ from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
-from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.search.anytime import Anytime
 from gnnplace.policy.search.beside import Beside, NarrowBeside
 from gnnplace.problem import Problem
@@ -188,7 +188,7 @@ class LearnedPlacer(Placer):
         """The best decode, refined; after the deadline the first one as it is."""
         rollouts = self.rollouts(space)
         until = deadline if deadline > NO_BUDGET else np.inf
-        ranked, passes = self.decodes(rollouts, until), Passes(rollouts)
+        ranked, passes = self.decodes(rollouts, until), RefiningPasses(rollouts)
         return FirstChoice(rollouts, passes, passes.best(ranked, until), len(ranked))
 
     def decodes(self, rollouts: Rollouts, until: float) -> list[Decoded]:
@@ -218,7 +218,7 @@ class FirstChoice:
     """
 
     rollouts: Rollouts
-    passes: Passes
+    passes: RefiningPasses
     best: Decoded
     decodes: int
 

@@ -164,7 +164,7 @@ def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
     """The first moves of the learned placer's search."""
     from gnnplace.policy.decode.rollouts import Rollouts
     from gnnplace.policy.learned import load_policy
-    from gnnplace.policy.refine.passes import Passes
+    from gnnplace.policy.refine.passes import RefiningPasses
     from gnnplace.policy.search.anytime import Anytime
 
     graph = space.problem.graph
@@ -172,7 +172,7 @@ def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
     rollouts = Rollouts(space, learned.policy or load_policy())
     best = rollouts.greedy(most=1)[0]
     start = best.unit_device, best.order
-    search = Anytime(rollouts, np.random.default_rng(0), Passes(rollouts), start)
+    search = Anytime(rollouts, np.random.default_rng(0), RefiningPasses(rollouts), start)
     search.length = FEW_MOVES
     search.cycle(NO_BUDGET)
 

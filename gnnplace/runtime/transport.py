@@ -135,7 +135,7 @@ class Transport(ABC):
         """Called in the parent when the workers have ended, however they did."""
 
 
-class Layouts:
+class MessageLayouts:
     """Strides of every message, published by its sender in the first round."""
 
     def __init__(self, messages: tuple[Message, ...]) -> None:
@@ -213,7 +213,7 @@ class SharedMemoryTransport(Transport):
     def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
         self._messages = messages
         self._board = board
-        self._layouts = Layouts(messages)
+        self._layouts = MessageLayouts(messages)
         self._flags = shared_words(len(messages) * STRIDE)
         self._arena = Arena()
         self._offsets = [
@@ -298,7 +298,7 @@ class GlooTransport(Transport):
     def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
         self._messages = messages
         self._board = board
-        self._layouts = Layouts(messages)
+        self._layouts = MessageLayouts(messages)
         self._meeting = os.memfd_create("gnnplace gloo store")
         self._pending: list[dist.Work] = []
         self._worker = -1

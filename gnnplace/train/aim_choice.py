@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gnnplace.policy.network import aim_features, global_features
-from gnnplace.train.data_module import Sample
+from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import BETTER, PolicyModule, check_least
 
 TOLERANCE = 0.01  # log step time that makes an aim e times less right
@@ -48,7 +48,7 @@ class AimChoice(PolicyModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
+    def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
         """Cross-entropy of the problems with several devices; None without any."""
         decoded = [self._decoded(s) for s in batch if s.space.problem.num_devices > 1]
         if not decoded:
@@ -65,7 +65,7 @@ class AimChoice(PolicyModule):
             losses.append(-(right * torch.log_softmax(self.policy.aims(problem, aims), 0)).sum())
         return torch.stack(losses).mean()
 
-    def _decoded(self, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
+    def _decoded(self, sample: ProblemSample) -> tuple[Tensor, Tensor, Tensor]:
         """What ``AimNet`` sees of a problem and its aims, and how much worse each aim is."""
         rollouts = self.rollouts(sample)
         scores = [min(d.score for d in rollouts.widened(aim)) for aim in rollouts.aims]
@@ -79,7 +79,7 @@ class AimChoice(PolicyModule):
             policy.aims.mean.copy_(problems.mean(dim=0))
             policy.aims.spread.copy_(problems.std(dim=0) + 0.05)
 
-    def validation_step(self, batch: list[Sample], batch_index: int) -> None:
+    def validation_step(self, batch: list[ProblemSample], batch_index: int) -> None:
         """Tries the first few aims of each problem, and all."""
         for sample in batch:
             if sample.space.problem.num_devices > 1:

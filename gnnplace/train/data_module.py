@@ -131,7 +131,7 @@ class ResumableLoader(DataLoader[T]):
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class ProblemSample:
     """A problem to learn from, and what tells it apart.
 
     Attributes:
@@ -146,7 +146,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Draws:
+class ProblemDraws:
     """What problems are drawn from; problem ``i`` is the same each time.
 
     Attributes:
@@ -232,7 +232,7 @@ class Draws:
         return dataset_problem(graph, cluster, microbatches=count, groups=groups, memory=memory)
 
 
-class Problems(Dataset[Sample]):
+class Problems(Dataset[ProblemSample]):
     """Problems as they are drawn.
 
     Args:
@@ -241,19 +241,19 @@ class Problems(Dataset[Sample]):
         pool: number of problems that are met over and over, and kept; None: each is met once.
     """
 
-    def __init__(self, draws: Draws, *, reference: bool, pool: int | None = None) -> None:
+    def __init__(self, draws: ProblemDraws, *, reference: bool, pool: int | None = None) -> None:
         self.draws, self.reference, self.pool = draws, reference, pool
-        self.made: dict[int, Sample] = {}
+        self.made: dict[int, ProblemSample] = {}
 
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> ProblemSample:
         index = index % self.pool if self.pool else index
         if index in self.made:
             return self.made[index]
         space = SearchSpace(self.draws.problem(index))
         if not self.reference and not self.pool:
-            return Sample(space, index)
+            return ProblemSample(space, index)
         seconds = reference_seconds(space) if self.reference else float("nan")
-        self.made[index] = Sample(space, index, seconds)
+        self.made[index] = ProblemSample(space, index, seconds)
         return self.made[index]
 
 
@@ -265,7 +265,7 @@ def reference_seconds(space: SearchSpace) -> float:
         return float("nan")
 
 
-def as_list(samples: list[Sample]) -> list[Sample]:
+def as_list(samples: list[ProblemSample]) -> list[ProblemSample]:
     """A batch is a list of samples."""
     return samples
 
@@ -328,7 +328,7 @@ class ProblemDataModule(LightningDataModule):
         self.batch_size, self.problems = batch_size, problems
         self.counts = {"validation": validation_problems, "test": test_problems}
         begin = TRAIN_SEEDS * (seed + 1)
-        draws = Draws(
+        draws = ProblemDraws(
             families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large, large_ops
         )
         draws = replace(
@@ -359,7 +359,7 @@ class ProblemDataModule(LightningDataModule):
             "test": Problems(test, reference=True),
         }
 
-    def train_dataloader(self) -> DataLoader[Sample]:
+    def train_dataloader(self) -> DataLoader[ProblemSample]:
         """New problems each epoch."""
         return ResumableLoader(
             self.train,
@@ -375,25 +375,25 @@ class ProblemDataModule(LightningDataModule):
             return 0, 1
         return self.trainer.global_rank, self.trainer.world_size
 
-    def val_dataloader(self) -> DataLoader[Sample]:
+    def val_dataloader(self) -> DataLoader[ProblemSample]:
         """The same problems each time."""
         return self._held_out("validation")
 
-    def test_dataloader(self) -> DataLoader[Sample]:
+    def test_dataloader(self) -> DataLoader[ProblemSample]:
         """The same problems each time."""
         return self._held_out("test")
 
-    def predict_dataloader(self) -> DataLoader[Sample]:
+    def predict_dataloader(self) -> DataLoader[ProblemSample]:
         """The test problems."""
         return self._held_out("test")
 
     def transfer_batch_to_device(
-        self, batch: list[Sample], device: torch.device, dataloader_idx: int
-    ) -> list[Sample]:
+        self, batch: list[ProblemSample], device: torch.device, dataloader_idx: int
+    ) -> list[ProblemSample]:
         """Problems stay where they are; what is learned from them is made on the CPU."""
         return batch
 
-    def _held_out(self, part: str) -> DataLoader[Sample]:
+    def _held_out(self, part: str) -> DataLoader[ProblemSample]:
         return DataLoader(
             self.held_out[part],
             batch_size=self.batch_size,

@@ -36,11 +36,11 @@ from gnnplace.errors import InputError
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network import PlacementPolicy
-from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining import NUM_REFINING, walk_again
 from gnnplace.policy.refine.refining_state import Placed, read_previous
-from gnnplace.policy.search.moves import Habit, State, search_kernel, start_state
-from gnnplace.train.data_module import Sample
+from gnnplace.policy.search.moves import Habit, SearchState, search_kernel, start_state
+from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import PolicyModule, check_least
 
 STARTS = 4  # best decodes that one is drawn from
@@ -61,7 +61,7 @@ def a_decode(rollouts: Rollouts, rng: np.random.Generator) -> Decoded:
     return decoded[int(rng.integers(len(decoded)))]
 
 
-def a_placement(rollouts: Rollouts, rng: np.random.Generator, moves: int) -> State:
+def a_placement(rollouts: Rollouts, rng: np.random.Generator, moves: int) -> SearchState:
     """One of the best few decodes after moves, at a temperature drawn at random."""
     space, start = rollouts.space, a_decode(rollouts, rng)
     state = start_state(space, start.unit_device, start.order)
@@ -75,7 +75,7 @@ def a_placement(rollouts: Rollouts, rng: np.random.Generator, moves: int) -> Sta
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class SeenPass:
     """Decisions of one pass. S decisions
 
     Attributes:
@@ -87,14 +87,14 @@ class Seen:
     allowed: BoolArray
 
 
-def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> Seen | None:
+def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
     """Walks over a placement that is drawn at random; None where the refiner decides nothing.
 
     Args:
         rollouts: the problem and the policy.
         rng: the source of all randomness.
     """
-    space, passes = rollouts.space, Passes(rollouts)
+    space, passes = rollouts.space, RefiningPasses(rollouts)
     placed = _drawn(rollouts, rng)
     if not np.isfinite(placed.score[0]):
         return None
@@ -110,7 +110,7 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> Seen | None:
     noise = float(rng.choice(NOISES))
     outputs = (forced, features, allowed, decided)
     count = walk_again(graph, *policy, previous, stay, noise, *outputs)[1]
-    return Seen(features[:count], allowed[:count]) if count else None
+    return SeenPass(features[:count], allowed[:count]) if count else None
 
 
 def _drawn(rollouts: Rollouts, rng: np.random.Generator) -> Placed:
@@ -168,7 +168,7 @@ class Evolution(PolicyModule):
         with torch.no_grad():
             self.evolved(self.average).copy_(self.evolved(self.policy))
 
-    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
+    def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
         """Half the squared distance from the mean to the next generation's mean.
 
         Raises:
@@ -210,13 +210,13 @@ class Evolution(PolicyModule):
             for key, value in kept.items():
                 setattr(self.search, key, value.numpy() if isinstance(value, Tensor) else value)
 
-    def _measure_spread(self, samples: list[Sample]) -> None:
+    def _measure_spread(self, samples: list[ProblemSample]) -> None:
         """Standard deviation of each feature among the candidates of a decision."""
         given = [self._features(sample) for sample in samples[:SPREAD_OF]]
         spread = np.concatenate(given).std(axis=0).clip(min=LEAST_SPREAD)
         self.spread.copy_(self.trainer.strategy.reduce(torch.from_numpy(spread), reduce_op="mean"))
 
-    def _features(self, sample: Sample) -> FloatArray:
+    def _features(self, sample: ProblemSample) -> FloatArray:
         """Features of candidates less their decision's mean. [candidates, F]"""
         rollouts, rng = self.rollouts(sample), self.rng(sample)
         if self.part == "refiner":
@@ -231,18 +231,18 @@ class Evolution(PolicyModule):
         mean = mean / allowed.sum(axis=1, keepdims=True).clip(min=1)
         return np.asarray((seen.features - mean)[seen.allowed], dtype=np.float64)
 
-    def _fitness(self, samples: list[Sample], candidates: FloatArray) -> FloatArray:
+    def _fitness(self, samples: list[ProblemSample], candidates: FloatArray) -> FloatArray:
         """Mean log score of each candidate, over the processes too: less is better."""
         logs = np.stack([self._logs(sample, candidates) for sample in samples])
         mean = torch.from_numpy(logs.clip(-MOST, MOST).mean(axis=0))
         return np.asarray(self.trainer.strategy.reduce(mean, reduce_op="mean").numpy())
 
-    def _logs(self, sample: Sample, candidates: FloatArray) -> FloatArray:
+    def _logs(self, sample: ProblemSample, candidates: FloatArray) -> FloatArray:
         """Log score of the placement with each candidate, over the first's or the start's."""
         rollouts, scores = self.rollouts(sample), np.empty(len(candidates))
         members = (candidates / self.spread.numpy()).astype(np.float32)
         if self.part == "refiner":
-            start, passes = a_decode(rollouts, self.rng(sample)), Passes(rollouts)
+            start, passes = a_decode(rollouts, self.rng(sample)), RefiningPasses(rollouts)
             ground = passes.ground
             for k, weights in enumerate(members):
                 passes.ground = ground._replace(weights=weights)

@@ -25,8 +25,8 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.policy.decode.aims import ORDERS
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
-from gnnplace.policy.refine.passes import Passes
-from gnnplace.train.data_module import Sample
+from gnnplace.policy.refine.passes import RefiningPasses
+from gnnplace.train.data_module import ProblemSample
 
 SHIPPED = "shipped"  # the network of the package, as a start
 AT_THE_END = "last"  # of the name of the folder that has the network of the last step
@@ -86,15 +86,15 @@ class Learner(LightningModule):
             for mean, now in zip(self.average.parameters(), self.policy.parameters(), strict=True):
                 mean.lerp_(now, 1.0 - DECAY)
 
-    def rng(self, sample: Sample) -> np.random.Generator:
+    def rng(self, sample: ProblemSample) -> np.random.Generator:
         """Randomness of one problem, the same whenever it is met."""
         return np.random.default_rng([17, sample.index])
 
     @abstractmethod
-    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
+    def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
         """The loss of a batch of problems; None where there is nothing to learn."""
 
-    def training_step(self, batch: list[Sample], batch_index: int) -> Tensor | None:
+    def training_step(self, batch: list[ProblemSample], batch_index: int) -> Tensor | None:
         """The loss of a batch; None where there is nothing to learn and nobody waits for it."""
         loss = self.batch_loss(batch)
         if self.trainer.world_size > 1:
@@ -111,7 +111,7 @@ class Learner(LightningModule):
         """Forgets the ratios of the last validation."""
         self.ratios = []
 
-    def validation_step(self, batch: list[Sample], batch_index: int) -> None:
+    def validation_step(self, batch: list[ProblemSample], batch_index: int) -> None:
         """Places each problem with one decode an aim."""
         self.ratios += [self._log_ratio(sample) for sample in batch]
 
@@ -135,7 +135,7 @@ class Learner(LightningModule):
         """Forgets the ratios of the validation."""
         self.ratios = []
 
-    def test_step(self, batch: list[Sample], batch_index: int) -> None:
+    def test_step(self, batch: list[ProblemSample], batch_index: int) -> None:
         """As in validation."""
         self.ratios += [self._log_ratio(sample) for sample in batch]
 
@@ -157,7 +157,7 @@ class Learner(LightningModule):
         total, better, count = self.trainer.strategy.reduce(here, reduce_op="sum").tolist()
         return float(np.exp(total / count)) if count else float("nan"), better / max(count, 1.0)
 
-    def predict_step(self, batch: list[Sample], batch_index: int) -> list[dict[str, Any]]:
+    def predict_step(self, batch: list[ProblemSample], batch_index: int) -> list[dict[str, Any]]:
         """Name, predicted seconds and those of the best heuristic of each problem."""
         return [
             {
@@ -168,11 +168,11 @@ class Learner(LightningModule):
             for sample in batch
         ]
 
-    def _log_ratio(self, sample: Sample) -> float:
+    def _log_ratio(self, sample: ProblemSample) -> float:
         return float(np.log(self.place(self.average, sample) / sample.reference))
 
     @abstractmethod
-    def place(self, network: Any, sample: Sample) -> float:
+    def place(self, network: Any, sample: ProblemSample) -> float:
         """Seconds of a network's first choice on a problem."""
 
 
@@ -259,10 +259,10 @@ class PolicyModule(Learner):
         super().__init__(policy, learning_rate, steps, export)
         self.orders = orders
 
-    def rollouts(self, sample: Sample) -> Rollouts:
+    def rollouts(self, sample: ProblemSample) -> Rollouts:
         """The current policy on a problem."""
         return Rollouts(sample.space, self.policy, self.orders)
 
-    def place(self, network: PlacementPolicy, sample: Sample) -> float:
+    def place(self, network: PlacementPolicy, sample: ProblemSample) -> float:
         rollouts = Rollouts(sample.space, network, self.orders)
-        return Passes(rollouts).best(rollouts.greedy()).score
+        return RefiningPasses(rollouts).best(rollouts.greedy()).score

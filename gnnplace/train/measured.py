@@ -52,12 +52,12 @@ from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network import PlacementPolicy
-from gnnplace.policy.refine.passes import Passes
-from gnnplace.policy.search.moves import Habit, State, search_kernel, start_state
+from gnnplace.policy.refine.passes import RefiningPasses
+from gnnplace.policy.search.moves import Habit, SearchState, search_kernel, start_state
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement, placement_from_data, placement_to_data
 from gnnplace.simulation import Simulator, finished_placement
-from gnnplace.train.data_module import Sample, as_list
+from gnnplace.train.data_module import ProblemSample, as_list
 from gnnplace.train.evolution import Evolution
 from gnnplace.train.learner import check_least, save_whole
 
@@ -108,7 +108,7 @@ def proposals(
         effort: How much is tried.
     """
     rollouts = Rollouts(SearchSpace(problem), policy, orders)
-    passes, ranked = Passes(rollouts), rollouts.greedy()
+    passes, ranked = RefiningPasses(rollouts), rollouts.greedy()
     found = ranked[:KEPT] + [passes.refined(decoded) for decoded in ranked[:KEPT]]
     found += [_sampled(rollouts, ranked, rng) for _ in range(effort.samples)]
     best = min(found, key=lambda decoded: decoded.score)
@@ -128,7 +128,7 @@ def _sampled(rollouts: Rollouts, ranked: list[Decoded], rng: np.random.Generator
 
 def _moved(
     rollouts: Rollouts, start: Decoded, kind: int, rng: np.random.Generator, moves: int
-) -> State:
+) -> SearchState:
     """Moves from a placement while it cools."""
     space = rollouts.space
     state = start_state(space, start.unit_device, start.order)
@@ -223,7 +223,7 @@ class MeasuredTuning(Evolution):
         if not self.posterior.succeeded:
             return None  # nothing could run yet: nothing to learn from
         count = len(self.posterior.observed)
-        return super().batch_loss([Sample(space, count) for space in self._spaces()])
+        return super().batch_loss([ProblemSample(space, count) for space in self._spaces()])
 
     def _spaces(self) -> list[SearchSpace]:
         """What the policy is to place well: the problem as believed, and as it was profiled.
@@ -282,7 +282,7 @@ class MeasuredTuning(Evolution):
             self.log("measured/best", 1e3 * min(filter(None, known)), prog_bar=True, batch_size=1)
         self.log("measured/failed", float(len(self.rounds) - len(known)), batch_size=1)
 
-    def _logs(self, sample: Sample, candidates: FloatArray) -> FloatArray:
+    def _logs(self, sample: ProblemSample, candidates: FloatArray) -> FloatArray:
         """Log believed step time of what a policy of each candidate places, over the first's."""
         members = (candidates / self.spread.numpy()).astype(np.float32)
         rollouts = self.rollouts(sample)
@@ -293,7 +293,7 @@ class MeasuredTuning(Evolution):
 
     def _refined(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
         """The best decode after passes with each candidate."""
-        ranked, passes = rollouts.greedy(), Passes(rollouts)
+        ranked, passes = rollouts.greedy(), RefiningPasses(rollouts)
         ground, made = passes.ground, []
         for weights in members:
             passes.ground = ground._replace(weights=weights)
@@ -332,7 +332,7 @@ class MeasuredTuning(Evolution):
         placements = []
         for space in self._spaces():
             rollouts = Rollouts(space, policy, self.orders)
-            decoded = Passes(rollouts).best(rollouts.greedy())
+            decoded = RefiningPasses(rollouts).best(rollouts.greedy())
             placements.append(self._placement(rollouts, decoded))
         mean, _ = self.posterior.predict(placements)
         return float(np.exp(mean.mean()))

@@ -21,7 +21,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import finished_placement
-from gnnplace.train.data_module import Sample
+from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import save_whole
 from gnnplace.train.reinforce import Reinforce
 
@@ -49,9 +49,9 @@ class MeasuredReinforce(Reinforce):
         self.found: tuple[float, Placement] | None = None
 
     @cached_property
-    def sample(self) -> Sample:
+    def sample(self) -> ProblemSample:
         """The objective's problem."""
-        return Sample(SearchSpace(self.objective.problem), 0)
+        return ProblemSample(SearchSpace(self.objective.problem), 0)
 
     def batch_loss(self, batch: list[Any]) -> Tensor | None:
         """The loss of one step's draws; ``batch`` is of no meaning."""

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import Problem, read_problem
-from gnnplace.train.data_module import Sample, as_list, reference_seconds
+from gnnplace.train.data_module import ProblemSample, as_list, reference_seconds
 from gnnplace.train.learner import check_least
 
 
@@ -35,47 +35,47 @@ class FewProblems(LightningDataModule):
         super().__init__()
         check_least(steps=(steps, 1), batch_size=(batch_size, 1))
         self.problems, self.steps, self.batch_size = list(problems), steps, batch_size
-        self.samples: list[Sample] = []
-        self.held_out: list[Sample] = []  # validated on in place of the others
+        self.samples: list[ProblemSample] = []
+        self.held_out: list[ProblemSample] = []  # validated on in place of the others
 
     def setup(self, stage: str) -> None:
         """Makes the samples."""
         self.samples = self.samples or _samples(self.problems)
 
-    def train_dataloader(self) -> DataLoader[Sample]:
+    def train_dataloader(self) -> DataLoader[ProblemSample]:
         """The problems in turn."""
         count = self.steps * self.batch_size
         return self._loader([self.samples[i % len(self.samples)] for i in range(count)])
 
-    def val_dataloader(self) -> DataLoader[Sample]:
+    def val_dataloader(self) -> DataLoader[ProblemSample]:
         """The problems that are validated on, once."""
         return self._loader(self._referenced())
 
-    def test_dataloader(self) -> DataLoader[Sample]:
+    def test_dataloader(self) -> DataLoader[ProblemSample]:
         """The problems that are validated on, once."""
         return self._loader(self._referenced())
 
-    def predict_dataloader(self) -> DataLoader[Sample]:
+    def predict_dataloader(self) -> DataLoader[ProblemSample]:
         """The problems that are validated on, once."""
         return self._loader(self._referenced())
 
     def transfer_batch_to_device(
-        self, batch: list[Sample], device: torch.device, dataloader_idx: int
-    ) -> list[Sample]:
+        self, batch: list[ProblemSample], device: torch.device, dataloader_idx: int
+    ) -> list[ProblemSample]:
         """Problems stay where they are."""
         return batch
 
-    def _referenced(self) -> list[Sample]:
+    def _referenced(self) -> list[ProblemSample]:
         """What is validated on, with what the heuristics take."""
         samples = self.held_out or self.samples
         return [replace(one, reference=reference_seconds(one.space)) for one in samples]
 
-    def _loader(self, samples: list[Sample]) -> DataLoader[Sample]:
+    def _loader(self, samples: list[ProblemSample]) -> DataLoader[ProblemSample]:
         return DataLoader(samples, self.batch_size, collate_fn=as_list)  # type: ignore[arg-type]
 
 
-def _samples(problems: Sequence[Problem], first: int = 0) -> list[Sample]:
-    return [Sample(SearchSpace(one), index) for index, one in enumerate(problems, first)]
+def _samples(problems: Sequence[Problem], first: int = 0) -> list[ProblemSample]:
+    return [ProblemSample(SearchSpace(one), index) for index, one in enumerate(problems, first)]
 
 
 class OneProblem(FewProblems):

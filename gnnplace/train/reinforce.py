@@ -48,11 +48,11 @@ from torch import Tensor
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.search.repair import repair
 from gnnplace.policy.decode.aims import device_limits
-from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
-from gnnplace.train.data_module import Sample
+from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.label_moves import bettered, unevenness
 from gnnplace.train.learner import Learner, begin_with, check_least
 
@@ -149,7 +149,7 @@ class Reinforce(Learner):
         self.episodes: OrderedDict[int, Episodes] = OrderedDict()
         self.labels: dict[tuple[int, int], tuple[float, IntArray]] = {}
 
-    def episode(self, sample: Sample) -> Episodes:
+    def episode(self, sample: ProblemSample) -> Episodes:
         """A problem as the network walks it; the last ones are kept."""
         known = self.episodes.pop(sample.index, None)
         if known is None or known.space is not sample.space:
@@ -159,7 +159,7 @@ class Reinforce(Learner):
             self.episodes.popitem(last=False)
         return known
 
-    def batch_loss(self, batch: list[Sample]) -> Tensor | None:
+    def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
         """Mean loss of the problems with several devices; None without any."""
         batch = [s for s in batch if s.space.problem.num_devices > 1]
         if not batch:
@@ -173,7 +173,7 @@ class Reinforce(Learner):
         ]
         return torch.stack(losses).mean()
 
-    def lesson(self, sample: Sample, episodes: Episodes, states: Tensor) -> Lesson:
+    def lesson(self, sample: ProblemSample, episodes: Episodes, states: Tensor) -> Lesson:
         """Draws placements, and says what to make of them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
@@ -191,7 +191,11 @@ class Reinforce(Learner):
         return Lesson(Drawn(unit_device, order, drawn.limit), weight, likely)
 
     def _tried(
-        self, sample: Sample, episodes: Episodes, network: Network, rng: np.random.Generator
+        self,
+        sample: ProblemSample,
+        episodes: Episodes,
+        network: DecoderNetwork,
+        rng: np.random.Generator,
     ) -> tuple[Drawn, FloatArray, FloatArray]:
         """Placements for a random number of devices, their costs, and how likely numbers should be.
 
@@ -210,7 +214,7 @@ class Reinforce(Learner):
         by_limit = np.insert(seconds[-len(others) :], limits.index(limit), seconds[0])
         return drawn, cost, wanted(by_limit)
 
-    def _fewer(self, sample: Sample, count: int, least: int = 0) -> int:
+    def _fewer(self, sample: ProblemSample, count: int, least: int = 0) -> int:
         """Fewer of ``count`` where the problem is large."""
         few = min(1.0, MANY / sample.space.problem.num_units)
         return max(least, round(few * count))
@@ -221,7 +225,7 @@ class Reinforce(Learner):
 
     def _best(
         self,
-        sample: Sample,
+        sample: ProblemSample,
         episodes: Episodes,
         drawn: Drawn,
         cost: FloatArray,
@@ -266,7 +270,9 @@ class Reinforce(Learner):
             )
         return loss
 
-    def _order_gradient(self, episodes: Episodes, network: Network, lesson: Lesson) -> Tensor:
+    def _order_gradient(
+        self, episodes: Episodes, network: DecoderNetwork, lesson: Lesson
+    ) -> Tensor:
         """Gradient by the priorities of all draws' weights times log-probabilities an op. [m]"""
         graph, priority = episodes.graph.graph, episodes.priority(network)
         rows = zip(lesson.weight[1:], lesson.drawn.order[1:], strict=True)
@@ -290,7 +296,7 @@ class Reinforce(Learner):
             for index, (seconds, devices) in checkpoint.get(LABELS, {}).items()
         }
 
-    def place(self, network: GnnPolicy, sample: Sample) -> float:
+    def place(self, network: GnnPolicy, sample: ProblemSample) -> float:
         episodes = Episodes(sample.space, network.order)
         device = sample.space.spread(episodes.greedy(episodes.network(network)))
         order = sample.space.sequence(device)[1]

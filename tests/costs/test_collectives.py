@@ -18,7 +18,7 @@ from gnnplace.costs.collectives import (
     group_of,
     leave_out,
 )
-from gnnplace.costs.links import ERRORS, FORMULA, MEASURED, NEIGHBOUR, Table, message, shipped
+from gnnplace.costs.links import ERRORS, FORMULA, MEASURED, NEIGHBOUR, LinkTable, message, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster, Device, Link, preset
 
@@ -91,7 +91,7 @@ def test_more_devices_never_take_less_unless_measured_so(op, fabric):
 
 
 def test_the_formula_by_hand():
-    table = Table({}, {"wire": 1e-5}, {"wire": 1e9}, {"wire": "made up"})
+    table = LinkTable({}, {"wire": 1e-5}, {"wire": 1e9}, {"wire": "made up"})
     four = Group("wire", None, 1, 4)
     reduce = collective(ALL_REDUCE, 8e6, four, table)
     assert reduce.provenance == FORMULA
@@ -103,7 +103,7 @@ def test_the_formula_by_hand():
 
 def test_servers_go_in_stages():
     """Scatter inside, reduce between servers a quarter of the bytes a card, gather inside."""
-    table = Table({}, {"in": 0.0, "out": 0.0}, {"in": 1e9, "out": 1e8}, {"in": "a", "out": "b"})
+    table = LinkTable({}, {"in": 0.0, "out": 0.0}, {"in": 1e9, "out": 1e8}, {"in": "a", "out": "b"})
     found = collective(ALL_REDUCE, 4e6, Group("in", "out", 2, 4), table)
     assert found.seconds == pytest.approx(2 * 0.75 * 4e-3 + 1e-2)
     gather = collective(ALL_GATHER, 4e6, Group("in", "out", 2, 4), table)

@@ -12,7 +12,7 @@ from gnnplace.costs.prediction import (
     predict,
 )
 from gnnplace.costs.rows import Record, Rows, from_records, roofline, write_rows
-from gnnplace.costs.tables import FOLDER, Tables, shipped
+from gnnplace.costs.tables import FOLDER, CostTables, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster.gpus import GPUS, figures
 
@@ -23,7 +23,7 @@ def products(m: int, n: int, k: int, dtype: str = "float32", op: str = "matmul")
     return from_records([Record(op, dtype, 1.0, m=m, n=n, k=k, bytes=moved)])
 
 
-def provenance(rows: Rows, kind: str, tables: Tables | None = None) -> str:
+def provenance(rows: Rows, kind: str, tables: CostTables | None = None) -> str:
     found = predict(rows, kind, tables or shipped())
     return PROVENANCES[found.provenance[0]]
 
@@ -61,7 +61,7 @@ def test_provenance_is_the_table_then_a_neighbour_then_the_roofline() -> None:
     rows = products(2048, 4096, 1024)
     assert provenance(rows, "a100-80") == TABLE
     assert provenance(rows, "h200") == NEIGHBOUR  # no float32 table; that of another GPU
-    bare = Tables({}, shipped().errors)
+    bare = CostTables({}, shipped().errors)
     assert provenance(rows, "h200", bare) == ROOFLINE
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gnnplace.errors import ExecutionError, InfeasibleError, InputError, UnsupportedError
 from gnnplace.execution import execute, executor, verify
-from gnnplace.execution.executor import Exchange
+from gnnplace.execution.executor import HostExchange
 from gnnplace.execution.setting import assign_cores, torch_device
 from gnnplace.execution.worker import Records
 from gnnplace.problem.cluster import Cluster, Device
@@ -264,7 +264,7 @@ def pair():
         hosts = Hosts(rank, 2, ("here", 1), "run", store)
         records = [Records(shared_words(STEPS * (2 * TICKS + 1)), TICKS) for _ in HOST_OF]
         board = Board(2)
-        sides.append((board, records, Exchange(hosts, HOST_OF, records, board)))
+        sides.append((board, records, HostExchange(hosts, HOST_OF, records, board)))
     return sides
 
 

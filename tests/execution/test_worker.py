@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gnnplace.execution.plan import plan_execution
-from gnnplace.execution.setting import Setting
+from gnnplace.execution.setting import RunSetting
 from gnnplace.execution.source import DeviceProgram
 from gnnplace.execution.worker import CudaClock, DeviceClock, DeviceWorker, device_clock
 from tests.execution.programs import ProgramBuilder, aten, problem_of, random_placement
@@ -30,7 +30,7 @@ def test_ops_make_tensors_on_the_workers_device(monkeypatch):
     captured = program()
     problem = problem_of(captured, 1)
     plan = plan_execution(captured, problem, random_placement(problem, 0))
-    setting = Setting(plan, "measured", "shm", 1, ())
+    setting = RunSetting(plan, "measured", "shm", 1, ())
     given = setting.of_worker(0) | {"torch_device": torch.device("meta")}
     worker = DeviceWorker(**given, saved=None, num_steps=1)
     bound = {}

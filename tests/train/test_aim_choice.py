@@ -6,7 +6,7 @@ import torch
 from gnnplace.placers import SearchSpace
 from gnnplace.train.aim_choice import AimChoice
 from gnnplace.train.data.random_families import random_problem
-from gnnplace.train.data_module import Sample
+from gnnplace.train.data_module import ProblemSample
 
 
 def module():
@@ -16,7 +16,7 @@ def module():
 
 def sample(seed):
     problem = random_problem("layered", seed, ops=(30, 40), devices=(4, 4), microbatches=(1,))
-    return Sample(SearchSpace(problem), seed)
+    return ProblemSample(SearchSpace(problem), seed)
 
 
 def test_aims_are_worse_than_the_best_by_their_decodes():

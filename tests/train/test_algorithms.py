@@ -9,10 +9,10 @@ import torch
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.train import AimChoice, Reinforce
 from gnnplace.train.data.random_families import random_problem
-from gnnplace.train.data_module import EpochSampler, ProblemDataModule, Sample
+from gnnplace.train.data_module import EpochSampler, ProblemDataModule, ProblemSample
 
 torch.set_num_threads(1)
 SIZES = {"hidden": 8, "layers": 1, "decoder_hidden": 8}
@@ -20,7 +20,7 @@ SIZES = {"hidden": 8, "layers": 1, "decoder_hidden": 8}
 
 def sample(index=1):
     problem = random_problem("inception", index, ops=(30, 50), devices=(3, 3), microbatches=(1,))
-    return Sample(SearchSpace(problem), index)
+    return ProblemSample(SearchSpace(problem), index)
 
 
 def test_a_pool_is_met_over_and_over():
@@ -79,8 +79,8 @@ def test_validation_is_the_policy_over_the_heuristics():
     module = AimChoice()
     one = sample()
     rollouts = Rollouts(one.space, module.policy)
-    step_time = Passes(rollouts).best(rollouts.greedy()).score
-    ratio = module._log_ratio(Sample(one.space, 1, reference=2 * step_time))
+    step_time = RefiningPasses(rollouts).best(rollouts.greedy()).score
+    ratio = module._log_ratio(ProblemSample(one.space, 1, reference=2 * step_time))
     assert ratio == pytest.approx(np.log(0.5))
 
 
@@ -88,7 +88,7 @@ def test_validation_of_the_gnn_is_what_its_placer_gives():
     torch.manual_seed(0)
     module, one = Reinforce(**SIZES), sample()
     step_time = GnnPlacer(module.policy).place(one.space.problem).step_time
-    ratio = module._log_ratio(Sample(one.space, 1, reference=2 * step_time))
+    ratio = module._log_ratio(ProblemSample(one.space, 1, reference=2 * step_time))
     assert ratio == pytest.approx(np.log(0.5))
 
 

@@ -10,7 +10,7 @@ from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.train import Reinforce, reinforce
 from gnnplace.train.data.random_families import random_problem
-from gnnplace.train.data_module import Sample
+from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.label_moves import unevenness
 from gnnplace.train.reinforce import Lesson, advantages, extremes, gain_over, regret, wanted
 
@@ -21,7 +21,7 @@ NOTHING = np.zeros(len(device_limits(3)))  # said of the number of devices
 
 def sample(seed=1):
     problem = random_problem("inception", seed, ops=(30, 40), devices=(3, 3), microbatches=(1,))
-    return Sample(SearchSpace(problem), seed)
+    return ProblemSample(SearchSpace(problem), seed)
 
 
 def module(**given):
@@ -188,7 +188,7 @@ def test_the_number_of_devices_is_learned_from_the_greedy_decodes():
 
 def test_one_device_is_nothing_to_learn():
     problem = random_problem("inception", 1, ops=(30, 40), devices=(1, 1), microbatches=(1,))
-    assert module().batch_loss([Sample(SearchSpace(problem), 0)]) is None
+    assert module().batch_loss([ProblemSample(SearchSpace(problem), 0)]) is None
 
 
 def test_a_start_of_other_sizes_is_refused(tmp_path):

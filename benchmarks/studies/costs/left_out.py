@@ -25,7 +25,7 @@ from gnnplace.costs.prediction import (
     predict,
 )
 from gnnplace.costs.rows import Rows
-from gnnplace.costs.tables import Tables
+from gnnplace.costs.tables import CostTables
 
 POINT, GPU, OP = "point", "GPU", "op"
 
@@ -63,7 +63,7 @@ class Trial:
         return float(np.mean(np.abs(np.expm1(-self.off))))
 
 
-def points_left_out(tables: Tables) -> Iterator[Trial]:
+def points_left_out(tables: CostTables) -> Iterator[Trial]:
     """Every row answered by its own surface without it."""
     for kind, op, dtype, rows in _each(tables.rows):
         surface = tables.surface(kind, op, dtype)
@@ -80,7 +80,7 @@ def gpus_left_out(rows: Mapping[str, Rows]) -> Iterator[Trial]:
     evidence = gather(rows)
     for kind in rows:
         others = {name: mine for name, mine in rows.items() if name != kind}
-        tables = Tables(others, evidence.without_kind(kind).errors())
+        tables = CostTables(others, evidence.without_kind(kind).errors())
         for trial_kind, op, dtype, mine in _each({kind: rows[kind]}):
             yield _trial(GPU, trial_kind, op, dtype, mine, tables)
 
@@ -93,13 +93,13 @@ def ops_left_out(rows: Mapping[str, Rows]) -> Iterator[Trial]:
         rest = {kind: mine for kind, mine in rest.items() if len(mine)}
         # Where the pointwise ops are answered for together, an op's share of that goes too.
         left = gather(rest) if op in POOLED else evidence.without_op(op)
-        tables = Tables(rest, left.errors())
+        tables = CostTables(rest, left.errors())
         asked = {kind: mine.take(mine.op == op) for kind, mine in rows.items()}
         for kind, name, dtype, mine in _each({k: m for k, m in asked.items() if len(m)}):
             yield _trial(OP, kind, name, dtype, mine, tables)
 
 
-def _trial(left_out: str, kind: str, op: str, dtype: str, rows: Rows, tables: Tables) -> Trial:
+def _trial(left_out: str, kind: str, op: str, dtype: str, rows: Rows, tables: CostTables) -> Trial:
     found = predict(rows, kind, tables, tf32=())  # it was asked for by nobody here
     most = PROVENANCES[int(np.bincount(found.provenance).argmax())]
     off = np.log(rows.seconds / found.seconds)

@@ -15,9 +15,9 @@ from benchmarks.studies.costs.cnns import __name__ as cnns
 from benchmarks.studies.costs.models import captured
 from gnnplace.costs.floors import EAGER
 from gnnplace.costs.profiling.description import describe
-from gnnplace.costs.profiling.estimation import OpTimes, estimated_times
+from gnnplace.costs.profiling.estimation import KindTimes, estimated_times
 from gnnplace.costs.rows import SHORTEST, Rows
-from gnnplace.costs.tables import Tables, shipped
+from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.files import read_json
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.tracing.models import capture_model
@@ -117,7 +117,9 @@ def published() -> dict[str, Any]:
     return data
 
 
-def language_rows(progress: Say, *, unseen: bool, tables: Tables | None = None) -> list[StepRow]:
+def language_rows(
+    progress: Say, *, unseen: bool, tables: CostTables | None = None
+) -> list[StepRow]:
     """The published steps of language models.
 
     Args:
@@ -152,25 +154,25 @@ def language_rows(progress: Say, *, unseen: bool, tables: Tables | None = None) 
     return rows
 
 
-def phase_seconds(program: Program, times: OpTimes, phase: str) -> float:
+def phase_seconds(program: Program, times: KindTimes, phase: str) -> float:
     """Sum of a phase's ops."""
     chosen = np.array([op.phase == phase for op in program.ops])
     return float(times.seconds[chosen].sum())
 
 
-def mean_error(times: OpTimes) -> float:
+def mean_error(times: KindTimes) -> float:
     """Of a whole step: errors of one table go together, so they are averaged by time."""
     return float(np.average(times.error, weights=times.seconds))
 
 
-def without_shapes(tables: Tables, seen: Rows) -> Tables:
+def without_shapes(tables: CostTables, seen: Rows) -> CostTables:
     """The tables without every row that has an op's name, sizes and bytes, or its transposes'."""
     shapes = {_shape(sizes, moved) for sizes, moved in zip(seen.sizes, seen.bytes, strict=True)}
     kept = {}
     for kind, rows in tables.rows.items():
         mine = zip(rows.sizes, rows.bytes, strict=True)
         kept[kind] = rows.take(np.array([_shape(s, b) not in shapes for s, b in mine]))
-    return Tables(kept, tables.errors, tables.given)
+    return CostTables(kept, tables.errors, tables.given)
 
 
 def _shape(sizes: np.ndarray[Any, Any], moved: float) -> tuple[float, ...]:
@@ -181,7 +183,7 @@ def _shape(sizes: np.ndarray[Any, Any], moved: float) -> tuple[float, ...]:
     return (0.0, m * n)
 
 
-def network_rows(progress: Say, tables: Tables | None = None) -> list[NetworkRow]:
+def network_rows(progress: Say, tables: CostTables | None = None) -> list[NetworkRow]:
     """The published steps of convolutional networks."""
     entries = published()["networks"]
     rows = []

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.costs.floors import EAGER, NOTHING, Floor, with_floor
-from gnnplace.costs.prediction import PROVENANCES, Estimate, misaligned, predict
+from gnnplace.costs.prediction import PROVENANCES, OpEstimates, misaligned, predict
 from gnnplace.costs.profiling.description import Description, describe
-from gnnplace.costs.tables import Tables, shipped
+from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.tracing.program import FORWARD, Program
 
@@ -23,7 +23,7 @@ VIEW_SOURCE = "view"
 
 
 @dataclass(frozen=True, eq=False)
-class OpTimes:
+class KindTimes:
     """Times of a program's ops on a kind.
 
     Attributes:
@@ -50,14 +50,14 @@ class OpTimes:
         return "; ".join(told)
 
 
-def measured_times(seconds: FloatArray) -> OpTimes:
+def measured_times(seconds: FloatArray) -> KindTimes:
     """Times that were measured on this machine."""
-    return OpTimes(seconds, True, np.full(len(seconds), np.nan), (HERE,) * len(seconds))
+    return KindTimes(seconds, True, np.full(len(seconds), np.nan), (HERE,) * len(seconds))
 
 
 def estimated_times(
-    program: Program, kind: str, tables: Tables | None = None, *, floor: Floor | None = None
-) -> OpTimes:
+    program: Program, kind: str, tables: CostTables | None = None, *, floor: Floor | None = None
+) -> KindTimes:
     """Times of every op on a kind of device, eager, and where they are from.
 
     Products of float32 use TF32 where `torch.set_float32_matmul_precision` allows it.
@@ -83,7 +83,7 @@ def estimated_times(
     if known_kind(kind) == "cpu":
         floor, view = NOTHING, np.zeros(count, dtype=np.bool_)
     seconds = with_floor(kernel, view, _late(program), _layers(program), floor)
-    return OpTimes(
+    return KindTimes(
         seconds,
         False,
         error,
@@ -120,7 +120,7 @@ def _layers(program: Program) -> NDArray[np.intp]:
     return np.array(layers, dtype=np.intp)
 
 
-def _sources(found: Description, estimate: Estimate, count: int) -> tuple[str, ...]:
+def _sources(found: Description, estimate: OpEstimates, count: int) -> tuple[str, ...]:
     """Of an op of two kernels that of the longer one."""
     order = np.argsort(estimate.seconds, kind="stable")
     chosen = np.zeros(count, dtype=np.intp)
@@ -130,7 +130,7 @@ def _sources(found: Description, estimate: Estimate, count: int) -> tuple[str, .
 
 
 def _shares(
-    found: Description, estimate: Estimate, seconds: FloatArray
+    found: Description, estimate: OpEstimates, seconds: FloatArray
 ) -> dict[str, tuple[float, float]]:
     """Of time and of ops with kernels; an op of two kernels counts where its first is."""
     first = np.zeros(len(seconds), dtype=np.int8)

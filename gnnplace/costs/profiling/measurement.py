@@ -118,10 +118,10 @@ def straight_line(program: Program, device: torch.device) -> Step:
         `tick()` before the first and after each. Values are freed after their last use, before
         the tick, so that the cost of freeing is the op's.
     """
-    return _Writer(program, device).compiled()
+    return _StraightWriter(program, device).compiled()
 
 
-class _Writer:
+class _StraightWriter:
     def __init__(self, program: Program, device: torch.device) -> None:
         self.program = program
         self.names: dict[str, str] = {}

@@ -12,7 +12,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling import cache as disk
-from gnnplace.costs.profiling.estimation import OpTimes, estimated_times, measured_times
+from gnnplace.costs.profiling.estimation import KindTimes, estimated_times, measured_times
 from gnnplace.costs.profiling.grouping import group_graph
 from gnnplace.costs.profiling.measurement import measure_ops
 from gnnplace.costs.profiling.roofline import estimate_ops
@@ -24,7 +24,7 @@ from gnnplace.costs.profiling.targets import (
     resolve_cluster,
 )
 from gnnplace.costs.profiling.units import find_units, whole_modules
-from gnnplace.costs.tables import Tables, shipped
+from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.errors import InputError
 from gnnplace.graph import coarsening
 from gnnplace.problem import PHASES, Problem, build_problem
@@ -51,7 +51,7 @@ def profile(
     *,
     groups: int | None = None,
     microbatches: int = 1,
-    tables: Tables | None = None,
+    tables: CostTables | None = None,
     constraints: Constraints | None = None,
     progress: Progress | None = None,
 ) -> Problem:
@@ -171,9 +171,9 @@ def op_times(
     program: Program,
     kind: str,
     *,
-    tables: Tables | None = None,
+    tables: CostTables | None = None,
     progress: Progress | None = None,
-) -> OpTimes:
+) -> KindTimes:
     """Seconds of each op on a kind, and where they are from.
 
     A kind of this machine is measured, unless the user gave a table of it.
@@ -186,7 +186,7 @@ def op_times(
     given = tables is not None and kind in tables.given
     if kind == "cpu" and not program.initial and not given:
         seconds = estimate_ops(program, kind)
-        return OpTimes(seconds, False, np.full(len(seconds), np.nan), ())
+        return KindTimes(seconds, False, np.full(len(seconds), np.nan), ())
     if device is None or not program.initial or given:
         return _estimated(program, kind, tables, progress)
     count = len(program.ops)
@@ -209,8 +209,8 @@ def op_times(
 
 
 def _estimated(
-    program: Program, kind: str, tables: Tables | None, progress: Progress | None
-) -> OpTimes:
+    program: Program, kind: str, tables: CostTables | None, progress: Progress | None
+) -> KindTimes:
     times = estimated_times(program, kind, tables)
     if progress is not None:
         progress(f"times of {program.name} on {kind}, eager: {times}")
@@ -315,7 +315,7 @@ def profile_model(
     return replace(problem, captured=asdict(options))
 
 
-def _tables(path: str | Path | None) -> Tables:
+def _tables(path: str | Path | None) -> CostTables:
     """The tables of a file beside those that are shipped, or these alone."""
     if path is None:
         return shipped()
@@ -349,7 +349,7 @@ def capture_for(
     return program
 
 
-def _check_kinds(tables: Tables, cluster: Cluster, table: str | Path | None) -> None:
+def _check_kinds(tables: CostTables, cluster: Cluster, table: str | Path | None) -> None:
     kinds = {known_kind(kind) or kind for kind in cluster.kinds}
     if tables.given and not kinds.intersection(tables.given):
         raise InputError(

@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import UnsupportedError
-from gnnplace.execution.training.state_layout import NUMBERS, Layout, label_of
+from gnnplace.execution.training.state_layout import NUMBERS, StateLayout, label_of
 from gnnplace.tracing.operations import mean_gradient
 from gnnplace.tracing.optimizers import Optimizer
 
@@ -49,7 +49,7 @@ class OwnStep(Optimizer):
     parameters: Mapping[str, nn.Parameter]
     group: Mapping[str, int]
     options: tuple[GroupOptions, ...]
-    layouts: dict[str, Layout] = field(default_factory=dict)
+    layouts: dict[str, StateLayout] = field(default_factory=dict)
 
     def constants_now(self, group: Mapping[str, Any], number: int) -> tuple[float, ...]:
         """The numbers of a group as they are now.
@@ -71,11 +71,11 @@ class OwnStep(Optimizer):
         forms = []
         for trial in range(2):
             try_step(self.optimizer, twin, [copy], trial)
-            forms.append(Layout.of(twin.state[copy], type(twin).__name__))
+            forms.append(StateLayout.of(twin.state[copy], type(twin).__name__))
         if forms[0].spec != forms[1].spec:
             raise refused(self.optimizer, "its state has another form after the second step")
         self.layouts[name] = forms[0]
-        begun = Layout.of(made, type(twin).__name__)
+        begun = StateLayout.of(made, type(twin).__name__)
         given = made if begun.spec == forms[0].spec else None
         return forms[0].tensors(given, twin.state[copy])
 
@@ -102,7 +102,7 @@ class ParameterStep:
         self,
         optimizer: torch.optim.Optimizer,
         group: int,
-        layout: Layout,
+        layout: StateLayout,
         options: GroupOptions,
         made: Mapping[str, Any],
     ) -> None:

@@ -17,7 +17,7 @@ from gnnplace.execution.clock import StepClock, step_timing
 from gnnplace.execution.executor import check_runnable, with_sequences
 from gnnplace.execution.plan import plan_execution
 from gnnplace.execution.result import STATEFUL, SavedValues, StepTiming
-from gnnplace.execution.setting import Setting, made_for
+from gnnplace.execution.setting import RunSetting, made_for
 from gnnplace.execution.source import StepFunction
 from gnnplace.execution.training.updates import LiveUpdate
 from gnnplace.execution.worker import DeviceClock, DeviceWorker, device_clock, involuntary_switches
@@ -67,7 +67,7 @@ class PlacedStep:
         self.program = program
         self.tensors = shared_copies(program.initial)
         self._losses = SavedValues(program, program.losses)
-        self._setting = Setting(plan, mode, transport, 1, program.losses)
+        self._setting = RunSetting(plan, mode, transport, 1, program.losses)
         self._turn, self._open = 0, True
         self._far = any(d.type != "cpu" for d in self._setting.kinds.values())
         self._crew = Crew(

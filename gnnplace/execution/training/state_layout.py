@@ -22,7 +22,7 @@ NUMBERS = (int, float)
 
 
 @dataclass(frozen=True)
-class Layout:
+class StateLayout:
     """How the state of a parameter lies in tensors.
 
     Attributes:
@@ -38,7 +38,7 @@ class Layout:
     fixed: Mapping[int, Any]
 
     @classmethod
-    def of(cls, state: Mapping[str, Any], who: str) -> Layout:
+    def of(cls, state: Mapping[str, Any], who: str) -> StateLayout:
         """The layout of a state.
 
         Raises:

@@ -33,7 +33,7 @@ from torch import nn
 from gnnplace.errors import FormatError, InputError, MismatchError, UnsupportedError
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.setting import execution_mode
-from gnnplace.execution.structure import Plan, read_plan
+from gnnplace.execution.structure import GivenPlacement, read_given
 from gnnplace.execution.training.attachment import Attachment, Redirection
 from gnnplace.execution.training.batches import Batches
 from gnnplace.execution.training.placed_step import PlacedStep
@@ -45,7 +45,7 @@ from gnnplace.execution.training.torch_optimizers import (
     method_groups,
 )
 from gnnplace.execution.training.updates import (
-    Gradients,
+    GradientStores,
     LiveConstants,
     updated,
     with_backward,
@@ -80,7 +80,7 @@ class TrainingStep:
         self,
         model: nn.Module,
         loss: Callable[..., torch.Tensor] | None,
-        plan: Plan,
+        plan: GivenPlacement,
         problem: Problem | None,
         optimizer: str | Optimizer | torch.optim.Optimizer | None,
     ) -> None:
@@ -129,7 +129,7 @@ class TrainingStep:
         )
         problem, placement = self._plan.placed(program, self._problem)
         group = group_of(self._torch, self._model) if self._torch else {}
-        self._gradients = Gradients(updated(program))
+        self._gradients = GradientStores(updated(program))
         program = with_live_constants(
             program, self._method, self._constants, group, self._gradients
         )
@@ -446,7 +446,7 @@ def compile(
         FormatError, MismatchError: a placement of another model or cluster.
         InputError, UnsupportedError, CaptureError: model or optimizer that cannot be placed.
     """
-    plan = read_plan(
+    plan = read_given(
         placement,
         problem,
         microbatches=microbatches,

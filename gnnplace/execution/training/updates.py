@@ -62,7 +62,7 @@ class Store:
         return None if number == LEFT_OUT else self.sets[number].to(device)
 
 
-class Gradients:
+class GradientStores:
     """The stores of all parameters that a step trains; made before the workers are forked.
 
     Args:
@@ -213,7 +213,7 @@ def with_live_constants(
     method: Optimizer,
     constants: LiveConstants,
     group: Mapping[str, int],
-    gradients: Gradients,
+    gradients: GradientStores,
 ) -> Program:
     """The program with updates that read `constants` and know `gradients`.
 

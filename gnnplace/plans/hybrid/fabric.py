@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, group_of
-from gnnplace.costs.links import Estimate, Table, shipped
+from gnnplace.costs.links import Estimate, LinkTable, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster
 
@@ -82,7 +82,7 @@ class KnownRing(Ring):
     """
 
     group: Group = field(default_factory=lambda: Group(None))
-    table: Table | None = None
+    table: LinkTable | None = None
     shared: float = 1.0
 
     def seconds(self, size: float) -> float:
@@ -104,7 +104,7 @@ class Fabric:
     cluster: Cluster
     latency: float = NETWORK_LATENCY
     bandwidth: float = NETWORK_BANDWIDTH
-    table: Table | None = None
+    table: LinkTable | None = None
 
     def __post_init__(self) -> None:
         if self.latency < 0 or not self.bandwidth > 0:

@@ -14,7 +14,7 @@ from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.prediction import predict
 from gnnplace.costs.profiling.description import Description
 from gnnplace.costs.rows import joined
-from gnnplace.costs.tables import Tables, shipped
+from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.plans.segments.recording import Recorded, fake_mode, record
 from gnnplace.plans.segments.scaling import between, example_corners, shard_corners
 from gnnplace.problem.cluster.gpus import known_kind
@@ -86,7 +86,7 @@ class Parts:
     layers: LayerGraph
     batch: int
     precision: str
-    tables: Tables = field(default_factory=shipped)
+    tables: CostTables = field(default_factory=shipped)
     floor: Floor | None = None
     _keys: dict[int, object] = field(default_factory=dict)
     _recorded: dict[object, Recorded] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.transfer import fetch, linked, receive_time
 
 
-class State(NamedTuple):
+class PartialSchedule(NamedTuple):
     """The partial schedule.
 
     Attributes:
@@ -80,12 +80,12 @@ class Goal(NamedTuple):
 
 
 @inner()
-def start_state(walk: Walk) -> State:
+def start_state(walk: Walk) -> PartialSchedule:
     """The state before the first decision."""
     m, num_devices = walk.time.shape
     now = zero_ints(2)
     now[1] = -1
-    return State(
+    return PartialSchedule(
         full_ints(len(walk.unit_work), -1),
         full_floats(m, -1.0),
         full_table(walk.num_tensors, num_devices, -1.0),
@@ -103,7 +103,7 @@ def start_state(walk: Walk) -> State:
 
 @inner(_nrt=False)
 def candidates(
-    walk: Walk, state: State, unit: int, limit: int, margin: float, allowed: BoolArray
+    walk: Walk, state: PartialSchedule, unit: int, limit: int, margin: float, allowed: BoolArray
 ) -> int:
     """Devices unit ``unit`` may be on: kinds and pins, links, state, memory, the number of devices.
 
@@ -139,7 +139,7 @@ def candidates(
 
 
 @inner(_nrt=False)
-def decide(walk: Walk, state: State, unit: int, d: int) -> None:
+def decide(walk: Walk, state: PartialSchedule, unit: int, d: int) -> None:
     """Puts unit ``unit`` on device ``d``."""
     state.device[unit] = d
     state.load[d] += (
@@ -158,7 +158,7 @@ def decide(walk: Walk, state: State, unit: int, d: int) -> None:
 
 
 @inner(_nrt=False)
-def book(walk: Walk, state: State, i: int) -> None:
+def book(walk: Walk, state: PartialSchedule, i: int) -> None:
     """Appends visited op ``i`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(i)
     d, links = Index(state.device[Index(walk.unit[i])]), walk.links

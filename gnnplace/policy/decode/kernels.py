@@ -24,7 +24,7 @@ from gnnplace.graph.kernel_arrays import (
 )
 from gnnplace.policy.decode.decoder_state import (
     Goal,
-    State,
+    PartialSchedule,
     book,
     candidates,
     decide,
@@ -33,7 +33,7 @@ from gnnplace.policy.decode.decoder_state import (
 from gnnplace.policy.decode.ready_queue import (
     FAR,
     FIXED,
-    Queue,
+    ReadyQueue,
     approach,
     next_op,
     release,
@@ -67,7 +67,7 @@ def log_above(value: float) -> float:
 @named_columns("f")
 def observe(
     walk: Walk,
-    state: State,
+    state: PartialSchedule,
     i: int,
     goal: Goal,
     allowed: BoolArray,
@@ -263,7 +263,7 @@ def greatest_score(
 @inner(_nrt=False)
 def look(
     walk: Walk,
-    state: State,
+    state: PartialSchedule,
     i: int,
     goal: Goal,
     margin: float,
@@ -311,8 +311,8 @@ def look(
 @inner(_nrt=False)
 def decide_all(
     walk: Walk,
-    s: State,
-    queue: Queue,
+    s: PartialSchedule,
+    queue: ReadyQueue,
     weights: SingleArray,
     order: IntArray,
     goal: Goal,
@@ -364,7 +364,7 @@ def decode(
     features: SingleArray,
     masks: BoolArray,
     step: IntArray,
-) -> tuple[State, int]:
+) -> tuple[PartialSchedule, int]:
     """Decides a device for every unit.
 
     Args:

@@ -40,14 +40,14 @@ from gnnplace.policy.decode.walk import Walk
 from gnnplace.simulation.transfer import arrival, fetch_begin, linked, receive_time
 
 if TYPE_CHECKING:
-    from gnnplace.policy.decode.decoder_state import State
+    from gnnplace.policy.decode.decoder_state import PartialSchedule
 
 FIXED, IN_TIME, EARLY = 0, 1, 2
 REFRESHED, SPARE = 16, 200_000
 FAR = 50_000  # ops whose arrays are more than the processor keeps at hand
 
 
-class Queue(NamedTuple):
+class ReadyQueue(NamedTuple):
     """Ops that may be next.
 
     Attributes:
@@ -78,7 +78,7 @@ class Queue(NamedTuple):
 
 
 @inner()
-def start_queue(walk: Walk, order: IntArray, wanted: bool) -> Queue:
+def start_queue(walk: Walk, order: IntArray, wanted: bool) -> ReadyQueue:
     """The queue of a walk that goes with time; an empty one if it is not ``wanted``."""
     m = len(walk.unit) if wanted else 0
     offset = zero_ints(m + 1)
@@ -87,7 +87,7 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> Queue:
     key, due, spare = zero_floats(m), zero_ints(m), zero_longs(2)
     spare[0] = SPARE
     if not wanted:
-        return Queue(
+        return ReadyQueue(
             bound, waiting, size, rank, offset, zero_ints(0), missing, ready, key, due, spare
         )
     zero = np.int64(0)
@@ -106,18 +106,18 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> Queue:
         for k in range(walk.before_offset[i], walk.before_offset[i + 1]):
             after[at[walk.before[k]]] = i
             at[walk.before[k]] += 1
-    return Queue(bound, waiting, size, rank, offset, after, missing, ready, key, due, spare)
+    return ReadyQueue(bound, waiting, size, rank, offset, after, missing, ready, key, due, spare)
 
 
 @inner(_nrt=False)
-def put_back(queue: Queue, bound: float, rank: int) -> None:
+def put_back(queue: ReadyQueue, bound: float, rank: int) -> None:
     """Adds the op of that rank to the heap."""
     heap_push(queue.bound, queue.waiting, np.int64(0), queue.size[0], bound, rank)
     queue.size[0] += 1
 
 
 @inner(_nrt=False)
-def release(queue: Queue, i: int, finish: float) -> None:
+def release(queue: ReadyQueue, i: int, finish: float) -> None:
     """Takes note that op ``i`` finishes then; ops without missing inputs join the heap."""
     for k in range(queue.offset[i], queue.offset[i + 1]):
         other = queue.after[k]
@@ -128,7 +128,7 @@ def release(queue: Queue, i: int, finish: float) -> None:
 
 
 @inner(_nrt=False)
-def earliest_start(walk: Walk, state: State, i: int) -> float:
+def earliest_start(walk: Walk, state: PartialSchedule, i: int) -> float:
     """Seconds at which op ``i`` could start on the device where that is first."""
     u, best, links = walk.unit[i], np.inf, walk.links
     for d in range(len(state.free)):
@@ -155,7 +155,7 @@ def earliest_start(walk: Walk, state: State, i: int) -> float:
 
 
 @inner(_nrt=False)
-def take_due(walk: Walk, state: State, queue: Queue, order: IntArray) -> int:
+def take_due(walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray) -> int:
     """The first op by rank that starts as soon as a device is free; -1 if there is none."""
     soonest, zero = np.inf, np.int64(0)
     for d in range(len(state.free)):
@@ -177,7 +177,9 @@ def take_due(walk: Walk, state: State, queue: Queue, order: IntArray) -> int:
 
 
 @inner(_nrt=False)
-def next_op(walk: Walk, state: State, queue: Queue, order: IntArray, rule: int) -> int:
+def next_op(
+    walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray, rule: int
+) -> int:
     """Takes the next op by ``rule``, IN_TIME or EARLY."""
     queue.spare[0] += REFRESHED
     if rule == EARLY:
@@ -200,7 +202,7 @@ def next_op(walk: Walk, state: State, queue: Queue, order: IntArray, rule: int) 
 
 @inner(_nrt=False)
 def approach(
-    walk: Walk, state: State, queue: Queue, order: IntArray, k: int, by_time: bool
+    walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray, k: int, by_time: bool
 ) -> None:
     """Asks for what the ops after the ``k``-th visited will need; arguments as of ``decode``."""
     if by_time:
@@ -214,7 +216,7 @@ def approach(
 
 
 @inner(_nrt=False)
-def approach_places(walk: Walk, queue: Queue, i: int, by_time: bool) -> None:
+def approach_places(walk: Walk, queue: ReadyQueue, i: int, by_time: bool) -> None:
     """Asks for an op's own rows, and for where those of its neighbours are."""
     i = Index(i)
     u = Index(walk.unit[i])
@@ -231,7 +233,9 @@ def approach_places(walk: Walk, queue: Queue, i: int, by_time: bool) -> None:
 
 
 @inner(_nrt=False)
-def approach_values(walk: Walk, state: State, queue: Queue, i: int, by_time: bool) -> None:
+def approach_values(
+    walk: Walk, state: PartialSchedule, queue: ReadyQueue, i: int, by_time: bool
+) -> None:
     """Asks for what is known of an op's inputs, neighbours and consumers."""
     i = Index(i)
     u = Index(walk.unit[i])

@@ -21,7 +21,7 @@ from gnnplace.placers.search.clock import now
 from gnnplace.placers.search.found import LARGE
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, RULES, Aim, possible_aims
-from gnnplace.policy.decode.decoder_state import Goal, State
+from gnnplace.policy.decode.decoder_state import Goal, PartialSchedule
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.plans import chunk_plan
 from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
@@ -183,7 +183,7 @@ class Rollouts:
         forced: IntArray | None,
         margin: float,
         rows: int,
-    ) -> tuple[State, SingleArray, BoolArray, IntArray, int]:
+    ) -> tuple[PartialSchedule, SingleArray, BoolArray, IntArray, int]:
         walk = self.graph.walk(aim.order)
         num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
         seen = np.zeros((rows, num_devices, len(DYNAMIC)), np.float32)

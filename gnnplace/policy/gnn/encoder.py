@@ -56,7 +56,7 @@ class Messages(nn.Module):
         return aggregated(message, target, len(values), self.aggregation)
 
 
-class Layer(nn.Module):
+class MessageLayer(nn.Module):
     """One round of messages and pooling."""
 
     def __init__(self, hidden: int) -> None:
@@ -126,7 +126,7 @@ class Encoder(nn.Module):
     def __init__(self, inputs: int, hidden: int, layers: int) -> None:
         super().__init__()
         self.enter = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
-        self.layers = nn.ModuleList(Layer(hidden) for _ in range(layers))
+        self.layers = nn.ModuleList(MessageLayer(hidden) for _ in range(layers))
 
     def forward(
         self,

@@ -30,7 +30,7 @@ CANDIDATE = DYNAMIC + tuple(
 NUM_CANDIDATE = len(CANDIDATE)
 
 
-class Held(NamedTuple):
+class HeldClusters(NamedTuple):
     """What is decided of N clusters.
 
     Attributes:
@@ -48,10 +48,10 @@ class Held(NamedTuple):
 
 
 @inner()
-def nothing_held(clusters: Clusters, num_devices: int) -> Held:
+def nothing_held(clusters: Clusters, num_devices: int) -> HeldClusters:
     """Before the first decision."""
     count = len(clusters.work)
-    return Held(
+    return HeldClusters(
         zero_single_table(count, num_devices),
         zero_single_table(count, num_devices),
         zero_singles(count),
@@ -60,7 +60,7 @@ def nothing_held(clusters: Clusters, num_devices: int) -> Held:
 
 
 @inner(_nrt=False)
-def hold(walk: Walk, clusters: Clusters, held: Held, unit: int, device: int) -> None:
+def hold(walk: Walk, clusters: Clusters, held: HeldClusters, unit: int, device: int) -> None:
     """Takes note that a unit is on a device."""
     unit = Index(unit)
     for level in range(NUM_LEVELS):
@@ -76,7 +76,7 @@ def hold(walk: Walk, clusters: Clusters, held: Held, unit: int, device: int) -> 
 
 @inner(_nrt=False)
 def observe_held(
-    clusters: Clusters, held: Held, unit: int, allowed: BoolArray, out: SingleArray
+    clusters: Clusters, held: HeldClusters, unit: int, allowed: BoolArray, out: SingleArray
 ) -> None:
     """Features of every candidate device for a unit, behind ``observe``'s. ``out``: [D, F]"""
     unit = Index(unit)

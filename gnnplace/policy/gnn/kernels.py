@@ -28,7 +28,7 @@ from gnnplace.graph.kernel_arrays import (
 )
 from gnnplace.policy.decode.decoder_state import (
     Goal,
-    State,
+    PartialSchedule,
     book,
     decide,
     start_state,
@@ -42,7 +42,7 @@ from gnnplace.policy.gnn.held import NUM_CANDIDATE, hold, nothing_held, observe_
 EQUAL = np.float32(1e-4)  # difference of scores of devices that are alike
 
 
-class Network(NamedTuple):
+class DecoderNetwork(NamedTuple):
     """The decoder's parameters and what the encoder says of one problem.
 
     m visited ops, D devices, F features of a candidate, H hidden, K entries of a device's memory.
@@ -95,7 +95,7 @@ class Scratch(NamedTuple):
 
 
 @inner()
-def make_scratch(network: Network) -> Scratch:
+def make_scratch(network: DecoderNetwork) -> Scratch:
     """Empty room."""
     num_devices, hidden = network.device.shape
     return Scratch(
@@ -109,7 +109,7 @@ def make_scratch(network: Network) -> Scratch:
 
 
 @inner(fastmath={"contract", "reassoc"})
-def score(network: Network, i: int, room: Scratch) -> None:
+def score(network: DecoderNetwork, i: int, room: Scratch) -> None:
     """Score of each candidate for visited op ``i``; of the others nothing. ``room``: changed."""
     num_devices, size = network.device.shape
     zero = np.float32(0.0)
@@ -139,7 +139,7 @@ def score(network: Network, i: int, room: Scratch) -> None:
 
 
 @inner()
-def choose(network: Network, i: int, room: Scratch, noise: SingleArray) -> int:
+def choose(network: DecoderNetwork, i: int, room: Scratch, noise: SingleArray) -> int:
     """The candidate with the highest score and noise, the first among equals.
 
     Without noise candidates of equal scores are one: such devices cannot be told apart, and draws
@@ -167,7 +167,7 @@ def log_alike(room: Scratch, d: int) -> float:
 
 
 @inner(_nrt=False)
-def remember(network: Network, room: Scratch, i: int, d: int, share: float) -> None:
+def remember(network: DecoderNetwork, room: Scratch, i: int, d: int, share: float) -> None:
     """Adds what the encoder says of visited op ``i`` to the memory of device ``d``."""
     for k in range(network.value.shape[1]):
         room.memory[d, k] += np.float32(share) * network.value[i, k]
@@ -177,7 +177,7 @@ def remember(network: Network, room: Scratch, i: int, d: int, share: float) -> N
 def walk_through(
     walk: Walk,
     clusters: Clusters,
-    network: Network,
+    network: DecoderNetwork,
     order: IntArray,
     goal: Goal,
     margin: float,
@@ -186,7 +186,7 @@ def walk_through(
     features: SingleArray,
     masks: BoolArray,
     step: IntArray,
-) -> tuple[State, int]:
+) -> tuple[PartialSchedule, int]:
     """One decode; arguments as of ``decode``, of one sample."""
     num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
     state, room = start_state(walk), make_scratch(network)
@@ -220,7 +220,7 @@ def walk_through(
 def decode(
     walk: Walk,
     clusters: Clusters,
-    network: Network,
+    network: DecoderNetwork,
     order: IntArray,
     limit: int,
     margin: float,

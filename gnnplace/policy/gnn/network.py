@@ -32,7 +32,7 @@ from gnnplace.policy.gnn.features import (
     message_features,
     static_features,
 )
-from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import LEARNED
 from gnnplace.policy.network import GLOBAL, global_features, read_parameters
 
@@ -43,7 +43,7 @@ DECODER = ("first", "held", "second", "pooled", "bias", "last")
 POOLED = (1, 2)  # levels of clusters that the encoder pools
 
 
-class Inputs(NamedTuple):
+class EncoderInputs(NamedTuple):
     """What the encoder takes of one problem; m visited ops.
 
     Attributes:
@@ -104,7 +104,7 @@ class GnnPolicy(  # type: ignore[call-arg]
         if self.priority is not None:
             nn.init.zeros_(self.priority.weight)
 
-    def states(self, inputs: Sequence[Inputs]) -> Tensor:
+    def states(self, inputs: Sequence[EncoderInputs]) -> Tensor:
         """The encoder's states of all visited ops of a batch, one problem after the other.
 
         Args:
@@ -124,7 +124,7 @@ class GnnPolicy(  # type: ignore[call-arg]
         return states
 
     @torch.no_grad()
-    def network(self, states: Tensor, devices: Tensor) -> Network:
+    def network(self, states: Tensor, devices: Tensor) -> DecoderNetwork:
         """The parameters, and what the encoder says of a problem, as the numba decoder takes them.
 
         Args:
@@ -135,7 +135,7 @@ class GnnPolicy(  # type: ignore[call-arg]
         told = (decoder.context(states), decoder.value(states), decoder.device(devices))
         own = (getattr(decoder, name) for name in DECODER)
         arrays = map(_array, (*told, *own, self.priorities(states)))
-        return Network(self.count.choice(states, len(devices)), *arrays)
+        return DecoderNetwork(self.count.choice(states, len(devices)), *arrays)
 
     def priorities(self, states: Tensor) -> Tensor:
         """What a learned order adds to the first priorities, else nothing. [m] or [0]"""
@@ -149,7 +149,7 @@ def _numbered(clusters: Sequence[Tensor]) -> Tensor:
     return torch.cat([one + f[:, None] for one, f in zip(clusters, first, strict=True)], dim=1)
 
 
-def tensors_of(graph: WalkGraph, clusters: Clusters) -> Inputs:
+def tensors_of(graph: WalkGraph, clusters: Clusters) -> EncoderInputs:
     """Features, edges and clusters of one problem, for the encoder."""
     static = static_features(graph, clusters)
     whole = np.broadcast_to(global_features(graph), (len(static), len(GLOBAL)))
@@ -157,7 +157,7 @@ def tensors_of(graph: WalkGraph, clusters: Clusters) -> Inputs:
     edges = np.stack([source, target]).astype(np.int64)
     levels = clusters.of[list(POOLED)].astype(np.int64)
     own = (levels - levels.min(axis=1, keepdims=True))[:, graph.unit]
-    return Inputs(
+    return EncoderInputs(
         torch.from_numpy(np.concatenate([static, whole], axis=1)),
         torch.from_numpy(edges),
         torch.from_numpy(message_features(graph)),

@@ -17,7 +17,7 @@ import numpy as np
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.search.clock import NO_BUDGET, expired
 from gnnplace.policy.decode.aims import device_limits
-from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
 
@@ -50,7 +50,7 @@ class GnnPlacer(Placer):
 
 def _drawn(
     episodes: Episodes,
-    network: Network,
+    network: DecoderNetwork,
     found: Found,
     seconds: float,
     rng: np.random.Generator,

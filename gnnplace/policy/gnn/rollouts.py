@@ -32,9 +32,9 @@ from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.clusters import Clusters, clusters_of
 from gnnplace.policy.gnn.features import device_features
 from gnnplace.policy.gnn.held import NUM_CANDIDATE
-from gnnplace.policy.gnn.kernels import Network
+from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import LEARNED, drawn_order, first_priority, priority_order
-from gnnplace.policy.gnn.network import GnnPolicy, Inputs, tensors_of
+from gnnplace.policy.gnn.network import EncoderInputs, GnnPolicy, tensors_of
 
 SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bounds
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
@@ -91,7 +91,7 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class SeenDecodes:
     """What the network saw in B decodes of one problem; S decisions each.
 
     Attributes:
@@ -137,7 +137,7 @@ class Episodes:
         return clusters_of(self.graph)
 
     @cached_property
-    def inputs(self) -> Inputs:
+    def inputs(self) -> EncoderInputs:
         """What the encoder takes."""
         return tensors_of(self.graph, self.clusters)
 
@@ -152,7 +152,7 @@ class Episodes:
         return bool(np.ptp(self.walk.device_time) == 0.0)
 
     @torch.no_grad()
-    def network(self, policy: GnnPolicy) -> Network:
+    def network(self, policy: GnnPolicy) -> DecoderNetwork:
         """A policy's parameters and what its encoder says of the problem.
 
         On one thread: on small graphs several wait for each other longer than they work.
@@ -160,7 +160,9 @@ class Episodes:
         with one_thread():
             return policy.network(policy.states([self.inputs]), self.devices)
 
-    def orders(self, network: Network, count: int = 0, rng: Generator | None = None) -> IntArray:
+    def orders(
+        self, network: DecoderNetwork, count: int = 0, rng: Generator | None = None
+    ) -> IntArray:
         """Visited ops in the order of the greedy walk, and of draws. [1 or 1 + count, m]
 
         Args:
@@ -174,12 +176,12 @@ class Episodes:
         drawn = [drawn_order(graph, priority, rng) for _ in range(count)] if rng else []
         return np.stack([priority_order(graph, priority), *drawn])
 
-    def priority(self, network: Network) -> FloatArray:
+    def priority(self, network: DecoderNetwork) -> FloatArray:
         """Priority of each visited op in a learned order. [m]"""
         first = first_priority(self.order)
         return first + network.priority if len(network.priority) else first
 
-    def greedy(self, network: Network, limit: int | None = None) -> IntArray:
+    def greedy(self, network: DecoderNetwork, limit: int | None = None) -> IntArray:
         """Device of each unit by the best score at every decision. [U]
 
         Args:
@@ -190,7 +192,7 @@ class Episodes:
 
     def samples(
         self,
-        network: Network,
+        network: DecoderNetwork,
         count: int,
         rng: Generator,
         shared: int = 0,
@@ -204,7 +206,7 @@ class Episodes:
 
     def draws(
         self,
-        network: Network,
+        network: DecoderNetwork,
         count: int,
         rng: Generator,
         shared: int = 0,
@@ -232,7 +234,7 @@ class Episodes:
         return Drawn(drawn, order, limit)
 
     def each(
-        self, network: Network, count: int, rng: Generator, temperature: float = 1.0
+        self, network: DecoderNetwork, count: int, rng: Generator, temperature: float = 1.0
     ) -> Iterator[IntArray]:
         """Greedy decodes and draws, ``1 + count``, one after the other as they are asked for.
 
@@ -247,7 +249,7 @@ class Episodes:
             drawn = self.draws(network, 1, rng, temperature=temperature, limit=limit)
             yield drawn.unit_device[0]
 
-    def seen(self, network: Network, drawn: Drawn) -> Seen:
+    def seen(self, network: DecoderNetwork, drawn: Drawn) -> SeenDecodes:
         """What the network sees when it decides as it is told."""
         unit_device = drawn.unit_device
         (count, num_units), num_devices = unit_device.shape, self.space.problem.num_devices
@@ -256,10 +258,10 @@ class Episodes:
         step = np.zeros((count, num_units), np.int32)
         self._run(network, None, unit_device, features, masks, step, drawn.order, drawn.limit)
         chosen = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
-        return Seen(features, masks, step, chosen)
+        return SeenDecodes(features, masks, step, chosen)
 
     def _decode(
-        self, network: Network, noise: SingleArray | None, order: IntArray, limit: int
+        self, network: DecoderNetwork, noise: SingleArray | None, order: IntArray, limit: int
     ) -> IntArray:
         count, problem = 1 if noise is None else len(noise), self.space.problem
         forced = np.full((count, problem.num_units), -1, np.int32)
@@ -270,7 +272,7 @@ class Episodes:
 
     def _run(
         self,
-        network: Network,
+        network: DecoderNetwork,
         noise: SingleArray | None,
         forced: IntArray,
         features: SingleArray,

@@ -42,7 +42,7 @@ def starts(ranked: list[Decoded], most: int) -> list[Decoded]:
     return fitting[:few] + others[: most - few]
 
 
-class Passes:
+class RefiningPasses:
     """Refines placements of one problem.
 
     Args:

@@ -41,7 +41,7 @@ from gnnplace.policy.refine.refining_state import (
     Partial,
     Placed,
     Previous,
-    Units,
+    RefiningUnits,
     book,
     by_start,
     next_distance,
@@ -77,7 +77,7 @@ NEARLY = 0.98  # of the step time: what is below is not critical
 @named_columns("f")
 def observe(
     compiled: Compiled,
-    units: Units,
+    units: RefiningUnits,
     previous: Previous,
     partial: Partial,
     op: int,
@@ -249,7 +249,7 @@ NUM_REFINING = len(REFINING)
 @kernel
 def walk_again(
     compiled: Compiled,
-    units: Units,
+    units: RefiningUnits,
     weights: SingleArray,
     previous: Previous,
     stay: float,

@@ -34,7 +34,7 @@ from gnnplace.simulation.transfer import fetch, linked, receive_time
 SOFT = 0.02  # slack, of the step time, in which criticality falls by e
 
 
-class Units(NamedTuple):
+class RefiningUnits(NamedTuple):
     """What a pass looks up of units; U units, D devices.
 
     Attributes:
@@ -78,7 +78,7 @@ class Ground(NamedTuple):
     c: Compiled
     r: Compiled
     h: Neighbourhood
-    units: Units
+    units: RefiningUnits
     weights: SingleArray
 
 
@@ -210,7 +210,7 @@ def read_previous(ground: Ground, placed: Placed, back: int) -> Previous:
 
 
 @inner()
-def start_pass(compiled: Compiled, units: Units, previous: Previous) -> Partial:
+def start_pass(compiled: Compiled, units: RefiningUnits, previous: Previous) -> Partial:
     """The schedule before the first decision."""
     n, num_devices = compiled.times.shape
     load = zero_floats(num_devices)
@@ -267,7 +267,7 @@ def next_distance(
 
 
 @inner(_nrt=False)
-def settle(units: Units, previous: Previous, partial: Partial, unit: int, d: int) -> None:
+def settle(units: RefiningUnits, previous: Previous, partial: Partial, unit: int, d: int) -> None:
     """Puts unit ``unit`` on device ``d``."""
     partial.device[unit] = d
     partial.counts[1] += 1
@@ -308,11 +308,11 @@ def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> N
     partial.counts[0] += 1
 
 
-def refining_units(graph: WalkGraph) -> Units:
+def refining_units(graph: WalkGraph) -> RefiningUnits:
     """What passes look up of a problem's units."""
     space, walk = graph.space, graph.forward
     problem, times = space.problem, space.compiled.times
-    return Units(
+    return RefiningUnits(
         np.ascontiguousarray(problem.unit_allowed),
         space.work,
         space.mean_work,

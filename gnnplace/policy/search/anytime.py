@@ -20,7 +20,7 @@ from gnnplace.arrays import IntArray
 from gnnplace.placers.search.clock import expired
 from gnnplace.placers.search.moves import Neighbourhood, neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining_state import Placed
 from gnnplace.policy.search.moves import Habit, back_to_best, search_kernel, start_state
 
@@ -75,7 +75,7 @@ class Anytime:
         self,
         rollouts: Rollouts,
         rng: np.random.Generator,
-        passes: Passes,
+        passes: RefiningPasses,
         start: tuple[IntArray, IntArray],
     ) -> None:
         self.rollouts, self.rng, self.space = rollouts, rng, rollouts.space

@@ -53,7 +53,7 @@ class Habit(NamedTuple):
     loose: float
 
 
-class State(NamedTuple):
+class SearchState(NamedTuple):
     """Where the search is; all arrays change in place.
 
     Attributes:
@@ -78,7 +78,7 @@ class State(NamedTuple):
 
 
 @inner(_nrt=False)
-def take_order(state: State, order: IntArray, position: IntArray) -> None:
+def take_order(state: SearchState, order: IntArray, position: IntArray) -> None:
     """Makes ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
     copy_to(state.order, order)
     for k in range(len(order)):
@@ -86,7 +86,10 @@ def take_order(state: State, order: IntArray, position: IntArray) -> None:
 
 
 def new_best(
-    compiled: Compiled, reversed_compiled: Compiled, neighbourhood: Neighbourhood, state: State
+    compiled: Compiled,
+    reversed_compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    state: SearchState,
 ) -> None:
     """Keeps the state as the best, and makes its order better by justification if that works."""
     state.priority[:] = distances(compiled, reversed_compiled, state.device, state.order)
@@ -105,7 +108,7 @@ def search_kernel(
     reversed_compiled: Compiled,
     neighbourhood: Neighbourhood,
     habit: Habit,
-    state: State,
+    state: SearchState,
     temperature: float,
     moves: int,
 ) -> None:
@@ -132,7 +135,7 @@ def search_until_better(
     compiled: Compiled,
     neighbourhood: Neighbourhood,
     habit: Habit,
-    state: State,
+    state: SearchState,
     temperature: float,
     moves: int,
 ) -> int:
@@ -179,7 +182,7 @@ def search_until_better(
 
 
 @inner(_nrt=False)
-def is_worth_an_order(habit: Habit, state: State) -> bool:
+def is_worth_an_order(habit: Habit, state: SearchState) -> bool:
     """Whether a move is to get an order of its own: always while that pays, else now and then."""
     if habit.loose <= 0.0:
         return False
@@ -191,7 +194,7 @@ def is_worth_an_order(habit: Habit, state: State) -> bool:
 def in_own_order(
     compiled: Compiled,
     neighbourhood: Neighbourhood,
-    state: State,
+    state: SearchState,
     position: IntArray,
     threshold: float,
     tried: float,
@@ -207,11 +210,11 @@ def in_own_order(
     return again
 
 
-def start_state(space: SearchSpace, unit_device: IntArray, order: IntArray) -> State:
+def start_state(space: SearchSpace, unit_device: IntArray, order: IntArray) -> SearchState:
     """A state and best state from a placement; the priority is that of justification."""
     device = space.spread(unit_device)
     score = space.score(device, order)
-    return State(
+    return SearchState(
         unit_device.astype(np.int32),
         device,
         order.copy(),
@@ -223,7 +226,7 @@ def start_state(space: SearchSpace, unit_device: IntArray, order: IntArray) -> S
     )
 
 
-def back_to_best(space: SearchSpace, state: State) -> None:
+def back_to_best(space: SearchSpace, state: SearchState) -> None:
     """Makes the best state the state."""
     state.device[:] = state.best_device
     state.order[:] = state.best_order

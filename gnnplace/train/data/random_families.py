@@ -98,7 +98,7 @@ def random_problem(
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
+class CostedSketch:
     """A sketch with costs: seconds, output bytes and parameter bytes of each forward op."""
 
     sketch: Sketch
@@ -108,7 +108,7 @@ class Draft:
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class GraphParts:
     """A graph with what a problem needs beside its cluster."""
 
     graph: ComputationGraph
@@ -118,7 +118,7 @@ class Parts:
     colocate: tuple[str | None, ...]
 
 
-def _draw_costs(sketch: Sketch, rng: Generator) -> Draft:
+def _draw_costs(sketch: Sketch, rng: Generator) -> CostedSketch:
     n = len(sketch.inputs)
     spread = rng.uniform(0.2, 1.0)
     seconds = np.array(sketch.heavy) * 1e-4 * rng.lognormal(0.0, spread, n)
@@ -126,19 +126,19 @@ def _draw_costs(sketch: Sketch, rng: Generator) -> Draft:
         1e6 * rng.lognormal(0.0, rng.uniform(0.2, 1.2), n) * np.linspace(1, rng.uniform(0.2, 1), n)
     )
     has = np.array([weight is not None for weight in sketch.weight])
-    return Draft(sketch, seconds, size, has * 2e6 * rng.lognormal(0.0, 1.0, n))
+    return CostedSketch(sketch, seconds, size, has * 2e6 * rng.lognormal(0.0, 1.0, n))
 
 
-def _forward_graph(draft: Draft) -> Parts:
+def _forward_graph(draft: CostedSketch) -> GraphParts:
     sketch, n = draft.sketch, len(draft.seconds)
     consumers = _consumers(sketch)
     tensors = [(i, draft.size[i], consumers[i]) for i in range(n) if consumers[i]]
     graph = ComputationGraph.from_tensors([f"op{i}" for i in range(n)], tensors)
     state, colocate = _state(draft, 1.0), tuple(sketch.weight)
-    return Parts(graph, draft.seconds, state, np.zeros(n, np.int8), colocate)
+    return GraphParts(graph, draft.seconds, state, np.zeros(n, np.int8), colocate)
 
 
-def _state(draft: Draft, times: float) -> FloatArray:
+def _state(draft: CostedSketch, times: float) -> FloatArray:
     """Bytes of parameters, on the first op that has them."""
     first = {w: i for i, w in reversed(list(enumerate(draft.sketch.weight))) if w is not None}
     state = np.zeros(len(draft.seconds))
@@ -155,7 +155,7 @@ def _consumers(sketch: Sketch) -> list[list[int]]:
     return consumers
 
 
-def _training_graph(draft: Draft) -> Parts:
+def _training_graph(draft: CostedSketch) -> GraphParts:
     """Forward ops, then their backward ops in reverse, then one update for each weight.
 
     A backward op costs twice its forward op; it takes the gradients of its op's consumers and the
@@ -183,11 +183,13 @@ def _training_graph(draft: Draft) -> Parts:
     seconds = np.concatenate([draft.seconds, 2 * draft.seconds[::-1], np.full(len(weights), 1e-5)])
     phase = np.repeat([FORWARD, BACKWARD, UPDATE], [n, n, len(weights)]).astype(np.int8)
     state = np.concatenate([_state(draft, 3.0), np.zeros(n + len(weights))])
-    return Parts(graph, seconds, state, phase, (*sketch.weight, *sketch.weight[::-1], *weights))
+    return GraphParts(
+        graph, seconds, state, phase, (*sketch.weight, *sketch.weight[::-1], *weights)
+    )
 
 
 def _on_cluster(
-    parts: Parts,
+    parts: GraphParts,
     name: str,
     cluster_type: str,
     devices: tuple[int, int],
@@ -220,7 +222,7 @@ def _unless(given: float | None, drawn: float) -> float:
     return drawn if given is None else given
 
 
-def _memory(parts: Parts, count: int, rng: Generator) -> float:
+def _memory(parts: GraphParts, count: int, rng: Generator) -> float:
     """Bytes of each device: ample, or one and a half to three fair shares of everything."""
     everything = float(parts.state.sum() + parts.graph.size.sum())
     largest = float(parts.state.max() + 4 * parts.graph.size.max(initial=0.0))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch_geometric.utils import scatter
 
-from gnnplace.policy.gnn.encoder import NUM_BUCKETS, NUM_POOLED, Encoder, Layer, aggregated
+from gnnplace.policy.gnn.encoder import NUM_BUCKETS, NUM_POOLED, Encoder, MessageLayer, aggregated
 
 
 def batch(sizes=(7, 5), hidden=6, seed=0):
@@ -24,7 +24,7 @@ def batch(sizes=(7, 5), hidden=6, seed=0):
 @torch.no_grad()
 def test_what_is_multiplied_once_a_bucket_is_the_same():
     """The layer as its text says it: one matrix on all five parts side by side."""
-    layer = Layer(6)
+    layer = MessageLayer(6)
     x, edges, attr, place, of, clusters = batch()
     y = layer.norm(x)
     pooled = scatter(y, place, dim=0, dim_size=2 * NUM_BUCKETS, reduce="mean")

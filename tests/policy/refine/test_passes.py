@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.refine.passes import STARTS, Passes, starts
+from gnnplace.policy.refine.passes import STARTS, RefiningPasses, starts
 from gnnplace.policy.refine.refining_state import Placed
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
@@ -29,7 +29,7 @@ def decoded(seed):
 @given(seed=seeds)
 def test_passes_never_make_a_placement_worse(seed):
     rollouts, ranked = decoded(seed)
-    passes = Passes(rollouts)
+    passes = RefiningPasses(rollouts)
     best = passes.best(ranked)
     assert best.score <= ranked[0].score
     assert best.score <= min(passes.refined(d, rounds=1).score for d in starts(ranked, STARTS))
@@ -39,12 +39,12 @@ def test_passes_never_make_a_placement_worse(seed):
 
 def test_after_the_deadline_the_first_decode_stays():
     rollouts, ranked = decoded(1)
-    assert Passes(rollouts).best(ranked, time.perf_counter() - 1.0) is ranked[0]
+    assert RefiningPasses(rollouts).best(ranked, time.perf_counter() - 1.0) is ranked[0]
 
 
 def test_passes_are_the_same_each_time():
     (one, first), (two, second) = decoded(5), decoded(5)
-    a, b = Passes(one).best(first), Passes(two).best(second)
+    a, b = RefiningPasses(one).best(first), RefiningPasses(two).best(second)
     assert a.score == b.score
     np.testing.assert_array_equal(a.unit_device, b.unit_device)
 
@@ -54,7 +54,7 @@ def test_a_placement_that_cannot_run_is_left_alone():
     first = ranked[0]
     device = rollouts.space.spread(first.unit_device)
     placed = Placed(device, first.order, np.array([np.inf]))
-    assert Passes(rollouts).improved(placed) is placed
+    assert RefiningPasses(rollouts).improved(placed) is placed
 
 
 def test_starts_differ_and_one_may_not_fit():

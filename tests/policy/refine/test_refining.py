@@ -9,7 +9,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine import refining
-from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining import NUM_REFINING, PRIOR, REFINING
 from gnnplace.policy.refine.refining_state import Placed, read_previous
 from tests.policy.problems import permuted_devices, trained_like
@@ -28,7 +28,7 @@ def given_placement(seed, policy=POLICY, problem=None):
     rollouts = Rollouts(space, policy)
     decoded = rollouts.greedy()[0]
     device = space.spread(decoded.unit_device)
-    return Passes(rollouts), Placed(device, decoded.order.copy(), np.array([decoded.score]))
+    return RefiningPasses(rollouts), Placed(device, decoded.order.copy(), np.array([decoded.score]))
 
 
 def read(passes, placed, back):

@@ -9,7 +9,7 @@ import torch
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.refine.passes import Passes
+from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.search.anytime import KINDS, Anytime
 from gnnplace.train.data.random_families import random_problem
 from tests.policy.problems import trained_like
@@ -23,7 +23,7 @@ def anytime_of(family, seed, **options):
     rollouts = Rollouts(SearchSpace(random_problem(family, seed, **options)), POLICY)
     first = rollouts.greedy()[0]
     start = first.unit_device, first.order
-    return first, Anytime(rollouts, np.random.default_rng(0), Passes(rollouts), start)
+    return first, Anytime(rollouts, np.random.default_rng(0), RefiningPasses(rollouts), start)
 
 
 @pytest.mark.timed
