@@ -34,7 +34,7 @@ from gnnplace.runtime.transport import Message, Receive, Send, Transport
 from gnnplace.runtime.workers import WorkerFailure
 from gnnplace.tracing import operations
 from gnnplace.tracing.claimed import Claims, DeviceFault, DeviceWatch, claimed
-from gnnplace.tracing.cuda_types import on_cuda
+from gnnplace.tracing.cuda import on_cuda
 from gnnplace.tracing.program import Program
 
 CLAIM = re.compile(r"cuda:([1-9]\d*)")

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnnplace.execution.plan import ExecutionPlan, PlanSegment
-from gnnplace.tracing.calls import CallWriter
-from gnnplace.tracing.program import ProgramOp
+from gnnplace.tracing.program import CallWriter, ProgramOp
 
 FILENAME = "<gnnplace device program>"
 TICKS = 2

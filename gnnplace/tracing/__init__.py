@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gnnplace.tracing.capturing import capture as capture
     from gnnplace.tracing.loading import cut as cut
     from gnnplace.tracing.loading import load as load
     from gnnplace.tracing.microbatching import microbatched as microbatched
+    from gnnplace.tracing.models import capture as capture
     from gnnplace.tracing.program import Program as Program
     from gnnplace.tracing.program import ProgramInput as ProgramInput
     from gnnplace.tracing.program import ProgramOp as ProgramOp
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gnnplace.tracing.program import ValueInfo as ValueInfo
 
 HOMES = {
-    "capturing": ("capture",),
     "loading": ("cut", "load"),
     "microbatching": ("microbatched",),
+    "models": ("capture",),
     "program": ("Program", "ProgramInput", "ProgramOp", "Ref", "ValueInfo"),
 }
 HOME = {name: f"{__name__}.{module}" for module, names in HOMES.items() for name in names}

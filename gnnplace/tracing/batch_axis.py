@@ -61,7 +61,7 @@ from gnnplace.tracing.batch_twins import (
     trains_norm,
     unknown,
 )
-from gnnplace.tracing.counted_losses import ATEN, insert
+from gnnplace.tracing.cut_batch import ATEN, insert
 
 RULES = {**batch_rules.RULES, **batch_shapes.RULES, **batch_layers.RULES}
 GIVEN = "given_"

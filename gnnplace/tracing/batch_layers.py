@@ -137,7 +137,7 @@ def cross_entropy(op: Op) -> Any:
     """Cross entropy and negative log-likelihood: [N, C, ...] against classes or their shares.
 
     The mean over classes divides by the weights of those targets that are not ignored. It is
-    rewritten beforehand as a sum over that count (`gnnplace.tracing.counted_losses`).
+    rewritten beforehand as a sum over that count (`gnnplace.tracing.cut_batch`).
 
     Raises:
         MixesError: the batch is the axis of the classes.

@@ -2,6 +2,9 @@
 
 Helpers of `batch_axis`: which nodes are alike, what inputs and attributes are, what an op in place
 changes, and which ops draw random numbers.
+
+A share of one example needs no `expand` to one and is contiguous as it is, so that tracing leaves
+such ops out of its graph alone. `make_alike` puts them back, where they change nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ from gnnplace.tracing.batch_state import (
     statics,
 )
 from gnnplace.tracing.cut_batch import changes
+
+IDLE = ("expand", "contiguous", "alias", "clone")
+"""Ops that may do nothing to a share."""
 
 
 def assumed(share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: State) -> State:
@@ -157,3 +163,56 @@ def attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no numbers."""
     return hasattr(tensor, "fake_mode")
+
+
+def make_alike(share: fx.GraphModule, whole: fx.GraphModule) -> None:
+    """Put ops that do nothing into the graph of a share; it stays if that is not enough.
+
+    Args:
+        share: Graph of a share, which is changed.
+        whole: Graph of the whole batch.
+    """
+    pairs, idle = _aligned(list(share.graph.nodes), list(whole.graph.nodes))
+    if not idle or any(node.args[0] not in pairs for node in idle):
+        return
+    for node in idle:
+        source = pairs[node.args[0]]  # type: ignore[index]
+        with share.graph.inserting_before(_place(node, pairs)):
+            new = share.graph.call_function(node.target, _arguments(node, source))  # type: ignore[arg-type]
+        new.meta.update(node.meta, val=source.meta["val"])
+        pairs[node] = new
+        for user in node.users:
+            if user in pairs:
+                pairs[user].replace_input_with(source, new)
+    share.recompile()
+
+
+def _aligned(
+    mine: list[fx.Node], twins: list[fx.Node]
+) -> tuple[dict[fx.Node, fx.Node], list[fx.Node]]:
+    """The share's node of each of the whole batch's, and those that it lacks; none if in vain."""
+    pairs: dict[fx.Node, fx.Node] = {}
+    idle: list[fx.Node] = []
+    for twin in twins:
+        here = mine[len(pairs)] if len(pairs) < len(mine) else None
+        if here is not None and alike(here, twin):
+            pairs[twin] = here
+        elif isinstance(twin.target, torch._ops.OpOverload) and op_name(twin.target) in IDLE:
+            idle.append(twin)
+        else:
+            return {}, []
+    return (pairs, idle) if len(pairs) == len(mine) else ({}, [])
+
+
+def _place(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The share's node that comes next."""
+    following = node.next
+    while following not in pairs:
+        following = following.next
+    return pairs[following]
+
+
+def _arguments(node: fx.Node, source: fx.Node) -> tuple[object, ...]:
+    if op_name(node.target) == "expand":
+        return (source, list(shape_of(source)))
+    return (source, *node.args[1:])

@@ -19,8 +19,7 @@ from torch import fx
 
 from gnnplace.tracing.batch_state import Op, op_name
 from gnnplace.tracing.batch_twins import draws
-from gnnplace.tracing.counted_losses import COUNTED
-from gnnplace.tracing.cut_batch import CutBatch
+from gnnplace.tracing.cut_batch import COUNTED, CutBatch
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Largest error allowed, relative to the tensor's largest magnitude: a few hundred roundings of the

@@ -15,12 +15,11 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gnnplace.errors import OtherLossError
-from gnnplace.tracing.batch_alike import make_alike
 from gnnplace.tracing.batch_axis import Flow, follow
 from gnnplace.tracing.batch_state import MIXED, UNKNOWN, State, op_name
+from gnnplace.tracing.batch_twins import make_alike
 from gnnplace.tracing.blame import node_place
-from gnnplace.tracing.counted_losses import write_out_counts
-from gnnplace.tracing.cut_batch import GIVEN, CutBatch, batch_axes, subgraph
+from gnnplace.tracing.cut_batch import GIVEN, CutBatch, batch_axes, subgraph, write_out_counts
 from gnnplace.tracing.cut_numbers import differences
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import StepModule

@@ -26,19 +26,22 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gnnplace.errors import CaptureError, OtherLossError
-from gnnplace.tracing.attributes import Attributes
-from gnnplace.tracing.autocasts import other_autocasts
+from gnnplace.tracing.attributes import Attributes, unchanged
 from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
-from gnnplace.tracing.guard import unchanged
-from gnnplace.tracing.paths import module_paths
+from gnnplace.tracing.notices import check_memory, check_model
 from gnnplace.tracing.recompute import checkpoints
-from gnnplace.tracing.recurrent import recurrent_layers
-from gnnplace.tracing.refused import check_memory, check_model
-from gnnplace.tracing.slots import copies, inference, input_slot, joint_outputs, signature
 from gnnplace.tracing.step import StepModule
-from gnnplace.tracing.traced import Slot, Traced
-from gnnplace.tracing.watch import watched
+from gnnplace.tracing.traced import (
+    Slot,
+    Traced,
+    copies,
+    inference,
+    input_slot,
+    joint_outputs,
+    signature,
+)
+from gnnplace.tracing.watch import module_paths, other_autocasts, recurrent_layers, watched
 from gnnplace.tracing.whole import Whole
 
 

@@ -1,7 +1,13 @@
-"""What a captured step does otherwise than the model, each in one line.
+"""What a captured step does otherwise than the model, each in one line; and which are refused.
 
-They stand in `Program.notices`; `capture` gives each as a `ChangedWarning`, and the command line
-prints them.
+Lines stand in `Program.notices`; `capture` gives each as a `ChangedWarning`, and the command line
+prints them. Some steps cannot be kept for what the model is, whatever its code does:
+
+* A hook behind the accumulation of a gradient (`register_post_accumulate_grad_hook`) acts on
+  `.grad`, which a captured step has not; often it is the optimizer itself.
+* Distributed wrappers exchange gradients behind autograd's back.
+* Tensors that share memory without being one tensor: a step that changes one changes the other, but
+  each is placed by itself.
 """
 
 from __future__ import annotations
@@ -12,12 +18,13 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from gnnplace.errors import ChangedWarning
+from gnnplace.errors import CaptureError, ChangedWarning
 from gnnplace.tracing import operations
 from gnnplace.tracing.program import ProgramOp
 from gnnplace.tracing.traced import Traced
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
 def notices(step: nn.Module, traced: Traced, ops: Iterable[ProgramOp]) -> tuple[str, ...]:
@@ -80,3 +87,79 @@ def _outside(traced: Traced) -> Iterator[str]:
                 f"a tensor of shape {tuple(tensor.shape)} that needs a gradient is no parameter of "
                 "the model: it is read as a constant and not trained"
             )
+
+
+def check_model(step: nn.Module) -> None:
+    """Refuse what is known before tracing.
+
+    Raises:
+        CaptureError: names the parameter or the module.
+    """
+    for name, parameter in step.named_parameters():
+        if parameter._post_accumulate_grad_hooks:
+            raise CaptureError(
+                f"parameter {_shown(name)!r} has a post-accumulate hook, which acts on .grad; a "
+                "captured step has none: use parameter.register_hook, or the optimizer"
+            )
+    for name, module in step.named_modules():
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        if odd := kinds.intersection(WRAPPERS):
+            raise CaptureError(
+                f"module {_shown(name) or 'model'!r} is wrapped in {min(odd)}, whose exchange of "
+                "gradients cannot be captured; give the module inside"
+            )
+
+
+def check_memory(traced: Traced) -> None:
+    """Refuse a step that changes a tensor whose memory another one shares.
+
+    Raises:
+        CaptureError: names both.
+    """
+    changed = {slot.name for slot, _ in traced.outputs if slot.kind in ("gradient", "buffer")}
+    held: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in (*_read(traced), *_constants(traced)):
+        held.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor))
+    for shared in held.values():
+        for i, (name, tensor) in enumerate(shared):
+            for other, view in shared[i + 1 :]:
+                if not changed.isdisjoint((name, other)) and _overlap(tensor, view):
+                    raise CaptureError(
+                        f"{_shown(name)!r} and {_shown(other)!r} share memory, and the step "
+                        "changes it under one name; let both be one tensor, or copy it"
+                    )
+
+
+def _read(traced: Traced) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of the model that the step reads."""
+    for node in traced.graph.find_nodes(op="placeholder"):
+        name = traced.inputs[node.name].name
+        if node.users and name in traced.tensors:
+            yield name, traced.tensors[name]
+
+
+def _constants(traced: Traced) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors outside of the model that its code reads."""
+    owner = traced.graph.owning_module
+    for node in traced.graph.find_nodes(op="get_attr"):
+        tensor = getattr(owner, str(node.target), None)
+        if isinstance(tensor, torch.Tensor):
+            yield "a tensor that the code reads", tensor
+
+
+def _overlap(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    begin, end = _extent(tensor)
+    other_begin, other_end = _extent(other)
+    return begin < other_end and other_begin < end
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte in the storage, and the one behind the last."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = sum((int(n) - 1) * int(stride) for n, stride in steps)
+    begin = int(tensor.storage_offset()) * tensor.element_size()
+    return begin, begin + (reach + 1) * tensor.element_size() * min(tensor.numel(), 1)
+
+
+def _shown(name: str) -> str:
+    return name.removeprefix("model").lstrip(".")

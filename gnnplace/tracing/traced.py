@@ -1,11 +1,24 @@
-"""What torch traced: a graph and the meaning of its ends."""
+"""What torch traced: a graph, and its ends (slots) by torch's private descriptors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import fx
+from torch._functorch._aot_autograd import descriptors
+from torch.export.graph_signature import InputKind, OutputKind
+
+from gnnplace.errors import CaptureError
+
+_INPUTS = {
+    InputKind.PARAMETER: "parameter",
+    InputKind.BUFFER: "buffer",
+    InputKind.CONSTANT_TENSOR: "constant",
+    InputKind.USER_INPUT: "input",
+}
 
 
 @dataclass(frozen=True)
@@ -40,3 +53,102 @@ class Traced:
     outputs: tuple[tuple[Slot, fx.Node], ...]
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+def signature(traced: Traced) -> list[Any]:
+    """What a traced graph computes: equal for equal steps, whatever the names of its nodes."""
+    order: dict[fx.Node, Any] = {}
+    lines: list[Any] = []
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            slot = traced.inputs[node.name]
+            order[node] = (slot.kind, slot.name)
+        elif node.op == "call_function":
+            if node.target is torch.ops.aten._assert_tensor_metadata.default:
+                continue  # the exported forward pass has them, and they compute nothing
+            order[node] = len(lines)
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: order[n])
+            lines.append((str(node.target), repr(args), repr(kwargs)))
+        else:
+            order[node] = (node.op, str(node.target))
+    return lines
+
+
+def joint_outputs(
+    graph: fx.Graph, own: Mapping[str, torch.Tensor], rebound: tuple[str, ...]
+) -> dict[Slot, fx.Node]:
+    """By slot: of a buffer that is changed in place and bound anew the latter, which comes last."""
+    output = graph.output_node()
+    pairs = zip(output.meta["desc"], output.args[0], strict=True)  # type: ignore[arg-type]
+    return {_output_slot(d, own, rebound): n for d, n in pairs if isinstance(n, fx.Node)}
+
+
+def copies(graph: fx.Graph, slots: Mapping[str, Slot]) -> dict[Slot, fx.Node]:
+    """What the graph itself writes into buffers, in the backward pass too: the last of each."""
+    found: dict[Slot, fx.Node] = {}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        target, value = node.args[:2]
+        found[_changed(slots[target.name])] = value
+        graph.erase_node(node)
+    return found
+
+
+def _changed(slot: Slot) -> Slot:
+    """The output for an input that is changed in place.
+
+    Raises:
+        CaptureError: it is one that must not change.
+    """
+    if slot.kind == "buffer":
+        return slot
+    if slot.kind == "input":
+        return Slot("ignored", slot.name)  # the next step gets inputs of its own
+    name = slot.name.removeprefix("model.")
+    raise CaptureError(f"the model changes {name} in place; only its buffers may change")
+
+
+def input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
+    """The slot of an input; a buffer that is none of ``buffers`` is a constant.
+
+    Raises:
+        CaptureError: it is of a kind that no step has.
+    """
+    if isinstance(desc, descriptors.ParamAOTInput):
+        return Slot("parameter", desc.target)
+    if isinstance(desc, descriptors.BufferAOTInput):
+        return Slot("buffer" if desc.target in buffers else "constant", desc.target)
+    if isinstance(desc, descriptors.PlainAOTInput):
+        return Slot("input", str(desc.idx))
+    if isinstance(desc, descriptors.TangentAOTInput):
+        return Slot("tangent", "")
+    raise CaptureError(f"the traced graph has an input of a kind that is not supported: {desc}")
+
+
+def _output_slot(desc: Any, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]) -> Slot:
+    if isinstance(desc, descriptors.GradAOTOutput):
+        return Slot("gradient", getattr(desc.grad_of, "target", ""))
+    if isinstance(desc, descriptors.InputMutationAOTOutput):
+        return _changed(input_slot(desc.mutated_input, buffers))
+    if isinstance(desc, descriptors.PlainAOTOutput) and desc.idx > 0:
+        return Slot("buffer", rebound[desc.idx - 1])
+    return Slot("loss", "")
+
+
+def inference(exported: torch.export.ExportedProgram) -> Traced:
+    """The forward pass that torch exported, with slots for its inputs and outputs."""
+    slots: dict[str, Slot] = {}
+    position = 0
+    for spec in exported.graph_signature.input_specs:
+        name = spec.target or ""
+        if spec.kind == InputKind.USER_INPUT:
+            name, position = str(position), position + 1
+        slots[spec.arg.name] = Slot(_INPUTS[spec.kind], name)
+    nodes = {node.name: node for node in exported.graph.nodes}
+    outputs = []
+    for out in exported.graph_signature.output_specs:
+        if out.arg is not None and getattr(out.arg, "name", None) in nodes:
+            changed = out.kind == OutputKind.BUFFER_MUTATION
+            slot = Slot("buffer", out.target or "") if changed else Slot("output", "")
+            outputs.append((slot, nodes[out.arg.name]))
+    tensors = {**exported.state_dict, **exported.constants}
+    return Traced(exported.graph, slots, tuple(outputs), tensors)

@@ -12,9 +12,8 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import operations
-from gnnplace.tracing.advice import on_numbers
 from gnnplace.tracing.attention import PORTABLE
-from gnnplace.tracing.blame import node_place
+from gnnplace.tracing.blame import node_place, on_numbers
 from gnnplace.tracing.program import BACKWARD, FORWARD, ProgramOp, Ref, ValueInfo, value_info
 from gnnplace.tracing.recompute import Draws, Region, region_of
 

@@ -1,4 +1,4 @@
-"""What a model's Python code does beside computing tensors, and whether a captured step may be so.
+"""Within what a step is traced: Python code that is watched, and torch mended where it errs.
 
 A captured step is a fixed list of operations. Python code runs once, at capture; what it does
 then must not differ from what it would do at the next step. `watched` refuses what would:
@@ -10,6 +10,20 @@ then must not differ from what it would do at the next step. `watched` refuses w
 It answers `torch.compiler.is_compiling()` and its like with "no", so that the path of eager mode is
 captured. The library transformers alone is told "yes": it asks in order to leave out decisions
 that depend on numbers, and its two paths compute the same.
+
+`other_autocasts`: autocast looks at the device of every tensor. A model that says
+`torch.autocast("cuda")` computes in half precision on a GPU; captured on a CPU its ops have no
+casts, wherever they run afterwards, just as eager PyTorch has none on a CPU. That is said in a
+line. One that was made before the capture, as a decorator is, does not tell whether it was asked
+for where torch has no GPU; the line says so.
+
+`recurrent_layers` mends two faults of torch 2.13's `torch._decomp.decompositions`, which would
+change what a captured LSTM, GRU or RNN computes in training:
+
+* `_rnn_helper` drops the dropout between layers: it keeps it only where `num_layers < i - 1`,
+  which is never.
+* An LSTM layer whose input needs no gradient is turned into oneDNN's inference layer, although
+  its parameters do need one; that layer has no workspace for a backward pass.
 """
 
 from __future__ import annotations
@@ -23,13 +37,23 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import nn
+from torch._decomp import decompositions
 from torch._subclasses import fake_tensor
+from torch.amp import autocast_mode
+from torch.fx import traceback
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing.blame import user_place
 
 TRACED_LIBRARIES = ("transformers",)
 """Libraries that are told that they are being traced."""
+HOST = "cpu"
+ASKED = "_gnnplace_asked"
+"""Attribute of an autocast: whether it was asked for; torch turns it off where there is no GPU."""
+STACK = "nn_module_stack"
+"""Where torch keeps it: qualified name and class of every module that is being called."""
+LayerFunction = Callable[..., tuple[torch.Tensor, Any]]
 
 
 @contextmanager
@@ -111,3 +135,112 @@ def _unanswered(asked: list[str]) -> Any:
         original(self, *args)
 
     return patch.object(fake_tensor.DataDependentOutputException, "__init__", noted)
+
+
+@contextmanager
+def other_autocasts() -> Iterator[list[str]]:
+    """Collects a line for every region of another device that is entered inside."""
+    found: list[str] = []
+    kind = autocast_mode.autocast
+    make, enter = kind.__init__, kind.__enter__
+
+    def made(
+        self: Any,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        *rest: Any,
+        **more: Any,
+    ) -> None:
+        make(self, device_type, dtype, enabled, *rest, **more)
+        setattr(self, ASKED, enabled)
+
+    def entered(self: Any) -> Any:
+        asked = getattr(self, ASKED, self._enabled or None)
+        if self.device != HOST and asked is not False:
+            known = "" if asked else ", if it is enabled,"
+            found.append(
+                f"torch.autocast({self.device!r}){user_place()}{known} does nothing to a step that "
+                "is captured on a CPU, wherever it runs; use torch.autocast('cpu'), whose casts "
+                "are kept, or capture with dtype='bfloat16'"
+            )
+        return enter(self)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(kind, "__init__", made))
+        stack.enter_context(patch.object(kind, "__enter__", entered))
+        yield found
+
+
+@contextmanager
+def module_paths(root: nn.Module) -> Iterator[None]:
+    """Within it every node that is traced carries the names of the modules that were called.
+
+    Torch hands them on to the backward nodes of the same operation. A module of several names has
+    the first.
+
+    Args:
+        root: Names are relative to it; it is not named itself.
+    """
+    names = {id(module): name for name, module in root.named_modules() if name}
+    original = nn.Module._call_impl
+
+    def call(self: nn.Module, *args: Any, **options: Any) -> Any:
+        name = names.get(id(self))
+        if name is None:
+            return original(self, *args, **options)
+        outer = traceback.current_meta.get(STACK)
+        traceback.current_meta[STACK] = {**(outer or {}), name: (name, type(self))}
+        try:
+            return original(self, *args, **options)
+        finally:
+            traceback.current_meta.pop(STACK)
+            if outer is not None:
+                traceback.current_meta[STACK] = outer
+
+    with traceback.preserve_node_meta(), patch.object(nn.Module, "_call_impl", call):
+        yield
+
+
+@contextmanager
+def recurrent_layers(*, training: bool) -> Iterator[None]:
+    """Within it recurrent layers are decomposed faithfully.
+
+    Args:
+        training: There will be a backward pass.
+    """
+    enabled = torch.backends.mkldnn.enabled and not training
+    with (
+        patch.object(decompositions, "_rnn_helper", _layers),
+        torch.backends.mkldnn.flags(enabled=enabled),
+    ):
+        yield
+
+
+def _layers(
+    input: torch.Tensor,
+    hidden: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    layer_fn: LayerFunction,
+) -> tuple[torch.Tensor, list[Any]]:
+    """Layers one after the other, with dropout between them; the signature is torch's."""
+    x = input.transpose(0, 1) if batch_first else input
+    finals: list[Any] = []
+    for i in range(num_layers):
+        own, state, other, other_state = decompositions.params_hiddens(
+            params, hidden, i, bidirectional
+        )
+        outputs = [layer_fn(x, state, own, has_biases)]
+        if bidirectional:
+            outputs.append(layer_fn(x, other_state, other, has_biases, reverse=True))
+        finals += [final for _, final in outputs]
+        x = torch.cat([y for y, _ in outputs], -1) if bidirectional else outputs[0][0]
+        if train and dropout and i < num_layers - 1:
+            x = torch.dropout(x, dropout, train=True)
+    return (x.transpose(0, 1) if batch_first else x), finals

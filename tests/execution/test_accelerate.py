@@ -13,8 +13,7 @@ from gnnplace.errors import InputError
 from gnnplace.execution.device_map import check_device_map, device_map
 from gnnplace.problem.cluster import load_cluster
 from gnnplace.tracing import capture
-from gnnplace.tracing.claimed import Claims
-from gnnplace.tracing.claimed_python import unguarded
+from gnnplace.tracing.claimed import Claims, unguarded
 from tests.execution.mapped import build, captured, placed
 
 IDS = build()[1]

@@ -1,10 +1,14 @@
-"""The message names the innermost module and the last line of the user's own."""
+"""The message names the innermost module, the user's own line, and what to write instead."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch_geometric.nn import GATConv, GCNConv
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import capture
@@ -62,3 +66,158 @@ def test_an_op_that_fails_after_export_is_found_in_the_source() -> None:
 
     with pytest.raises(CaptureError, match=r"module '0'.* at .*test_blame.py:\d+"):
         capture(nn.Sequential(Picking(8, 8)), (models.batch(),))
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+
+class Branch(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if y.sum() > 0:  # here
+            y = y * 2
+        return y
+
+
+class Loop(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        while y.norm() > 1:  # here
+            y = y / 2
+        return y
+
+
+class Masked(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return y[y > 0]  # here
+
+
+class Positions(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = (x[:, 0] > 0).nonzero()  # here
+        return self.layer(x)[rows[:, 0]]
+
+
+class Unique(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + torch.unique(x).sum()  # here
+
+
+class Item(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return y * y.max().item()  # here
+
+
+class Asserting(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert (x < 9).all()  # here
+        return self.layer(x)
+
+
+class Printing(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        print(f"{y.mean():.3f}")  # here
+        return y
+
+
+class Numpy(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + torch.from_numpy(np.tanh(x.numpy()))  # here
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.largest = x.max().item()  # here
+        return x / ctx.largest
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / ctx.largest
+
+
+class Custom(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Scale.apply(self.layer(x))
+
+
+class Conditional(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,))
+
+
+class ConditionalLayers(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: self.layer(y), lambda y: y.sin(), (x,))
+
+
+CASES = [
+    (Branch, "torch.where"),
+    (Loop, "loop a fixed number of times"),
+    (Masked, "masked_fill"),
+    (Positions, "give the positions as an input"),
+    (Unique, "make it before the model"),
+    (Item, "leave it a tensor"),
+    (Asserting, "check it outside of the model"),
+    (Printing, "take it out of the forward pass"),
+    (Numpy, "use torch's function of that name"),
+    (Custom, "leave it a tensor"),
+]
+
+
+def line_of(kind: type[nn.Module]) -> int:
+    """Number of the first line that says ``# here`` from the class on."""
+    source = kind if kind is not Custom else Scale
+    lines = Path(__file__).read_text().splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith(f"class {source.__name__}("))
+    return next(i for i in range(begin, len(lines)) if lines[i].endswith("# here")) + 1
+
+
+def refusal(model: nn.Module, inputs: object, *, forward_only: bool = False) -> str:
+    with pytest.raises(CaptureError) as raised:
+        capture(model, inputs, forward_only=forward_only)  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("forward_only", [False, True], ids=["training", "inference"])
+@pytest.mark.parametrize(("kind", "instead"), CASES, ids=lambda case: getattr(case, "__name__", ""))
+def test_the_line_and_what_to_write_instead(
+    kind: type[nn.Module], instead: str, forward_only: bool
+) -> None:
+    told = refusal(kind(), torch.ones(4, 4), forward_only=forward_only)
+    assert f"{__file__}:{line_of(kind)}: " in told
+    assert instead in told
+
+
+@pytest.mark.parametrize("kind", [Conditional, ConditionalLayers])
+def test_branches_of_torch_cond(kind: type[nn.Module]) -> None:
+    assert "torch.where(condition, a, b)" in refusal(kind(), torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("kind", [GATConv, GCNConv])
+def test_self_loops_of_a_graph_layer(kind: type[nn.Module]) -> None:
+    graph = torch.ones(5, 4), torch.tensor([[0, 1, 2], [1, 2, 4]])
+    assert "add_self_loops=False" in refusal(kind(4, 4), graph)
+    assert capture(kind(4, 4, add_self_loops=False), graph).ops
+
+
+class Chosen(Layer):
+    """What is told to be written instead can be captured."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        y = torch.where(y.sum() > 0, y * 2, y) * y.max().detach()
+        kept = y > 0
+        return y.masked_fill(~kept, 0).sum() / kept.sum().clamp(min=1)
+
+
+def test_what_is_told_to_be_written_works() -> None:
+    assert capture(Chosen(), torch.ones(4, 4)).ops

@@ -1,20 +1,23 @@
-"""A model and its loss as one module."""
+"""A model and its loss as one module, and which inputs go to which of the two."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from gnnplace.errors import InputError
-from gnnplace.tracing.step import StepModule, default_loss
+from gnnplace.tracing import capture
+from gnnplace.tracing.step import StepModule, arguments, default_loss
 
-X, Y = torch.ones(2, 4), torch.zeros(2, 4)
+ONES = torch.ones(2, 4)
 
 
 def test_default_loss() -> None:
-    assert default_loss({"loss": X.sum(), "logits": X}) == X.sum()
-    assert default_loss((X, torch.ones(2, dtype=torch.long), [X])) == 2 * X.sum()
+    assert default_loss({"loss": ONES.sum(), "logits": ONES}) == ONES.sum()
+    assert default_loss((ONES, torch.ones(2, dtype=torch.long), [ONES])) == 2 * ONES.sum()
     with pytest.raises(InputError, match="give a loss"):
         default_loss(torch.ones(2, dtype=torch.long))
 
@@ -24,12 +27,92 @@ def test_constants_among_inputs_and_sources() -> None:
         def forward(self, input: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
             return super().forward(input) * scale
 
-    step = StepModule(Scaled(4, 4), None, (X, 3.0))
+    step = StepModule(Scaled(4, 4), None, (ONES, 3.0))
     assert step.sources() == ("0",)
     assert len(step.inputs()) == 1
-    assert StepModule(Scaled(4, 4), None, {"input": X}).sources() == ("input",)
+    assert StepModule(Scaled(4, 4), None, {"input": ONES}).sources() == ("input",)
 
 
 def test_inputs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match=r"Linear.forward.* cannot take 2 positional"):
-        StepModule(nn.Linear(4, 4), None, (X, X))
+        StepModule(nn.Linear(4, 4), None, (ONES, ONES))
+
+
+class Two(nn.Module):
+    """Takes rows of a table by their index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return self.layer(x + self.table(index))
+
+
+class Batch(Two):
+    """Takes a batch as one dict."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return super().forward(batch["x"], batch["index"])
+
+
+class Pair(Two):
+    """Takes a batch as one pair."""
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return super().forward(*pair)
+
+
+def of_batch(output: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """A loss that reads its target from the batch."""
+    return nn.functional.mse_loss(output, batch["y"])
+
+
+RANDOM = torch.Generator().manual_seed(0)
+X, Y = torch.randn(4, 3, generator=RANDOM), torch.randn(4, 2, generator=RANDOM)
+INDEX = torch.tensor([0, 3, 1, 4])
+ALL = {"x": X, "index": INDEX, "y": Y}
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "inputs"),
+    [
+        (Two, nn.MSELoss(), (X, INDEX, Y)),
+        (Two, nn.MSELoss(), ((X, INDEX), Y)),
+        (Two, nn.MSELoss(), [[X, INDEX], Y]),
+        (Two, nn.MSELoss(), ({"x": X, "index": INDEX}, Y)),
+        (Two, nn.functional.mse_loss, ALL),
+        (Pair, nn.MSELoss(), ((X, INDEX), Y)),
+        (Batch, nn.MSELoss(), ({"x": X, "index": INDEX}, Y)),
+        (Batch, of_batch, ALL),
+    ],
+)
+def test_every_form_is_the_same_step(model: type[nn.Module], loss: Any, inputs: Any) -> None:
+    torch.manual_seed(0)
+    made = model()
+    expected = nn.functional.mse_loss(Two.forward(made, X, INDEX), Y)  # type: ignore[arg-type]
+    step = StepModule(made, loss, inputs)
+    assert torch.equal(step(*step.inputs()), expected)
+    assert capture(made, inputs, loss=loss).ops
+
+
+def test_targets_are_the_last_inputs_that_the_loss_asks_for() -> None:
+    found = arguments(nn.Linear(3, 3), nn.MSELoss(), (X, Y), {})
+    assert found.args == (X,)
+    assert found.targets == (Y,)
+    alone = arguments(nn.Linear(3, 3), lambda out: out.mean(), (X,), {})
+    assert (alone.args, alone.targets) == ((X,), ())
+    shared = arguments(nn.Linear(3, 3), lambda out, x: (out - x).mean(), (X,), {})
+    assert shared.args == shared.targets == (X,)
+
+
+def test_a_tuple_stays_what_the_model_takes() -> None:
+    found = arguments(Pair(), None, ((X, INDEX),), {})
+    assert found.args == ((X, INDEX),)
+    assert arguments(Two(), None, ((X, INDEX),), {}).args == (X, INDEX)
+
+
+def test_what_nothing_takes_is_refused_with_the_forms_there_are() -> None:
+    with pytest.raises(InputError, match=r"Two.forward.* cannot take 3 positional.*dict of its"):
+        arguments(Two(), None, (X, INDEX, Y), {})

@@ -33,8 +33,8 @@ from gnnplace.sharding.captured.calls import (
     Ref,
     function_name,
 )
+from gnnplace.tracing.attributes import custom_functions, unchanged
 from gnnplace.tracing.blame import blame
-from gnnplace.tracing.guard import custom_functions, unchanged
 from gnnplace.tracing.step import StepModule
 
 PREFIX = "model."

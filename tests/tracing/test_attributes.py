@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gnnplace.tracing import capture
-from gnnplace.tracing.guard import custom_functions, unchanged
+from gnnplace.tracing.attributes import custom_functions, unchanged
 from tests.tracing import models
 from tests.tracing.oracle import eager
 from tests.tracing.straight_run import run_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnnplace.tracing.cuda_kernels import has_cuda_kernel
+from gnnplace.tracing.cuda import has_cuda_kernel
 
 aten = torch.ops.aten
 
