@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from gnnplace.errors import UnsupportedError
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.solver.flat import Flat, flat_of
 from gnnplace.sharding.solver.search import ShardingResult
+from gnnplace.sharding.solver.tables import Flat, flat_of
 
 FloatArray = NDArray[np.float64]
 MOST_VARIABLES = 3_000_000  # About 2 GB in the solver.

@@ -12,8 +12,8 @@ import numpy as np
 
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.sharding import ShardingProblem, best_strategy
-from gnnplace.sharding.configurations import Space
 from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.layers import Space
 from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.solver.markov_chain import random_search

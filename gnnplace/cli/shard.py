@@ -34,14 +34,14 @@ from gnnplace.report.sharding import (
 )
 from gnnplace.sharding.answers import (
     Tables,
+    limited_split,
     plan_shard,
     shard_frontier,
     shard_network,
     shard_tables,
 )
-from gnnplace.sharding.files import write_sharding
-from gnnplace.sharding.limits import limited_split
 from gnnplace.sharding.networks.registry import NETWORKS
+from gnnplace.sharding.problem import write_sharding
 
 SUMMARY = "Finds the best way to split every layer over the devices."
 

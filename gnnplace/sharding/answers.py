@@ -1,11 +1,13 @@
 """Answers about splitting: of a network by name, a file of tables, or the layers of a model.
 
-Torch is imported for models alone.
+Torch is imported for models alone. Of constraints, those on the number of devices and on memory that
+stays free hold for a split; a pin, a forbid or modules that share a device are refused, since layers
+that are split have configurations, not devices.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,9 @@ from gnnplace.costs.collectives import Exchange
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import CaptureError, InputError
+from gnnplace.problem.cluster.headroom import read_headroom
+from gnnplace.problem.constraints.constraints import Given, as_constraints
+from gnnplace.problem.constraints.headroom import AUTO, cluster_with_headroom
 from gnnplace.sharding import (
     Frontier,
     ShardingProblem,
@@ -26,10 +31,8 @@ from gnnplace.sharding import (
 )
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import default_mesh
-from gnnplace.sharding.captured.network import captured_network
-from gnnplace.sharding.configurations import Space
 from gnnplace.sharding.costs import Machine, sharding_problem
-from gnnplace.sharding.layers import Network
+from gnnplace.sharding.layers import Network, Space
 from gnnplace.sharding.networks.registry import NETWORKS, build_network
 from gnnplace.sharding.strategy import Setting
 
@@ -146,6 +149,8 @@ def _network(what: str) -> Network:
     """A built-in network, or the layers of a captured model."""
     if what in NETWORKS or not is_model(what):
         return build_network(what)
+    from gnnplace.sharding.captured.graph import captured_network
+
     return captured_network(load_layers(what).operations)
 
 
@@ -233,3 +238,56 @@ def _layers(workload: Workload) -> LayerGraph:
 
     loss = workload.loss or default_loss
     return layer_graph(workload.model, workload.inputs, loss, workload.name)
+
+
+def limited_split(
+    constraints: Given | None,
+    options: SplitOptions | None = None,
+    *,
+    memory_limit: float | None = None,
+) -> tuple[SplitOptions, float | None]:
+    """Options of a split, and the bytes that a device has for it, under constraints.
+
+    Args:
+        constraints: ``max_devices`` and ``headroom``; ``Constraints``, a mapping or a YAML file.
+        options: devices and cluster.
+        memory_limit: bytes that a device has; that of the cluster's smallest device by default.
+
+    Raises:
+        InputError: pins, forbids or modules that stay together; or headroom of no known memory.
+    """
+    asked, options = as_constraints(constraints), options or SplitOptions()
+    if asked.patterns:
+        what = next(iter(asked.patterns.to_data()))
+        raise InputError(
+            f"{what}: a split layer is on all devices; pin, forbid and together are for place and "
+            "plan"
+        )
+    if asked.max_memory:
+        raise InputError("max_memory: a split layer is on all devices; give --memory-limit")
+    if asked.max_devices is not None:
+        count = options.devices
+        if count is None:
+            named = options.cluster is not None
+            count = resolve_cluster(str(options.cluster)).num_devices if named else DEVICES
+        options = replace(options, devices=min(count, asked.max_devices))
+    if asked.headroom is None:
+        return options, memory_limit
+    return options, _limit(asked.headroom, options, memory_limit)
+
+
+def _limit(headroom: str, options: SplitOptions, memory_limit: float | None) -> float:
+    """Bytes that are left of a device's."""
+    if memory_limit is not None and headroom != AUTO:
+        share, size = read_headroom(headroom)
+        left = memory_limit * (1.0 - share) - size
+        if left < 0:
+            raise InputError(f"headroom {headroom}: is more than --memory-limit {memory_limit:g}")
+        return left
+    if options.cluster is None:
+        raise InputError(
+            f"headroom {headroom}: needs --memory-limit or --cluster, to know a device's memory"
+        )
+    cluster = cluster_with_headroom(resolve_cluster(options.cluster), headroom)
+    left = float(cluster.memory.min())
+    return left if memory_limit is None else min(left, memory_limit)

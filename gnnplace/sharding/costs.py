@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL, Exchange
 from gnnplace.errors import InputError
-from gnnplace.sharding.configurations import ANY, Space, configurations
-from gnnplace.sharding.layers import Axes, Network, Operation
+from gnnplace.sharding.layers import ANY, Axes, Network, Operation, Space, configurations
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import Classes, ClassTable
 

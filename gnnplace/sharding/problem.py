@@ -11,14 +11,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.errors import FormatError, InputError
-from gnnplace.files import Schema, parse, read_json
+from gnnplace.files import Schema, parse, read_json, write_arrays, write_json
 from gnnplace.sharding.solver.classes import ClassTable
 
 Name = Annotated[str, Field(min_length=1)]
@@ -227,3 +227,58 @@ def _assemble(file: ShardingFile, arrays: dict[str, FloatArray]) -> ShardingProb
         tuple(edges),
         tuple(array(n.memory, f"nodes[{i}].memory") for i, n in enumerate(file.nodes)),
     )
+
+
+def write_sharding(path: str | Path, problem: ShardingProblem) -> None:
+    """Writes a problem's two files, each at once or not at all; tables that are one stay one.
+
+    Args:
+        path: the path of the JSON file; the arrays go beside it.
+        problem: the tables.
+
+    Raises:
+        InputError: the folder does not exist or cannot be written to.
+    """
+    store = _Store()
+    memory = problem.memory or (None,) * len(problem.names)
+    nodes = [
+        {"name": name, **store.keys(cost, bytes_)}
+        for name, cost, bytes_ in zip(problem.names, problem.cost, memory, strict=True)
+    ]
+    edges = [
+        {"u": problem.names[e.u], "v": problem.names[e.v], **store.keys(e.cost, e.memory)}
+        for e in problem.edges
+    ]
+    write_arrays(Path(path).with_suffix(".npz"), store.arrays)
+    write_json(
+        path,
+        {
+            "format": "gnnplace-sharding",
+            "version": 1,
+            "name": problem.name,
+            "devices": problem.devices,
+            "nodes": nodes,
+            "edges": edges,
+        },
+    )
+
+
+class _Store:
+    """Arrays under names; the same array has one name."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, FloatArray] = {}
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    def keys(self, cost: FloatArray, memory: FloatArray | None) -> dict[str, str]:
+        found = {"cost": self._name(cost)}
+        if memory is not None:
+            found["memory"] = self._name(memory)
+        return found
+
+    def _name(self, array: FloatArray) -> str:
+        key = (array.shape, array.tobytes())
+        if key not in self._names:
+            self._names[key] = f"a{len(self.arrays)}"
+            self.arrays[self._names[key]] = array
+        return self._names[key]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.sharding.configurations import configurations
 from gnnplace.sharding.layers import Operation
+from gnnplace.sharding.layers import Operation, configurations
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.strategy import Setting
 

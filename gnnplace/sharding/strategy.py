@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnnplace.sharding.configurations import ANY, Space, configurations, data_parallel, in_words
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs
-from gnnplace.sharding.layers import Network
+from gnnplace.sharding.layers import ANY, Network, Space, configurations, data_parallel, in_words
 
 PARTS = ("compute", "reduction", "gradient", "resharding", "memory")
 

@@ -33,7 +33,7 @@ from gnnplace.problem.cluster.files import read_cluster, write_cluster
 from gnnplace.problem.formats import convert
 from gnnplace.problem.placement import placement_to_data, read_placement_for
 from gnnplace.sharding import best_strategy, read_sharding
-from gnnplace.sharding.files import write_sharding
+from gnnplace.sharding.problem import write_sharding
 from gnnplace.sharding.run.plan import plan_from_data, plan_to_data, read_shard_plan
 from gnnplace.simulation import simulate
 from gnnplace.train.data.captured_graph import read_captured

@@ -8,13 +8,15 @@ import pytest
 from gnnplace.costs.collectives import ALL_REDUCE, BUCKET, Exchange, Group, collective
 from gnnplace.problem.cluster import preset
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.configurations import Space, configurations, data_parallel
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, sharding_problem
 from gnnplace.sharding.layers import (
     Dimension,
+    Space,
     attention,
+    configurations,
     convolution,
     cross_entropy,
+    data_parallel,
     embedding,
     linear,
     lstm,

@@ -3,16 +3,24 @@
 A node for every operation; besides, for every value that several operations read, a node for the
 layout in which they share it, so that what is gathered once is counted once; and one for the home
 of every parameter that several operations read, such as a table that embedding and head share.
+
+Beside it (``ddp_parts``), what data parallelism costs as PyTorch's DDP does it. Every device runs
+the whole step on its share of the batch, the largest share deciding, and the gradients of all
+parameters are added up by one all-reduce. Nothing else is exchanged: batch norms see their own
+share, and a call that no rule knows how to split needs none, since whole examples go through it.
+What does not depend on the inputs is done everywhere.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
+from gnnplace.sharding.captured.calls import INPUT
 from gnnplace.sharding.captured.costs import (
     MeshMachine,
     Moved,
@@ -334,3 +342,42 @@ def _beside(link: Link, node: int, state: int, chosen: Sequence[int]) -> float:
     if link.u == node:
         return link.cost(link.before[state], link.after[chosen[link.v]]).total
     return link.cost(link.before[chosen[link.u]], link.after[state]).total
+
+
+def ddp_parts(captured: CapturedProblem) -> Parts:
+    """Seconds of a step of DDP by what they go to, and bytes a device."""
+    graph, machine = captured.graph, captured.machine
+    examples = batch_size(graph)
+    devices = min(math.prod(captured.mesh), examples)  # the others have no example
+    share, mine = math.ceil(examples / devices) / examples, depends_on_inputs(graph)
+    compute = memory = 0.0
+    for i in range(len(graph.ops)):
+        seconds = float(captured.compute(i)[0])  # the first configuration splits nothing
+        fixed = min(seconds, machine.overhead)
+        compute += fixed + (seconds - fixed) * (share if mine[i] else 1.0)
+        made = sum(graph.values[v].bytes for v in graph.ops[i].results)
+        memory += 0.0 if graph.ops[i].shape.moves else made * (share if mine[i] else 1.0)
+    parameters = [v for v in graph.values if v.source == PARAMETER]
+    learned = sum(v.bytes for v in parameters if v.gradient)
+    reduced = 2.0 * (devices - 1) / devices * learned / machine.bandwidth
+    if machine.exchange is not None:
+        reduced = machine.exchange.in_buckets(devices, learned)
+    memory += sum(v.bytes * (machine.state if v.gradient else 1) for v in parameters)
+    return Parts(compute, 0.0, reduced, 0.0, memory)
+
+
+def batch_size(graph: SplitGraph) -> int:
+    """Examples: positions along the first axis of the first input; 1 without inputs."""
+    sizes = [v.shape[0] for v in graph.values if v.source == INPUT and v.shape]
+    return sizes[0] if sizes else 1
+
+
+def depends_on_inputs(graph: SplitGraph) -> list[bool]:
+    """Of each operation, whether examples go through it."""
+    known = {i for i, v in enumerate(graph.values) if v.source == INPUT}
+    found = []
+    for op in graph.ops:
+        found.append(any(value in known for value in op.reads))
+        if found[-1]:
+            known.update(op.results)
+    return found

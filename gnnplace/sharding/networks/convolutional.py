@@ -1,9 +1,121 @@
-"""Layer graphs of convolutional networks: AlexNet, ResNet, wide ResNet, DenseNet."""
+"""Layer graphs of convolutional networks: AlexNet, ResNet, wide ResNet, DenseNet, Inception-V3.
+
+Inception-V3 is that of Szegedy et al., 2015, arXiv 1512.00567, as released: 299 x 299 pixels, no
+second head. ``Images`` builds such graphs one layer after the other.
+"""
 
 from __future__ import annotations
 
-from gnnplace.sharding.layers import Network
-from gnnplace.sharding.networks.stack import Images
+from dataclasses import dataclass
+
+from gnnplace.sharding.layers import (
+    Dimension,
+    Layer,
+    Network,
+    convolution,
+    cross_entropy,
+    linear,
+    pointwise,
+)
+
+# A branch is a list of (filters, rows, columns, stride) convolutions; "pool" is an average or
+# maximum pooling of 3 x 3 with the stride of the module.
+Convolution = tuple[int, int, int, int]
+Branch = list[Convolution | str]
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the next layer is attached: a layer (None: the data) and its output's shape.
+
+    Attributes:
+        shape: channels, height, width.
+    """
+
+    layer: str | None
+    shape: Shape
+
+
+class Images:
+    """A network on square images with three channels.
+
+    Attributes:
+        position: where the next layer is attached.
+    """
+
+    def __init__(self, name: str, batch: int, size: int) -> None:
+        self.name, self.batch = name, batch
+        self.layers: list[Layer] = []
+        self.position = Position(None, (3, size, size))
+
+    @property
+    def shape(self) -> Shape:
+        """Channels, height and width of the last layer's output."""
+        return self.position.shape
+
+    def convolution(
+        self,
+        name: str,
+        filters: int,
+        kernel: int | tuple[int, int],
+        *,
+        stride: int = 1,
+        padding: int | None = None,
+    ) -> None:
+        """A convolution; padded to the same size by default."""
+        rows, columns = (kernel, kernel) if isinstance(kernel, int) else kernel
+        channels, height, width = self.shape
+        over = (rows // 2, columns // 2) if padding is None else (padding, padding)
+        output = (
+            (height + 2 * over[0] - rows) // stride + 1,
+            (width + 2 * over[1] - columns) // stride + 1,
+        )
+        first = self.position.layer is None
+        operation = convolution(
+            self.batch, channels, filters, output, (rows, columns), stride, first=first
+        )
+        self._append(Layer(name, operation, (self.position.layer,)), (filters, *output))
+
+    def pool(self, name: str, kernel: int, stride: int, padding: int = 0) -> None:
+        """Pooling."""
+        channels, height, width = self.shape
+        out = ((height + 2 * padding - kernel) // stride + 1,
+               (width + 2 * padding - kernel) // stride + 1)  # fmt: skip
+        operation = pointwise("pool", self._rows((channels, *out)))
+        self._append(Layer(name, operation, (self.position.layer,)), (channels, *out))
+
+    def join(self, name: str, kind: str, sources: tuple[Position, ...]) -> None:
+        """An addition of equal shapes (kind "add") or a concatenation of channels ("concat")."""
+        channels, height, width = sources[0].shape
+        if kind == "concat":
+            channels = sum(source.shape[0] for source in sources)
+        shape = (channels, height, width)
+        operation = pointwise(kind, self._rows(shape), len(sources))
+        self._append(Layer(name, operation, tuple(source.layer for source in sources)), shape)
+
+    def linear(self, name: str, features: int) -> None:
+        """A linear layer on all that the last layer made."""
+        channels, height, width = self.shape
+        flat = 2 if height * width > 1 or self.layers[-1].operation.kind == "pool" else 0
+        inner = Dimension("in", channels, height * width)
+        operation = linear(self.batch, inner, Dimension("out", features), flat=flat)
+        self._append(Layer(name, operation, (self.position.layer,)), (features, 1, 1))
+
+    def network(self) -> Network:
+        """The network with its loss."""
+        loss = cross_entropy(self.batch, 0, self.shape[0])
+        self._append(Layer("loss", loss, (self.position.layer,)), (1, 1, 1))
+        return Network(self.name, tuple(self.layers))
+
+    def _rows(self, shape: Shape) -> tuple[Dimension, ...]:
+        names = ("channels", "height", "width")
+        rows = [Dimension(name, size) for name, size in zip(names, shape, strict=True)]
+        return (Dimension("batch", self.batch), *rows)
+
+    def _append(self, layer: Layer, shape: Shape) -> None:
+        self.layers.append(layer)
+        self.position = Position(layer.name, shape)
 
 
 def alexnet(batch: int = 128) -> Network:
@@ -83,3 +195,75 @@ def _dense(net: Images, name: str) -> None:
     net.convolution(f"{name}.conv1", 128, 1)
     net.convolution(f"{name}.conv2", 32, 3)
     net.join(f"{name}.concat", "concat", (entry, net.position))
+
+
+def inception_v3(batch: int = 128) -> Network:
+    """The 94 convolutions, their pools and concatenations, the classifier and the loss."""
+    net = Images("inception_v3", batch, 299)
+    net.convolution("conv1", 32, 3, stride=2, padding=0)
+    net.convolution("conv2", 32, 3, padding=0)
+    net.convolution("conv3", 64, 3)
+    net.pool("pool1", 3, 2)
+    net.convolution("conv4", 80, 1)
+    net.convolution("conv5", 192, 3, padding=0)
+    net.pool("pool2", 3, 2)
+    for k, pooled in enumerate((32, 64, 64)):
+        _module(net, f"a{k}", _a(pooled))
+    _module(net, "b", [[(384, 3, 3, 2)], [(64, 1, 1, 1), (96, 3, 3, 1), (96, 3, 3, 2)], ["pool2"]])
+    for k, width in enumerate((128, 160, 160, 192)):
+        _module(net, f"c{k}", _c(width))
+    _module(net, "d", _d())
+    for k in range(2):
+        _e(net, f"e{k}")
+    net.pool("pool3", net.shape[1], net.shape[1])
+    net.linear("fc", 1000)
+    return net.network()
+
+
+def _a(pooled: int) -> list[Branch]:
+    double: Branch = [(64, 1, 1, 1), (96, 3, 3, 1), (96, 3, 3, 1)]
+    return [[(64, 1, 1, 1)], [(48, 1, 1, 1), (64, 5, 5, 1)], double, ["pool", (pooled, 1, 1, 1)]]
+
+
+def _c(width: int) -> list[Branch]:
+    single: Branch = [(width, 1, 1, 1), (width, 1, 7, 1), (192, 7, 1, 1)]
+    double: Branch = [(width, 1, 1, 1), (width, 7, 1, 1), (width, 1, 7, 1), (width, 7, 1, 1)]
+    return [[(192, 1, 1, 1)], single, [*double, (192, 1, 7, 1)], ["pool", (192, 1, 1, 1)]]
+
+
+def _d() -> list[Branch]:
+    single: Branch = [(192, 1, 1, 1), (320, 3, 3, 2)]
+    double: Branch = [(192, 1, 1, 1), (192, 1, 7, 1), (192, 7, 1, 1), (192, 3, 3, 2)]
+    return [single, double, ["pool2"]]
+
+
+def _module(net: Images, name: str, branches: list[Branch]) -> None:
+    entry = net.position
+    ends = [_branch(net, f"{name}.{k}", entry, branch) for k, branch in enumerate(branches)]
+    net.join(f"{name}.concat", "concat", tuple(ends))
+
+
+def _branch(net: Images, name: str, entry: Position, branch: Branch) -> Position:
+    net.position = entry
+    for k, item in enumerate(branch):
+        if isinstance(item, str):
+            whole = item == "pool"
+            net.pool(f"{name}.pool", 3, 1 if whole else 2, 1 if whole else 0)
+            continue
+        filters, rows, columns, stride = item
+        padding = 0 if stride == 2 else None
+        net.convolution(f"{name}.{k}", filters, (rows, columns), stride=stride, padding=padding)
+    return net.position
+
+
+def _e(net: Images, name: str) -> None:
+    """The widest module: two of its branches fork again."""
+    entry = net.position
+    ends = [_branch(net, f"{name}.0", entry, [(320, 1, 1, 1)])]
+    stems: list[Branch] = [[(384, 1, 1, 1)], [(448, 1, 1, 1), (384, 3, 3, 1)]]
+    for k, stem in enumerate(stems, start=1):
+        fork = _branch(net, f"{name}.{k}.stem", entry, stem)
+        ends.append(_branch(net, f"{name}.{k}.wide", fork, [(384, 1, 3, 1)]))
+        ends.append(_branch(net, f"{name}.{k}.tall", fork, [(384, 3, 1, 1)]))
+    ends.append(_branch(net, f"{name}.3", entry, ["pool", (192, 1, 1, 1)]))
+    net.join(f"{name}.concat", "concat", tuple(ends))

@@ -10,8 +10,13 @@ from collections.abc import Callable, Mapping
 
 from gnnplace.errors import InputError
 from gnnplace.sharding.layers import Network
-from gnnplace.sharding.networks.convolutional import alexnet, densenet121, resnet101, wide_resnet50
-from gnnplace.sharding.networks.inception import inception_v3
+from gnnplace.sharding.networks.convolutional import (
+    alexnet,
+    densenet121,
+    inception_v3,
+    resnet101,
+    wide_resnet50,
+)
 from gnnplace.sharding.networks.recurrent import biglstm, gnmt, rnnlm
 from gnnplace.sharding.networks.transforming import (
     gpt,

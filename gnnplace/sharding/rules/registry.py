@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gnnplace.sharding.captured.calls import CallGraph
-from gnnplace.sharding.captured.groups import with_groups
 from gnnplace.sharding.rules.attention import ATTENTION_RULES
 from gnnplace.sharding.rules.elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
 from gnnplace.sharding.rules.losses import LOSS_RULES
@@ -13,7 +12,7 @@ from gnnplace.sharding.rules.norms import NORM_RULES
 from gnnplace.sharding.rules.probing import UNKNOWN, with_batches
 from gnnplace.sharding.rules.products import PRODUCT_RULES, TRANSPOSED
 from gnnplace.sharding.rules.rule import Case, Rule, case_of, whole
-from gnnplace.sharding.rules.shapes import SHAPE_RULES
+from gnnplace.sharding.rules.shapes import SHAPE_RULES, with_groups
 
 RULES: dict[str, Callable[[Case], Rule]] = {
     **SHAPE_RULES,

@@ -22,8 +22,7 @@ from gnnplace.sharding.captured.layout import Mesh, parts_of
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.sharding.rules.rule import Rule
-from gnnplace.sharding.run.mesh import flattened
-from gnnplace.sharding.run.move import placements
+from gnnplace.sharding.run.move import flattened, placements
 from gnnplace.sharding.run.plan import Loss, ShardPlan
 from gnnplace.sharding.run.runner import ShardRunner, stages
 from gnnplace.tracing.step import StepModule

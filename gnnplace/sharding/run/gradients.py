@@ -9,6 +9,7 @@ parameters, which are DTensors.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -17,11 +18,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from gnnplace.sharding.captured.layout import PARTIAL, Layout, settled
-from gnnplace.sharding.run.backward import after_backward
 from gnnplace.sharding.run.move import placements, redistributed
 
 BUCKET = 25 * 2**20
 """Bytes that are added up in one collective, as DistributedDataParallel has it."""
+
+
+def after_backward(callback: Callable[[], None]) -> None:
+    """Has autograd call back when the backward pass that is running is over.
+
+    Must be called during a backward pass, such as from a tensor's hook.
+    """
+    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
 
 
 @dataclass(eq=False)

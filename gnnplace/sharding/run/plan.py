@@ -31,7 +31,6 @@ from gnnplace.sharding import (
 )
 from gnnplace.sharding.captured.calls import CallGraph
 from gnnplace.sharding.captured.costs import MeshMachine
-from gnnplace.sharding.captured.data_parallel import ddp_parts
 from gnnplace.sharding.captured.layout import (
     PARAMETER,
     REPLICATED,
@@ -47,6 +46,7 @@ from gnnplace.sharding.captured.problem import (
     captured_data_parallel,
     captured_parts,
     captured_tables,
+    ddp_parts,
 )
 from gnnplace.sharding.strategy import Parts
 

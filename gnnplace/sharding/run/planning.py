@@ -16,10 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from gnnplace.errors import InputError
 from gnnplace.sharding.captured.calls import CallGraph
 from gnnplace.sharding.captured.costs import MeshMachine
-from gnnplace.sharding.captured.data_parallel import ddp_parts
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import Mesh, SplitGraph, default_mesh
-from gnnplace.sharding.captured.problem import CapturedProblem, captured_parts, completed
+from gnnplace.sharding.captured.problem import CapturedProblem, captured_parts, completed, ddp_parts
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.sharding.rules.rule import Rule

@@ -15,7 +15,7 @@ from numba import njit
 
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.solver.flat import Flat, flat_of
+from gnnplace.sharding.solver.tables import Flat, flat_of
 
 TEMPERATURE = 2e-3  # Of the start's cost: an increase by this much is accepted in one of e cases.
 AT_ONCE = 50_000  # Proposals drawn together; some milliseconds.

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.solver.flat import Flat, flat_of
-from gnnplace.sharding.solver.sweeps import improve, sweep
+from gnnplace.sharding.solver.tables import Flat, flat_of
 
 ROUNDING = 1e-12  # Of the sum of all tables' largest numbers: what rounding may take from a bound.
 
@@ -99,3 +100,154 @@ def _rounding(flat: Flat) -> float:
 
 def _largest(numbers: FloatArray) -> float:
     return float(max(numbers.max(), -numbers.min()))
+
+
+@njit(cache=True)
+def sweep(
+    flat: Flat, messages: FloatArray, node_bound: FloatArray, chosen: IntArray, forth: bool
+) -> float:
+    """One sweep over all nodes.
+
+    Args:
+        flat: tables.
+        messages: along both directions of each pair; those of the sweep's direction are renewed.
+        node_bound: the sweep back writes how much more than its bound a strategy with each
+            configuration costs at least. [as ``unary``]
+        chosen: the sweep back writes a strategy. [N]
+        forth: in the order of the nodes, or back.
+
+    Returns:
+        A bound of every strategy.
+    """
+    count, bound = len(flat.start) - 1, 0.0
+    widest = (flat.start[1:] - flat.start[:-1]).max()
+    total, part = np.empty(widest), np.empty(widest)
+    for step in range(count):
+        u = step if forth else count - 1 - step
+        begin, size = flat.start[u], flat.start[u + 1] - flat.start[u]
+        before, after = _collect(flat, messages, u, forth, total[:size])
+        low = total[:size].min()
+        bound += low
+        total[:size] -= low
+        if not forth:
+            node_bound[begin : begin + size] = total[:size]
+            chosen[u] = _choice(flat, messages, u, chosen, part[:size])
+        share = 1.0 / max(1, before, after)
+        for p in range(flat.first[u], flat.first[u + 1]):
+            e = flat.incident[p]
+            side = 0 if flat.ends[e, 0] == u else 1
+            if (side == 0) == forth:
+                bound += _send(flat, messages, e, side, share, total[:size], part)
+    return bound
+
+
+@njit(cache=True)
+def _collect(
+    flat: Flat, messages: FloatArray, unit: int, forth: bool, total: FloatArray
+) -> tuple[int, int]:
+    """A node's costs and all messages to it; the number of neighbours before and after it."""
+    before = after = 0
+    for k in range(len(total)):
+        total[k] = flat.unary[flat.start[unit] + k]
+    for p in range(flat.first[unit], flat.first[unit + 1]):
+        e = flat.incident[p]
+        side = 0 if flat.ends[e, 0] == unit else 1
+        if (side == 0) == forth:
+            after += 1
+        else:
+            before += 1
+        place, to_class = flat.message[e, side], flat.lookup[e, side]
+        for k in range(len(total)):
+            total[k] += messages[place + flat.classes[to_class + k]]
+    return before, after
+
+
+@njit(cache=True)
+def _choice(
+    flat: Flat, messages: FloatArray, unit: int, chosen: IntArray, given: FloatArray
+) -> int:
+    """The best configuration beside the later nodes' and the messages of the earlier."""
+    for k in range(len(given)):
+        given[k] = flat.unary[flat.start[unit] + k]
+    for p in range(flat.first[unit], flat.first[unit + 1]):
+        e = flat.incident[p]
+        if flat.ends[e, 0] == unit:
+            _add_chosen(flat, e, 0, chosen, given)
+            continue
+        place, to_class = flat.message[e, 1], flat.lookup[e, 1]
+        for k in range(len(given)):
+            given[k] += messages[place + flat.classes[to_class + k]]
+    return int(given.argmin())
+
+
+@njit(cache=True)
+def _add_chosen(flat: Flat, edge: int, side: int, chosen: IntArray, given: FloatArray) -> None:
+    """Adds the cost of a pair, given the other node's choice."""
+    d = flat.classes[flat.lookup[edge, 1 - side] + chosen[flat.ends[edge, 1 - side]]]
+    columns, to_class = flat.shape[edge, 1], flat.lookup[edge, side]
+    for k in range(len(given)):
+        c = flat.classes[to_class + k]
+        given[k] += flat.cells[
+            flat.table[edge] + (c * columns + d if side == 0 else d * columns + c)
+        ]
+
+
+@njit(cache=True)
+def _send(
+    flat: Flat, messages: FloatArray, edge: int, side: int, share: float, total: FloatArray,
+    part: FloatArray,
+) -> float:  # fmt: skip
+    """Renews the message of a pair from the node on ``side``; its least number is taken off."""
+    rows, columns = flat.shape[edge, 0], flat.shape[edge, 1]
+    place, to_class = flat.message[edge, side], flat.lookup[edge, side]
+    mine = flat.shape[edge, side]
+    part[:mine] = np.inf
+    for k in range(len(total)):
+        c = flat.classes[to_class + k]
+        part[c] = min(part[c], share * total[k])
+    part[:mine] -= messages[place : place + mine]
+    first = flat.table[edge]
+    cells = flat.cells[first : first + rows * columns].reshape(rows, columns)
+    there = flat.message[edge, 1 - side]
+    out = messages[there : there + flat.shape[edge, 1 - side]]
+    if side == 0:
+        _least_of_columns(cells, part, out)
+    else:
+        _least_of_rows(cells, part, out)
+    low = out.min()
+    out -= low
+    return low
+
+
+@njit(cache=True, fastmath={"nnan", "ninf", "nsz"})
+def _least_of_columns(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
+    out[:] = np.inf
+    for c in range(cells.shape[0]):
+        mine, row = part[c], cells[c]
+        for d in range(len(out)):
+            out[d] = min(out[d], row[d] + mine)
+
+
+@njit(cache=True, fastmath={"nnan", "ninf", "nsz"})
+def _least_of_rows(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
+    for d in range(len(out)):
+        least, row = np.inf, cells[d]
+        for c in range(cells.shape[1]):
+            least = min(least, row[c] + part[c])
+        out[d] = least
+
+
+@njit(cache=True)
+def improve(flat: Flat, chosen: IntArray) -> None:
+    """Takes each node's best configuration beside the others until none is better."""
+    changed = True
+    while changed:
+        changed = False
+        for u in range(len(flat.start) - 1):
+            given = flat.unary[flat.start[u] : flat.start[u + 1]].copy()
+            for p in range(flat.first[u], flat.first[u + 1]):
+                e = flat.incident[p]
+                _add_chosen(flat, e, 0 if flat.ends[e, 0] == u else 1, chosen, given)
+            best = int(given.argmin())
+            if given[best] < given[chosen[u]] - 1e-12 * abs(given[chosen[u]]):
+                chosen[u], changed = best, True

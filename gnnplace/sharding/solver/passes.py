@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.sharding.solver.min_plus import min_plus_each
+from gnnplace.sharding.solver.elimination import min_plus_each
 from gnnplace.sharding.solver.tree import Factors, Scope, Step, add_up, check_cells, spread
 
 WEIGHING = -1  # Stands for the axis of weighings among nodes.

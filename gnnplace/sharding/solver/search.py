@@ -19,10 +19,9 @@ import numpy as np
 from gnnplace.arrays import LongArray
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import table_classes
-from gnnplace.sharding.solver.elimination import MEMORY_LIMIT, TooLargeError, cheapest
+from gnnplace.sharding.solver.elimination import MEMORY_LIMIT, TooLargeError, cheapest, min_plus
 from gnnplace.sharding.solver.message_passing import Bounds, message_bounds
-from gnnplace.sharding.solver.min_plus import min_plus
-from gnnplace.sharding.solver.ordering import elimination_order
+from gnnplace.sharding.solver.tree import elimination_order
 
 SMALL = 2e8  # Cells of an elimination that is not worth bounds: some ten milliseconds.
 FEW = 3e6  # Cells of all tables from which an order is not even looked for.

@@ -2,8 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
+from gnnplace.sharding.captured.graph import split_graph
+from gnnplace.sharding.captured.layout import REPLICATED, Place, mesh_configurations, read_layout
+from gnnplace.sharding.captured.recording import OutputModule, record_calls
+from gnnplace.sharding.rules.registry import rules_of
 from tests.sharding.split_oracle import check, traced
 
 
@@ -71,3 +76,102 @@ def test_an_index_that_is_a_tensor_stays_whole():
 def test_parts_that_do_not_divide_are_no_labels():
     _, rules = traced(lambda x: x.view(3, 5, 4), real(15, 4))
     assert rules[0].extents["0"] == 3
+
+
+class Fused(nn.Module):
+    """Attention whose queries, keys and values are one product."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x):
+        rows, length, width = x.shape
+        pieces = self.qkv(x).split(width, dim=-1)
+        q, k, v = (p.view(rows, length, 4, 4).transpose(1, 2) for p in pieces)
+        y = functional.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(rows, length, width))
+
+
+def captured(model, x):
+    graph = record_calls(OutputModule(model, None, (x,)), "test")
+    return graph, rules_of(graph)
+
+
+def named(graph, rules, kind):
+    return next((c, r) for c, r in zip(graph.calls, rules, strict=True) if c.kind == kind)
+
+
+def test_the_product_is_split_within_each_piece():
+    graph, rules = captured(Fused(), torch.randn(2, 6, 16))
+    _, product = named(graph, rules, "linear")
+    assert product.reads == (("0", "1", "in"), ("out|3", "in"), ("out|3",))
+    assert product.results == (("0", "1", "out|3"),)
+    assert product.extents["out"] == 16
+    _, cut = named(graph, rules, "split")
+    assert cut.reads[0][-1] == "piece|3"
+    assert {axes[-1] for axes in cut.results} == {"piece"}
+
+
+def test_its_features_are_heads():
+    graph, rules = captured(Fused(), torch.randn(2, 6, 16))
+    op = split_graph(graph, rules).ops[0]
+    assert op.words(("out", "0"), (4, 2)) == "heads over 4, batch over 2"
+    assert read_layout(op.shape.reads[1], ("out", "0")) == (Place(0, 3), REPLICATED)
+
+
+def test_no_two_mesh_dimensions_cut_the_pieces():
+    graph, rules = captured(Fused(), torch.randn(2, 6, 16))
+    shape = split_graph(graph, rules).ops[0].shape
+    found = mesh_configurations(shape, (2, 2))
+    assert ("out", "in") in found
+    assert ("in", "in") in found
+    assert ("out", "out") not in found
+
+
+def test_pieces_that_get_an_axis_of_their_own():
+    class Folded(Fused):
+        def forward(self, x):
+            qkv = self.qkv(x).reshape(2, 6, 3, 4, 4).permute(2, 0, 3, 1, 4)
+            y = functional.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
+            return self.out(y.transpose(1, 2).reshape(2, 6, 16))
+
+    graph, rules = captured(Folded(), torch.randn(2, 6, 16))
+    _, product = named(graph, rules, "linear")
+    assert product.results == (("0", "1", "out|3"),)
+    assert product.extents["out"] == 16
+    assert split_graph(graph, rules).ops[0].words(("out",), (4,)) == "heads over 4"
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_part_makes_a_part_of_each_piece(index):
+    torch.manual_seed(0)
+    model, x = Fused(), torch.randn(2, 6, 16)
+    whole = model.qkv(x).chunk(3, -1)
+    weight, bias = (
+        torch.cat([piece.chunk(2)[index] for piece in p.chunk(3)]) for p in model.qkv.parameters()
+    )
+    part = functional.linear(x, weight, bias).chunk(3, -1)
+    for mine, all_of_it in zip(part, whole, strict=True):
+        torch.testing.assert_close(mine, all_of_it.chunk(2, -1)[index])
+
+
+def test_what_else_reads_the_product_forbids_it():
+    class Twice(Fused):
+        def forward(self, x):
+            y = self.qkv(x)
+            return y.split(16, dim=-1)[0] * y.sum()
+
+    graph, rules = captured(Twice(), torch.randn(2, 6, 16))
+    _, product = named(graph, rules, "linear")
+    assert product.results == (("0", "1", "out"),)
+
+
+def test_unequal_pieces_forbid_it():
+    class Unequal(Fused):
+        def forward(self, x):
+            return self.qkv(x).split([16, 32], dim=-1)[1]
+
+    graph, rules = captured(Unequal(), torch.randn(2, 6, 16))
+    assert named(graph, rules, "linear")[1].results == (("0", "1", "out"),)

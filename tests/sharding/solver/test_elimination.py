@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from gnnplace.sharding import Edge, ShardingProblem, best_strategy
 from gnnplace.sharding.solver import elimination
+from gnnplace.sharding.solver.elimination import min_plus
 from tests.sharding.problems import (
     clique,
     every_point,
@@ -102,3 +103,13 @@ def test_configurations_without_a_difference_to_neighbours_are_one():
     edge = Edge(0, 1, rng.random((3, 5))[of])
     problem = ShardingProblem("c", 4, ("a", "b"), (rng.random(12), rng.random(5)), (edge,))
     assert best_strategy(problem).cost == min(cost for cost, _ in every_point(problem))
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(1, 1, 1), (3, 5, 7), (2, 4, 513), (40, 31, 1), (1, 130, 600)]
+)
+def test_equals_numpy(rows, inner, columns):
+    rng = np.random.default_rng(rows)
+    a, b = rng.normal(size=(rows, inner)), rng.normal(size=(inner, columns))
+    expected = (a[:, :, None] + b[None]).min(axis=1)
+    np.testing.assert_array_equal(min_plus(a, b), expected)

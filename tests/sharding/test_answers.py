@@ -7,8 +7,7 @@ import pytest
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.problem.constraints import Constraints, from_words
-from gnnplace.sharding.answers import SplitOptions, shard_network, shard_tables
-from gnnplace.sharding.limits import limited_split
+from gnnplace.sharding.answers import SplitOptions, limited_split, shard_network, shard_tables
 
 
 def test_devices_at_most():
