@@ -27,7 +27,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 
 if TYPE_CHECKING:
-    from gnnplace.plans.hybrid.place import Search
+    from gnnplace.plans.hybrid.study import Search
 
 SUMMARY = "Shows how to use N devices: data-parallel groups of model-parallel devices."
 
@@ -216,7 +216,7 @@ def _execute(args: Namespace) -> int:
 
 
 def _search(args: Namespace) -> Search:
-    from gnnplace.plans.hybrid.place import Search
+    from gnnplace.plans.hybrid.study import Search
 
     capture = capture_options(args, microbatches=1)
     counts = microbatch_counts(args.microbatches or "1,4")

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 
 from gnnplace.errors import InputError
-from gnnplace.plans.baselines import BASELINES
 from gnnplace.plans.given import draft_of_plan, draft_of_words, orders_in
 from gnnplace.plans.mesh import Fabric, Mesh
 from gnnplace.plans.order.rows import with_messages, words
 from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.plans.search.draft import Draft, Priced, meshes_of, realized
+from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.search.search import Found, search
 from gnnplace.plans.search.space import micro_batch_sizes
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost

@@ -18,8 +18,8 @@ class StageEntry(Schema):
     """A stage of a plan's file.
 
     `devices` is a mesh, a row a replica and a column a shard. `placements` gives the split of
-    parameters and calls over the shards in DTensor's words (`plans.run.layouts`). `saved` are
-    the bytes that a device keeps of a micro-batch between its forward and its backward pass,
+    parameters and calls over the shards in DTensor's words (`segments.placements`). `saved` are the
+    bytes that a device keeps of a micro-batch between its forward and its backward pass,
     `seconds` those of its forward pass, gradients of activations and of weights; predicted.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from gnnplace.plans.hybrid.advice import Advice, best_data_parallel, gain_at_scale, hours, sentence
-from gnnplace.plans.hybrid.published import SOURCE, published_gain
+from gnnplace.plans.hybrid.convergence import SOURCE, published_gain
 from gnnplace.plans.hybrid.run import HybridRun
 from gnnplace.plans.hybrid.splits import Row
 from gnnplace.plans.hybrid.study import HybridStudy

@@ -1,8 +1,8 @@
 """Answers about splitting: of a network by name, a file of tables, or the layers of a model.
 
-Torch is imported for models alone. Of constraints, those on the number of devices and on memory that
-stays free hold for a split; a pin, a forbid or modules that share a device are refused, since layers
-that are split have configurations, not devices.
+Torch is imported for models alone. Of constraints, those on the number of devices and on memory
+that stays free hold for a split; a pin, a forbid or modules that share a device are refused, since
+layers that are split have configurations, not devices.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.mesh import Fabric
 from gnnplace.plans.obeying import allowed_devices, find_obeying
 from gnnplace.plans.search.draft import realized
-from gnnplace.plans.search.search import search
-from gnnplace.plans.search.shortlist import obeys
+from gnnplace.plans.search.search import obeys, search
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.problem.constraints import Constraints, from_words
 from tests.plans.search.test_search import all_drafts

@@ -12,6 +12,8 @@ from gnnplace.plans.hybrid.advice import sentence as sentence
 from gnnplace.plans.hybrid.convergence import Convergence as Convergence
 from gnnplace.plans.hybrid.convergence import CriticalBatch as CriticalBatch
 from gnnplace.plans.hybrid.convergence import EpochTable as EpochTable
+from gnnplace.plans.hybrid.convergence import preset_of as preset_of
+from gnnplace.plans.hybrid.convergence import published_gain as published_gain
 from gnnplace.plans.hybrid.convergence import read_epochs as read_epochs
 from gnnplace.plans.hybrid.fabric import Fabric as Fabric
 from gnnplace.plans.hybrid.fabric import Ring as Ring
@@ -19,8 +21,6 @@ from gnnplace.plans.hybrid.gradients import PlacedStep as PlacedStep
 from gnnplace.plans.hybrid.gradients import StepParts as StepParts
 from gnnplace.plans.hybrid.gradients import placed_step as placed_step
 from gnnplace.plans.hybrid.gradients import with_all_reduce as with_all_reduce
-from gnnplace.plans.hybrid.presets import preset_of as preset_of
-from gnnplace.plans.hybrid.published import published_gain as published_gain
 from gnnplace.plans.hybrid.splits import Row as Row
 from gnnplace.plans.hybrid.splits import Splitter as Splitter
 from gnnplace.plans.hybrid.splits import Training as Training

@@ -9,6 +9,25 @@ and ``E = S B`` gives ``E(B) = E_min (1 + B / B_crit)``: far below the critical 
 epochs are constant, far above it they grow with the batch. ``EpochTable``: what was measured or is
 given, linear in the logarithm of the batch between its rows; nothing is known beyond its last one,
 and below its first one the epochs are taken to stay.
+
+``PUBLISHED`` is what Pal et al. (2019, arXiv 1907.13257) say, to stand beside our own figures: for
+Inception-V3, GNMT and BigLSTM "the hybrid strategy provides an end-to-end training speedup of at
+least 26.5%, 8%, and 22% respectively compared to what DP alone can achieve at scale". Their
+model-parallel workers are pairs of V100 GPUs, placed by DLPlacer or pipelined; their epochs by
+batch were measured. Nothing else of theirs is used here.
+
+Presets say what training needs besides a step, data set and convergence, by family of the zoo.
+Every figure says where it comes from; ``assumed`` means that we chose it and nothing more. Give
+``--examples`` and ``--epochs-table`` (or ``--least-epochs``, ``--critical-batch``) instead.
+
+* images: 1,281,167 training images of ILSVRC 2012 (Russakovsky et al., 2015). 90 epochs are the
+  schedule of Goyal et al. (2017, arXiv 1706.02677) for ResNet-50, which kept its accuracy up to a
+  batch of 8,192; that the epochs double there is assumed, and that all image models are alike.
+* translation: 4.5 million sentence pairs of WMT 2014 English-German (Vaswani et al., 2017, section
+  5.1). Epochs and critical batch are assumed.
+* language: One Billion Word, about 0.8 billion words (Jozefowicz et al., 2016, arXiv 1602.02410),
+  in texts of 20 words, as their BigLSTM is unrolled. Epochs and critical batch are assumed.
+* any: all assumed.
 """
 
 from __future__ import annotations
@@ -28,6 +47,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_text, read_yaml
 
 ASSUMED, GIVEN = "assumed", "given"
+SOURCE = "Pal et al. 2019, arXiv 1907.13257, abstract"
 
 
 class Convergence(ABC):
@@ -128,3 +148,88 @@ def _from_yaml(data: Any) -> list[tuple[float, float]]:
     if isinstance(data, Sequence) and not isinstance(data, str):
         return [(float(row["batch"]), float(row["epochs"])) for row in data]
     raise ValueError("a mapping of batch to epochs, or a list of both, is needed")
+
+
+@dataclass(frozen=True)
+class PublishedGain:
+    """Speed-up of hybrid training over data parallelism alone at scale, minus one.
+
+    Attributes:
+        model: as they call it.
+        gain: at least so much.
+        ours: workloads and profiles of ours that stand for it.
+    """
+
+    model: str
+    gain: float
+    ours: tuple[str, ...]
+
+
+PUBLISHED = (
+    PublishedGain("Inception-V3", 0.265, ("inception", "inception_v3")),
+    PublishedGain("GNMT", 0.08, ("gnmt",)),
+    PublishedGain("BigLSTM", 0.22, ("rnn_lm",)),
+)
+
+
+def published_gain(model: str) -> PublishedGain | None:
+    """The published gain of a model by the name of ours; None if there is none."""
+    name = model.partition("?")[0].removeprefix("zoo:")
+    return next((row for row in PUBLISHED if name in row.ours), None)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A data set and how training on it converges.
+
+    Attributes:
+        name: the name of the family.
+        examples: in an epoch.
+        examples_source: where that comes from.
+        convergence: epochs by batch.
+    """
+
+    name: str
+    examples: int
+    examples_source: str
+    convergence: CriticalBatch
+
+
+PRESETS = {
+    "images": Preset(
+        "images",
+        1_281_167,
+        "ILSVRC 2012, Russakovsky et al. 2015",
+        CriticalBatch(90.0, 8_192.0, "90 epochs: Goyal et al. 2017; critical batch: assumed"),
+    ),
+    "translation": Preset(
+        "translation",
+        4_500_000,
+        "WMT 2014 English-German, Vaswani et al. 2017",
+        CriticalBatch(6.0, 4_096.0, "assumed"),
+    ),
+    "language": Preset(
+        "language",
+        40_000_000,
+        "One Billion Word in texts of 20 words, Jozefowicz et al. 2016",
+        CriticalBatch(5.0, 4_096.0, "assumed"),
+    ),
+    "any": Preset("any", 1_000_000, "assumed", CriticalBatch(10.0, 4_096.0, "assumed")),
+}
+FAMILIES = {
+    "images": (
+        "inception,inception_v3,resnet50,resnext50,small_resnet,densenet,densenet121,nasnet,"
+        "nasnetamobile,searched_cnn,vit,vgg16,alexnet"
+    ),
+    "translation": "gnmt,seq2seq",
+    "language": "rnn_lm,searched_rnn,big_lstm",
+}
+
+
+def preset_of(model: str) -> Preset:
+    """The preset of a model by its zoo name or the name of its profile; ``any`` if it has none."""
+    name = model.partition("?")[0].removeprefix("zoo:")
+    for family, members in FAMILIES.items():
+        if name in members.split(","):
+            return PRESETS[family]
+    return PRESETS["any"]

@@ -25,8 +25,8 @@ from gnnplace.execution.verification import (
 )
 from gnnplace.plans.hybrid.ddp import DataParallelRun, run_data_parallel
 from gnnplace.plans.hybrid.fabric import Fabric
-from gnnplace.plans.hybrid.place import Search
 from gnnplace.plans.hybrid.replicas import replicated, replicated_placement, replicated_problem
+from gnnplace.plans.hybrid.study import Search
 from gnnplace.policy.placing import place
 from gnnplace.policy.warming import warm
 from gnnplace.problem.cluster import Cluster

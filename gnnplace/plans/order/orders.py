@@ -33,7 +33,7 @@ from gnnplace.plans.order.listing import Line, listed, replayed
 
 FORWARD, INPUT, WEIGHT, FULL = "F", "I", "W", "B"
 SCHEDULES = ("1f1b", "zero-bubble", "interleaved", "v")
-SEARCHED = "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.improving`
+SEARCHED = "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.search`
 
 
 class Action(NamedTuple):

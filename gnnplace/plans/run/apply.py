@@ -20,17 +20,16 @@ from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.order.rows import parsed, with_messages
 from gnnplace.plans.plan import Plan, PlanFile
-from gnnplace.plans.run.cutting import Piece, moved_to, pieces_of
-from gnnplace.plans.run.draws import numbered_draws
+from gnnplace.plans.run.cutting import Piece, moved_to, numbered_draws, pieces_of
 from gnnplace.plans.run.executor import Executor
-from gnnplace.plans.run.layouts import Layouts, layouts_of
-from gnnplace.plans.run.lossscale import scale_for
 from gnnplace.plans.run.parameters import Parameters, held_of
 from gnnplace.plans.run.passes import StageCode, last_readers, output_of
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.run.seats import Seat, seats_of, take_seat
+from gnnplace.plans.run.weights import scale_for
 from gnnplace.plans.segments.chains import batch_of, fingerprint, inputs_of, layers_of, with_batch
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
+from gnnplace.plans.segments.placements import Layouts, layouts_of
 from gnnplace.plans.segments.recording import MIXED
 from gnnplace.sharding.captured.calls import BUFFER
 from gnnplace.sharding.run.planning import LayerGraph

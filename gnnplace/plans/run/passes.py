@@ -18,8 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from gnnplace.plans.run.cutting import Piece
-from gnnplace.plans.run.draws import ATTENTION, seed_of
+from gnnplace.plans.run.cutting import ATTENTION, Piece, seed_of
 from gnnplace.plans.run.parameters import Parameters
 from gnnplace.plans.run.weights import QUEUED, Queue, product
 from gnnplace.sharding.captured.calls import (

@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 from gnnplace.errors import InputError
 from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.run.executor import Executor
-from gnnplace.plans.run.lossscale import LossScale
 from gnnplace.plans.run.parameters import Held, Parameters
+from gnnplace.plans.run.weights import LossScale
 from gnnplace.plans.segments.chains import as_type
 
 

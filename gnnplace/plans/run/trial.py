@@ -24,7 +24,7 @@ from gnnplace.execution.verification import Difference
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.run.apply import apply_plan
-from gnnplace.plans.run.draws import drawn_alike
+from gnnplace.plans.run.cutting import drawn_alike
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.segments.chains import TYPES, as_type, retyped, with_batch
 from gnnplace.plans.segments.recording import precision_of

@@ -1,10 +1,15 @@
-"""Products whose weight gradients wait: the W of a zero-bubble schedule.
+"""Weight gradients that wait (the W of a zero-bubble schedule), and the factor on the loss.
 
 `linear` and `addmm` are replaced by a function whose backward pass makes the gradient of what it
 reads and puts the rest into a queue; emptying the queue later gives the gradients of weight and
 bias. The products are those that ATen's own backward pass makes, in its order, so that gradients
 are bitwise the same (Qi et al., 2024, arXiv 2401.10241, section 2 splits backward passes so;
 PyTorch's own `torch.distributed.pipelining._backward` walks the graph twice instead).
+
+Gradients in half precision are kept from vanishing by dynamic loss scaling (Micikevicius et al.,
+2018, arXiv 1710.03740, section 3.2), with the constants of `torch.amp.GradScaler`: gradients that
+are not finite halve the factor and drop the step; so many steps without one double it. The factor
+is a power of two, so that it changes no digit.
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ import torch
 from torch.nn import functional
 
 QUEUED = ("linear", "addmm")
+START, PATIENCE = 2.0**15, 2000
+MOST = {"16-mixed": 2.0**24, "16-master": 2.0**15}
+"""By precision; with half parameters the loss is half too, and holds no more."""
 
 
 @dataclass(eq=False)
@@ -126,3 +134,31 @@ def product(
 def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     given = dict(zip(names, args, strict=False)) | kwargs
     return [given.get(name) for name in names]
+
+
+@dataclass(eq=False)
+class LossScale:
+    """Of one training.
+
+    Attributes:
+        most: the largest factor.
+        factor: of the next step.
+        good: steps since it changed.
+    """
+
+    most: float
+    factor: float = START
+    good: int = 0
+
+    def update(self, finite: bool) -> None:
+        """After a step whose gradients were finite, or not."""
+        self.good = self.good + 1 if finite else 0
+        if not finite:
+            self.factor = max(self.factor / 2.0, 1.0)
+        elif self.good == PATIENCE:
+            self.factor, self.good = min(2.0 * self.factor, self.most), 0
+
+
+def scale_for(precision: str) -> LossScale | None:
+    """The factor that a precision needs; None: none."""
+    return LossScale(MOST[precision]) if precision in MOST else None

@@ -1,32 +1,54 @@
 """The search for a plan: micro-batches, meshes, cuts, recomputation, ZeRO, schedule, order.
 
 For every size of a micro-batch (divisors of the batch, at most `space.SIZES` of them) the meshes
-(`space`), drafts on them by two kernels (`drafts`), and a bound (`bound`). The best drafts of all
-sizes are priced exactly and timed under every schedule (`shortlist`), and the orders of the fastest
-are searched (`improving`) for as long as the budget lasts. The rest does not depend on the budget.
-Plans of `baselines` are among those that are timed.
+(`space`), drafts on them by two kernels (`drafts`), and a bound (`bound`). The formula's best
+drafts of all sizes are fitted to memory and timed, and the fastest of these under every schedule;
+baselines are among those that are timed. All that does not depend on the time that there is.
+
+What is done after that is one sequence that a budget cuts off, so that more of it never makes the
+answer worse: by turns the next drafts of the list, and better orders for the fastest plans. An
+order is changed by the rules of the list schedule: what a rank may have in flight, and what it
+prefers, for one chunk or for all at once; a change is kept if the step takes no longer and every
+device still holds what is in flight. Where the memory is full, fewer in flight make room for less
+recomputation, and the stages are fitted again. Gradients of weights are apart in every order that
+is searched. One change takes one pass over the actions (`listing`). The changes are drawn from a
+fixed seed, so that more time only goes on where less stopped.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gnnplace.plans.baselines import BASELINES, baselines_of, fastest
 from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.order.orders import SEARCHED, Rules, is_apart, listed_by
 from gnnplace.plans.search.bound import bounds_of
-from gnnplace.plans.search.draft import Priced
-from gnnplace.plans.search.drafts import Timed, drafts_of, has_like_replicas
-from gnnplace.plans.search.shortlist import shortlisted
+from gnnplace.plans.search.draft import Draft, Priced, fitted, realized
+from gnnplace.plans.search.drafts import (
+    BASELINES,
+    Timed,
+    baselines_of,
+    drafts_of,
+    fastest,
+    has_like_replicas,
+)
 from gnnplace.plans.search.space import Space, micro_batch_sizes, space_of
-from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.problem.cluster import Cluster
 
-FEW = 4  # drafts of each baseline that are timed
+EACH = 4  # drafts of each baseline that are timed
+SHORT_LIST, FEW = 24, 4  # drafts that are timed, and those under every schedule
+LONG_LIST = 400  # drafts that are timed if there is time
+OTHERS = ("zero-bubble", "v", "interleaved:2")
+CHANGES = 2000  # of the order of each plan
+TOGETHER = 20  # changes between two looks at the clock
+FEWER = (-2, -1, 1, 2, 4)  # micro-batches in flight, more or less than usual, for all chunks
+Keep = Callable[[Draft], Priced | None]
 
 
 @dataclass(frozen=True)
@@ -83,8 +105,243 @@ def search(
         for name, own in baselines_of(space).items():
             known[name] += [x for x in own if not runnable or has_like_replicas(x[1])]
         spaces.append(space)
-    seeds = {name: fastest(own, FEW) for name, own in known.items()}
+    seeds = {name: fastest(own, EACH) for name, own in known.items()}
     best, baselines = shortlisted(chain, fabric, drafts, seeds, started + budget)
     bounds = bounds_of(spaces, best[0].step_time) if best else (np.inf, np.inf)
     seconds = time.monotonic() - started
     return Found(tuple(best), *bounds, len(drafts), seconds, baselines)
+
+
+@dataclass(eq=False)
+class Shortlist:
+    """Plans of one model on one cluster.
+
+    Attributes:
+        chain: the model.
+        fabric: the cluster.
+        found: plans that fit, by draft.
+    """
+
+    chain: Chain
+    fabric: Fabric
+    found: dict[Draft, Priced] = field(default_factory=dict)
+    _pricers: dict[int, Pricer] = field(default_factory=dict)
+    _seen: set[Draft] = field(default_factory=set)
+
+    @property
+    def best(self) -> list[Priced]:
+        """The fastest first."""
+        return sorted(self.found.values(), key=lambda x: x.step_time)
+
+    def pricer(self, size: int) -> Pricer:
+        """Of micro-batches of a size."""
+        return self._pricers.setdefault(size, Pricer(self.chain, self.fabric, size))
+
+    def add(self, draft: Draft) -> Priced | None:
+        """Fits a draft to memory and times it; None: it does not fit, or may not be."""
+        if not obeys(draft, self.chain):
+            return None
+        made = fitted(self.pricer(draft.size), draft)
+        return None if made is None else self.keep(made)
+
+    def seeded(self, drafts: Iterable[Draft]) -> Priced | None:
+        """Times drafts with the ZeRO that they have; the fastest that fits."""
+        best: Priced | None = None
+        for draft in drafts:
+            if not obeys(draft, self.chain):
+                continue
+            made = fitted(self.pricer(draft.size), draft, zero=False)
+            priced = None if made is None else self.keep(made)
+            if priced is not None and (best is None or priced.step_time < best.step_time):
+                best = priced
+        return best
+
+    def keep(self, draft: Draft) -> Priced | None:
+        """Times a draft as it is; None: it does not fit, or may not be."""
+        if draft not in self._seen:
+            self._seen.add(draft)
+            priced = realized(self.pricer(draft.size), draft)
+            fits = priced is not None and priced.lacking[1] <= 0
+            if priced is not None and fits and obeys(draft, self.chain):
+                self.found[draft] = priced
+        return self.found.get(draft)
+
+
+def obeys(draft: Draft, chain: Chain) -> bool:
+    """Whether every segment is where it may be."""
+    if chain.allowed is None:
+        return True
+    return all(
+        chain.allowed[s.first : s.last, s.mesh.devices.start : s.mesh.devices.stop].all()
+        for s in draft.stages
+    )
+
+
+def shortlisted(
+    chain: Chain,
+    fabric: Fabric,
+    drafts: Sequence[Timed],
+    seeds: Mapping[str, Sequence[Draft]],
+    deadline: float = 0.0,
+) -> tuple[list[Priced], dict[str, Priced]]:
+    """Plans that fit, the fastest first; and of every baseline the fastest.
+
+    Args:
+        chain: the model.
+        fabric: the cluster.
+        drafts: with the formula's seconds.
+        seeds: drafts of baselines, which are timed whatever the formula says.
+        deadline: when to stop, by `time.monotonic`.
+    """
+    made = Shortlist(chain, fabric)
+    known = {name: made.seeded(drafts) for name, drafts in seeds.items()}
+    queue = iter([draft for _, draft in sorted(drafts, key=lambda pair: pair[0])][:LONG_LIST])
+    for draft in queue:
+        made.add(draft)
+        if len(made.found) >= SHORT_LIST:
+            break
+    for priced in made.best[:FEW]:
+        for schedule in OTHERS:
+            other = under(chain, priced.draft, schedule)
+            if other is not None:
+                made.add(other)
+    for _ in _more(made, queue):
+        if time.monotonic() > deadline:
+            break
+    return made.best, {name: priced for name, priced in known.items() if priced is not None}
+
+
+def _more(made: Shortlist, queue: Iterator[Draft]) -> Iterator[None]:
+    """What is done as long as there is time, a step at a time."""
+    orders = improved(made.best[:FEW], made.pricer, made.keep)
+    for _, next_one in itertools.zip_longest(orders, queue):
+        if next_one is not None:
+            made.add(next_one)
+        yield
+
+
+def under(chain: Chain, draft: Draft, schedule: str) -> Draft | None:
+    """The draft under another schedule: with twice the chunks where that has several a rank."""
+    ranks = len(draft.stages)
+    if ranks < 2 or draft.schedule != "1f1b":
+        return None
+    if schedule == "zero-bubble":
+        return replace(draft, schedule=schedule)
+    if len({(s.mesh.replicas, s.mesh.shards) for s in draft.stages}) > 1:
+        return None
+    if schedule.startswith("interleaved") and draft.microbatches % ranks:
+        return None
+    halves = [_halves(s) for s in draft.stages]
+    bounds = sorted({b for half in halves for b in half})
+    if len(bounds) - 1 != 2 * ranks:
+        return None
+    chunks = list(itertools.pairwise(bounds))
+    order = [*range(ranks), *(reversed(range(ranks)) if schedule == "v" else range(ranks))]
+    stages = [
+        replace(draft.stages[p], first=a, last=b, recompute=frozenset())
+        for p, (a, b) in zip(order, chunks, strict=True)
+    ]
+    return replace(draft, schedule=schedule, stages=tuple(stages))
+
+
+def _halves(stage: Stage) -> tuple[int, int, int]:
+    return stage.first, (stage.first + stage.last) // 2, stage.last
+
+
+def improved(
+    plans: Sequence[Priced], pricer_of: Callable[[int], Pricer], keep: Keep
+) -> Iterator[None]:
+    """Looks for better orders of plans, a few changes at a time.
+
+    Args:
+        plans: the fastest first.
+        pricer_of: prices stages of micro-batches of a size.
+        keep: is given what is better.
+    """
+    walks = [
+        _walk(priced, pricer_of(priced.draft.size), keep)
+        for priced in plans
+        if len(priced.chunks) > 1
+    ]
+    while walks:
+        for walk in list(walks):
+            if next(walk, 0) is not None:
+                walks.remove(walk)
+            yield
+
+
+def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
+    """Starts of several depths, then changes of the best of them."""
+    starts = [priced] if is_apart(priced.draft.schedule) else []
+    for more in (0, *FEWER):
+        draft = _deeper(priced.draft, more)
+        made = None if draft is None else fitted(pricer, draft)
+        start = None if made is None else keep(made)
+        starts += [start] if start is not None else []
+        yield
+    if not starts:
+        return
+    best = min(starts, key=lambda x: x.step_time)
+    rng = np.random.default_rng(0)
+    for _ in range(CHANGES // TOGETHER):
+        best = _changed(best, rng, keep)
+        yield
+
+
+def _deeper(draft: Draft, more: int) -> Draft | None:
+    """The draft with weight gradients apart and more in flight; nothing recomputed yet."""
+    name = "v" if draft.schedule.startswith("v") else "zero-bubble"
+    if draft.schedule.startswith("interleaved"):
+        return None
+    limit = tuple(min(max(x + more, 1), draft.microbatches) for x in draft.limit)
+    if more and limit == draft.limit:
+        return None
+    no = (False,) * len(limit)
+    stages = tuple(replace(s, recompute=frozenset()) for s in draft.stages)
+    rules = Rules(limit, no, no)
+    return replace(draft, schedule=f"{name}:{SEARCHED}", stages=stages, rules=rules)
+
+
+def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
+    """A plan after some changes; those that help are kept."""
+    draft = best.draft
+    if draft.rules is None:
+        no = (False,) * len(draft.stages)
+        draft = replace(draft, rules=Rules(draft.limit, no, no))
+    assert draft.rules is not None
+    rules, least = draft.rules, best.step_time
+    room = _room(best)
+    for _ in range(TOGETHER):
+        other = _other(rules, room, draft.microbatches, rng)
+        seconds, _ = listed_by(best.line, other, best.ends)
+        if seconds <= least:
+            rules, least = other, seconds
+    if least >= best.step_time * (1 - 1e-9):
+        return best
+    name = draft.schedule.partition(":")[0]
+    found = keep(replace(draft, schedule=f"{name}:{SEARCHED}", rules=rules))
+    return found if found is not None and found.step_time < best.step_time else best
+
+
+def _room(priced: Priced) -> list[int]:
+    """Micro-batches that each chunk may have in flight, by what memory its rank has left. [C]"""
+    found = []
+    for c, rank in enumerate(priced.draft.ranks):
+        left = priced.memory[rank] - priced.held(rank)
+        more = left / max(priced.costs[c].saved, 1e-9)
+        found.append(priced.flying[c] + int(min(max(more, 0.0), priced.draft.microbatches)))
+    return found
+
+
+def _other(rules: Rules, room: Sequence[int], most: int, rng: np.random.Generator) -> Rules:
+    """Rules with one change."""
+    chunk, kind = int(rng.integers(len(rules.limit))), int(rng.integers(4))
+    if kind < 2:
+        by = int(rng.choice([-2, -1, 1, 2]))
+        limit = list(rules.limit)
+        limit[chunk] = max(1, min(limit[chunk] + by, room[chunk], most))
+        return replace(rules, limit=tuple(limit))
+    name = "late" if kind == 2 else "weights"
+    flags = list(getattr(rules, name))
+    flags[chunk] = not flags[chunk]
+    return replace(rules, **{name: tuple(flags)})

@@ -1,10 +1,19 @@
-"""A model by its name, or a module, as a chain of segments to plan for."""
+"""A model by its name, or a module, as a chain of segments to plan for.
+
+A batch may be cut into micro-batches and replicas if its loss is the mean of its shares' losses. It
+is followed from the batch's axis to the loss (`tracing.batch_axis`) on four examples cut in two,
+under fake tensors. Of a list of modules that are alike (the same class and parameters) the first
+two stand for all: what they do to the examples, the others do. A mean over counts (of words that
+are no padding) is the mean of the shares' only where every share counts as many, which a notice
+says; a sum is refused.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +23,12 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.costs.memory import MOMENTS, PARAMETER
-from gnnplace.errors import InputError
+from gnnplace.errors import CaptureError, GnnplaceError, InputError, OtherLossError
 from gnnplace.plans.mesh import Fabric
 from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
-from gnnplace.plans.segments.proof import EXAMPLES, why_not
 from gnnplace.plans.segments.recording import precision_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
@@ -29,13 +37,26 @@ from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.sharding.run.planning import LayerGraph
+from gnnplace.tracing.cutting import Cutter
+from gnnplace.tracing.export import check_cut
+from gnnplace.tracing.loading import cut
 from gnnplace.tracing.models import workload_of
 from gnnplace.tracing.step import StepModule, default_loss
 from gnnplace.zoo import Workload
 
-TYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16}
+TYPES = {
+    "bf16-true": torch.bfloat16,
+    "bf16-master": torch.bfloat16,
+    "16-true": torch.float16,
+    "16-master": torch.float16,
+}
 DROPPED = 4  # position of attention's dropout among its arguments
-TYPES |= {"bf16-master": torch.bfloat16, "16-master": torch.float16}
+EXAMPLES, SHARES, ALIKE = 4, 2, 2
+COUNTS = "counts of the whole batch"
+EVEN = (
+    "the loss is a mean over counts, such as of words: it is that of the batch where every "
+    "micro-batch and replica counts as many"
+)
 
 
 def chain_of(
@@ -244,3 +265,72 @@ def fingerprint(graph: CallGraph, cuts: Cuts) -> str:
     ]
     data = json.dumps([graph.name, told, [list(run) for run in cuts.runs]])
     return hashlib.sha256(data.encode()).hexdigest()
+
+
+def why_not(workload: Workload) -> tuple[str, tuple[str, ...]]:
+    """Why a workload of `EXAMPLES` examples cannot be cut, and what to know if it can.
+
+    Returns:
+        The reason, empty where it is proven that it may be cut; and notices.
+    """
+    try:
+        try:
+            with shortened(workload.model):
+                notes = _proven(workload)
+        except OtherLossError:
+            raise
+        except GnnplaceError:  # such a model may count its layers
+            notes = _proven(workload)
+    except OtherLossError as error:
+        return _reason(str(error)), ()
+    except (CaptureError, InputError) as error:
+        return f"it cannot be proven that the batch may be cut: {error}", ()
+    if any(COUNTS in note for note in notes):
+        return "", (EVEN,)
+    if any("sums over the examples" in note for note in notes):
+        return "the loss is a sum over the examples; return their mean instead", ()
+    return "", ()
+
+
+def _proven(workload: Workload) -> tuple[str, ...]:
+    """How the batch is cut; refuses where it is not proven."""
+    loss = workload.loss or default_loss
+    whole, part = (
+        StepModule(workload.model, loss, w.inputs) for w in (workload, cut(workload, SHARES))
+    )
+    cutter = Cutter(whole, part, SHARES, accept=False, name=workload.name)
+    check_cut(part, cutter)
+    return cutter.batch.notes
+
+
+@contextmanager
+def shortened(model: nn.Module) -> Iterator[None]:
+    """Without the modules of a list that are like the two before them."""
+    kept: list[tuple[nn.ModuleList, dict[str, Any]]] = []
+    for module in [m for m in model.modules() if isinstance(m, nn.ModuleList)]:
+        children = dict(module._modules)
+        last: list[Any] = []
+        for name, child in children.items():
+            seen = _structure(child)
+            last = [*last, seen] if last and last[-1] == seen else [seen]
+            if len(last) > ALIKE:
+                del module._modules[name]
+        kept.append((module, children))
+    try:
+        yield
+    finally:
+        for module, children in kept:
+            module._modules.clear()
+            module._modules.update(children)
+
+
+def _structure(module: nn.Module | None) -> Any:
+    if module is None:
+        return None
+    own = [(name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()]
+    return [type(m) for m in module.modules()], own
+
+
+def _reason(told: str) -> str:
+    """Without the name that leads, and what captures can do about it."""
+    return told.partition(": ")[2].partition("; leave the batch whole")[0]

@@ -1,9 +1,10 @@
 """Rules of calls that move or cut axes and compute nothing.
 
-Queries, keys and values that one layer makes side by side: a layer whose features are cut into equal pieces afterwards (``split``, ``chunk``, or a ``view``
-that gives the pieces an axis of their own) could be split along its features only by parts that lie
-in one piece. Here it is split within each piece instead: each device makes the same heads of
-queries, of keys and of values. The label of such an axis says how many pieces there are: ``out|3``.
+Queries, keys and values that one layer makes side by side: a layer whose features are cut into
+equal pieces afterwards (``split``, ``chunk``, or a ``view`` that gives the pieces an axis of their
+own) could be split along its features only by parts that lie in one piece. Here it is split within
+each piece instead: each device makes the same heads of queries, of keys and of values. The label of
+such an axis says how many pieces there are: ``out|3``.
 """
 
 from __future__ import annotations
@@ -253,7 +254,7 @@ def with_groups(graph: CallGraph, rules: Sequence[Rule]) -> tuple[Rule, ...]:
             if call.kind in CUTS:
                 found[i] = _cut_rule(graph, call, found[i], axis)
             for index, label in chain:
-                found[index] = _grouped(graph.calls[index], found[index], label, pieces, graph)
+                found[index] = _in_groups(graph.calls[index], found[index], label, pieces, graph)
     return tuple(found)
 
 
@@ -325,7 +326,7 @@ def _with(axes: Axes, axis: int, label: str) -> Axes:
     return (*axes[:axis], label, *axes[axis + 1 :])
 
 
-def _grouped(call: LayerCall, rule: Rule, label: str, pieces: int, graph: CallGraph) -> Rule:
+def _in_groups(call: LayerCall, rule: Rule, label: str, pieces: int, graph: CallGraph) -> Rule:
     """The same rule with one label cutting each of its axis's groups."""
 
     def renamed(axes: Axes) -> Axes:

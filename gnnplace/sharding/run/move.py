@@ -1,8 +1,9 @@
 """Tensors between layouts, as DTensor redistributes them; autograd goes the way back.
 
-Layout changes that are one collective a mesh dimension are called directly: DTensor's redistribution of a small tensor takes two to three times as long on a CPU as the
-collective itself. What is not plain (an axis that two mesh dimensions cut, groups, an axis
-exchanged for another) is left to it.
+Layout changes that are one collective a mesh dimension are called directly: DTensor's
+redistribution of a small tensor takes two to three times as long on a CPU as the collective itself.
+What is not plain (an axis that two mesh dimensions cut, groups, an axis exchanged for another) is
+left to it.
 """
 
 from __future__ import annotations

@@ -9,9 +9,7 @@ import pytest
 from gnnplace.costs.collectives import COLLECTIVES
 from gnnplace.plans.mesh import Fabric
 from gnnplace.plans.search.draft import fitted, realized
-from gnnplace.plans.search.improving import improved
-from gnnplace.plans.search.search import search
-from gnnplace.plans.search.shortlist import Shortlist, under
+from gnnplace.plans.search.search import Shortlist, improved, search, under
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Tied
 from gnnplace.problem.cluster.presets import preset

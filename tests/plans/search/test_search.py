@@ -12,9 +12,7 @@ from gnnplace.plans.given import draft_of_words
 from gnnplace.plans.mesh import Fabric
 from gnnplace.plans.plan import plan_from_data
 from gnnplace.plans.search.draft import realized
-from gnnplace.plans.search.improving import improved
-from gnnplace.plans.search.search import search
-from gnnplace.plans.search.shortlist import Shortlist
+from gnnplace.plans.search.search import Shortlist, improved, search
 from gnnplace.plans.search.stage import Pricer
 from tests.plans.toys import all_drafts, chain, cluster
 

@@ -1,14 +1,18 @@
-"""Chains of captured models: cuts, parameters, and times against those of the captured program."""
+"""Chains of captured models: cuts, parameters, times, and losses that a cut batch keeps."""
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from gnnplace.cli.main import run
 from gnnplace.costs.floors import NOTHING
 from gnnplace.costs.profiling.description import op_name
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.errors import InputError
+from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.plans import plan_model
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import EVEN, chain_of, shortened
 from gnnplace.plans.segments.parts import Parts
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.tracing.loading import load
@@ -92,3 +96,72 @@ def test_a_model_is_planned_with_a_bound():
     assert set(plan.file.memory) <= {device.name for device in CLUSTER.devices}
     members = [name for stage in plan.file.stages for name in stage.members]
     assert len(members) == len(set(members))
+
+
+def network():
+    return nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+
+
+def chain_with(loss, **options):
+    return chain_of(network(), CLUSTER, torch.zeros(8, 16), loss=loss, **options)
+
+
+def test_a_mean_may_be_cut():
+    found = chain_with(lambda y: y.square().mean())
+    assert (found.mixes, found.notices) == ("", ())
+
+
+def test_a_mean_over_counts_is_noticed():
+    model = "gpt2?layers=3&width=64&heads=4&vocabulary=128&length=32&batch=8"
+    found = chain_of(model, CLUSTER)
+    assert (found.mixes, found.notices) == ("", (EVEN,))
+
+
+def pairs(y):
+    return (y @ y.T).logsumexp(1).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"), [(lambda y: y.square().sum(), "sum over the examples"), (pairs, "matmul")]
+)
+def test_what_is_no_mean_keeps_its_batch(loss, told):
+    found = chain_with(loss)
+    assert told in found.mixes
+    plan = find_plans(found, CLUSTER, budget=0.0)[0]
+    assert plan.microbatches == 1
+    assert all(len(stage.devices) == 1 for stage in plan.file.stages)
+    assert any("the batch stays whole" in notice for notice in plan.notices)
+    with pytest.raises(InputError, match="accept-other-loss"):
+        given_plan(found, CLUSTER, "dp=2")
+
+
+def test_one_may_know_better():
+    found = chain(pairs, accept_other_loss=True)
+    assert found.mixes == ""
+    assert found.notices[0].startswith("accepted although")
+    assert given_plan(found, CLUSTER, "dp=2").feasible
+
+
+def test_lists_of_modules_are_shortened_and_come_back():
+    model = load("gpt2?layers=6&width=64&heads=4&vocabulary=128", fake=True).model
+    before = list(model.state_dict())
+    with shortened(model):
+        assert len(model.transformer.h) == 2
+    assert list(model.state_dict()) == before
+
+
+MODULE = """
+import torch
+
+def model(batch=8):
+    return torch.nn.Linear(16, 16), (torch.zeros(batch, 16),), lambda y: (y @ y.T).amax(1).mean()
+"""
+
+
+def test_a_loss_over_pairs_is_refused_on_the_command_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "pairing.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["plan", "pairing:model", "--cluster", "nvlink-a100-8", "--given", "dp=2"]
+    assert run(arguments) == 2
+    assert "the batch cannot be cut" in capsys.readouterr().err
+    assert run([*arguments, "--accept-other-loss"]) == 0

@@ -7,7 +7,7 @@ import pytest
 
 import gnnplace
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.plans import tries
+from gnnplace.plans import plans as verbs
 from gnnplace.plans.answers import find_plans
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.report.plans import plan_lines
@@ -28,8 +28,8 @@ def test_the_measured_fastest_comes_first_and_rows_say_both_times(monkeypatch):
             raise MismatchError("stages of 1 and 2 replicas")
         return SimpleNamespace(passed=len(ran) != 2, measured=10.0 / len(ran))
 
-    monkeypatch.setattr(tries, "run_plan", run_plan)
-    made = tries.by_trial(found, "toy", 4)
+    monkeypatch.setattr(verbs, "run_plan", run_plan)
+    made = verbs.by_trial(found, "toy", 4)
     assert made[0].file is ran[3].file
     assert len(made) == len(found)
     told = [t for line in plan_lines(made[0]) for t in [line] if t.startswith("  tried ")]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import InputError
-from gnnplace.plans.given import draft_of_words
-from gnnplace.plans.layers import layer_bounds, layer_of, layer_starts
+from gnnplace.plans.given import draft_of_words, layer_bounds, layer_of, layer_starts
 from tests.plans.toys import chain, cluster
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gnnplace.plans.segments import parts
 from gnnplace.plans.segments.chains import chain_of
-from gnnplace.plans.segments.scaling import between, example_corners, shard_corners
+from gnnplace.plans.segments.parts import between, example_corners, shard_corners
 from gnnplace.problem.cluster.presets import preset
 
 CLUSTER = preset("nvlink-a100-8")
