@@ -13,7 +13,7 @@ from gnnplace.execution.result import TransferTiming as TransferTiming
 from gnnplace.execution.result import WorkerMemory as WorkerMemory
 from gnnplace.execution.training.training_step import TrainingStep as TrainingStep
 from gnnplace.execution.training.training_step import compile as compile
-from gnnplace.execution.verification import Difference as Difference
-from gnnplace.execution.verification import Verification as Verification
 from gnnplace.execution.verification import reference_step as reference_step
 from gnnplace.execution.verification import verify as verify
+from gnnplace.runtime.comparison import Difference as Difference
+from gnnplace.runtime.comparison import Verification as Verification

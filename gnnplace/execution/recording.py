@@ -10,12 +10,12 @@ import numpy as np
 from gnnplace.errors import GnnplaceError
 from gnnplace.execution.executor import with_sequences
 from gnnplace.execution.result import StepTiming
-from gnnplace.execution.verification import Verification
 from gnnplace.measurements import MeasurementStore, Outcome, RunRecord, StepRecord
 from gnnplace.measurements.records import FAILED, INTERRUPTED, OK
 from gnnplace.problem import Problem, problem_to_data
 from gnnplace.problem.cluster.machine import machine, versions
 from gnnplace.problem.placement import Placement, placement_to_data
+from gnnplace.runtime.comparison import Verification
 from gnnplace.simulation import simulate
 
 

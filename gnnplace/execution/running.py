@@ -13,10 +13,11 @@ from gnnplace.execution.recording import recording
 from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.structure import read_given
-from gnnplace.execution.verification import Verification, WholeBatch, beside_whole_batch, verify
+from gnnplace.execution.verification import WholeBatch, beside_whole_batch, verify
 from gnnplace.measurements import MeasurementStore
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
+from gnnplace.runtime.comparison import Verification
 from gnnplace.runtime.hosts import Hosts
 from gnnplace.tracing.microbatching import microbatched
 from gnnplace.tracing.models import capture_model, workload_of

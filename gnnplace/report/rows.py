@@ -12,7 +12,7 @@ from gnnplace.report.units import seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.execution.result import Execution
-    from gnnplace.execution.verification import Verification
+    from gnnplace.runtime.comparison import Verification
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import pytest
 from gnnplace.errors import InputError
 from gnnplace.execution import objective as room
 from gnnplace.execution.objective import MeasuredObjective, work
-from gnnplace.execution.verification import Difference, Verification
 from gnnplace.measurements import MeasurementStore
 from gnnplace.problem.cluster import Cluster
 from gnnplace.runtime import available_cores
+from gnnplace.runtime.comparison import Difference, Verification
 from tests.execution.programs import problem_of, random_placement
 from tests.execution.test_clock import PROGRAM, Dying, with_loss
 

@@ -1,9 +1,16 @@
-"""A hybrid step run for real: data-parallel groups of model-parallel devices, beside DDP."""
+"""A hybrid step run for real: data-parallel groups of model-parallel devices, beside DDP.
+
+The baseline is PyTorch's own data parallelism. Every process trains a replica on its share of the
+batch under `DistributedDataParallel` (gloo on CPUs); a step is forward, backward with the all-reduce in it, and the optimizer's update. Its
+gradients are compared with one process that accumulates over the same shares.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -12,30 +19,35 @@ from torch.utils import _pytree as pytree
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
+from gnnplace.execution.eager import torch_optimizer
 from gnnplace.execution.executor import execute
 from gnnplace.execution.result import Execution
 from gnnplace.execution.running import eager_times
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.verification import (
-    Verification,
     WholeBatch,
     beside_whole_batch,
     compare,
     reference_step,
 )
-from gnnplace.plans.hybrid.ddp import DataParallelRun, run_data_parallel
 from gnnplace.plans.hybrid.fabric import Fabric
 from gnnplace.plans.hybrid.replicas import replicated, replicated_placement, replicated_problem
 from gnnplace.plans.hybrid.study import Search
 from gnnplace.policy.placing import place
 from gnnplace.policy.warming import warm
 from gnnplace.problem.cluster import Cluster
+from gnnplace.runtime.comparison import Verification
+from gnnplace.runtime.rig import Replica, run_group, time_steps
+from gnnplace.runtime.workers import available_cores
 from gnnplace.simulation import simulate
 from gnnplace.tracing import load
-from gnnplace.tracing.loading import shares_of
+from gnnplace.tracing.loading import cut, shares_of
 from gnnplace.tracing.microbatching import microbatched, with_inputs
 from gnnplace.tracing.models import capture_model, say_batch
+from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import Program
+from gnnplace.tracing.step import StepModule
+from gnnplace.zoo import Workload
 
 Progress = Callable[[str], None]
 
@@ -187,3 +199,107 @@ def check(base: Program, shares: int, model: str, groups: int, run: Execution) -
 
 def _each(tensors: dict[str, torch.Tensor], groups: int) -> dict[str, torch.Tensor]:
     return {f"{name}@{g}": tensor for g in range(groups) for name, tensor in tensors.items()}
+
+
+@dataclass(frozen=True)
+class DataParallelRun:
+    """Measured data parallelism.
+
+    Attributes:
+        workers: Processes.
+        cores: Cores that they had.
+        step_time: Median wall seconds of a step, of the slowest process in each.
+        cpu_time: Median CPU seconds of a step in the busiest process; other programs on the
+            machine do not slow it, waiting is not in it.
+        steps: Wall seconds of each step.
+        error: Largest difference of a gradient from accumulating over the same shares in one
+            process, over the largest magnitude of that gradient.
+    """
+
+    workers: int
+    cores: int
+    step_time: float
+    cpu_time: float
+    steps: tuple[float, ...]
+    error: float
+
+
+def run_data_parallel(
+    make: Callable[[], Workload],
+    workers: int,
+    *,
+    optimizer: str = "sgd",
+    steps: int = 10,
+    timeout: float = 120.0,
+) -> DataParallelRun:
+    """Trains under DDP in `workers` processes and measures it.
+
+    Args:
+        make: Makes model, whole batch and loss; the same in every process.
+        workers: Processes, each with an equal share of the batch.
+        optimizer: "sgd" or "adamw".
+        steps: To time.
+        timeout: Seconds that all of it may take.
+
+    Raises:
+        InputError: fewer than two workers, no step, or a batch that cannot be cut.
+        ExecutionError: a process died, hung or failed.
+    """
+    if workers < 2 or steps < 1:
+        raise InputError(f"workers={workers}, steps={steps}: at least two workers and one step")
+    cut(make(), workers)
+
+    def work(rank: int) -> tuple[list[float], list[float], float]:
+        workload = make()
+        shares = shares_of(workload, workers)
+        replica = Replica(workload, shares[rank])
+        expected = _accumulated(workload, shares)
+        update = torch_optimizer(find_optimizer(optimizer), replica.step)
+
+        def step() -> None:
+            update.zero_grad()
+            _passes(replica)
+            update.step()
+
+        _passes(replica)
+        error = _error(replica.step, expected)
+        wall, cpu = time_steps({"ddp": step}, steps)
+        return wall["ddp"], cpu["ddp"], error
+
+    names = [f"process {rank}" for rank in range(workers)]
+    walls, cpus, errors = zip(*run_group(work, names, timeout=timeout), strict=True)
+    wall = tuple(max(times) for times in zip(*walls, strict=True))
+    return DataParallelRun(
+        workers=workers,
+        cores=min(workers, len(available_cores())),
+        step_time=median(wall),
+        cpu_time=max(median(cpu) for cpu in cpus),
+        steps=wall,
+        error=max(errors),
+    )
+
+
+def _passes(replica: Replica) -> None:
+    """A forward and a backward pass."""
+    torch.manual_seed(0)
+    replica().backward()
+
+
+def _accumulated(workload: Workload, shares: list[Any]) -> dict[str, torch.Tensor]:
+    """Gradients of one process over all shares, each weighted by its part of the batch."""
+    model = copy.deepcopy(workload.model)
+    for share in shares:
+        step = StepModule(model, workload.loss, share)
+        torch.manual_seed(0)
+        (step(*step.inputs()) / len(shares)).backward()
+    named = StepModule(model, workload.loss, shares[0]).named_parameters()
+    return {name: p.grad for name, p in named if p.grad is not None}
+
+
+def _error(step: StepModule, expected: dict[str, torch.Tensor]) -> float:
+    worst = 0.0
+    for name, parameter in step.named_parameters():
+        if parameter.grad is not None:
+            scale = float(expected[name].abs().max()) or 1.0
+            worst = max(worst, float((parameter.grad - expected[name]).abs().max()) / scale)
+    return worst

@@ -18,7 +18,7 @@ ranks hold over these ranks, at the end of the step, whatever ZeRO is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,11 +27,8 @@ from torch import nn
 
 from gnnplace.plans.run.seats import Seat
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Layout
+from gnnplace.sharding.run.gradients import added_up, buckets
 from gnnplace.sharding.run.move import redistributed
-
-BUCKET = 25 * 2**20
-"""Bytes that go into one collective, as DistributedDataParallel has it (Li et al., 2020, arXiv
-2006.15704)."""
 
 
 @dataclass(eq=False)
@@ -116,29 +113,11 @@ def in_parts(tensor: torch.Tensor, count: int) -> torch.Tensor:
     return padded.view(count, each)
 
 
-def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Indices of tensors that go into one collective: of one type, together not too large."""
-    room, dtype, found = 0, None, list[int]()
-    for i, tensor in enumerate(tensors):
-        size = tensor.numel() * tensor.element_size()
-        if found and (size > room or tensor.dtype != dtype):
-            yield found
-            found = []
-        if not found:
-            room, dtype = BUCKET, tensor.dtype
-        found.append(i)
-        room -= size
-    if found:
-        yield found
-
-
 def add_up(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
     """Replaces tensors by their sums over a group."""
-    for some in buckets(tensors):
-        flat = torch.cat([tensors[i].reshape(-1) for i in some])
-        dist.all_reduce(flat, group=group)
-        for i, made in zip(some, flat.split([tensors[i].numel() for i in some]), strict=True):
-            tensors[i].copy_(made.view(tensors[i].shape))
+    sums = added_up(tensors, lambda flat: dist.all_reduce(flat, group=group))
+    for tensor, made in zip(tensors, sums, strict=True):
+        tensor.copy_(made)
 
 
 @dataclass(eq=False)

@@ -10,7 +10,6 @@ parameters, since Adam makes steps of 1e-4 of gradients that are zero but for ro
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.execution.verification import Difference
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.run.apply import apply_plan
@@ -28,6 +26,8 @@ from gnnplace.plans.run.cutting import drawn_alike
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.segments.chains import TYPES, as_type, retyped, with_batch
 from gnnplace.plans.segments.recording import precision_of
+from gnnplace.runtime.comparison import Difference, differences
+from gnnplace.runtime.rig import meet, time_steps
 from gnnplace.tracing.loading import in_double, shares_of
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
@@ -61,7 +61,7 @@ class Trial:
 
     Attributes:
         tensors: compared: the loss and the gradients.
-        first: differences in the model's own precision, as name, absolute, relative, allowed.
+        first: differences in the model's own precision, the worst first.
         exact: the same in double precision, where the first are not bitwise equal; else empty.
         losses: of the steps of AdamW under the plan.
         expected: of those on one device.
@@ -71,8 +71,8 @@ class Trial:
     """
 
     tensors: int
-    first: list[tuple[str, float, float, float]]
-    exact: list[tuple[str, float, float, float]]
+    first: list[Difference]
+    exact: list[Difference]
     losses: list[float]
     expected: list[float]
     seconds: list[float]
@@ -109,7 +109,7 @@ def tried(
     if runner.scale is not None:
         _settled(runner, share)
     losses = _trained(runner, share, train)
-    seconds = [_timed(runner, share) for _ in range(steps)]
+    seconds = time_steps({"plan": lambda: _step_of_all(runner, share)}, steps, warm_up=0)[0]["plan"]
     doubled = _any(apart(losses, expected) > LOSSES) and plan.file.precision == "32-true"
     if doubled:
         exactly = in_double(workload)
@@ -117,8 +117,7 @@ def tried(
         runner = apply_plan(plan, exactly.model, exactly.inputs, loss=exactly.loss, device=device,
                             told=told, attention=attends(plan))  # fmt: skip
         losses = _trained(runner, runner.share(exactly.inputs), train)
-    plain = [[(d.name, d.absolute, d.relative, d.tolerance) for d in x] for x in (first, exact)]
-    return Trial(tensors, plain[0], plain[1], losses, expected, seconds, doubled)
+    return Trial(tensors, first, exact, losses, expected, seconds, doubled)
 
 
 def apart(losses: Sequence[float], expected: Sequence[float]) -> float:
@@ -163,8 +162,16 @@ def _compared(
     if not mine:
         return [], 0
     found["loss"] = loss.detach().cpu()
-    tolerance = TOLERANCE[plan.file.precision]
-    return differences(found, expected, tolerance), len(expected)
+    return off(found, expected, TOLERANCE[plan.file.precision]), len(expected)
+
+
+def off(found: Gradients, expected: Gradients, tolerance: float) -> list[Difference]:
+    """Tensors that are not equal, the worst first; one that is missing is infinitely so."""
+    odd = {name: found.get(name, expected.get(name)) for name in found.keys() ^ expected.keys()}
+    missing = sorted(n for n, t in odd.items() if t is not None and bool(t.abs().max() > 0))
+    infinite = [Difference(name, float("inf"), float("inf"), tolerance) for name in missing]
+    ordered = dict(sorted(expected.items()))
+    return [*infinite, *differences(found, ordered, tolerance, nothing=NOTHING)]
 
 
 def _settled(runner: PlanRunner, share: Any) -> torch.Tensor:
@@ -237,27 +244,6 @@ def alone(plan: Plan, workload: Workload) -> Gradients:
     return {"loss": loss, **{f"gradient of {n}": g for n, g in grads.items()}}
 
 
-def differences(found: Gradients, expected: Gradients, tolerance: float) -> list[Difference]:
-    """Tensors that are not bitwise equal, the worst first; one that is missing is infinitely so."""
-    sizes = [float(t.abs().max()) for n, t in expected.items() if n != "loss" and t.numel()]
-    largest = max(sizes, default=0.0)
-    different = []
-    for name in sorted({*found, *expected}):
-        if name not in found or name not in expected:
-            other = expected.get(name, found.get(name))
-            if other is not None and bool(other.abs().max() > 0):
-                different.append(Difference(name, float("inf"), float("inf"), tolerance))
-            continue
-        one, other = found[name].double(), expected[name].double()
-        if torch.equal(one, other):
-            continue
-        absolute = float((one - other).abs().max())
-        absolute = float("inf") if absolute != absolute else absolute
-        scale = max(float(other.abs().max()), NOTHING * largest)
-        different.append(Difference(name, absolute, absolute / (scale or 1.0), tolerance))
-    return sorted(different, key=lambda d: -d.relative)
-
-
 def _optimizer(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(list(parameters), lr=RATE)
 
@@ -304,17 +290,7 @@ def _stepped(
             own.copy_(master)
 
 
-def _timed(runner: PlanRunner, share: Any) -> float:
-    """Wall seconds of a step."""
-    if dist.is_initialized():
-        dist.barrier()
-    start = time.perf_counter()
+def _step_of_all(runner: PlanRunner, share: Any) -> None:
+    """A step, which is over when all processes are done with it."""
     runner.step(share)
-    if dist.is_initialized():
-        dist.barrier()
-    return time.perf_counter() - start
-
-
-def worst(found: Sequence[tuple[str, float, float, float]]) -> float:
-    """The largest relative difference; 0 where all is bitwise equal."""
-    return max((relative for _, _, relative, _ in found), default=0.0)
+    meet()

@@ -6,11 +6,11 @@ names it and the action it was at. Nothing is written before all are done.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -18,16 +18,15 @@ import torch
 import torch.distributed as dist
 
 from gnnplace.errors import MismatchError
-from gnnplace.execution.verification import Difference, Verification
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.order.rows import MESSAGES, PASSES
-from gnnplace.plans.plan import Plan, plan_from_data
+from gnnplace.plans.plan import Plan
 from gnnplace.plans.run.apply import checked_rows, ranks_of
 from gnnplace.plans.run.seats import seats_of
-from gnnplace.plans.run.trial import LOSSES, Trial, apart, tried, worst
+from gnnplace.plans.run.trial import LOSSES, Trial, apart, tried
+from gnnplace.runtime.comparison import Verification
 from gnnplace.runtime.memory import shared_words
-from gnnplace.runtime.transport import join_group, meeting_place
-from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.runtime.rig import run_group
 from gnnplace.tracing.models import workload_of
 from gnnplace.zoo import Workload
 
@@ -142,20 +141,30 @@ def run_plan(
             f"start torchrun --nproc-per-node {seats.count} -m gnnplace execute on its machines"
         )
     words = shared_words(seats.count * WORDS)
-    cores, tasks = available_cores(), []
-    with meeting_place() as meeting:
-        for process, name in enumerate(seats.devices):
-            job = _Job(process, seats.count, meeting, plan.to_data(), make, train, steps, timeout,
-                       words)  # fmt: skip
-            core = cores[process] if seats.count <= len(cores) else None
-            tasks.append(Task(name, job.run, core))
-        found = run_tasks(
-            tasks,
-            timeout=timeout,
-            progress=lambda: words.tobytes(),
-            doing=lambda worker: _doing(words, worker),
-        )
-    return _result(plan, Trial(**found[0]), [Trial(**x).seconds for x in found])
+
+    def work(process: int) -> Trial:
+        told = partial(_tell, words, process)
+        return tried(plan, make(), train=train, steps=steps, told=told)
+
+    found = run_group(
+        work,
+        seats.devices,
+        timeout=timeout,
+        progress=lambda: words.tobytes(),
+        doing=lambda worker: _doing(words, worker),
+    )
+    return _result(plan, found[0], [each.seconds for each in found])
+
+
+def _tell(words: memoryview, worker: int, action: Action | None) -> None:
+    """Writes down where a worker is: how often it said so, stage, kind, micro-batch, begun."""
+    at = worker * WORDS
+    words[at] += 1
+    if action is not None:
+        words[at + 1] = action.chunk
+        words[at + 2] = KINDS.index(action.kind)
+        words[at + 3] = action.microbatch
+        words[at + 4] = 1
 
 
 def _doing(words: memoryview, worker: int) -> str:
@@ -167,51 +176,17 @@ def _doing(words: memoryview, worker: int) -> str:
 
 
 def _result(plan: Plan, first: Trial, seconds: list[list[float]]) -> PlanRun:
-    chosen = first.exact or first.first
-    verification = Verification(first.tensors, tuple(Difference(*d) for d in chosen))
+    verification = Verification(first.tensors, tuple(first.exact or first.first))
     slowest = tuple(max(times) for times in zip(*seconds, strict=True))
     return PlanRun(
         plan,
         verification,
-        worst(first.first),
+        max((d.relative for d in first.first), default=0.0),
         tuple(first.losses),
         tuple(first.expected),
         slowest,
         first.doubled,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """What one worker does."""
-
-    process: int
-    count: int
-    meeting: int
-    plan: Any
-    make: Callable[[], Workload]
-    train: int
-    steps: int
-    timeout: float
-    words: memoryview
-
-    def run(self) -> dict[str, Any]:
-        logging.getLogger("torch").setLevel(logging.ERROR)  # what gloo lacks is no news
-        join_group(self.meeting, self.process, self.count, timedelta(seconds=2 * self.timeout))
-        plan = plan_from_data(self.plan, "plan")
-        made = tried(plan, self.make(), train=self.train, steps=self.steps, told=self._told)
-        dist.destroy_process_group()  # after a failure others would fail of it, and first
-        return asdict(made)
-
-    def _told(self, action: Action | None) -> None:
-        at = self.process * WORDS
-        self.words[at] += 1
-        if action is None:
-            return
-        self.words[at + 4] = 1
-        self.words[at + 1] = action.chunk
-        self.words[at + 2] = KINDS.index(action.kind)
-        self.words[at + 3] = action.microbatch
 
 
 def _under_torchrun(

@@ -9,7 +9,7 @@ parameters, which are DTensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,11 +17,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from gnnplace.costs.exchange import BUCKET
 from gnnplace.sharding.captured.layout import PARTIAL, Layout, settled
 from gnnplace.sharding.run.move import placements, redistributed
-
-BUCKET = 25 * 2**20
-"""Bytes that are added up in one collective, as DistributedDataParallel has it."""
 
 
 def after_backward(callback: Callable[[], None]) -> None:
@@ -30,6 +28,38 @@ def after_backward(callback: Callable[[], None]) -> None:
     Must be called during a backward pass, such as from a tensor's hook.
     """
     torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+
+
+def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
+    """Indices of tensors that go into one collective: of one type, together not too large."""
+    room, dtype, found = 0, None, list[int]()
+    for i, tensor in enumerate(tensors):
+        size = tensor.numel() * tensor.element_size()
+        if found and (size > room or tensor.dtype != dtype):
+            yield found
+            found = []
+        if not found:
+            room, dtype = BUCKET, tensor.dtype
+        found.append(i)
+        room -= size
+    if found:
+        yield found
+
+
+def added_up(
+    tensors: Sequence[torch.Tensor], reduce: Callable[[torch.Tensor], object]
+) -> Iterator[torch.Tensor]:
+    """Sums of tensors over processes, in order; many are added up in one collective.
+
+    Args:
+        tensors: Gradients.
+        reduce: Makes a vector the sum of those of all processes, in place.
+    """
+    for some in buckets(tensors):
+        flat = torch.cat([tensors[i].reshape(-1) for i in some])
+        reduce(flat)
+        for i, part in zip(some, flat.split([tensors[i].numel() for i in some]), strict=True):
+            yield part.view(tensors[i].shape)
 
 
 @dataclass(eq=False)
@@ -94,16 +124,10 @@ class Gradients:
             self._add_up(sums, entries)
 
     def _add_up(self, sums: tuple[int, ...], entries: list[tuple[Leaf, torch.Tensor]]) -> None:
-        for bucket in _buckets(entries) if sums else [entries]:
-            if sums:
-                flat = torch.cat([made.reshape(-1) for _, made in bucket])
-                self._all_reduce(flat, sums)
-                parts = flat.split([made.numel() for _, made in bucket])
-                pairs = [(x, p.view(m.shape)) for (x, m), p in zip(bucket, parts, strict=True)]
-            else:
-                pairs = bucket
-            for leaf, made in pairs:
-                _give(leaf, made, self.mesh)
+        made = [gradient for _, gradient in entries]
+        whole = added_up(made, lambda flat: self._all_reduce(flat, sums)) if sums else made
+        for (leaf, _), gradient in zip(entries, whole, strict=True):
+            _give(leaf, gradient, self.mesh)
 
     def _all_reduce(self, flat: torch.Tensor, sums: tuple[int, ...]) -> None:
         sizes = [self.mesh.size(dim) for dim in sums]
@@ -113,21 +137,6 @@ class Gradients:
         for dim, size in zip(sums, sizes, strict=True):
             if size > 1:
                 dist.all_reduce(flat, group=self.mesh.get_group(dim))
-
-
-def _buckets(
-    entries: list[tuple[Leaf, torch.Tensor]],
-) -> list[list[tuple[Leaf, torch.Tensor]]]:
-    found: list[list[tuple[Leaf, torch.Tensor]]] = []
-    room, dtype = 0, None
-    for leaf, made in entries:
-        size = made.numel() * made.element_size()
-        if not found or size > room or made.dtype != dtype:
-            found.append([])
-            room, dtype = BUCKET, made.dtype
-        found[-1].append((leaf, made))
-        room -= size
-    return found
 
 
 def _give(leaf: Leaf, made: torch.Tensor, mesh: DeviceMesh) -> None:

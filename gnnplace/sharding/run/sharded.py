@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import copy
-import logging
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from gnnplace.errors import InputError
-from gnnplace.execution.verification import Difference, Verification
-from gnnplace.runtime.transport import join_group, meeting_place
-from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.runtime.comparison import Difference, Verification, differences
+from gnnplace.runtime.rig import Replica, Seconds, run_group, time_steps
 from gnnplace.sharding.captured.layout import default_mesh
 from gnnplace.sharding.run.apply import device_mesh
 from gnnplace.sharding.run.measure import clear_gradients
-from gnnplace.sharding.run.plan import ShardPlan, plan_from_data, plan_to_data
+from gnnplace.sharding.run.plan import ShardPlan
 from gnnplace.sharding.run.planning import layer_graph, plan_measured, predicted_here
 from gnnplace.tracing.loading import in_double, shares_of
 from gnnplace.tracing.step import StepModule, default_loss
 from gnnplace.zoo import Workload
 
-WARM_UP = 2
 TOLERANCE = 1e-5
 """Largest error of a tensor, relative to its largest magnitude. The check is made in double
 precision, where another order of sums makes 1e-13 of difference and a fault does not hide among
@@ -91,90 +84,70 @@ def run_sharded(
         ExecutionError: a process died, hung or failed.
         MismatchError: the plan was made for another model.
     """
-    given = None if plan is None else plan_to_data(plan)
-    cores = available_cores()
-    tasks = []
-    with meeting_place() as place:
-        for rank in range(devices):
-            job = _Job(rank, devices, place, make, given, steps, timeout, memory_limit)
-            core = cores[rank] if devices <= len(cores) else None
-            tasks.append(Task(f"process {rank}", job.run, core))
-        found = run_tasks(tasks, timeout=timeout)[0]
-    return _result(found)
 
+    def work(rank: int) -> _Found:
+        workload = make()
+        chosen, mesh = _planned(workload, plan, devices, memory_limit)
+        exact = _errors(chosen, in_double(workload), mesh)
+        one = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
+        sharded = _sharded(chosen, workload, mesh)
+        together = {"sharded": sharded, "ddp": _data_parallel(workload, devices, rank)}
+        expected = _gradients(one)
+        single = _differences(_gradients(sharded), expected)
+        runs = {name: partial(_passes, step) for name, step in together.items() if step}
+        return _Found(
+            replace(chosen, loss=None, device_mesh=None),
+            Verification(len(expected), tuple(exact)),
+            max((d.relative for d in single), default=0.0),
+            *time_steps({**runs, "one": None if rank else partial(_passes, one)}, steps),
+        )
 
-def _result(found: dict[str, Any]) -> ShardRun:
-    different = tuple(Difference(*entry) for entry in found["different"])
-    times = found["steps"]
-    middle = {name: median(values) for name, values in times.items()}
+    found = run_group(work, [f"process {rank}" for rank in range(devices)], timeout=timeout)
+    first = found[0]
+    middle = {name: median(values) for name, values in first.wall.items()}
     return ShardRun(
-        plan_from_data(found["plan"], "the plan"),
-        Verification(found["tensors"], different),
-        found["single"],
+        first.plan,
+        first.verification,
+        first.single,
         middle["sharded"],
         middle.get("ddp"),
         middle["one"],
-        times,
-        found["cpu"],
+        first.wall,
+        {name: max(median(each.cpu[name]) for each in found) for name in first.wall},
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
-    """What one process does."""
+class _Found:
+    """What one process found: the plan that ran, how far it is off, and seconds of its steps."""
 
-    rank: int
-    devices: int
-    place: int
-    make: Callable[[], Workload]
-    plan: Any
-    steps: int
-    timeout: float
-    memory_limit: float | None
+    plan: ShardPlan
+    verification: Verification
+    single: float
+    wall: Seconds
+    cpu: Seconds
 
-    def run(self) -> dict[str, Any]:
-        join_group(self.place, self.rank, self.devices, timedelta(seconds=self.timeout))
-        logging.getLogger("torch").setLevel(logging.ERROR)  # what gloo lacks is no news
-        try:
-            return self._run()
-        finally:
-            dist.destroy_process_group()
 
-    def _run(self) -> dict[str, Any]:
-        workload = self.make()
-        shape = default_mesh(self.devices)
-        plan = None if self.plan is None else plan_from_data(self.plan, "the plan")
-        if plan is not None:
-            plan.check(workload.model)
-            shape = plan.mesh
-        mesh = device_mesh(shape, None, "cpu")
-        if plan is not None:
-            loss = (workload.loss or default_loss) if plan.with_loss else None
-            layers = layer_graph(workload.model, workload.inputs, loss, workload.name)
-            plan = predicted_here(plan, layers, mesh)
-        plan = plan or plan_measured(
+def _planned(
+    workload: Workload, plan: ShardPlan | None, devices: int, memory_limit: float | None
+) -> tuple[ShardPlan, DeviceMesh]:
+    """The plan that is run, with what it takes by figures measured here, and its mesh."""
+    if plan is None:
+        mesh = device_mesh(default_mesh(devices), None, "cpu")
+        found = plan_measured(
             workload.model,
             workload.inputs,
             mesh,
             loss=workload.loss or default_loss,
             name=workload.name,
-            memory_limit=self.memory_limit,
+            memory_limit=memory_limit,
         )
-        exact = _errors(plan, in_double(workload), mesh)
-        one = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
-        ddp = _data_parallel(workload, self.devices, self.rank)
-        sharded = _sharded(plan, workload, mesh)
-        expected = _gradients(one)
-        single = _differences(_gradients(sharded), expected)
-        wall, cpu = _times({"sharded": sharded, "ddp": ddp}, one, self.rank, self.steps)
-        return {
-            "plan": plan_to_data(plan),
-            "tensors": len(expected),
-            "different": [(d.name, d.absolute, d.relative, d.tolerance) for d in exact],
-            "single": max((d.relative for d in single), default=0.0),
-            "steps": wall,
-            "cpu": _busiest(cpu),
-        }
+        return found, mesh
+    plan.check(workload.model)
+    mesh = device_mesh(plan.mesh, None, "cpu")
+    loss = (workload.loss or default_loss) if plan.with_loss else None
+    layers = layer_graph(workload.model, workload.inputs, loss, workload.name)
+    return predicted_here(plan, layers, mesh), mesh
 
 
 def _errors(plan: ShardPlan, workload: Workload, mesh: DeviceMesh) -> list[Difference]:
@@ -230,72 +203,19 @@ def _differences(
     if found.keys() != expected.keys():
         odd = sorted(found.keys() ^ expected.keys())
         raise InputError(f"{odd[0]}: only one of the split model and one device has it")
-    largest = max((float(t.abs().max()) for n, t in expected.items() if n != "loss"), default=0.0)
-    different = []
-    for name, tensor in expected.items():
-        other = found[name]
-        if torch.equal(other, tensor):
-            continue
-        absolute = float((other.double() - tensor.double()).abs().max())
-        absolute = float("inf") if absolute != absolute else absolute
-        scale = max(float(tensor.abs().max()), NOTHING / TOLERANCE * largest)
-        different.append(Difference(name, absolute, absolute / (scale or 1.0), TOLERANCE))
-    return sorted(different, key=lambda d: -d.relative)
+    return differences(found, expected, TOLERANCE, nothing=NOTHING / TOLERANCE)
 
 
 def _data_parallel(workload: Workload, devices: int, rank: int) -> nn.Module | None:
-    """The same model under DistributedDataParallel, on a share of the batch."""
+    """The same model under DistributedDataParallel; None where the batch cannot be cut."""
     try:
         inputs = shares_of(workload, devices)[rank]
     except InputError:
         return None
-    step = StepModule(copy.deepcopy(workload.model), workload.loss, inputs)
-    return _Called(DistributedDataParallel(step), step.inputs())
+    return Replica(workload, inputs)
 
 
-class _Called(nn.Module):
-    """A module with its inputs."""
-
-    def __init__(self, module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-        super().__init__()
-        self.module = module
-        self.given = given
-
-    def forward(self) -> torch.Tensor:
-        return self.module(*self.given)
-
-
-def _times(
-    together: dict[str, nn.Module | None], one: nn.Module, rank: int, steps: int
-) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Wall and CPU seconds of every step.
-
-    All take turns, so that a busy machine slows all alike; one device works while others wait.
-    """
-    names = [*(name for name, step in together.items() if step), "one"]
-    wall: dict[str, list[float]] = {name: [] for name in names}
-    cpu: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(WARM_UP + steps):
-        for name in names:
-            step = together.get(name) or one
-            dist.barrier()
-            seconds = (0.0, 0.0) if name == "one" and rank else _seconds(step)
-            if turn >= WARM_UP:
-                wall[name].append(seconds[0])
-                cpu[name].append(seconds[1])
-    return wall, cpu
-
-
-def _seconds(step: nn.Module) -> tuple[float, float]:
+def _passes(step: nn.Module) -> None:
+    """A forward and a backward pass."""
     clear_gradients(step)
-    start, before = time.perf_counter(), time.process_time()
     _call(step).backward()
-    return time.perf_counter() - start, time.process_time() - before
-
-
-def _busiest(cpu: dict[str, list[float]]) -> dict[str, float]:
-    """Median CPU seconds of a step, of the process that needs the most."""
-    mine = {name: median(values) for name, values in cpu.items()}
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return {name: max(process[name] for process in everyone) for name in mine}

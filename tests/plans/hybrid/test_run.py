@@ -1,4 +1,7 @@
-"""``gnnplace hybrid --execute``: real processes from the command line."""
+"""``gnnplace hybrid --execute``: real processes from the command line.
+
+DistributedDataParallel on real processes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import json
 import pytest
 
 from gnnplace.cli import main as cli
+from gnnplace.errors import InputError
+from gnnplace.plans.hybrid.run import run_data_parallel
+from gnnplace.tracing import load
 
 HYBRID = ["hybrid", "mlp?batch=8", "--execute", "--steps", "2", "--placer", "contiguous"]
 
@@ -39,3 +45,21 @@ def test_bad_requests_are_one_line(
     """Exit 2."""
     assert cli.run([*HYBRID, *more]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_gradients_are_those_of_accumulating() -> None:
+    """Two processes; the error is that of another order of sums."""
+    run = run_data_parallel(lambda: load("mlp?batch=8"), 2, steps=3)
+    assert run.workers == 2
+    assert run.error < 1e-5
+    assert len(run.steps) == 3
+    assert run.cpu_time > 0
+    assert min(run.steps) <= run.step_time <= max(run.steps)
+
+
+def test_bad_requests_are_refused() -> None:
+    """One worker, or a batch that cannot be cut."""
+    with pytest.raises(InputError, match="two workers"):
+        run_data_parallel(lambda: load("mlp"), 1)
+    with pytest.raises(InputError, match="cannot be cut"):
+        run_data_parallel(lambda: load("mlp?batch=7"), 2)

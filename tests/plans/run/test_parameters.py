@@ -1,11 +1,10 @@
-"""Parts of parameters, and what goes into one collective."""
+"""Parts of parameters."""
 
 import pytest
 import torch
 from torch import nn
 
-from gnnplace.plans.run import parameters
-from gnnplace.plans.run.parameters import Parameters, buckets, fill, held_of, in_parts
+from gnnplace.plans.run.parameters import Parameters, fill, held_of, in_parts
 from gnnplace.plans.run.seats import Seat, Seats
 from gnnplace.sharding.captured.layout import REPLICATED
 
@@ -24,15 +23,6 @@ def test_parts_are_equal_and_side_by_side_the_whole(count):
     assert rows.shape == (count, -(-14 // count))
     assert torch.equal(rows.reshape(-1)[:14], tensor.reshape(-1))
     assert not rows.reshape(-1)[14:].any()
-
-
-def test_buckets_have_one_type_and_little_more_than_their_room(monkeypatch):
-    monkeypatch.setattr(parameters, "BUCKET", 100)
-    sizes = [(10, torch.float32), (10, torch.float32), (10, torch.float32), (40, torch.float32),
-             (5, torch.float64), (5, torch.float64)]  # fmt: skip
-    tensors = [torch.zeros(n, dtype=dtype) for n, dtype in sizes]
-    assert list(buckets(tensors)) == [[0, 1], [2], [3], [4, 5]]
-    assert list(buckets([])) == []
 
 
 def test_without_replicas_the_optimizer_has_the_leaf_itself():

@@ -9,7 +9,7 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.plan import Plan, plan_from_data
 from gnnplace.plans.plans import JointPlan
 from gnnplace.plans.run.apply import apply_plan
-from gnnplace.plans.run.trial import differences
+from gnnplace.plans.run.trial import off
 from tests.plans.run.toys import eager, plan_for, toy
 
 WORDS = "pp=1,microbatch_size=4"
@@ -45,7 +45,7 @@ def step_of(plan, workload):
 
 def assert_same(found, expected, kinds):
     """Bitwise, but for a tied weight, whose two gradients I and W add in another order."""
-    different = differences(found, expected, 1e-6)
+    different = off(found, expected, 1e-6)
     assert {d.name for d in different} <= ({TIED} if kinds == "IW" else set())
     assert all(d.passed for d in different)
 
@@ -215,7 +215,7 @@ def test_half_gradients_are_scaled_and_steps_that_overflow_are_dropped(precision
     plain = applied(plan, toy())
     plain.scale = None
     assert torch.equal(plain.step(workload.inputs), loss)
-    different = differences(runner.gradients(), plain.gradients(), 5e-2)
+    different = off(runner.gradients(), plain.gradients(), 5e-2)
     assert all(d.passed for d in different)
     factor = runner.scale.factor
     runner.step(tuple(1e30 * x for x in workload.inputs))

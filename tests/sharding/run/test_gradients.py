@@ -43,12 +43,13 @@ def test_sums_over_devices_and_steps(home, read, gradient):
 def test_many_gradients_go_in_few_collectives(monkeypatch):
     monkeypatch.setattr(shard_gradients, "BUCKET", 100)
 
-    class Fake:
-        pass
-
-    entries = [(Fake(), torch.ones(n)) for n in (10, 10, 10, 50, 5)]
-    buckets = shard_gradients._buckets(entries)
-    assert [[t.numel() for _, t in bucket] for bucket in buckets] == [[10, 10], [10], [50], [5]]
+    sizes = [(10, torch.float32), (10, torch.float32), (10, torch.float32), (40, torch.float32),
+             (5, torch.float64), (5, torch.float64)]  # fmt: skip
+    tensors = [torch.zeros(n, dtype=dtype) for n, dtype in sizes]
+    assert list(shard_gradients.buckets(tensors)) == [[0, 1], [2], [3], [4, 5]]
+    assert list(shard_gradients.buckets([])) == []
+    large = [torch.ones(n) for n in (10, 10, 10, 50, 5)]
+    assert list(shard_gradients.buckets(large)) == [[0, 1], [2], [3], [4]]
 
 
 def test_without_gradients_there_are_no_leaves():
