@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -67,6 +68,7 @@ RELATIVES: Mapping[str, tuple[tuple[str, float], ...]] = {
     REDUCE_SCATTER: ((ALL_GATHER, 1.0), *HALF),
     ALL_TO_ALL: ((ALL_GATHER, 1.0), *HALF),
 }
+Number = TypeVar("Number", float, FloatArray)
 RANK = {MEASURED: 0, NEIGHBOUR: 1, FORMULA: 2}
 # Gradients are reduced together in buckets of so many bytes: PyTorch DDP's default.
 BUCKET = 25 * 2**20
@@ -266,9 +268,8 @@ def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSe
 
 def _ring(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> FloatArray:
     """The formula of the heading, at the bus bandwidth of what was measured of the fabric."""
-    rate = bus_bandwidth(fabric, table)
-    a = table.latency[fabric]
-    return hops(key.op, key.devices) * a + share(key.op, key.devices) * sizes / rate
+    latency = hops(key.op, key.devices) * table.latency[fabric]
+    return ring_seconds(key.op, key.devices, sizes, bus_bandwidth(fabric, table), latency)
 
 
 def bus_bandwidth(fabric: str, table: LinkTable) -> float:
@@ -289,9 +290,45 @@ def hops(op: str, count: int) -> float:
     return 1.0 + (0.5 if op == ALL_REDUCE else 0.25) * float(np.log2(count))
 
 
-def share(op: str, count: int) -> float:
-    """Part of the bytes that passes each link of a ring."""
-    return (2 if op == ALL_REDUCE else 1) * (count - 1) / count
+def messages(op: str, count: Number) -> Number:
+    """Messages that each device of a ring sends one after the other, each a part of the bytes."""
+    return (2 if op == ALL_REDUCE else 1) * (count - 1)
+
+
+def share(op: str, count: Number) -> Number:
+    """Part of the bytes that passes each link of a ring of so many devices."""
+    return messages(op, count) / count
+
+
+def ring_seconds(
+    op: str, count: int, size: Number, bandwidth: float, latency: float = 0.0
+) -> Number:
+    """Seconds of a ring, by the formula alone: what is asked where nothing was measured.
+
+    Args:
+        op: one of ``COLLECTIVES``.
+        count: devices of the ring.
+        size: bytes, as the heading counts them.
+        bandwidth: bytes per second of a link.
+        latency: seconds of the collective with no bytes.
+    """
+    return share(op, count) * size / bandwidth + latency
+
+
+def gradient_seconds(
+    exchange: Exchange | None, bandwidth: float, count: int, total: float
+) -> float:
+    """Seconds of all-reducing the gradients of a step over devices, as DDP does.
+
+    Args:
+        exchange: what collectives take on a cluster whose fabric is known: gradients in buckets.
+        bandwidth: bytes per second of a link; without an exchange all goes in one ring.
+        count: devices.
+        total: bytes of all gradients.
+    """
+    if exchange is None:
+        return ring_seconds(ALL_REDUCE, count, total, bandwidth)
+    return exchange.in_buckets(count, total)
 
 
 def leave_out(table: LinkTable) -> dict[str, list[float]]:

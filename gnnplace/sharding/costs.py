@@ -7,9 +7,8 @@ on each device, and:
 * compute: 3 F / prod(k_d) FLOP for F forward FLOP: the backward pass of a product is two products
   of the same size (Goodfellow, Bengio, Courville, 2016, section 6.5).
 * a tensor that is summed over dimensions it does not have is all-reduced over the product k of
-  their splits: 2 (k - 1) / k of its bytes pass every link (ring: Patarasuk and Yuan, 2009,
-  "Bandwidth optimal all-reduce algorithms"). The output is summed in the forward pass, the gradient
-  of an input and that of a parameter in the backward pass.
+  their splits: ``costs.collectives.share`` of its bytes pass every link. The output is summed in
+  the forward pass, the gradient of an input and that of a parameter in the backward pass.
 * resharding: a device needs E / prod(consumer's splits) and holds, with the devices assigned so
   that the two overlap the most, E / prod(max of both splits) of it; the rest is sent, and the
   gradient goes the other way. On a cluster whose fabric is known (``Machine.exchange``),
@@ -30,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL, Exchange
+from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL, Exchange, share
 from gnnplace.errors import InputError
 from gnnplace.sharding.layers import ANY, Axes, Network, Operation, Space, configurations
 from gnnplace.sharding.problem import Edge, ShardingProblem
@@ -145,7 +144,7 @@ def _all_reduce(
         exchange = machine.exchange.bucketed if bucketed else machine.exchange.seconds
         seconds = exchange(ALL_REDUCE, group, local * machine.element)
         return seconds * machine.bandwidth / machine.element
-    return 2.0 * (group - 1.0) / group * local
+    return share(ALL_REDUCE, group) * local
 
 
 def _halo(operation: Operation, parts: dict[str, NDArray]) -> FloatArray:

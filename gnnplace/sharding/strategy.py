@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gnnplace.costs.collectives import gradient_seconds
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs
 from gnnplace.sharding.layers import ANY, Network, Space, configurations, data_parallel, in_words
 
@@ -84,9 +85,8 @@ class Setting:
         share = math.ceil(examples / devices) / examples
         learned = sum(x.elements(axes) for x in operations for axes in x.parameters)
         made = sum(x.elements(x.kept or x.output) for x in operations)
-        reduced = 2.0 * (devices - 1) / devices * learned * machine.element / machine.bandwidth
-        if machine.exchange is not None:
-            reduced = machine.exchange.in_buckets(devices, learned * machine.element)
+        size = learned * machine.element
+        reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, size)
         return Parts(
             3.0 * share * sum(x.flops for x in operations) / machine.flops,
             0.0,

@@ -3,11 +3,11 @@
 Device ``i`` of the fabric is device ``i % D`` of copy ``i // D`` of a cluster of D devices. Between
 copies every device sends through its copy's one network channel.
 
-Ring all-reduce (Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce algorithms"): n devices in
-a ring send ``2 (n - 1)`` times a part of ``1 / n`` of the bytes to the next one::
+A ring all-reduce (``costs.collectives.share``, ``messages``) goes at the pace of its slowest link,
+and every message of it waits for a latency::
 
-    seconds = bytes * pace + 2 (n - 1) * latency
-    pace    = 2 (n - 1) / n * max over the ring's links of (sends on its channel / bandwidth)
+    seconds = bytes * pace + messages * latency
+    pace    = share of the bytes * max over the ring's links of (sends on its channel / bandwidth)
 
 Where the links of a ring's devices name the fabric that they are part of, and one copy of the
 cluster has them all, seconds are those of ``costs.collectives`` instead: measured ones, with the
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, group_of
+from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, group_of, messages, share
 from gnnplace.costs.links import Estimate, LinkTable, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster
@@ -193,7 +193,7 @@ def _ring(ways: Sequence[Way], sends: Counter[Hashable]) -> Ring:
     slowest = max(sends[channel] / way.bandwidth for way in ways for channel in way.channels)
     latency = max(way.latency for way in ways)
     busy = any(way.busy for way in ways)
-    return Ring(2 * (n - 1) / n * slowest, 2 * (n - 1) * latency, not busy)
+    return Ring(share(ALL_REDUCE, n) * slowest, messages(ALL_REDUCE, n) * latency, not busy)
 
 
 def signature(cluster: Cluster) -> tuple[object, ...]:

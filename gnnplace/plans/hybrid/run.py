@@ -1,8 +1,9 @@
 """A hybrid step run for real: data-parallel groups of model-parallel devices, beside DDP.
 
 The baseline is PyTorch's own data parallelism. Every process trains a replica on its share of the
-batch under `DistributedDataParallel` (gloo on CPUs); a step is forward, backward with the all-reduce in it, and the optimizer's update. Its
-gradients are compared with one process that accumulates over the same shares.
+batch under `DistributedDataParallel` (gloo on CPUs); a step is forward, backward with the
+all-reduce in it, and the optimizer's update. Its gradients are compared with one process that
+accumulates over the same shares.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ As in ``costs.py`` (PaSE, arXiv 2407.04001), with layouts that are known:
 
 * compute: 3 F / parts FLOP for F forward FLOP (1 F where no gradient flows), and the bytes that an
   operation touches where the machine says how fast it reads.
-* between layouts, one mesh dimension of n devices after the other, L bytes being on a device then:
-  a sum becomes whole in 2 (n - 1) / n L (ring all-reduce: Patarasuk and Yuan, 2009), a part of an
-  axis in (n - 1) / n L (reduce-scatter); parts of an axis are gathered in (n - 1) / n of the bytes
-  gathered, and become parts of another axis in (n - 1) / n L (all-to-all); a part of what is
-  there whole costs nothing. The gradient goes the way back.
+* between layouts, one mesh dimension after the other: a sum becomes whole by an all-reduce of the
+  bytes that are on a device then, a part of an axis by a reduce-scatter; parts of an axis are
+  gathered, and become parts of another axis by an all-to-all; a part of what is there whole costs
+  nothing. The gradient goes the way back. Seconds are those of ``costs.collectives``: of the
+  cluster's fabric where it is known, else of a ring.
 * gradients of parameters are all-reduced over the devices that split what they lack.
 """
 
@@ -20,7 +20,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Exchange
+from gnnplace.costs.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    REDUCE_SCATTER,
+    Exchange,
+    ring_seconds,
+)
 from gnnplace.errors import InputError
 from gnnplace.sharding.captured.layout import (
     PARAMETER,
@@ -54,7 +61,7 @@ class MeshMachine:
         reading: bytes per second that elementwise operations touch; infinite: they are free.
         overhead: seconds of an operation, forward and backward, that no split makes less.
         state: copies of a parameter that stay: itself, its gradient and Adam's two moments.
-        exchange: what collectives take on a cluster whose fabric is known; else the formulas above.
+        exchange: what collectives take on a cluster whose fabric is known; else a ring's formula.
         bucketed: whether its collectives go together with others.
 
     Raises:
@@ -80,8 +87,7 @@ class MeshMachine:
         if self.exchange is not None:
             seconds = self.exchange.bucketed if self.bucketed else self.exchange.seconds
             return float(seconds(op, np.array(float(devices)), np.array(size)))
-        share = (devices - 1) / devices * size / self.bandwidth
-        return (2 * share if op == ALL_REDUCE else share) + self.latency
+        return ring_seconds(op, devices, size, self.bandwidth, self.latency)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
+from gnnplace.costs.collectives import gradient_seconds
 from gnnplace.sharding.captured.calls import INPUT
 from gnnplace.sharding.captured.costs import (
     MeshMachine,
@@ -359,9 +360,7 @@ def ddp_parts(captured: CapturedProblem) -> Parts:
         memory += 0.0 if graph.ops[i].shape.moves else made * (share if mine[i] else 1.0)
     parameters = [v for v in graph.values if v.source == PARAMETER]
     learned = sum(v.bytes for v in parameters if v.gradient)
-    reduced = 2.0 * (devices - 1) / devices * learned / machine.bandwidth
-    if machine.exchange is not None:
-        reduced = machine.exchange.in_buckets(devices, learned)
+    reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, learned)
     memory += sum(v.bytes * (machine.state if v.gradient else 1) for v in parameters)
     return Parts(compute, 0.0, reduced, 0.0, memory)
 

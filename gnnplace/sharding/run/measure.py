@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from gnnplace.costs.collectives import ALL_REDUCE, share
 from gnnplace.sharding.captured.calls import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED
@@ -68,7 +69,7 @@ def _collectives(mesh: DeviceMesh) -> tuple[float, float]:
         return _timed(lambda: redistributed(local, mesh, before, after), mesh.device_type)
 
     latency, large = reduce(SMALL), reduce(LARGE)
-    moved = 2 * (size - 1) / size * 4 * LARGE
+    moved = share(ALL_REDUCE, size) * 4 * LARGE
     return latency, moved / max(large - latency, 1e-9)
 
 
