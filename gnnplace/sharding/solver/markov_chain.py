@@ -1,7 +1,8 @@
 """Random search: the Markov chain of FlexFlow (Jia et al., 2018, arXiv 1807.05358, section 6).
 
 A proposal is a random configuration of a random layer; it is accepted if better, else with
-probability exp(-beta * increase). Compiled; only the tables around the layer are looked at.
+probability exp(-beta * increase). Compiled; only the tables around the layer are looked at, so that
+a proposal takes O(neighbours of the layer).
 """
 
 from __future__ import annotations

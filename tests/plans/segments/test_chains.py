@@ -136,7 +136,7 @@ def test_what_is_no_mean_keeps_its_batch(loss, told):
 
 
 def test_one_may_know_better():
-    found = chain(pairs, accept_other_loss=True)
+    found = chain_with(pairs, accept_other_loss=True)
     assert found.mixes == ""
     assert found.notices[0].startswith("accepted although")
     assert given_plan(found, CLUSTER, "dp=2").feasible
