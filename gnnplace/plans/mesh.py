@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gnnplace.costs.collectives import Group, collective, hops, share
+from gnnplace.costs.collectives import Group, collective, hops, ring_seconds, share
 from gnnplace.costs.links import message
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster, Link
@@ -58,28 +58,29 @@ class Mesh:
         return [[cluster.devices[d].name for d in self.of_shards(r)] for r in range(self.replicas)]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Fabric:
-    """What the devices of a cluster take to exchange tensors."""
+    """What the devices of a cluster take to exchange tensors.
+
+    Attributes:
+        cluster: whose.
+        server: the server of each device: what fabrics inside of servers join. [D]
+    """
 
     cluster: Cluster
+    server: list[int] = field(init=False)
+    _links: dict[tuple[int, int], Link] = field(init=False)
     _rates: dict[tuple[str, float, Hashable, int], float] = field(default_factory=dict)
     _seconds: dict[tuple[str, float, Group, int], float] = field(default_factory=dict)
     _groups: dict[tuple[int, ...], Group | None] = field(default_factory=dict)
 
-    @cached_property
-    def _links(self) -> dict[tuple[int, int], Link]:
+    def __post_init__(self) -> None:
         index = self.cluster.device_index
-        return {(index[x.source], index[x.target]): x for x in self.cluster.links}
-
-    @cached_property
-    def server(self) -> list[int]:
-        """Server of each device: what fabrics inside of servers join. [D]"""
-        server = list(range(self.cluster.num_devices))
+        self._links = {(index[x.source], index[x.target]): x for x in self.cluster.links}
+        self.server = list(range(self.cluster.num_devices))
         for (a, b), link in self._links.items():
             if link.fabric is not None and not is_between(link.fabric) and a < b:
-                server[b] = min(server[a], server[b])
-        return server
+                self.server[b] = min(self.server[a], self.server[b])
 
     def kinds(self, mesh: Mesh) -> tuple[str, ...]:
         """Kinds of a mesh's devices, each once."""
@@ -113,7 +114,7 @@ class Fabric:
             return self._seconds[key]
         latency, bandwidth = self._slowest(members, alike)
         count = len(members)
-        return hops(op, count) * latency + share(op, count) * size / bandwidth
+        return ring_seconds(op, count, size, bandwidth, hops(op, count) * latency)
 
     def rate(self, op: str, most: float, members: Sequence[int], alike: int = 1) -> float:
         """The least seconds a byte of a collective of up to so many bytes; see `collective`."""
@@ -134,11 +135,10 @@ class Fabric:
 
     def _group(self, members: Sequence[int]) -> Group | None:
         """By servers, each with as many members as the fullest; None where no fabric is named."""
-        held = Counter(self.server[d] for d in members)
-        pairs = [(members[0], d) for d in members[1:]]
+        held = Counter(map(self.server.__getitem__, members))
         inside = between = None
-        for pair in pairs:
-            link = self._links.get(pair)
+        for member in members[1:]:
+            link = self._links.get((members[0], member))
             if link is None or link.fabric is None:
                 return None
             if is_between(link.fabric):

@@ -51,10 +51,6 @@ def find_obeying(
         InputError: a pattern or device matches nothing, or modules are to stay together.
         InfeasibleError: no plan that was tried obeys.
     """
-    if not asked.patterns and asked.max_devices is None:
-        return find_plans(
-            chain, cluster, top=top, budget=budget, runnable=runnable, progress=progress
-        )
     if asked.together:
         raise InputError("together: a plan's stages are runs of layers; pin the layers instead")
     if asked.by_module or asked.no_split:

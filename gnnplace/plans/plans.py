@@ -17,7 +17,7 @@ from torch import nn
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.plans.answers import find_baselines, given_plan
+from gnnplace.plans.answers import find_baselines, find_plans, given_plan
 from gnnplace.plans.handover import handed_over
 from gnnplace.plans.obeying import find_obeying
 from gnnplace.plans.plan import Plan, Trial
@@ -177,15 +177,15 @@ def plan_model(
         return [_joint(given_plan(chain, devices, _read(given)))]
     if tries:
         check_trials(devices, model)
-    found = find_obeying(
-        chain,
-        devices,
-        asked,
-        top=max(top, FURTHER * tries),
-        budget=budget,
-        runnable=runnable or tries > 0,
-        progress=progress,
-    )
+    most, runnable = max(top, FURTHER * tries), runnable or tries > 0
+    if asked.patterns or asked.max_devices is not None:
+        found = find_obeying(
+            chain, devices, asked, top=most, budget=budget, runnable=runnable, progress=progress
+        )
+    else:
+        found = find_plans(
+            chain, devices, top=most, budget=budget, runnable=runnable, progress=progress
+        )
     if tries and isinstance(model, str):
         found = by_trial(found, model, tries, progress)
     found = found[:top]

@@ -72,7 +72,7 @@ def _work(space: Space) -> float:
         r * t * float((sums.forward + sums.backward + sums.weights)[-1])
         for r, t in dict.fromkeys((r, t) for r, t, _ in space.shapes)
         for kind in fabric.cluster.kinds
-        if (sums := space.pricer.sums_on((kind,), Mesh(0, r, t))) is not None
+        if (sums := space.pricer.sums(Mesh(0, r, t), (kind,))) is not None
     ]
     return many * min(found, default=np.inf) / fabric.cluster.num_devices
 

@@ -144,15 +144,16 @@ class Pricer:
     size: int
     _sums: dict[tuple[tuple[str, ...], int, int], Sums | None] = field(default_factory=dict)
 
-    def sums(self, mesh: Mesh) -> Sums | None:
-        """Prefix sums of costs on a mesh; None where the model cannot be cut so."""
-        return self.sums_on(self.fabric.kinds(mesh), mesh)
+    def sums(self, mesh: Mesh, kinds: tuple[str, ...] | None = None) -> Sums | None:
+        """Prefix sums of costs on a mesh; None where the model cannot be cut so.
 
-    def sums_on(self, kinds: tuple[str, ...], mesh: Mesh) -> Sums | None:
-        """The same if the mesh had devices of these kinds."""
+        Args:
+            mesh: the devices.
+            kinds: as if the mesh had devices of these kinds instead of its own.
+        """
         if self.size % mesh.replicas:
             return None
-        key = (kinds, mesh.shards, self.size // mesh.replicas)
+        key = (kinds or self.fabric.kinds(mesh), mesh.shards, self.size // mesh.replicas)
         if key not in self._sums:
             costs = self.chain.costs(*key)
             self._sums[key] = None if costs is None else sums_of(costs)

@@ -140,17 +140,16 @@ class Chain:
 
     def costs(self, kinds: Sequence[str], shards: int, examples: int) -> SegmentCosts | None:
         """Costs on the slowest of several kinds of devices, each priced once."""
-        found = [self._priced(kind, shards, examples) for kind in dict.fromkeys(kinds)]
-        known = [costs for costs in found if costs is not None]
-        if len(known) < len(found):
-            return None
-        return known[0] if len(known) == 1 else _slowest(known)
-
-    def _priced(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
-        key = (kind, shards, examples)
-        if key not in self._known:
-            self._known[key] = self.source.costs(kind, shards, examples)
-        return self._known[key]
+        found = []
+        for kind in dict.fromkeys(kinds):
+            key = (kind, shards, examples)
+            if key not in self._known:
+                self._known[key] = self.source.costs(*key)
+            priced = self._known[key]
+            if priced is None:
+                return None
+            found.append(priced)
+        return found[0] if len(found) == 1 else _slowest(found)
 
 
 def _slowest(several: Sequence[SegmentCosts]) -> SegmentCosts:

@@ -79,7 +79,9 @@ class ModelCosts:
         mesh = (shards, self.batch // examples)
         first = {s.kind: k for k, s in reversed(list(enumerate(self.cuts.segments)))}
         self._prepare(list(first.values()), kind, mesh)
-        by_kind = {k: self._segment(number, kind, mesh) for k, number in first.items()}
+        by_kind: dict[int, Floats] = {}
+        for k, number in first.items():
+            by_kind[k] = self._segment(number, kind, mesh)
         rows = np.array([by_kind[s.kind] for s in self.cuts.segments])
         return SegmentCosts(*rows.T.copy())
 

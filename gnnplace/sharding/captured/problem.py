@@ -247,11 +247,18 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
     for value, states in captured.shared.items():
         cost.append(np.zeros(len(states)))
         memory.append(captured.shared_memory(value))
-    tables = _Tables(captured)
-    edges = tuple(Edge(x.u, x.v, tables.of(x)) for x in captured.links)
+    tables: dict[object, FloatArray] = {}
+    edges = []
+    for x in captured.links:
+        key = (x.before, x.after, x.cost.__qualname__, x.info.bytes, x.info.gradient)
+        if key not in tables:
+            tables[key] = _table(x)
+        edges.append(Edge(x.u, x.v, tables[key]))
     devices = int(np.prod(captured.mesh))
     name = captured.graph.name
-    return ShardingProblem(name, devices, captured.names(), tuple(cost), edges, tuple(memory))
+    return ShardingProblem(
+        name, devices, captured.names(), tuple(cost), tuple(edges), tuple(memory)
+    )
 
 
 def _node_key(captured: CapturedProblem, op: int) -> object:
@@ -262,24 +269,15 @@ def _node_key(captured: CapturedProblem, op: int) -> object:
     return it.shape, kinds, tuple(v in captured.shared for v in it.reads), seconds
 
 
-@dataclass(eq=False)
-class _Tables:
-    """Edge tables, each made once."""
-
-    captured: CapturedProblem
-    made: dict[object, FloatArray] = field(default_factory=dict)
-
-    def of(self, link: Link) -> FloatArray:
-        key = (link.before, link.after, link.cost.__qualname__, link.info.bytes, link.info.gradient)
-        if key not in self.made:
-            self.made[key] = self._table(link)
-        return self.made[key]
-
-    def _table(self, link: Link) -> FloatArray:
-        rows, row = _distinct(link.before)
-        columns, column = _distinct(link.after)
-        small = np.array([[link.cost(a, b).total for b in columns] for a in rows])
-        return np.ascontiguousarray(small[np.ix_(row, column)])
+def _table(link: Link) -> FloatArray:
+    """Seconds between configurations of both ends; what is read alike is counted once."""
+    rows, row = _distinct(link.before)
+    columns, column = _distinct(link.after)
+    small = np.empty((len(rows), len(columns)))
+    for i, before in enumerate(rows):
+        for k, after in enumerate(columns):
+            small[i, k] = link.cost(before, after).total
+    return np.ascontiguousarray(small[np.ix_(row, column)])
 
 
 def _distinct(ports: Sequence[Port]) -> tuple[list[Port], LongArray]:

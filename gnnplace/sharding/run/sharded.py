@@ -90,11 +90,12 @@ def run_sharded(
         chosen, mesh = _planned(workload, plan, devices, memory_limit)
         exact = _errors(chosen, in_double(workload), mesh)
         one = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
-        sharded = _sharded(chosen, workload, mesh)
-        together = {"sharded": sharded, "ddp": _data_parallel(workload, devices, rank)}
+        ddp = _data_parallel(workload, devices, rank)
+        sharded = _sharded(chosen, workload, mesh)  # the workload's own model is split
         expected = _gradients(one)
         single = _differences(_gradients(sharded), expected)
-        runs = {name: partial(_passes, step) for name, step in together.items() if step}
+        together = {"sharded": sharded} | ({} if ddp is None else {"ddp": ddp})
+        runs = {name: partial(_passes, step) for name, step in together.items()}
         return _Found(
             replace(chosen, loss=None, device_mesh=None),
             Verification(len(expected), tuple(exact)),
