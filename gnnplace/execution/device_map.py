@@ -35,13 +35,11 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Device
 from gnnplace.problem.placement import Placement
-from gnnplace.tracing.arguments import arguments
 from gnnplace.tracing.attributes import Attributes
-from gnnplace.tracing.claimed import Claims, MixedDevices, claimed
-from gnnplace.tracing.claimed_python import unguarded
+from gnnplace.tracing.claimed import Claims, MixedDevices, claimed, unguarded
 from gnnplace.tracing.models import workload_of
 from gnnplace.tracing.program import Program, value_info
-from gnnplace.tracing.step import Inputs, StepModule
+from gnnplace.tracing.step import Inputs, StepModule, arguments
 from gnnplace.zoo.workload import Loss, Workload
 
 CPU = "cpu"

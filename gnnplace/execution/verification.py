@@ -20,7 +20,6 @@ from gnnplace.execution.result import Execution, SavedValues, StepValues, made_v
 from gnnplace.runtime.board import SEGMENT, Board
 from gnnplace.runtime.comparison import Verification, differences
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
-from gnnplace.tracing.calls import on_device
 from gnnplace.tracing.cut_numbers import (
     NEGLIGIBLE,
     TOLERANCE,
@@ -30,7 +29,7 @@ from gnnplace.tracing.cut_numbers import (
     relative_error,
 )
 from gnnplace.tracing.operations import seeded, set_step
-from gnnplace.tracing.program import Program, ProgramOp, map_refs
+from gnnplace.tracing.program import Program, ProgramOp, map_refs, on_device
 
 
 def verify(program: Program, execution: Execution) -> Verification:

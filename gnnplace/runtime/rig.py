@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gnnplace.runtime.meeting import join_group, meeting_place
+from gnnplace.runtime.transport import join_group, meeting_place
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload

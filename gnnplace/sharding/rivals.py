@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.sharding.layers import Operation
 from gnnplace.sharding.layers import Operation, configurations
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.strategy import Setting

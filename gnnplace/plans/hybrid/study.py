@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from gnnplace.costs.collectives import BUCKET
 from gnnplace.costs.links import Estimate
 from gnnplace.costs.own import with_measurements
-from gnnplace.costs.profiling.problems import read_or_profile
+from gnnplace.costs.profiling.profiler import read_or_profile
 from gnnplace.costs.profiling.targets import is_problem_file, on_cluster, resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.advice import Advice, advise

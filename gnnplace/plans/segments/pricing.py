@@ -79,7 +79,7 @@ class ModelCosts:
         mesh = (shards, self.batch // examples)
         first = {s.kind: k for k, s in reversed(list(enumerate(self.cuts.segments)))}
         self._prepare(list(first.values()), kind, mesh)
-        by_kind: dict[int, Floats] = {}
+        by_kind: dict[int, FloatArray] = {}
         for k, number in first.items():
             by_kind[k] = self._segment(number, kind, mesh)
         rows = np.array([by_kind[s.kind] for s in self.cuts.segments])

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from gnnplace.costs.exchange import BUCKET
+from gnnplace.costs.collectives import BUCKET
 from gnnplace.sharding.captured.layout import PARTIAL, Layout, settled
 from gnnplace.sharding.run.move import placements, redistributed
 

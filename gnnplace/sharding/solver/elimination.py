@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.errors import UnsupportedError

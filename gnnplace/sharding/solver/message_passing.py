@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
@@ -104,7 +103,7 @@ def _largest(numbers: FloatArray) -> float:
 
 @njit(cache=True)
 def sweep(
-    flat: Flat, messages: FloatArray, node_bound: FloatArray, chosen: IntArray, forth: bool
+    flat: Flat, messages: FloatArray, node_bound: FloatArray, chosen: LongArray, forth: bool
 ) -> float:
     """One sweep over all nodes.
 
@@ -164,7 +163,7 @@ def _collect(
 
 @njit(cache=True)
 def _choice(
-    flat: Flat, messages: FloatArray, unit: int, chosen: IntArray, given: FloatArray
+    flat: Flat, messages: FloatArray, unit: int, chosen: LongArray, given: FloatArray
 ) -> int:
     """The best configuration beside the later nodes' and the messages of the earlier."""
     for k in range(len(given)):
@@ -181,7 +180,7 @@ def _choice(
 
 
 @njit(cache=True)
-def _add_chosen(flat: Flat, edge: int, side: int, chosen: IntArray, given: FloatArray) -> None:
+def _add_chosen(flat: Flat, edge: int, side: int, chosen: LongArray, given: FloatArray) -> None:
     """Adds the cost of a pair, given the other node's choice."""
     d = flat.classes[flat.lookup[edge, 1 - side] + chosen[flat.ends[edge, 1 - side]]]
     columns, to_class = flat.shape[edge, 1], flat.lookup[edge, side]
@@ -238,7 +237,7 @@ def _least_of_rows(cells: FloatArray, part: FloatArray, out: FloatArray) -> None
 
 
 @njit(cache=True)
-def improve(flat: Flat, chosen: IntArray) -> None:
+def improve(flat: Flat, chosen: LongArray) -> None:
     """Takes each node's best configuration beside the others until none is better."""
     changed = True
     while changed:

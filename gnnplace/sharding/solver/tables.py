@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import Edge, ShardingProblem
@@ -158,17 +159,17 @@ class Flat(NamedTuple):
         first: [N + 1]
     """
 
-    start: IntArray
+    start: LongArray
     unary: FloatArray
-    ends: IntArray
-    table: IntArray
-    shape: IntArray
+    ends: LongArray
+    table: LongArray
+    shape: LongArray
     cells: FloatArray
-    lookup: IntArray
-    classes: IntArray
-    message: IntArray
-    incident: IntArray
-    first: IntArray
+    lookup: LongArray
+    classes: LongArray
+    message: LongArray
+    incident: LongArray
+    first: LongArray
 
 
 class _Store:
