@@ -16,8 +16,12 @@ from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.problem.cluster.headroom import read_headroom
-from gnnplace.problem.constraints.constraints import Given, as_constraints
-from gnnplace.problem.constraints.headroom import AUTO, cluster_with_headroom
+from gnnplace.problem.constraints.constraints import (
+    AUTO,
+    Given,
+    as_constraints,
+    cluster_with_headroom,
+)
 from gnnplace.sharding import (
     Frontier,
     ShardingProblem,
