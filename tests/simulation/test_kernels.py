@@ -20,7 +20,7 @@ def placed(seed: int, num_devices: int, num_ops: int = 14):
     return simulator, device, order, simulator.step_time(device, order)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=seeds, num_devices=st.integers(1, 4))
 def test_a_cut_off_never_loses_a_placement_that_is_as_good(seed, num_devices):
     simulator, device, order, seconds = placed(seed, num_devices)
@@ -29,7 +29,7 @@ def test_a_cut_off_never_loses_a_placement_that_is_as_good(seed, num_devices):
         assert simulator.step_time(device, order, 2 * seconds) == seconds
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=seeds, num_devices=st.integers(1, 4), share=st.floats(0.0, 0.999))
 def test_what_is_slower_than_the_cut_off_is_cut_off(seed, num_devices, share):
     simulator, device, order, seconds = placed(seed, num_devices)
@@ -38,7 +38,7 @@ def test_what_is_slower_than_the_cut_off_is_cut_off(seed, num_devices, share):
         assert simulator.excess(device, order)[0] == seconds
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=seeds, num_devices=st.integers(1, 4), share=st.floats(0.5, 1.5))
 def test_the_bound_holds_for_orders_that_contradict_the_graph_too(seed, num_devices, share):
     simulator, device, order, seconds = placed(seed, num_devices)

@@ -37,7 +37,7 @@ def test_what_is_asked_is_what_is_placed():
         forbid=["layers.4=d0"],
         together=["layers.3,layers.5"],
     )
-    result = place(problem, placer="best", constraints=asked)
+    result = place(problem, placer="portfolio", constraints=asked)
     device = {name: int(result.placement.device[i]) for name, i in problem.graph.index.items()}
     assert device["f0"] == device["b0"] == device["u0"] == 1
     assert {device["f1"], device["f2"]} <= {0, 2}
@@ -84,7 +84,7 @@ def test_headroom_is_kept_free():
 
 def test_patterns_are_borders_of_groups():
     """No group of a captured model has ops on both sides of a pattern, but groups have several."""
-    program = capture_model("mlp", options=CaptureOptions(), fake=True)
+    program = capture_model("mlp?depth=4", options=CaptureOptions(), fake=True)
     asked = from_words(pin=["blocks.1=cpu:0"], together=["blocks.2,head"])
     group = group_ops(program, 30, asked)
     modules, names = [op.module for op in program.ops], [op.name for op in program.ops]

@@ -22,9 +22,9 @@ ASKED = {
 def test_the_file_of_a_placement_says_how_to_group(tmp_path):
     """What `execute` and `compile` make of the file has the fingerprint and the devices of it."""
     options = gnnplace.CaptureOptions(groups=60, constraints=ASKED)
-    problem = gnnplace.profile("mlp", "nvlink-a100-2", options=options)
+    problem = gnnplace.profile("mlp?depth=4", "nvlink-a100-2", options=options)
     placement = gnnplace.place(problem, placer="heft", budget=0.0).placement
-    program = capture_model("mlp", options=options, fake=True)
+    program = capture_model("mlp?depth=4", options=options, fake=True)
     path = tmp_path / "placement.json"
     write_json(path, placement_to_data(placement, problem) | {OPTIONS_KEY: options.to_data()})
     again, same = read_given(path, None).placed(program, None, anywhere=True)

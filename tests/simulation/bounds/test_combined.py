@@ -72,18 +72,16 @@ def orders(problem: Problem) -> list[np.ndarray]:
 
 def optimum(problem: Problem) -> float:
     """The shortest step of all devices and orders that run and fit, in seconds."""
-    simulator, least = Simulator(problem), np.inf
-    every = np.stack(orders(problem))
+    simulator, every = Simulator(problem), np.stack(orders(problem))
     choices = [np.flatnonzero(row).tolist() for row in problem.unit_allowed]
-    for chosen in product(*choices):
-        device = spread(problem, np.array(chosen))
-        times = simulator.step_times(np.repeat(device[None], len(every), axis=0), every)
-        for k in np.argsort(times):
-            if times[k] >= least:
-                break
-            if simulator.excess(device, every[k])[1] == 0:
-                least = float(times[k])
-    return least
+    devices = [spread(problem, np.array(chosen)) for chosen in product(*choices)]
+    device = np.repeat(np.array(devices, dtype=np.int32).reshape(-1, problem.num_ops), len(every), axis=0)
+    order = np.tile(every, (len(devices), 1))
+    times = simulator.step_times(device, order)
+    for k in np.argsort(times):
+        if times[k] == np.inf or simulator.excess(device[k], order[k])[1] == 0:
+            return float(times[k])
+    return np.inf
 
 
 @settings(max_examples=25, deadline=None)

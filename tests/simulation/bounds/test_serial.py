@@ -41,7 +41,7 @@ def woven(rng: np.random.Generator, num_ops: int, num_devices: int, microbatches
     return with_microbatches(build_problem("woven", graph, cluster, time, **made), microbatches)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=seeds, microbatches=st.integers(1, 4), num_devices=st.integers(1, 4))
 def test_no_schedule_starts_an_op_before_its_head_or_leaves_less_than_its_tail(
     seed, microbatches, num_devices
