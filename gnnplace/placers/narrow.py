@@ -204,20 +204,19 @@ def ranked_starts(
     return sorted(made, key=lambda start: start.score)
 
 
-def best_first(
-    space: SearchSpace, devices: Iterable[IntArray], best: float = np.inf
-) -> list[Start]:
+def best_first(space: SearchSpace, devices: Iterable[IntArray]) -> list[Start]:
     """States of these devices, the best first, in turns; of the first few in another order too.
+
+    What is hopeless beside the best so far is left out.
 
     Args:
         space: the coarse problem's.
         devices: devices of units. Each [U]
-        best: seconds of the best state so far; what is hopeless beside the best is left out.
     """
     one_by_one, turns = first_priorities(space)
     made: list[Start] = []
     for unit_device in devices:
-        limit = OUTCLASSED * min((one.score for one in made), default=best)
+        limit = OUTCLASSED * min((one.score for one in made), default=np.inf)
         made += scheduled(space, unit_device, (turns,), limit)
     made.sort(key=lambda start: start.score)
     for k, start in enumerate(made[:AGAIN]):

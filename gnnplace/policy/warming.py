@@ -71,7 +71,6 @@ def warm(
     objective: str = TIME,
     progress: Progress | None = None,
     num_ops: int | None = None,
-    helped: bool = True,
 ) -> None:
     """Compiles, or loads from disk, the kernels of placers.
 
@@ -84,7 +83,6 @@ def warm(
         objective: that they place for.
         progress: called with a line now and then while something is compiled.
         num_ops: ops of the problem that is to be placed; None: of any size.
-        helped: whether a second process may help.
     """
     names = list(names or shown_placers())
     large = _is_large(num_ops)
@@ -93,7 +91,7 @@ def warm(
     names = [name for name in names if _is_known(name, objective)]
     # The compiler makes many objects that stay: to look for garbage takes a tenth of its time.
     with uncollected(), _telling(progress, names, large):
-        if helped and objective == TIME and "best" in names and not is_warm(["best"], num_ops=0):
+        if objective == TIME and "best" in names and not is_warm(["best"], num_ops=0):
             with beside([LEARNED]):
                 _warm_all([*OTHERS, *(["narrow"] if large else [])], large)
         _warm_all(names, large, objective)

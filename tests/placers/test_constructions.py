@@ -115,7 +115,7 @@ def test_what_cannot_run_at_all_is_refused(name):
 @pytest.fixture
 def as_if_large(monkeypatch):
     """Graphs of any size are large ones."""
-    for module in ("base", "constructions", "single"):
+    for module in ("base", "constructions", "baselines"):
         monkeypatch.setattr(f"gnnplace.placers.{module}.LARGE", 5)
 
 

@@ -195,22 +195,17 @@ class NarrowProblem(CoarseProblem):
     loose: IntArray
 
 
-_known: WeakKeyDictionary[SearchSpace, dict[int, NarrowProblem | None]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[SearchSpace, NarrowProblem | None] = WeakKeyDictionary()
 
 
-def narrow_problem(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem | None:
+def narrow_problem(space: SearchSpace) -> NarrowProblem | None:
     """The coarse problem of narrow groups; None where the whole graph is better placed as it is.
 
-    It is made once for a space, which several placers ask about.
-
-    Args:
-        space: the problem.
-        count: segments at most.
+    It is made once for a space, which several placers ask about, with ``SEGMENTS`` at most.
     """
-    known = _known.setdefault(space, {})
-    if count not in known:
-        known[count] = _narrow_problem(space, count)
-    return known[count]
+    if space not in _known:
+        _known[space] = _narrow_problem(space)
+    return _known[space]
 
 
 def searched_alone(space: SearchSpace) -> bool:
@@ -218,11 +213,11 @@ def searched_alone(space: SearchSpace) -> bool:
     return space.problem.num_ops >= LEAST_OPS and narrow_problem(space) is not None
 
 
-def _narrow_problem(space: SearchSpace, count: int) -> NarrowProblem | None:
+def _narrow_problem(space: SearchSpace) -> NarrowProblem | None:
     tight = space.problem.microbatches > 1 and space.memory_matters
     if space.problem.num_ops < (LEAST_TIGHT if tight else LEAST_OPS):
         return None
-    coarse = _unbundled(space, count)
+    coarse = _unbundled(space, SEGMENTS)
     share = FEWER_TIGHT if tight else FEWER
     small = coarse.problem.num_ops <= share * space.problem.num_ops
     if not small or not coarse.problem.unit_allowed.any(axis=1).all():

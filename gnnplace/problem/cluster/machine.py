@@ -14,14 +14,10 @@ INFO = Path("/proc/cpuinfo")
 PACKAGES = ("gnnplace", "torch", "numpy", "numba")
 
 
-def processor_name(info: Path = INFO) -> str:
-    """The kernel's name for it (proc(5)); Python's or "unknown" where there is none.
-
-    Args:
-        info: Where the kernel tells it.
-    """
+def processor_name() -> str:
+    """The kernel's name for it (proc(5)); Python's or "unknown" where there is none."""
     try:
-        lines = info.read_text(encoding="utf-8").splitlines()
+        lines = INFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

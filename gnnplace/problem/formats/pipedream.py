@@ -10,7 +10,7 @@ update op of no time (the profile does not say). Those of a node with parameters
 colocation class. What we assume, as the profile does not
 say it: the backward op of a layer needs the layer's output and its inputs; the gradient of an
 activation is as large as the activation, that of the parameters as large as them; state is
-``copies`` times the parameters (3: parameter, gradient, momentum). Times were measured on
+``COPIES`` times the parameters (3: parameter, gradient, momentum). Times were measured on
 PipeDream's GPU and are taken over for every device kind, marked estimated.
 """
 
@@ -30,6 +30,7 @@ from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
 from gnnplace.problem.cluster import Cluster, preset
 
 KEYS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+COPIES = 3.0
 DEFAULT_CLUSTER = "pcie-v100-4"
 
 
@@ -45,9 +46,7 @@ class Layer:
     parameters: float
 
 
-def read_pipedream(
-    path: str | Path, cluster: Cluster | None = None, *, copies: float = 3.0
-) -> Problem:
+def read_pipedream(path: str | Path, cluster: Cluster | None = None) -> Problem:
     """Reads a profile as a training step on ``cluster`` (four V100 on PCIe by default).
 
     Raises:
@@ -55,7 +54,7 @@ def read_pipedream(
     """
     layers, edges = _parse(str(path), read_text(path))
     try:
-        return _problem(Path(path).stem, layers, edges, cluster or preset(DEFAULT_CLUSTER), copies)
+        return _problem(Path(path).stem, layers, edges, cluster or preset(DEFAULT_CLUSTER))
     except InputError as error:
         raise FormatError(f"{path}: {error}") from None
 
@@ -129,7 +128,6 @@ def _problem(
     layers: dict[str, Layer],
     edges: list[tuple[str, str]],
     cluster: Cluster,
-    copies: float,
 ) -> Problem:
     ops = _Ops()
     trained = _trained(layers, edges)
@@ -141,7 +139,7 @@ def _problem(
     tensors += [(backward[k], layers[k].parameters, [u]) for k, u in update.items()]
     n = len(ops.names)
     state = np.zeros(n)
-    state[list(forward.values())] = [copies * layer.parameters for layer in layers.values()]
+    state[list(forward.values())] = [COPIES * layer.parameters for layer in layers.values()]
     return build_problem(
         name,
         ComputationGraph.from_tensors(ops.names, tensors),
