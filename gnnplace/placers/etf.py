@@ -38,7 +38,9 @@ from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.transfer import linked, pay, seconds_between
 
 MOST_OPS = 200_000
-NEVER = 1e12  # seconds until a tensor is there without a link: after everything else
+# Seconds until a tensor is there without a link, or a full device is free: after everything else,
+# but finite, so that it can be taken where nothing else is left.
+NEVER = 1e12
 
 
 @inner(_nrt=False)
@@ -57,13 +59,14 @@ def etf_kernel(
     """Device and scheduled start of each op. [n], [n]
 
     Args:
-        compiled: the problem.
+        compiled: the compiled problem.
         by_rank: all ops, the highest upward rank first. [n]
         allowed: whether a unit may be on a device. [U, D]
     """
     n, num_devices = compiled.times.shape
     device, unit_device = full_ints(n, -1), full_ints(len(allowed), -1)
     start, finish, free = zero_floats(n), zero_floats(n), zero_floats(num_devices)
+    # Of ops: inputs that are not made yet; seconds when all others are on each device.
     missing, there = compiled.num_inputs.copy(), zero_table(n, num_devices)
     links, num_tensors = compiled.links, len(compiled.size)
     costly = links.sends_cost or links.receives_cost
@@ -83,6 +86,7 @@ def etf_kernel(
             ready[num_ready] = op
             num_ready += 1
     for _ in range(n):
+        # 1. Ops that got ready are told to all devices that they may go to.
         for i in range(num_ready):
             op = ready[i]
             for d in range(num_devices):
@@ -90,6 +94,8 @@ def etf_kernel(
                     rank = np.int64(place[op])
                     heap_push(later[d], later_at[d], zero, num_later[d], there[op, d], rank)
                     num_later[d] += 1
+        # 2. Each device's next: what is there when it is free, by rank, else what comes first. Ops
+        # that went elsewhere meanwhile are dropped when they are met.
         best, best_place, best_device = np.inf, n, -1
         for d in range(num_devices):
             while num_later[d] > 0:
@@ -114,6 +120,7 @@ def etf_kernel(
                 at, k = later[d, 0], later_at[d, 0]
             if at < best or (at == best and k < best_place):
                 best, best_place, best_device = at, k, d
+        # 3. The earliest of them all is placed, with its class; it pays for its messages.
         op, d = int(by_rank[best_place]), best_device
         unit_device[compiled.unit_of[op]], device[op] = d, d
         if costly:
@@ -125,6 +132,7 @@ def etf_kernel(
                 made_on[compiled.op_tensor[i]] = d
         start[op] = best
         finish[op] = free[d] = best + compiled.times[op, d]
+        # 4. When its tensors would be on each device; ops that waited for nothing else are ready.
         num_ready = 0
         for i in range(compiled.flow_offset[op], compiled.flow_offset[op + 1]):
             other = compiled.flow_op[i]

@@ -85,20 +85,24 @@ def heft_kernel(
     """Device and scheduled start of each op. [n], [n]
 
     Args:
-        compiled: the problem.
+        compiled: the compiled problem.
         by_rank: ops in the order they are scheduled, a topological order. [n]
         producer: op that makes each tensor. [T]
         allowed: whether a unit may be on a device. [U, D]
         contention: whether links serve one tensor at a time.
     """
     n, num_devices = compiled.times.shape
+    # What is decided: of ops, and of the units whose first op was scheduled.
     device = full_ints(n, -1)
     unit_device = full_ints(len(allowed), -1)
     start, finish = zero_floats(n), zero_floats(n)
     links = compiled.links
     costly = links.sends_cost or links.receives_cost
+    # When devices have nothing to do, with room for all ops and copies that senders make.
     gaps = empty_gaps(num_devices, n + (len(compiled.consumer) if links.sends_cost else 0))
     channel_free = zero_floats(links.num_channels)
+    # A tensor is sent once to a device where sending takes time of anybody; then it is known when
+    # it arrives.
     once = contention or costly
     arrival = full_table(len(compiled.size) if once else 0, num_devices, np.inf)
     tried = zero_floats(links.num_channels)  # As ``channel_free`` but while a device is tried.
@@ -106,17 +110,21 @@ def heft_kernel(
     for k in range(n):
         op = by_rank[k]
         approach(compiled, by_rank, producer, finish, device, arrival, k)
+        # 1. When its inputs are made: it starts on no device before that.
         unit, made = compiled.unit_of[op], 0.0
         for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
             made = max(made, finish[producer[compiled.input_tensor[j]]])
         least, best_device, best_place, best_slot = np.inf, -1, 0, 0
         best, best_begin, best_start = np.inf, 0.0, 0.0
+        # 2. Each device is tried: where it finishes first, it goes.
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                 continue
             soonest = least_start(gaps, d, made, compiled.times[op, d]) + compiled.times[op, d]
             if best_device >= 0 and soonest >= least:
                 continue  # Not even were all inputs there at once.
+            # When all inputs are there, were it here; seconds that messages take of this device
+            # (before the op) and of the senders.
             ready, extra, sending, target = 0.0, 0.0, 0.0, Index(d)
             for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                 tensor = compiled.input_tensor[j]
@@ -140,6 +148,7 @@ def heft_kernel(
                         if links.sends_cost:
                             sending += send_time(links, source, target, compiled.size[tensor])
                 ready = max(ready, there)
+            # Its messages held channels on trial only.
             if contention:
                 for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                     source = Index(device[producer[compiled.input_tensor[j]]])
@@ -153,6 +162,7 @@ def heft_kernel(
                 best_place, best_slot = place, slot
                 best, best_begin, best_start = at + cost, at, at + extra
         d, target = best_device, Index(best_device)
+        # 3. Its inputs that are not there yet are sent, and hold channels and senders for good.
         if once:
             for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                 tensor = compiled.input_tensor[j]
@@ -177,6 +187,7 @@ def heft_kernel(
                     sender = np.int64(source)  # as everywhere else: a signature less to compile
                     at, place, slot = earliest_gap(gaps, sender, finish[p], cost)
                     take(gaps, sender, place, slot, at, at + cost)
+        # 4. It takes its gap, and its class is where it is.
         device[op], start[op], finish[op] = d, best_start, best
         unit_device[unit] = d
         take(gaps, d, best_place, best_slot, best_begin, best)

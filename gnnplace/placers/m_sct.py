@@ -23,6 +23,7 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import Index, empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.etf import NEVER
 from gnnplace.placers.search.found import with_own_order
 from gnnplace.placers.search.repair import unit_bytes
 from gnnplace.placers.search.space import SearchSpace
@@ -48,7 +49,7 @@ def favourite_kernel(
     """Device and scheduled start of each op. [n], [n]
 
     Args:
-        compiled: the problem.
+        compiled: the compiled problem.
         rank: upward rank, breaks ties. [n]
         allowed: whether a unit may be on a device. [U, D]
         favourite: the child an op would like to have on its own device, or -1. [n]
@@ -59,8 +60,10 @@ def favourite_kernel(
     device = full_ints(n, -1)
     unit_device = full_ints(len(allowed), -1)
     start, finish = zero_floats(n), zero_floats(n)
+    # Of devices: seconds when they are free, bytes of units on them, the op that each had last.
     free, held = zero_floats(num_devices), zero_floats(num_devices)
     last = full_ints(num_devices, -1)
+    # Of ops: inputs that are not made yet; seconds when all others are on each device.
     missing = compiled.num_inputs.copy()
     there = zero_table(n, num_devices)
     links, num_tensors = compiled.links, len(compiled.size)
@@ -74,6 +77,8 @@ def favourite_kernel(
             ready[num_ready] = op
             num_ready += 1
     for _ in range(n):
+        # 1. The ready op and the device at which it starts first; among equals a favourite child,
+        # then the op of higher rank.
         best, best_rank, best_at, best_device, best_wish = np.inf, -1.0, -1, -1, False
         for i in range(num_ready):
             op = ready[i]
@@ -82,7 +87,7 @@ def favourite_kernel(
                 if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                     continue
                 full = unit_device[unit] < 0 and held[d] + unit_bytes[unit] > limit[d]
-                at = max(there[op, d], free[d]) + (1e12 if full else 0.0)
+                at = max(there[op, d], free[d]) + (NEVER if full else 0.0)
                 wish = last[d] >= 0 and favourite[last[d]] == op
                 # A device keeps itself for the favourite child of its last op while that is urgent.
                 if last[d] >= 0 and favourite[last[d]] >= 0 and not wish:
@@ -94,6 +99,7 @@ def favourite_kernel(
                 if better or tie or best_device < 0:
                     best, best_rank, best_at = at, rank[op], i
                     best_device, best_wish = d, wish
+        # 2. It is placed, with its class, and paid for its messages.
         op, d = ready[best_at], best_device
         num_ready -= 1
         ready[best_at] = ready[num_ready]
@@ -110,6 +116,7 @@ def favourite_kernel(
             start[op] = max(start[op], free[d] + extra)
         finish[op] = start[op] + compiled.times[op, d]
         free[d] = finish[op]
+        # 3. When its tensors would be on each device; ops that waited for nothing else are ready.
         for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
             tensor = compiled.op_tensor[j]
             made_on[tensor] = d
@@ -119,7 +126,7 @@ def favourite_kernel(
                     at = finish[op]
                     if target != d:
                         if not linked(links, Index(d), Index(target)):
-                            at = 1e12
+                            at = NEVER
                         else:
                             size = compiled.size[tensor]
                             service = service_time(links, Index(d), Index(target), size)

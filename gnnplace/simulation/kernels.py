@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnplace.arrays import FloatArray, IntArray
+from gnnplace.arrays import FloatArray, IndexArray, IntArray
 from gnnplace.graph.jit import ahead, inner, kernel
 from gnnplace.graph.kernel_arrays import (
     ONE,
@@ -143,6 +143,46 @@ def approach(
         ahead(ready, compiled.flow_op[k])
 
 
+@inner(_nrt=False)
+def sort_ops(ops: IntArray, count: int) -> None:
+    """Sorts the first ``count`` of ``ops`` by insertion: few finish at one instant."""
+    for i in range(1, count):
+        op = ops[i]
+        j = i - 1
+        while j >= 0 and ops[j] > op:
+            ops[j + 1] = ops[j]
+            j -= 1
+        ops[j + 1] = op
+
+
+@inner(_nrt=False)
+def list_targets(
+    compiled: Compiled,
+    device: IntArray,
+    tensor: int,
+    source: int,
+    stamp: IndexArray,
+    targets: IndexArray,
+) -> int:
+    """Writes the devices but ``source`` that read a tensor to ``targets``, ascending; how many.
+
+    ``stamp``: the tensor for which each device was last written; changed. [D]
+    """
+    count = 0
+    low, high = compiled.consumer_offset[tensor], compiled.consumer_offset[tensor + ONE]
+    for k in range(Index(low), Index(high)):
+        target = Index(device[Index(compiled.consumer[k])])
+        if target != source and stamp[target] != tensor:
+            stamp[target] = tensor
+            at = count
+            while at > 0 and targets[at - 1] > target:
+                targets[at] = targets[at - 1]
+                at -= 1
+            targets[at] = target
+            count += 1
+    return count
+
+
 @kernel
 def run_kernel(
     compiled: Compiled,
@@ -158,13 +198,13 @@ def run_kernel(
     """Simulates one step.
 
     Args:
-        compiled: the problem.
+        compiled: the compiled problem.
         device: device of each op. [n]
         order: all ops; a device runs its ops in this order. [n]
         limit: stop as soon as the step time must exceed this many seconds.
         after: lower bound of the seconds from each op's finish to the end of the step. [n]
-        start: out: seconds. [n]
-        finish: out: seconds. [n]
+        start: out: seconds at which each op starts. [n]
+        finish: out: seconds at which it has finished. [n]
         transfer: out: tensor, source and target device of each transfer. [>= consumptions, 3],
             or no rows if not wanted.
         service: out: start and end of service and arrival of each transfer, as ``transfer``.
@@ -174,17 +214,22 @@ def run_kernel(
     """
     n, num_devices = compiled.times.shape
     links, far = compiled.links, n > FAR
+    # A device's ops to come are ``sequence[head[d] : end[d]]``; the next one can start when it has
+    # no inputs ``missing``, not before it is ``ready`` nor before the device is ``free``.
     sequence, head = split_order(device, order, num_devices)
     end = head[1:].copy()
     missing = compiled.num_inputs.copy()
     ready = zero_floats(n)
     free = zero_floats(num_devices)
     channel_free = zero_floats(links.num_channels)
+    # When the op that runs on each device finishes; inf for none. The least of these comes next.
     candidate = full_floats(num_devices, np.inf)
-    batch = empty_ints(n)
+    batch = empty_ints(n)  # ops that finish at this instant and have tensors to send
     targets = empty_indices(num_devices)
     stamp = full_indices(num_devices, len(compiled.size))
     waking = empty_ints(2 * num_devices)  # Once by its next op's inputs, once by itself.
+    # Where messages cost their receiver: seconds before each op, and its place in the order, since
+    # the first op that consumes a message waits for it.
     position = empty_ints(0)
     extra = empty_floats(0)
     if links.receives_cost:
@@ -194,6 +239,7 @@ def run_kernel(
             position[order[k]] = k
     record = len(transfer) > 0
     transfers, done, step_time = 0, 0, 0.0
+    # First ops without inputs start at once.
     for d in range(num_devices):
         if head[d] < end[d] and missing[sequence[head[d]]] == 0:
             op = sequence[head[d]]
@@ -219,6 +265,7 @@ def run_kernel(
                 if now + after[op] > limit:
                     return CUT_OFF, np.inf, transfers
                 free[d] = now
+                # Who waits for it here goes on; whether others wait, and sending costs its device.
                 remote, costly = False, False
                 for k in range(
                     Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])
@@ -235,6 +282,7 @@ def run_kernel(
                     batch[count] = op
                     count += 1
                 candidate[d] = np.inf
+                # The next op starts now; but where sending takes the device's time, after step 2.
                 if costly:
                     waking[num_waking] = d
                     num_waking += 1
@@ -245,14 +293,8 @@ def run_kernel(
                         begin += extra[op]
                     start[op] = begin
                     candidate[d] = begin + compiled.times[op, d]
-        # 2. Their tensors are queued in op order.
-        for i in range(1, count):
-            op = batch[i]
-            j = i - 1
-            while j >= 0 and batch[j] > op:
-                batch[j + 1] = batch[j]
-                j -= 1
-            batch[j + 1] = op
+        # 2. Their tensors are queued in op order, to one device after the other.
+        sort_ops(batch, count)
         for i in range(count):
             op = Index(batch[i])
             d = Index(device[op])
@@ -265,18 +307,7 @@ def run_kernel(
                     Index(compiled.consumer_offset[tensor]),
                     Index(compiled.consumer_offset[tensor + ONE]),
                 )
-                num_targets = 0
-                for k in range(low, high):
-                    target = Index(device[Index(compiled.consumer[k])])
-                    if target != d and stamp[target] != tensor:
-                        stamp[target] = tensor
-                        at = num_targets
-                        while at > 0 and targets[at - 1] > target:
-                            targets[at] = targets[at - 1]
-                            at -= 1
-                        targets[at] = target
-                        num_targets += 1
-                for m in range(num_targets):
+                for m in range(list_targets(compiled, device, tensor, d, stamp, targets)):
                     target = targets[m]
                     if not linked(links, d, target):
                         return NO_LINK, np.inf, transfers
@@ -292,6 +323,7 @@ def run_kernel(
                         service[transfers, 1] = served
                         service[transfers, 2] = arrival
                     transfers += 1
+                    # Its consumers there; an idle device whose next op is among them is woken.
                     first, found = op, False
                     for k in range(low, high):
                         other = Index(compiled.consumer[k])

@@ -84,6 +84,8 @@ def timed_list_schedule(
     """
     n, num_devices = compiled.times.shape
     links = compiled.links
+    # Of ops: inputs that are not made yet, and seconds when the latest of the others is there. Of
+    # devices: seconds until which they are busy, and the op that runs, -1 for none.
     missing = compiled.num_inputs.copy()
     free = zero_floats(num_devices)
     running = full_ints(num_devices, -1)
@@ -93,6 +95,7 @@ def timed_list_schedule(
     coming, event = empty_floats(n + num_devices), empty_ints(n + num_devices)
     num_coming = np.int64(0)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
+    # Ready ops of each device: a heap in a part of the arrays that has room for all its ops.
     ready, ready_op = empty_floats(n), empty_ints(n)  # on each device, by priority
     num_ready = zero_longs(num_devices)
     low = zero_longs(num_devices + 1)
@@ -105,6 +108,7 @@ def timed_list_schedule(
     # Devices at which something happened, ascending, and when it last did.
     stirred, last_stirred = empty_ints(num_devices), full_floats(num_devices, -1.0)
     num_stirred = 0
+    # Ops without inputs are ready at once.
     for op in range(n):
         if missing[op] == 0:
             d = device[op]
@@ -119,6 +123,7 @@ def timed_list_schedule(
     unpaid = zero_table(len(compiled.size) if links.receives_cost else 0, num_devices)
     now = 0.0
     while now < np.inf:
+        # 1. All that happens now: inputs of an op have come, or a device is free.
         while num_coming > 0 and coming[0] <= now:
             happened = heap_pop(coming, event, zero, num_coming)
             num_coming -= 1
@@ -133,6 +138,7 @@ def timed_list_schedule(
             num_stirred = stir(stirred, num_stirred, last_stirred, d, now)
             if running[d] < 0:
                 continue
+            # 2. What ran there has finished: its tensors are sent, each once to a device.
             op, source = Index(running[d]), d
             running[d] = -1
             overhead = 0.0
@@ -164,6 +170,7 @@ def timed_list_schedule(
                     ready_at[other] = max(ready_at[other], arrivals[target])
                     if missing[other] > 0:
                         continue
+                    # The last input of that op: it is ready now, or when the message arrives.
                     made = np.int64(compiled.consumer[k])
                     if ready_at[other] > now:
                         heap_push(coming, event, zero, num_coming, ready_at[other], made)
@@ -173,11 +180,13 @@ def timed_list_schedule(
                         heap_push(ready, ready_op, low[target], at, -priority[other], made)
                         num_ready[target] += 1
                         num_stirred = stir(stirred, num_stirred, last_stirred, target, now)
+            # A device that has to send is free later.
             free[d] += overhead
             if free[d] > now:
                 again = np.int64(n + num_devices - 1) - np.int64(d)
                 heap_push(coming, event, zero, num_coming, free[d], again)
                 num_coming += 1
+        # 3. Free devices at which something happened take their ready op of highest priority.
         for i in range(num_stirred):
             d = Index(stirred[i])
             last_stirred[d] = -1.0

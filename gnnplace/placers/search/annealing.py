@@ -73,7 +73,9 @@ def anneal_kernel(
     for k in range(n):
         position[order[k]] = k
     for _ in range(moves):
+        # The most energy that is accepted is drawn first: what is above it need not be known.
         threshold = now - temperature * np.log(1.0 - np.random.random())
+        # 1. An op is shifted in the order; that changes nothing if it passes none of its device.
         if np.random.random() < 0.3:
             op = np.random.randint(n)
             low, high = window_of(compiled, neighbourhood, order, position, op)
@@ -89,6 +91,7 @@ def anneal_kernel(
                 now = tried
             else:
                 shift(order, position, goal, origin)
+        # 2. Units go to another device, sometimes with an order made anew for where they are.
         else:
             count, target = propose(neighbourhood, unit_device, touched)
             changed = move_units(

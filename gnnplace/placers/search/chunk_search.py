@@ -102,9 +102,9 @@ def chunk_kernel(
     """``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds.
 
     Args:
-        compiled: the problem.
-        lean: it without consumptions that others imply.
-        lean_reversed: that reversed.
+        compiled: the compiled problem.
+        lean: the problem without consumptions that others imply.
+        lean_reversed: ``lean`` with all its edges turned round.
         neighbourhood: what an energy takes.
         chunks: where the search is.
         first: temperature of the first move.
@@ -116,16 +116,20 @@ def chunk_kernel(
     finish, far, priority = empty_floats(n), empty_floats(n), empty_floats(n)
     load = zero_floats(chunks.work.shape[1])
     for k in range(moves):
+        # 1. A move, by the use of its kind so far; and the most seconds at which it is accepted.
         temperature = first * (last / first) ** (k / moves)
         threshold = chunks.score[0] - temperature * np.log(1.0 - np.random.random())
         copy_to(tried, chunks.unit_device)
         kind = choose_kind(chunks)
         change(chunks, tried, kind)
         noisy = kind == ORDER or np.random.random() < NOISE
+        # 2. What changes nothing, or has too much work on one device, needs no schedule.
         if not noisy and same(tried, chunks.unit_device):
             continue
         if most_work(chunks.work, tried, load) > threshold:
             continue
+        # 3. A schedule by the state's priorities, disturbed or not, justified from both ends; what
+        # might be the best, or may not fit, is simulated.
         copy_to(priority, chunks.priority)
         if noisy:
             spread = 0.3 * np.random.random() ** 2
@@ -138,6 +142,7 @@ def chunk_kernel(
             neighbourhood.memory_matters or seconds < chunks.best_score[0]
         ):
             seconds = energy(compiled, neighbourhood, device, order, threshold)
+        # 4. What the kind of move was good for; where it is accepted, the state and the best one.
         better = seconds < chunks.score[0] * (1.0 - ROUNDING)
         chunks.useful[kind] += FORGOTTEN * ((1.0 if better else 0.0) - chunks.useful[kind])
         if seconds > threshold:

@@ -244,6 +244,9 @@ def descend(
     level, fresh = 0, True
     end_of[0], state_of[0], value_of[0] = num_blocks, best.shape[0] - 1, 0.0
     while level >= 0:
+        # 1. A level that is entered lists its children: each first block and sort of a stage that
+        # ends where the level does, with the largest load of this stage (sends to later stages are
+        # known), of the later ones, and at least (``best``) of what is left.
         if fresh:
             nodes += 1
             if nodes >= most:
@@ -279,6 +282,7 @@ def descend(
             if stage[u] >= level:
                 stage[u] = -1
         stage_sort[level:] = -1
+        # 2. Its next child, or back to the level above where none can be better.
         k = turn[level]
         if k >= amount[level] or child_bound[level, k] >= bound_to_beat:
             level -= 1
@@ -289,6 +293,7 @@ def descend(
             if i <= block[p] < end_of[level]:
                 stage[order[p]] = level
         stage_sort[level] = t
+        # 3. A whole split is priced truly; a part of one goes a level deeper.
         if i == 0:
             value = true_largest(flows, sorts, stage, stage_sort)
             if value < bound_to_beat:

@@ -75,7 +75,8 @@ def optimum(problem: Problem) -> float:
     simulator, every = Simulator(problem), np.stack(orders(problem))
     choices = [np.flatnonzero(row).tolist() for row in problem.unit_allowed]
     devices = [spread(problem, np.array(chosen)) for chosen in product(*choices)]
-    device = np.repeat(np.array(devices, dtype=np.int32).reshape(-1, problem.num_ops), len(every), axis=0)
+    each = np.array(devices, dtype=np.int32).reshape(-1, problem.num_ops)
+    device = np.repeat(each, len(every), axis=0)
     order = np.tile(every, (len(devices), 1))
     times = simulator.step_times(device, order)
     for k in np.argsort(times):
