@@ -42,8 +42,7 @@ from gnnplace.cli.console import print_lines
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.plans.plans import read_plan
-from gnnplace.report.plan_page import plan_page
-from gnnplace.report.plans import run_lines
+from gnnplace.report.plans import plan_page, run_lines
 
 RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
 SUMMARY = "Runs a placement or a joint plan on workers, checks it, and measures it."

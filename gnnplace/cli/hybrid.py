@@ -141,9 +141,13 @@ def run(args: Namespace) -> int:
 
 def _study(args: Namespace) -> int:
     from gnnplace.plans.hybrid.study import HybridOptions
-    from gnnplace.report.hybrid import hybrid_table, study_data, study_lines
-    from gnnplace.report.hybrid_page import hybrid_page
-    from gnnplace.report.hybrid_plot import hybrid_plot
+    from gnnplace.report.hybrid import (
+        hybrid_page,
+        hybrid_plot,
+        hybrid_table,
+        study_data,
+        study_lines,
+    )
     from gnnplace.report.pictures import check_drawable, write_picture
 
     check_output(args.output)

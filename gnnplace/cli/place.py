@@ -47,9 +47,9 @@ from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem, problem_to_data
 from gnnplace.problem.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, placement_to_data
 from gnnplace.report.chakra import write_chakra
+from gnnplace.report.explanations import advice_lines
 from gnnplace.report.intervals import interval_keys
 from gnnplace.report.module_tables import check_table, placement_rows, write_table
-from gnnplace.report.placed import advice_lines
 from gnnplace.report.tables import memory_lines
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace

@@ -24,8 +24,7 @@ from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.module_tables import check_table, plan_rows, write_table
-from gnnplace.report.plan_page import plan_page, write_plan_trace
-from gnnplace.report.plans import plan_lines
+from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
 
 AUTO = "auto"
 TRIES = 3

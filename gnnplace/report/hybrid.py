@@ -1,10 +1,15 @@
-"""A hybrid study, and a hybrid step that was run, as tables, lines and plain data."""
+"""A hybrid study, and a hybrid step that was run, as tables, lines and plain data.
+
+A hybrid study as one page: the recommendation, every split, time to converge against devices.
+
+Time to converge against devices, a line for each kind of split; both axes are logarithmic.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -13,7 +18,13 @@ from gnnplace.plans.hybrid.convergence import SOURCE, published_gain
 from gnnplace.plans.hybrid.run import HybridRun
 from gnnplace.plans.hybrid.splits import Row
 from gnnplace.plans.hybrid.study import HybridStudy
-from gnnplace.report.units import seconds_text
+from gnnplace.report import html
+from gnnplace.report.html import Html
+from gnnplace.report.pictures import Axis, Series, chart, svg
+from gnnplace.report.units import page_seconds, seconds_text
+
+if TYPE_CHECKING:
+    from gnnplace.report.pictures import Figure
 
 
 def study_data(study: HybridStudy) -> dict[str, Any]:
@@ -170,3 +181,91 @@ def run_lines(run: HybridRun) -> list[str]:
         f"DDP: gradients within {run.ddp.error:.2g} of accumulating over the same shares",
         *([f"not to be compared: {caveat}"] if (caveat := run.execution.caveat) else []),
     ]
+
+
+HEADS = ("devices", "groups x devices", "micro-batches", "step of a group", "all-reduce",
+         "not hidden", "step", "examples of a step", "steps an epoch", "epochs",
+         "time to converge", "remarks")  # fmt: skip
+
+
+def hybrid_page(study: HybridStudy) -> str:
+    """The text of the page."""
+    note = f"step {study.origin['step']}; epochs {study.origin['epochs']}"
+    title = f"{study.what} on up to {study.devices} devices"
+    picture = hybrid_plot(study.rows, title=f"{title}: time to converge", note=note)
+    told = [line for line in study_lines(study) if line != sentence(study.advice, study.devices)]
+    parts = [
+        html.cards(_cards(study)),
+        html.paragraph(sentence(study.advice, study.devices)),
+        html.figure(svg(picture)),
+        html.heading("Every split"),
+        _splits(study),
+        html.heading("Where the figures come from"),
+        *map(html.paragraph, told),
+        html.footer("All times on this page are predicted."),
+    ]
+    return html.page(title, parts)
+
+
+def _cards(study: HybridStudy) -> list[tuple[str, str]]:
+    best, gain = study.advice.best, study.advice.gain
+    if best is None:
+        return [("none", "no split ends")]
+    found = [
+        (f"{best.groups} x {best.devices}", "groups x devices of a group, the best split"),
+        (hours(best.seconds), "predicted time to converge"),
+    ]
+    return [*found, *([(f"{gain:+.1%}", "over data parallelism alone")] if gain else [])]
+
+
+def _splits(study: HybridStudy) -> Html:
+    finite = [row.seconds for row in study.rows if math.isfinite(row.seconds)]
+    most = max(finite, default=1.0) or 1.0
+    bars = [
+        html.share(row.seconds / most if math.isfinite(row.seconds) else 0.0) for row in study.rows
+    ]
+    lines = [
+        split_cells(row, page_seconds, "the best" if row is study.advice.best else row.note)
+        for row in study.rows
+    ]
+    return html.table(HEADS, lines, bars=bars, words=True)
+
+
+# Seconds that are round numbers of seconds, minutes, hours or days.
+ROUND = [k * unit for unit in (1, 60) for k in (1, 2, 5, 10, 20, 30)]
+ROUND += [k * 3600 for k in (1, 2, 5, 10, 24, 48, 120, 240, 480, 1200, 2400, 4800, 12000)]
+
+
+def hybrid_plot(rows: Sequence[Row], *, title: str, note: str) -> Figure:
+    """The picture.
+
+    Args:
+        rows: splits; those without an end-to-end time are left out.
+        title: first line.
+        note: second line: where the figures come from.
+    """
+    lines: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.devices, row.total_devices)):
+        if math.isfinite(row.seconds):
+            lines.setdefault(row.name, []).append(row)
+    series = [_line(name, line) for name, line in lines.items()]
+    seconds = [second for one in series for second in one.y]
+    ticks = [tick for tick in ROUND if seconds and min(seconds) <= tick <= max(seconds)]
+    counts = sorted({count for one in series for count in one.x})
+    axes = (
+        Axis("devices", logarithmic=True, ticks=counts),
+        Axis("time to converge", logarithmic=True, ticks=ticks, text=hours),
+    )
+    return chart(series, axes, title=title, note=note)
+
+
+def _line(name: str, line: Sequence[Row]) -> Series:
+    return Series(
+        name,
+        [row.total_devices for row in line],
+        [row.seconds for row in line],
+        told=[
+            f"{row.total_devices} devices, {row.groups} x {row.devices}: {hours(row.seconds)}"
+            for row in line
+        ],
+    )

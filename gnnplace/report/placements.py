@@ -19,7 +19,7 @@ from gnnplace.problem import Problem
 from gnnplace.report import html
 from gnnplace.report.explanation.causes import Causes
 from gnnplace.report.explanation.difference import Difference, steps_differ
-from gnnplace.report.explanation.idle import device_times
+from gnnplace.report.explanation.explaining import device_times
 from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_simulation

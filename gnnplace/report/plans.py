@@ -1,4 +1,10 @@
-"""A joint plan in words: its stages, where the time goes, memory by device."""
+"""A joint plan in words: its stages, where the time goes, memory by device.
+
+A joint plan as one page: stages, timeline, where the time goes, memory by device, frontier.
+
+All of it is in the plan's file: its actions are run again with the seconds of its stages. Times are
+predicted.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,20 @@ from gnnplace.plans.plan import Plan, StageEntry
 
 if TYPE_CHECKING:
     from gnnplace.plans.run.workers import PlanRun as Run
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gnnplace.errors import InputError
+from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
+from gnnplace.plans.order.timing import Timing, timed
+from gnnplace.plans.plan import MemoryEntry, PlanFile
+from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
+from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
+from gnnplace.report.trace import write_trace
+from gnnplace.report.viewer import viewer
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -109,3 +129,171 @@ def run_lines(run: Run) -> list[str]:
 
 def _time(seconds: float) -> str:
     return f"{1e3 * seconds:.2f} ms" if seconds < 1.0 else f"{seconds:.3f} s"
+
+
+PASSES = "FIWB"
+NAMES = {"F": "forward", "I": "gradients of activations", "W": "gradients of weights",
+         "B": "gradients", "end": "exchange and update"}  # fmt: skip
+MOST = 50_000  # passes that are drawn
+WHY = "The plan has its stage on this rank."
+
+
+def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
+    """The text of the page.
+
+    Args:
+        plan: with its times, as they were predicted.
+        told: lines about a run of it.
+    """
+    file = plan.file
+    parts = [paragraph(plan.reason)] if plan.reason else []
+    parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
+    parts += [heading("Stages"), _stages(plan), *_timeline(plan)]
+    parts += [heading("Where the busiest rank's time goes"), table(["part", "ms"], _parts(plan))]
+    parts += [heading("Memory of each device"), *_memory(file.memory)]
+    parts += [heading("Time against memory")]
+    parts += [paragraph("Plans that were timed, none worse than another in both."), _frontier(plan)]
+    parts += [paragraph(notice) for notice in plan.notices]
+    parts.append(footer(f"All {'other ' if told else ''}times on this page are predicted."))
+    facts = plan_lines(plan)[0].strip()
+    return page(f"{file.model} on {file.cluster}", parts, facts=facts)
+
+
+def _stages(plan: Plan) -> Html:
+    heads = ["stage", "rank", "from", "to", "replicas", "shards", "devices", "ZeRO",
+             "recomputed", "forward ms", "gradients ms", "of weights ms"]  # fmt: skip
+    lines = []
+    ranks = plan.file.ranks or list(range(len(plan.file.stages)))
+    for k, stage in enumerate(plan.file.stages):
+        seconds = [f"{1e3 * s:.3g}" for s in stage.seconds] or ["", "", ""]
+        lines.append(
+            [str(k), str(ranks[k]), stage.members[0], stage.members[-1], str(len(stage.devices)),
+             str(len(stage.devices[0])), f"{stage.devices[0][0]} to {stage.devices[-1][-1]}",
+             str(stage.zero), str(len(stage.recompute)), *seconds]
+        )  # fmt: skip
+    return table(heads, lines)
+
+
+def _parts(plan: Plan) -> list[list[str]]:
+    return [[name, f"{1e3 * seconds:.2f}"] for name, seconds in plan.file.parts.items()]
+
+
+def _timing(plan: Plan) -> Timing | None:
+    """The step again; None where the file does not say what it takes."""
+    file = plan.file
+    if not file.actions or not all(stage.seconds for stage in file.stages):
+        return None
+    rows = [[found for word in row if (found := _pass(word))] for row in file.actions]
+    if not file.ends or sum(map(len, rows)) > MOST:
+        return None
+    apart = any(action.kind == "W" for row in rows for action in row)
+    ranks = tuple(file.ranks or range(len(file.stages)))
+    seconds = tuple((s.seconds[0], s.seconds[1], s.seconds[2]) for s in file.stages)
+    count = plan.microbatches
+    line = Pipeline(ranks, seconds, tuple(file.sent), count, apart, (count,) * len(ranks))
+    return timed(line, rows, file.ends)
+
+
+def _pass(word: str) -> Action | None:
+    """An action of the file; None for messages."""
+    stage = word.rstrip("0123456789").rstrip("FIWBSENDRCV_")
+    kind, number = word[len(stage) : len(stage) + 1], word[len(stage) + 1 :]
+    if not stage.isdecimal() or kind not in PASSES or not number.isdecimal():
+        return None
+    return Action(int(stage), kind, int(number))
+
+
+def plan_timeline(plan: Plan) -> Timeline | None:
+    """The plan's step: a lane for each pipeline rank; None without times, or with too many passes.
+
+    An op is a pass of a micro-batch through a stage, such as 2F0: stage 2, forward, the first.
+    """
+    timing = _timing(plan)
+    if timing is None:
+        return None
+    step = from_simulation(timing.problem, timing.simulation, plan.shape)
+    memory = tuple(_curve(plan.file, timing, rank) for rank in range(timing.line.ranks))
+    return replace(step, memory=memory, named=_naming(timing, plan.file.stages))
+
+
+def write_plan_trace(path: str | Path, plan: Plan) -> None:
+    """Writes the plan's step as a trace that Perfetto opens.
+
+    Raises:
+        InputError: the plan has too many passes, or its file has no times.
+    """
+    step = plan_timeline(plan)
+    if step is None:
+        raise InputError("--trace: the plan has too many passes to draw, or its file has no times")
+    write_trace(path, [step])
+
+
+def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
+    """Bytes of each device of a rank: what stays, and what micro-batches keep from F to B or W."""
+    own = next(k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank)
+    held = file.memory.get(file.stages[own].devices[0][0])
+    changes = [(0.0, held.state + held.working + held.slack if held is not None else 0.0)]
+    for action, (_, _, start, end) in zip(timing.orders[rank], _spans(timing, rank), strict=False):
+        size = file.stages[action.chunk].saved or 0.0
+        if action.kind == FORWARD:
+            changes.append((start, size))
+        elif action.kind in (FULL, WEIGHT):
+            changes.append((end, -size))
+    times, sizes = zip(*sorted(changes, key=lambda change: change[0]), strict=True)
+    return np.array(times), np.cumsum(sizes)
+
+
+def _spans(timing: Timing, rank: int) -> list[tuple[str, int, float, float]]:
+    """Passes of a rank in the order they run."""
+    return sorted((span for span in timing.spans if span[1] == rank), key=lambda span: span[2:])
+
+
+def _naming(timing: Timing, stages: Sequence[StageEntry]) -> Naming:
+    names = timing.problem.graph.names
+    known = [word for word in NAMES if any(_kind(name) == word for name in names)]
+    kind = np.array([known.index(_kind(name)) for name in names], dtype=np.int8)
+    covers = {f"stage {k}": [*stage.modules, *stage.members] for k, stage in enumerate(stages)}
+    kinds, modules = tuple(NAMES[word] for word in known), [_module(name) for name in names]
+    return Naming(kinds, kind, modules, covers, sized=False, why=WHY)
+
+
+def _kind(name: str) -> str:
+    return "end" if name.startswith("end") else next(k for k in name if k in PASSES)
+
+
+def _module(name: str) -> str:
+    """The stage of a pass, or the rank whose end it is."""
+    if name.startswith("end"):
+        return f"end of rank {name.split()[1]}"
+    return f"stage {name[: name.index(_kind(name))]}"
+
+
+def _timeline(plan: Plan) -> list[Html]:
+    step = plan_timeline(plan)
+    if step is None:
+        return [paragraph("The plan has too many passes to draw, or its file has no times.")]
+    return [viewer([step])]
+
+
+def _memory(memory: dict[str, MemoryEntry]) -> list[Html]:
+    kinds = list(MemoryEntry.model_fields)
+    sums = {name: sum(entry.model_dump().values()) for name, entry in memory.items()}
+    most = max(sums.values(), default=1.0) or 1.0
+    lines = [
+        [
+            name,
+            *(f"{size / 1e9:.2f}" for size in entry.model_dump().values()),
+            f"{sums[name] / 1e9:.2f}",
+        ]
+        for name, entry in memory.items()
+    ]
+    heads = ["device", *(f"{kind}, GB" for kind in kinds), "in all, GB"]
+    bars = [share(size / most) for size in sums.values()]
+    return [table(heads, lines, bars=bars), hint("A full bar is the fullest device.")]
+
+
+def _frontier(plan: Plan) -> Html:
+    lines = [
+        [f"{held / 1e9:.2f} GB", f"{1e3 * seconds:.2f} ms"] for held, seconds in plan.file.frontier
+    ]
+    return table(["fullest device", "step"], lines)

@@ -11,7 +11,7 @@ from gnnplace.placers.contract import branches, training_chain
 from gnnplace.policy.placing import place
 from gnnplace.problem.constraints import Constraints, constrained, from_words
 from gnnplace.report.explanation.advice import advise
-from gnnplace.report.placed import advice_lines
+from gnnplace.report.explanations import advice_lines
 from gnnplace.simulation import lower_bound
 
 

@@ -6,7 +6,7 @@ import pytest
 from gnnplace.cli.main import run
 from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.plan import plan_from_data
-from gnnplace.report.plan_page import NAMES, _pass, plan_page
+from gnnplace.report.plans import NAMES, _pass, plan_page
 from tests.plans.toys import chain, cluster
 from tests.report.embedded import held, unpacked
 
