@@ -177,14 +177,15 @@ def base_name(name: str) -> str:
 
 def iter_refs(value: Any) -> Iterator[Ref]:
     """Every reference inside nested lists, tuples, dicts and slices, in order."""
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from iter_refs(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from iter_refs(item)
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Ref):
+            yield item
+        elif isinstance(item, list | tuple):
+            waiting += reversed(item)
+        elif isinstance(item, dict):
+            waiting += reversed(item.values())
 
 
 def map_refs(value: Any, function: Callable[[Ref], Any]) -> Any:

@@ -123,7 +123,10 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
             if count > MIXED and replicas & (replicas - 1) and count % (replicas * shards):
                 continue
             shapes += [(replicas, shards, zero) for zero in (ZEROS if replicas > 1 else (0,))]
-    return Space(pricer, microbatches, tuple(shapes))
+    space = Space(pricer, microbatches, tuple(shapes))
+    for shape in shapes:
+        space.plain_table(shape)  # priced now: every search begins with equal meshes
+    return space
 
 
 def devices_of_server(fabric: Fabric) -> int:

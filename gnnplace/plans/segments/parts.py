@@ -121,11 +121,11 @@ class Parts:
 
     def prepare(self, splits: Iterable[Split], kind: str, shards: int, examples: int) -> None:
         """Predicts parts together, which takes less than one after the other."""
-        new = {
-            key: self.recorded(split, shards, examples)
-            for split in splits
-            if (key := self._key(split, kind, shards, examples)) not in self._priced
-        }
+        new: dict[object, Recorded] = {}
+        for split in splits:
+            key = self._key(split, kind, shards, examples)
+            if key not in self._priced:
+                new[key] = self.recorded(split, shards, examples)
         if not new:
             return
         passes = [getattr(r, name) for r in new.values() for name in PASSES]
@@ -141,16 +141,18 @@ class Parts:
 
     def recorded(self, split: Split, shards: int, examples: int) -> Recorded:
         """The kernels of a part, from those of others where that says them."""
-        corners = example_corners(self.batch)
-        found = [self._sharded(split, shards, corner) for corner in corners]
+        corners, found = example_corners(self.batch), []
+        for corner in corners:
+            found.append(self._sharded(split, shards, corner))
         if len(corners) == 1 or examples in corners:
             return found[corners.index(examples)]
         at = (examples - corners[0]) / (corners[1] - corners[0])
         return between(found[0], found[1], at) or self._at(split, shards, examples)
 
     def _sharded(self, split: Split, shards: int, examples: int) -> Recorded:
-        corners = (1,) if split[1] is None else shard_corners(shards)
-        found = [self._at(split, corner, examples) for corner in corners]
+        corners, found = (1,) if split[1] is None else shard_corners(shards), []
+        for corner in corners:
+            found.append(self._at(split, corner, examples))
         if len(corners) == 1:
             return found[0]
         at = (1 / shards - 1 / corners[0]) / (1 / corners[1] - 1 / corners[0])

@@ -78,7 +78,13 @@ class ModelCosts:
             return None
         mesh = (shards, self.batch // examples)
         first = {s.kind: k for k, s in reversed(list(enumerate(self.cuts.segments)))}
-        self._prepare(list(first.values()), kind, mesh)
+        splits = [
+            (i, chosen[0])
+            for number in first.values()
+            for i in self._calls(number)
+            for chosen in mesh_configurations(self._whole_examples(i).shape, mesh[:1])
+        ]
+        self.parts.prepare(splits, kind, shards, examples)  # together, which takes less
         by_kind: dict[int, FloatArray] = {}
         for k, number in first.items():
             by_kind[k] = self._segment(number, kind, mesh)
@@ -111,16 +117,6 @@ class ModelCosts:
     def _calls(self, number: int) -> list[int]:
         """Calls of a segment that are priced."""
         return [i for i in range(*self.cuts.runs[number]) if i not in self.cuts.aside]
-
-    def _prepare(self, numbers: Sequence[int], kind: str, mesh: tuple[int, int]) -> None:
-        """Seconds of all parts of all calls that may be asked for, predicted together."""
-        splits = [
-            (i, chosen[0])
-            for number in numbers
-            for i in self._calls(number)
-            for chosen in mesh_configurations(self._whole_examples(i).shape, mesh[:1])
-        ]
-        self.parts.prepare(splits, kind, mesh[0], self.batch // mesh[1])
 
     def part(self, call: int, split: Configuration, kind: str, mesh: tuple[int, int]) -> Part:
         """A part of a call, over shards and parts of the batch."""

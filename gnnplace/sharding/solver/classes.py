@@ -70,10 +70,10 @@ def each_alone(count: int) -> Classes:
 
 def joint(parts: Sequence[Classes]) -> Classes:
     """The coarsest partition that is finer than all ``parts``; there is at least one."""
-    if all(part is parts[0] for part in parts):
+    if len(set(map(id, parts))) == 1:
         return parts[0]
     for part in parts:
-        if len(part) == len(part.of):
+        if len(part.first) == len(part.of):
             return part
     code = parts[0].of
     for part in parts[1:]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numba import njit
@@ -59,7 +60,9 @@ def cheapest(
     """
     sizes = [len(cost) for cost in problem.cost]
     search = _Search(buckets_of(problem), sizes, memory_limit)
-    eliminated = [(node, search.eliminate(node)) for node in order]
+    eliminated = []
+    for node in order:
+        eliminated.append((node, search.eliminate(node)))
     return _trace_back(eliminated, sizes)
 
 
@@ -84,7 +87,7 @@ class _Search:
         if scope:
             memo, roles = self.buckets.memo, (*scope, node)
             key = tuple(sorted(table.signature(roles) for table in tables))
-            cost, classes = memo.of(key, tables, lambda: self._without(node, scope, tables))
+            cost, classes = memo.of(key, tables, partial(self._without, node, scope, tables))
             self.buckets.add(Table(scope, cost, classes))
         return tables
 
@@ -92,9 +95,10 @@ class _Search:
         self, node: int, scope: tuple[int, ...], tables: list[Table]
     ) -> tuple[FloatArray, tuple[Classes, ...]]:
         """The table that is left over ``scope``, and its classes."""
-        memo = self.buckets.memo
-        classes = tuple(_classes(memo, tables, other) for other in scope)
-        picked = {other: part.first for other, part in zip(scope, classes, strict=True)}
+        memo, classes = self.buckets.memo, {}
+        for other in scope:
+            classes[other] = _classes(memo, tables, other)
+        picked = {other: part.first for other, part in classes.items()}
         counts = {other: len(part) for other, part in picked.items()}
         self._check_size(counts.values())
         picked[node] = _representatives(memo, node, tables, self.sizes[node])
@@ -102,8 +106,8 @@ class _Search:
         counts[node] = len(picked[node])
         split = _splittable(node, cells)
         if split is None:
-            return _minimum(cells, scope, node, counts), classes
-        return self._product(cells, split, scope, node, counts), classes
+            return _minimum(cells, scope, node, counts), tuple(classes.values())
+        return self._product(cells, split, scope, node, counts), tuple(classes.values())
 
     def _product(
         self, cells: Cells, split: int, scope: tuple[int, ...], node: int, counts: dict[int, int]

@@ -66,7 +66,7 @@ class Memo:
 
     def joint(self, parts: Sequence[Classes]) -> Classes:
         """As ``classes.joint``."""
-        return self.of(tuple(map(id, parts)), parts, lambda: joint(parts))
+        return self.of(tuple(map(id, parts)), parts, partial(joint, parts))
 
 
 def cells_of(table: Table, picked: Mapping[int, LongArray]) -> FloatArray:
@@ -110,15 +110,18 @@ class Buckets:
 
 
 def _added(memo: Memo, first: Table, second: Table) -> Table:
-    def make() -> tuple[FloatArray, tuple[Classes, ...]]:
-        pairs = zip(first.classes, second.classes, strict=True)
-        classes = tuple(memo.joint(pair) for pair in pairs)
-        picked = {node: part.first for node, part in zip(first.scope, classes, strict=True)}
-        return cells_of(first, picked) + cells_of(second, picked), classes
-
     key = ("+", first.signature(first.scope), second.signature(second.scope))
-    cost, classes = memo.of(key, (first, second), make)
+    cost, classes = memo.of(key, (first, second), partial(_sum, memo, first, second))
     return Table(first.scope, cost, classes)
+
+
+def _sum(memo: Memo, first: Table, second: Table) -> tuple[FloatArray, tuple[Classes, ...]]:
+    """The sum of two tables over the same nodes, and its classes."""
+    classes: dict[int, Classes] = {}
+    for node, *parts in zip(first.scope, first.classes, second.classes, strict=True):
+        classes[node] = memo.joint(parts)
+    picked = {node: part.first for node, part in classes.items()}
+    return cells_of(first, picked) + cells_of(second, picked), tuple(classes.values())
 
 
 def buckets_of(problem: ShardingProblem) -> Buckets:
