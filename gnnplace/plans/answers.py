@@ -38,10 +38,10 @@ def find_plans(
     """The best plans, the fastest first; one that says why not where nothing fits.
 
     Args:
-        chain: the model.
+        chain: the model as a chain of segments, with their prices.
         cluster: its devices in topology order.
-        top: plans at most.
-        budget: seconds of search.
+        top: how many plans are answered at most.
+        budget: seconds that the search may take.
         runnable: only plans that can be run: with the same number of replicas in all stages.
         progress: is told what is done.
     """
@@ -61,9 +61,9 @@ def find_baselines(
     """The plan that is found, and the fastest of every baseline; None where none fits.
 
     Args:
-        chain: the model.
+        chain: the model as a chain of segments, with their prices.
         cluster: its devices in topology order.
-        budget: seconds of search.
+        budget: seconds that the search may take.
         progress: is told what is done.
     """
     found = search(chain, cluster, budget=budget, progress=progress)
@@ -79,8 +79,8 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
     """A priced draft as a plan.
 
     Args:
-        chain: the model.
-        cluster: its devices.
+        chain: the model as a chain of segments, with their prices.
+        cluster: the devices that it is planned for.
         priced: what was searched or given.
         found: the search that it comes from: its bound is said.
     """
@@ -257,7 +257,7 @@ def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
     """What a plan of one's own takes.
 
     Args:
-        chain: the model.
+        chain: the model as a chain of segments, with their prices.
         cluster: its devices in topology order.
         given: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
             "layers=12+12" or "layers=equal" where the stages are known; or a plan that was read.

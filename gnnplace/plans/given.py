@@ -201,7 +201,7 @@ def layer_bounds(chain: Chain, words: str, stages: int) -> list[int]:
     """Cuts after so many layers each. [stages + 1]
 
     Args:
-        chain: the model.
+        chain: the model as a chain of segments, with their prices.
         words: the layers of every stage, such as "6+6+4", or "equal".
         stages: how many there are.
 

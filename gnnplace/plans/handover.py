@@ -62,8 +62,8 @@ def handed_over(
         chain: the model that was planned.
         cluster: with the memory that may be used.
         model: as `chain_of` takes it.
-        inputs: the same.
-        loss: the same.
+        inputs: example inputs, as `chain_of` takes them.
+        loss: its loss, as `chain_of` takes it.
         named: the cluster on the command line.
         headroom: the same; None leaves it out.
         budget: seconds of the search for plans; op placement takes a fifth, from `LEAST` to

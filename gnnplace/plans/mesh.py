@@ -63,7 +63,7 @@ class Fabric:
     """What the devices of a cluster take to exchange tensors.
 
     Attributes:
-        cluster: whose.
+        cluster: the devices and their links.
         server: the server of each device: what fabrics inside of servers join. [D]
     """
 
@@ -94,9 +94,9 @@ class Fabric:
         """Seconds of a collective.
 
         Args:
-            op: one of `costs.collectives.COLLECTIVES`.
+            op: its name, one of `costs.collectives.COLLECTIVES`.
             size: bytes, as that module counts them.
-            members: indices of devices.
+            members: indices of the devices that take part.
             alike: groups of the same servers that exchange as much at the same time.
 
         Raises:

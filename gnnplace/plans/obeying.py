@@ -39,11 +39,11 @@ def find_obeying(
     """The best plans that obey, the fastest first.
 
     Args:
-        chain: the model.
+        chain: the model as a chain of segments, with their prices.
         cluster: its devices in topology order.
         asked: of layers and devices; headroom is the cluster's already.
-        top: plans at most.
-        budget: seconds of search.
+        top: how many plans are answered at most.
+        budget: seconds that the search may take.
         runnable: only plans that can be run: with the same number of replicas in all stages.
         progress: is told what is done, and what each pattern matches.
 

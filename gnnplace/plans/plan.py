@@ -90,7 +90,7 @@ class OpPlacement:
     """A placement of single ops that is faster than a plan.
 
     Attributes:
-        step_time: predicted seconds.
+        step_time: predicted seconds of a step.
         command: what makes it; empty where the model has no name.
     """
 
@@ -106,7 +106,7 @@ class Trial:
         shape: of the plan, in a few words.
         predicted: seconds of a step.
         measured: the same, the median; None where it could not be run.
-        fault: why not.
+        fault: why it could not be run, in one line.
     """
 
     shape: str

@@ -126,15 +126,15 @@ def plan_model(
         model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`.
         cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
         inputs: example inputs of a module.
-        loss: of a module.
+        loss: the loss of a module; None: its output is the loss.
         batch: examples of a step over all devices; by default those of the example inputs.
-        precision: in Lightning's words.
+        precision: of parameters and passes, in Lightning's words.
         optimizer: "sgd", "adam" or "adamw".
         memory_limit: bytes that every device has, instead of its own.
         headroom: what stays free on every device: "auto" is what allocator, libraries and NCCL
             take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
-        budget: seconds of search.
-        top: plans at most.
+        budget: seconds that the search may take.
+        top: how many plans are answered at most.
         given: a plan of one's own, in words or read from a file: its times instead of a search.
         tries: run so many of the fastest plans for a few steps on the devices that are here, and
             put the one whose measured step is shortest first; 0 runs nothing.
@@ -286,8 +286,8 @@ def by_trial(
 
     Args:
         plans: the fastest first, by predicted times.
-        model: its name.
-        count: plans to run.
+        model: the name of the model.
+        count: how many plans are run.
         progress: is told what is run.
     """
     if not plans[0].feasible:

@@ -118,11 +118,11 @@ def shard_tables(what: str, options: SplitOptions | None = None) -> Tables:
 
     Args:
         what: a network's name, a model, or ``NAME.json`` beside ``NAME.npz``.
-        options: devices, speeds, splits.
+        options: the number of devices, their speeds, which splits are allowed.
 
     Raises:
         InputError: a number of devices out of range, or options that a file has no use for.
-        FormatError: a malformed file.
+        FormatError: a file that cannot be read; names the key.
     """
     options = options or SplitOptions()
     if what.endswith(".json") or Path(what).is_file():
@@ -171,7 +171,7 @@ def shard_network(tables: Tables, *, memory_limit: float | None = None) -> Shard
     """The best split, proven best where it says so.
 
     Args:
-        tables: what ``shard_tables`` returned.
+        tables: the cost tables that ``shard_tables`` returned.
         memory_limit: bytes that a device has.
 
     Raises:
@@ -190,7 +190,7 @@ def shard_frontier(
     """Every split that no other beats in both time and memory.
 
     Args:
-        tables: what ``shard_tables`` returned.
+        tables: the cost tables that ``shard_tables`` returned.
         epsilon: relative error in time that is allowed.
         memory_limit: bytes that a device has.
     """
@@ -205,7 +205,7 @@ def plan_shard(
 
     Args:
         model: a model by its name.
-        options: devices and speeds.
+        options: the number of devices and their speeds.
         memory_limit: bytes that a device has.
 
     Raises:
@@ -254,7 +254,7 @@ def limited_split(
 
     Args:
         constraints: ``max_devices`` and ``headroom``; ``Constraints``, a mapping or a YAML file.
-        options: devices and cluster.
+        options: the number of devices, or the cluster that has them.
         memory_limit: bytes that a device has; that of the cluster's smallest device by default.
 
     Raises:

@@ -187,9 +187,9 @@ def edge_costs(
         producer: whose output it is.
         consumer: whose input it is.
         port: which of the consumer's inputs.
-        devices: to split over.
-        machine: speeds.
-        space: as for ``configurations``.
+        devices: the number of devices to split over.
+        machine: speeds of a device and of its link.
+        space: which splits are allowed, as for ``configurations``.
     """
     axes = consumer.inputs[port]
     made = layouts(producer, producer.output, devices, space)
@@ -257,9 +257,9 @@ def sharding_problem(
     """Cost tables of a network; equal layers and equal pairs of layers share them.
 
     Args:
-        network: layers.
-        devices: to split over.
-        machine: speeds.
+        network: the layers and what each reads.
+        devices: the number of devices to split over.
+        machine: speeds of a device and of its link.
         space: which splits are allowed.
     """
     machine = machine or Machine()

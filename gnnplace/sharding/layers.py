@@ -102,9 +102,9 @@ def linear(
     """A matrix product along the last axis: 2 FLOP for every multiplication and addition.
 
     Args:
-        batch: examples.
+        batch: the number of examples of a step.
         features: what is summed over.
-        output: what is made.
+        output: the dimensions of the tensor that is made.
         sequence: positions of an example; 0: it has no such axis.
         flat: further axes of the input that are flattened into the features and read whole.
     """
@@ -199,9 +199,9 @@ def attention(
     whole.
 
     Args:
-        batch: examples.
+        batch: the number of examples of a step.
         heads: the number of heads, of ``features`` each.
-        queries: positions that attend.
+        queries: the number of positions that attend.
         keys: positions that are attended to.
         features: the number of features of a head.
         cross: queries come from another layer than keys and values; else one input carries queries,
@@ -240,10 +240,10 @@ def lstm(
     features and the state that is read; the input's own split is that of their sum.
 
     Args:
-        batch: examples.
-        sequence: positions.
+        batch: the number of examples of a step.
+        sequence: the number of positions.
         features: the number of features of the input.
-        hidden: cells.
+        hidden: the number of cells of a layer.
         layers: the number of layers of the stack.
         state: features of the state that is read; ``hidden`` unless it is projected.
     """
@@ -293,7 +293,7 @@ def configurations(operation: Operation, devices: int, space: Space = ANY) -> In
 
     Args:
         operation: whose dimensions are split.
-        devices: there are.
+        devices: the number of devices that there are.
         space: which splits are allowed.
     """
     parts = [k for k in range(1, devices + 1) if devices % k == 0]

@@ -234,7 +234,7 @@ def write_sharding(path: str | Path, problem: ShardingProblem) -> None:
 
     Args:
         path: the path of the JSON file; the arrays go beside it.
-        problem: the tables.
+        problem: the cost tables that are written.
 
     Raises:
         InputError: the folder does not exist or cannot be written to.

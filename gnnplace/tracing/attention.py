@@ -36,8 +36,8 @@ def attention(
 
     Args:
         query: [batch, heads, length, width]; `key` and `value` may have another length.
-        key: As the query.
-        value: As the query.
+        key: What is compared with the query, of its shape but for the positions.
+        value: What is averaged, with as many positions as the key.
         dropout_p: 0; attention that drops is captured as plain ops.
         is_causal: Nothing attends to what comes later.
         attn_mask: Added to the scores, or, if boolean, where they count.
@@ -71,15 +71,15 @@ def attention_backward(
 
     Args:
         grad: Gradient of the output.
-        query: As in `attention`.
-        key: As in `attention`.
-        value: As in `attention`.
+        query: The query that `attention` was given.
+        key: The key that `attention` was given.
+        value: The value that `attention` was given.
         out: What `attention` returned first.
         normaliser: What it returned second.
-        dropout_p: As in `attention`.
-        is_causal: As in `attention`.
-        attn_mask: As in `attention`.
-        scale: As in `attention`.
+        dropout_p: The share of weights that `attention` dropped.
+        is_causal: Whether `attention` hid later positions.
+        attn_mask: The mask that `attention` was given.
+        scale: The factor on products that `attention` was given.
     """
     if query.device.type == "cpu":
         options = {"attn_mask": attn_mask, "scale": scale}

@@ -34,7 +34,7 @@ class Attributes:
     """All plain attributes of a module and its submodules.
 
     Args:
-        root: The module.
+        root: The module whose attributes are kept.
 
     Attributes:
         changed: Names of the attributes that the last `restored()` found changed, as

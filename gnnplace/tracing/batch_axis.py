@@ -113,7 +113,7 @@ def follow(
     Args:
         share: Graph of a share, which is changed.
         whole: Graph of the whole batch.
-        count: Shares, M.
+        count: The number of shares, M.
         outputs: The graph returns outputs, whose shares are to be parts of the batch's.
         assume: Take it that an op without a rule keeps examples apart; numbers must confirm it.
     """

@@ -76,7 +76,7 @@ def attention(op: Op) -> Any:
     """Scaled dot-product attention: between the words of an example.
 
     Raises:
-        MixesError: between examples.
+        MixesError: examples are mixed along the axis.
     """
     names = ("query", "key", "value", "attn_mask", "attn_bias")
     nodes = [op.args[n] for n in names if isinstance(op.args.get(n), fx.Node)]

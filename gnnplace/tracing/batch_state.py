@@ -86,7 +86,7 @@ class ChangeError(Exception):
     """An operand must be another one: the whole batch's value, or itself times a factor.
 
     Attributes:
-        operand: Which.
+        operand: The node of the operand.
         factor: What it is multiplied by; None: the whole batch's value takes its place.
     """
 
@@ -102,7 +102,7 @@ class Op:
         node: In the share's graph.
         twin: In the whole batch's graph.
         states: The states of the share's nodes before it.
-        count: Shares, M.
+        count: The number of shares, M.
         known: Operands that are wholly given; see `ChangeError`.
     """
 
@@ -172,7 +172,7 @@ class Op:
 
         Raises:
             ChangeError: it is known and has no batch axis.
-            MixesError: otherwise.
+            MixesError: it is neither split nor alike in all shares.
         """
         if self.state(value).known and shape_of(value) == shape_of(self.twin_of(value)):
             raise ChangeError(value, None)

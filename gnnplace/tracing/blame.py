@@ -141,7 +141,7 @@ def on_numbers(op: str, place: str, module: Any = None) -> str:
     Args:
         op: The op that asked for them.
         place: The user's line, as "FILE:LINE" with or without " at " before it.
-        module: The innermost module.
+        module: The innermost module that was running.
     """
     if getattr(module, "add_self_loops", False):
         return (

@@ -34,9 +34,9 @@ class Builder:
     """Collects the parts of a program.
 
     Args:
-        traced: What torch traced.
+        traced: The graph that torch traced, and its ends.
         sources: A name for each user input.
-        examples: The user inputs.
+        examples: The user's example inputs, as tensors.
     """
 
     def __init__(

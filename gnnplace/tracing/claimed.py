@@ -95,7 +95,7 @@ class DeviceWatch(TorchDispatchMode):
     """Watches the ops of one worker.
 
     Args:
-        device: The worker's.
+        device: The device of the worker.
 
     Attributes:
         ops: ATen ops that it has seen.

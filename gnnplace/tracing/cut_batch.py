@@ -37,7 +37,7 @@ class CutBatch:
     """A batch cut into equal shares, or left whole (one share).
 
     Attributes:
-        count: Shares, M.
+        count: The number of shares, M.
         axes: Axis of the batch in each input tensor; None where every share has all of it.
         shares: The example's input tensors, share by share; empty of a fake capture.
         given: Names of the values that a share reads of the whole batch, such as the number of

@@ -35,7 +35,7 @@ class UncutBatch:
 
     Attributes:
         workload: Model, all inputs and loss.
-        count: Shares, M.
+        count: The number of shares, M.
         accept: Capture the share as it is where its loss is another one.
     """
 
@@ -50,8 +50,8 @@ class Cutter:
     Args:
         step: Model, loss and inputs of the whole batch.
         share: The same of one share.
-        count: Shares, M.
-        accept: See `UncutBatch`.
+        count: The number of shares, M.
+        accept: Whether another loss is accepted, as `UncutBatch` says.
         name: The name of the model, for messages.
 
     Attributes:
@@ -80,7 +80,7 @@ class Cutter:
 
         Args:
             exported: The share's forward pass.
-            export: Exports another one.
+            export: Exports another module's forward pass.
             fixed: Why the graph that is returned will not be used, so that nothing can be
                 repaired; counts must be equal then. Empty: it will.
 

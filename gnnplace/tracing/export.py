@@ -76,7 +76,7 @@ def trace(
     """Trace a step.
 
     Args:
-        step: Model and loss.
+        step: The model and its loss as one module.
         inputs: Example tensors for it.
         backward: Differentiate the loss with respect to every parameter that requires it.
         cutter: The cutter of a share of a batch: proves that it may be cut, and repairs the loss.
@@ -108,7 +108,7 @@ def check_cut(step: StepModule, cutter: Cutter) -> None:
 
     Args:
         step: Model and loss, with the inputs of a share.
-        cutter: Of it.
+        cutter: Proves that the step's batch may be cut.
 
     Raises:
         CaptureError: the model cannot be exported.

@@ -53,7 +53,7 @@ def capture(
         model: Left as it is; the program's `initial` shares its tensors, to be copied before
             anything changes them.
         inputs: Example inputs: positional, by keyword, or one tensor.
-        loss: See `StepModule`.
+        loss: The loss, as `StepModule` takes it.
         optimizer: "sgd", "adamw", or one of `gnnplace.tracing.optimizers`.
         dtype: "float32": as it is; "bfloat16": parameters, buffers and inputs are converted.
         forward_only: Inference: no loss, backward or update.
@@ -164,7 +164,7 @@ def capture_model(
         model: ``module:callable``, ``hf:CONFIG``, a zoo name, or a module with ``inputs``.
         inputs: Example inputs of a module.
         loss: As ``capture`` takes it; for a module.
-        options: Optimizer, precision, micro-batches.
+        options: The optimizer, the precision, the number of micro-batches.
         fake: Never allocate the model's tensors; the program cannot be executed then.
 
     Raises:
@@ -202,11 +202,11 @@ def capture_workload(
 
     Args:
         whole: With the inputs of the whole batch.
-        count: Shares, M.
+        count: The number of shares, M.
         share: One that was built by itself; by default the whole is cut.
         optimizer: As `capture` takes it.
-        dtype: The same.
-        forward_only: The same.
+        dtype: The type of parameters and inputs, as `capture` takes it.
+        forward_only: Whether it is inference, as `capture` takes it.
         accept_other_loss: Capture it also where its loss is another one.
 
     Raises:

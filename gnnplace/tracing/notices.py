@@ -31,8 +31,8 @@ def notices(step: nn.Module, traced: Traced, ops: Iterable[ProgramOp]) -> tuple[
     """What is said about a captured step.
 
     Args:
-        step: Model and loss.
-        traced: What torch traced.
+        step: The model and its loss as one module.
+        traced: The graph that torch traced, and its ends.
         ops: The ops of the program.
     """
     return (*_random(ops), *_inputs(traced), *_hooks(step), *_outside(traced), *traced.notes)
@@ -114,7 +114,7 @@ def check_memory(traced: Traced) -> None:
     """Refuse a step that changes a tensor whose memory another one shares.
 
     Raises:
-        CaptureError: names both.
+        CaptureError: two tensors share memory; names both.
     """
     changed = {slot.name for slot, _ in traced.outputs if slot.kind in ("gradient", "buffer")}
     held: dict[int, list[tuple[str, torch.Tensor]]] = {}

@@ -45,8 +45,8 @@ def seeded(name: str, target: str, *args: Any, **options: Any) -> Any:
     Args:
         name: Name of the op in the program.
         target: Dotted name of the ATen overload.
-        *args: Its positional arguments.
-        **options: Its keyword arguments.
+        *args: The positional arguments of the op.
+        **options: The keyword arguments of the op.
 
     Returns:
         What the overload returns; the state of the global generators is as before.
@@ -68,7 +68,7 @@ def drawing(device: torch.device, seed: int) -> Iterator[None]:
 
     Args:
         device: Whose numbers are drawn.
-        seed: 63 bits.
+        seed: A whole number of 63 bits.
     """
     generator = torch.default_generator
     if device.type == "cuda":
@@ -113,10 +113,10 @@ def sgd_update(
     """`p -= lr * (g + weight_decay * p)`, in place, as `torch.optim.SGD` computes it.
 
     Args:
-        parameter: Changed in place.
+        parameter: The parameter, which is changed in place.
         gradients: One, or one for each micro-batch.
-        lr: Learning rate.
-        weight_decay: L2 penalty.
+        lr: The learning rate of the step.
+        weight_decay: The factor of the L2 penalty.
     """
     gradient = mean_gradient(gradients)
     if weight_decay:
@@ -137,12 +137,12 @@ def momentum_update(
     A velocity of zero at the start equals torch's lazily made one (its first step copies `g`).
 
     Args:
-        parameter: Changed in place.
+        parameter: The parameter, which is changed in place.
         gradients: One, or one for each micro-batch.
         velocity: Changed in place; the shape of the parameter.
-        lr: Learning rate.
+        lr: The learning rate of the step.
         momentum: The momentum of the velocity.
-        weight_decay: L2 penalty.
+        weight_decay: The factor of the L2 penalty.
     """
     gradient = mean_gradient(gradients)
     if weight_decay:
@@ -165,15 +165,15 @@ def adamw_update(
     """One step of AdamW (Loshchilov and Hutter, ICLR 2019), as `torch.optim.AdamW` computes it.
 
     Args:
-        parameter: Changed in place.
+        parameter: The parameter, which is changed in place.
         gradients: One, or one for each micro-batch.
         step: Steps so far, a scalar; changed in place.
         first: Running mean of the gradient; changed in place.
         second: Running mean of its square; changed in place.
-        lr: Learning rate.
+        lr: The learning rate of the step.
         betas: Decay of both means.
         eps: Added to the denominator.
-        weight_decay: Decoupled decay.
+        weight_decay: The factor of the decoupled decay.
     """
     parameter.mul_(1 - lr * weight_decay)
     _adam_step(parameter, mean_gradient(gradients), step, first, second, lr, betas, eps)
@@ -193,15 +193,15 @@ def adam_update(
     """One step of Adam (Kingma and Ba, ICLR 2015), as `torch.optim.Adam` computes it.
 
     Args:
-        parameter: Changed in place.
+        parameter: The parameter, which is changed in place.
         gradients: One, or one for each micro-batch.
         step: Steps so far, a scalar; changed in place.
         first: Running mean of the gradient; changed in place.
         second: Running mean of its square; changed in place.
-        lr: Learning rate.
+        lr: The learning rate of the step.
         betas: Decay of both means.
         eps: Added to the denominator.
-        weight_decay: L2 penalty.
+        weight_decay: The factor of the L2 penalty.
     """
     gradient = mean_gradient(gradients)
     if weight_decay:
@@ -233,7 +233,7 @@ def copy_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
     """Store a buffer's new value, such as batch norm's running mean.
 
     Args:
-        buffer: Changed in place.
+        buffer: The buffer, which is changed in place.
         value: A tensor of the same shape.
     """
     buffer.copy_(value)

@@ -22,7 +22,7 @@ class Optimizer:
             *constants)`.
         state: Names of the state tensors of a parameter; "step" is a scalar, the others have
             the parameter's shape; all start at zero.
-        constants: Hyper-parameters.
+        constants: Hyper-parameters that the update is called with.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Optimizer:
         """State tensors that a parameter begins with, by their names.
 
         Args:
-            parameter: Real or fake.
+            parameter: The parameter; it may be fake.
             name: Its qualified name in the model.
         """
         del name  # all parameters have the same state

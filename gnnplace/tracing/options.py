@@ -14,8 +14,8 @@ class CaptureOptions:
     """How a model is captured and grouped; a placement is valid for the same options alone.
 
     Attributes:
-        optimizer: ``sgd`` or ``adamw``.
-        dtype: ``float32`` or ``bfloat16``.
+        optimizer: Its name, ``sgd`` or ``adamw``.
+        dtype: The type of parameters, ``float32`` or ``bfloat16``.
         forward_only: inference instead of a training step.
         groups: ops of the problem to aim at; None: all but what must not be parted.
         microbatches: shares that the batch is cut into.

@@ -39,9 +39,9 @@ class ValueInfo:
     """What a tensor is without its numbers.
 
     Attributes:
-        shape: Sizes.
+        shape: The size of each axis.
         stride: Strides in elements, as the op that makes the value leaves them.
-        dtype: Element type.
+        dtype: The type of its elements.
         bytes: Bytes of the elements that it has.
     """
 
@@ -95,7 +95,7 @@ class ProgramInput:
             "given" (a number of the whole batch that every micro-batch reads).
         source: Qualified name in the model; of an optimizer value "parameter:state", as in
             "fc.weight:momentum"; of a user input its position, "2" (in micro-batch 1: "2#1").
-        info: What it is.
+        info: Its shape, strides, type and bytes.
     """
 
     kind: str

@@ -108,7 +108,7 @@ def default_loss(output: Any) -> torch.Tensor:
     """The output's own `.loss`, else the sum of its floating-point tensors.
 
     Raises:
-        InputError: there is neither.
+        InputError: the output has neither a loss nor tensors to add up.
     """
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is not None:

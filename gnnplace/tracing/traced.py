@@ -41,8 +41,8 @@ class Traced:
     """A functional ATen graph and the meaning of its ends.
 
     Attributes:
-        graph: The graph.
-        inputs: By placeholder name.
+        graph: The graph of ATen ops.
+        inputs: What each placeholder stands for, by its name.
         outputs: Slot and node of every output that exists.
         tensors: Parameters, buffers and constants by qualified name (fake of a fake model).
         notes: What was seen while it was traced that people should know, each in one line.

@@ -29,9 +29,9 @@ class Place:
     """Where a module holds a tensor.
 
     Attributes:
-        name: Qualified name.
+        name: The qualified name of the tensor.
         table: A module's `_parameters`, `_buffers` or `__dict__`.
-        key: In the table.
+        key: The key in the module's table.
         kind: "parameter", "buffer" or "attribute".
     """
 

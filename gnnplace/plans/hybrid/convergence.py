@@ -184,9 +184,9 @@ class Preset:
 
     Attributes:
         name: the name of the family.
-        examples: in an epoch.
+        examples: the number of examples in an epoch.
         examples_source: where that comes from.
-        convergence: epochs by batch.
+        convergence: how many epochs training takes, by the global batch.
     """
 
     name: str

@@ -40,8 +40,8 @@ class Way:
     """What a send from one device to another takes.
 
     Attributes:
-        latency: seconds.
-        bandwidth: bytes per second.
+        latency: seconds that a message waits, whatever its size.
+        bandwidth: bytes per second that pass.
         channels: what it shares with other sends.
         busy: whether the sending device makes the copy itself.
     """
@@ -76,7 +76,7 @@ class KnownRing(Ring):
     """An all-reduce over devices of a known fabric.
 
     Attributes:
-        group: the devices.
+        group: the devices of the ring, by servers.
         table: what was measured; None for the package's.
         shared: rings that go over the busiest channel, itself included.
     """
@@ -95,7 +95,7 @@ class Fabric:
     """A cluster and copies of it.
 
     Attributes:
-        cluster: one copy.
+        cluster: the cluster, of which copies may follow.
         latency: seconds of the network between copies.
         bandwidth: bytes per second of a copy's network channel.
         table: what collectives take, where links name their fabric; None for the package's.
@@ -175,7 +175,7 @@ class Fabric:
         """The cluster of ``count`` devices from ``first`` on, which lie in one copy.
 
         Raises:
-            InputError: they do not.
+            InputError: they lie in two copies.
         """
         size = self.cluster.num_devices
         if first % size + count > size:

@@ -40,9 +40,9 @@ class PlacedStep:
         gradients: ready (seconds) and bytes of each device's gradients, by ready. D arrays [g, 2]
         backward_end: seconds at which each device would have done all but its updates. [D]
         updates: seconds of each device's update ops. [D]
-        microbatches: M of it.
+        microbatches: M, into which the batch of a group is cut.
         estimated: whether op times were not all measured.
-        placer: who placed it.
+        placer: the name of the placer that placed it.
     """
 
     step_time: float
@@ -79,7 +79,7 @@ def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> Plac
 
     Args:
         problem: cut into its micro-batches.
-        result: its placement.
+        result: what a placer made of the problem.
         scale: bytes of a gradient over those of its tensor: M where the problem was cut without
             being profiled, which divides the bytes of gradients too, though they do not shrink.
     """

@@ -38,7 +38,7 @@ def replicated(program: Program, groups: int, microbatches: int = 1) -> Program:
 
     Args:
         program: Captured at 1 / (groups * microbatches) of the batch, not cut.
-        groups: G.
+        groups: G, the number of data-parallel groups.
         microbatches: M, of each group.
 
     Raises:
@@ -139,11 +139,11 @@ def replicated_problem(problem: Problem, groups: int, cluster: Cluster) -> Probl
     Args:
         problem: The problem of one group, cut into its M micro-batches; on the first K devices of
             `cluster`.
-        groups: G.
+        groups: G, the number of data-parallel groups.
         cluster: G K devices, group by group.
 
     Raises:
-        InputError: too few devices.
+        InputError: the cluster has not G times the devices of a group.
     """
     size = problem.num_devices
     if cluster.num_devices != groups * size:

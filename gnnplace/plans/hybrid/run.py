@@ -58,12 +58,12 @@ class Running:
     """How a hybrid step is run.
 
     Attributes:
-        groups: data-parallel groups.
+        groups: the number of data-parallel groups.
         devices: devices of a group.
         microbatches: shares of a group's batch.
-        steps: steps to time.
+        steps: how many steps are timed.
         mode: ``auto``, ``measured`` or ``emulated``.
-        transport: ``shm`` or ``gloo``.
+        transport: ``shm`` (shared memory) or ``gloo`` (TCP).
         timeout: seconds without progress after which the run is given up.
     """
 
@@ -81,7 +81,7 @@ class HybridRun:
     """A hybrid step that was run.
 
     Attributes:
-        groups: data-parallel.
+        groups: the number of data-parallel groups.
         devices: the devices of a group.
         predicted: seconds of the step, simulated with what groups exchange.
         alone: seconds of one group's placed step, predicted.
@@ -122,7 +122,7 @@ def execute_hybrid(
     Args:
         model: a model by its name.
         cluster: as everywhere; of this machine.
-        running: groups, devices, steps.
+        running: how many groups, devices and steps, and in which mode.
         search: how a group's step is placed, and how the model is captured.
         progress: called with a line when something begins that takes seconds.
 
@@ -207,7 +207,7 @@ class DataParallelRun:
     """Measured data parallelism.
 
     Attributes:
-        workers: Processes.
+        workers: The number of processes.
         cores: Cores that they had.
         step_time: Median wall seconds of a step, of the slowest process in each.
         cpu_time: Median CPU seconds of a step in the busiest process; other programs on the
@@ -239,7 +239,7 @@ def run_data_parallel(
         make: Makes model, whole batch and loss; the same in every process.
         workers: Processes, each with an equal share of the batch.
         optimizer: "sgd" or "adamw".
-        steps: To time.
+        steps: How many steps are timed.
         timeout: Seconds that all of it may take.
 
     Raises:

@@ -35,7 +35,7 @@ class Training:
 
     Attributes:
         batch: examples of a step of one group.
-        examples: in an epoch.
+        examples: the number of examples in an epoch.
         convergence: epochs by global batch.
     """
 
@@ -54,12 +54,12 @@ class Row:
     """One split and its figures.
 
     Attributes:
-        groups: data-parallel.
+        groups: the number of data-parallel groups.
         devices: the devices of a group, model-parallel.
         microbatches: M of the group's placement.
         parts: seconds of the step; None where nothing fits.
         global_batch: examples of a step.
-        steps: an epoch.
+        steps: the number of steps in an epoch.
         epochs: to converge; None where the table ends.
         note: why figures are missing.
     """
@@ -95,8 +95,8 @@ class Splitter:
     """Rows of one training on one fabric.
 
     Args:
-        fabric: all devices.
-        training: what is trained.
+        fabric: all devices, and what joins them.
+        training: batch of a group, examples of an epoch, and convergence.
         place_on: placed steps of the model on a cluster, one for each number of micro-batches.
         overlap: whether all-reduces overlap with the backward pass.
     """

@@ -81,8 +81,8 @@ class HybridStudy:
     Attributes:
         what: the model or problem file.
         name: the model's name, or the problem's.
-        devices: N.
-        rows: every split.
+        devices: N, the largest number of devices.
+        rows: every division of up to N devices into groups.
         advice: the recommended one, and from where on a hybrid pays.
         origin: where each kind of figure comes from.
     """
@@ -115,7 +115,7 @@ def study_hybrid(
     Raises:
         FormatError: a line of the log that cannot be read.
         InputError: bad arguments, or inference.
-        InfeasibleError: no split fits.
+        InfeasibleError: no split fits its devices' memory.
     """
     options, search = options or HybridOptions(), search or Search()
     if search.capture.forward_only:
@@ -244,7 +244,7 @@ class Search:
     """How a group's step is placed.
 
     Attributes:
-        placer: its name.
+        placer: the name of the placer.
         budget: seconds of each search.
         seed: the seed of all randomness.
         microbatches: numbers of micro-batches to try.
@@ -264,7 +264,7 @@ class Placing:
     Args:
         what: a model or a problem file.
         cluster: whose kinds op times are needed of; None: a problem file's own.
-        search: how.
+        search: how a group's step is placed.
         progress: called with a line when something begins that takes seconds.
 
     Raises:
@@ -304,7 +304,7 @@ class Placing:
         """Placed steps; those that fit.
 
         Raises:
-            InfeasibleError: none does.
+            InfeasibleError: with no number of micro-batches does it fit.
         """
         found, error, search = [], None, self.search
         for count, problem in self.problems.items():

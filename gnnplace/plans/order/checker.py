@@ -69,8 +69,8 @@ def check_actions(
 
     Args:
         rows: of every rank, messages included.
-        ranks: of every stage.
-        microbatches: M.
+        ranks: the pipeline rank of every stage.
+        microbatches: M, the number of micro-batches of a step.
         source: of the rows, for messages.
         saved: bytes that each stage keeps of a micro-batch in flight. [stages]
         room: bytes that each rank has for them. [P]
@@ -240,7 +240,7 @@ def live_bytes(row: Row, saved: Sequence[float]) -> float:
     """Most bytes of activations that a rank keeps at once.
 
     Args:
-        row: its actions.
+        row: the actions of its rank, in order.
         saved: bytes that each stage keeps of a micro-batch, from F to B or W. [stages]
     """
     held = most = 0.0

@@ -30,7 +30,7 @@ class Line(NamedTuple):
         rank: of each chunk. [C]
         seconds: of F, I and W of each chunk; I is both where W is not apart. [C, 3]
         sent: of a message from each chunk to the next. [C]
-        microbatches: M.
+        microbatches: M, the number of micro-batches of a step.
         apart: whether I and W are.
     """
 
@@ -48,7 +48,7 @@ def listed(
     """Step time, and of every action in order of its start chunk, kind and micro-batch.
 
     Args:
-        line: the pipeline.
+        line: the pipeline that is ordered: ranks, seconds, messages.
         limit: micro-batches that each chunk may have in flight. [C]
         late: chunks whose forward passes come before backward ones. [C]
         weights: chunks whose weight gradients come before forward passes. [C]
@@ -151,7 +151,7 @@ def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -
     """Step time of given orders; inf where they wait for each other for ever.
 
     Args:
-        line: the pipeline.
+        line: the pipeline that is ordered: ranks, seconds, messages.
         rows: chunk, kind and micro-batch of every rank's actions in order. [P, actions, 3]
         length: actions of every rank. [P]
         ends: seconds of each rank after its last pass. [P]

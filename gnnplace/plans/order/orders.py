@@ -59,7 +59,7 @@ class Pipeline:
         rank: of each chunk. [C]
         seconds: of F, I and W of each chunk. [C]
         sent: seconds of a message from each chunk to the next. [C - 1]
-        microbatches: M.
+        microbatches: M, the number of micro-batches of a step.
         apart: whether I and W are apart.
         limit: micro-batches that each chunk may have in flight. [C]
     """
@@ -107,10 +107,10 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
 
     Args:
         schedule: one of `SCHEDULES`; "interleaved:v" has v chunks a rank, 2 by default.
-        ranks: P.
+        ranks: P, the number of pipeline ranks.
 
     Raises:
-        InputError: no such schedule.
+        InputError: there is no schedule of that name.
     """
     name, _, count = schedule.partition(":")
     more = {"interleaved": count.isdecimal(), "zero-bubble": count == SEARCHED}
@@ -173,8 +173,8 @@ def seconds_of(line: Pipeline, orders: Orders, ends: Sequence[float]) -> float:
     """Step time of orders, as the simulator has it where nothing blocks.
 
     Args:
-        line: the pipeline.
-        orders: of every rank.
+        line: the pipeline that is ordered: ranks, seconds, messages.
+        orders: the actions of every rank, in their order.
         ends: seconds of each rank after its last pass. [P]
     """
     kinds = {FORWARD: 0, INPUT: 1, FULL: 1, WEIGHT: 2}
@@ -189,7 +189,7 @@ def interleaved(ranks: int, chunks: int, microbatches: int) -> Orders:
     """Megatron-LM's order of v chunks a rank.
 
     Args:
-        ranks: P.
+        ranks: P, the number of pipeline ranks.
         chunks: C, a multiple of P.
         microbatches: M, a multiple of P.
     """

@@ -66,8 +66,8 @@ def message_after(action: Action, ranks: Sequence[int]) -> Message | None:
     """What is handed over once a pass is done; None where nothing leaves the rank.
 
     Args:
-        action: a pass.
-        ranks: of every stage.
+        action: a forward or backward pass.
+        ranks: the pipeline rank of every stage.
     """
     stage, kind, m = action
     if kind == FORWARD and stage + 1 < len(ranks) and ranks[stage] != ranks[stage + 1]:

@@ -31,9 +31,9 @@ class Timing:
     """A simulated step.
 
     Attributes:
-        line: what was run.
-        orders: of every rank.
-        simulation: of it.
+        line: the pipeline that was run.
+        orders: the actions of every rank, in their order.
+        simulation: when each action began and ended, in seconds.
     """
 
     line: Pipeline
@@ -64,7 +64,7 @@ def timed(
 
     Args:
         line: seconds of passes and messages.
-        orders: of every rank.
+        orders: the actions of every rank, in their order.
         ends: seconds of each rank after its last pass. [P]
         blocking: whether transfers take the time of both ends.
     """

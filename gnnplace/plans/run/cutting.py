@@ -57,7 +57,7 @@ def pieces_of(
     """The stages of a plan.
 
     Args:
-        graph: of one micro-batch.
+        graph: the calls of one micro-batch.
         members: names of each stage's calls.
         again: of each stage, the runs of calls that are recomputed, by their names.
 
@@ -85,7 +85,7 @@ def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
 
     Args:
         graph: recorded where the model was, on one device.
-        device: to run on.
+        device: the device that they run on.
     """
 
     def there(leaf: Any) -> Any:
@@ -235,7 +235,7 @@ def drawn_alike(base: int, step: int, example: int, *, attention: bool = True) -
 
     Args:
         base: seed of the run.
-        step: its number.
+        step: the number of the step.
         example: number of the micro-batch.
         attention: whether attention drops; a part of its heads draws other numbers than all.
     """

@@ -49,9 +49,9 @@ class Executor:
     """Runs one step after the other.
 
     Attributes:
-        seat: of this process.
+        seat: the place of this process in the plan.
         row: its actions, messages included.
-        ranks: of every stage.
+        ranks: the pipeline rank of every stage.
         code: of this process's stages.
         scale: what each loss is multiplied by.
         told: is called before every action.

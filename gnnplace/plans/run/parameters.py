@@ -42,8 +42,8 @@ class Held:
         master: a float32 copy of the part, where the precision keeps one.
         home: layout of the leaf over the shards.
         summed: its gradient is a sum over the shards.
-        ranks: that hold it.
-        shape: of the leaf.
+        ranks: the pipeline ranks that hold it.
+        shape: the sizes of the leaf.
     """
 
     name: str
@@ -84,13 +84,13 @@ def held_of(
     """A parameter on this process.
 
     Args:
-        seat: of the process.
-        name: of the parameter.
-        parameter: all of it.
+        seat: the place of the process in the plan.
+        name: the name of the parameter.
+        parameter: the whole parameter, as the model has it.
         home: layout over the shards.
         summed: whether its gradient is a sum over them.
-        ranks: that hold it.
-        zero: stage of ZeRO.
+        ranks: the pipeline ranks that hold it.
+        zero: the stage of ZeRO, 0 to 3.
         master: keep a float32 copy of what is in half precision.
     """
     leaf = parameter
@@ -125,9 +125,9 @@ class Parameters:
     """All parameters on this process.
 
     Attributes:
-        seat: of the process.
+        seat: the place of the process in the plan.
         zero: stage of ZeRO of its rank.
-        held: by name.
+        held: what this process has of each parameter, by its name.
     """
 
     seat: Seat

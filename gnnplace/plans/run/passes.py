@@ -48,8 +48,8 @@ class StageCode:
         graph: the model's calls on one micro-batch.
         piece: those of the stage.
         placed: every call of the graph with its layouts; empty without shards.
-        model: has the buffers.
-        parameters: of this process.
+        model: the user's model, which has the buffers.
+        parameters: the parameters that this process holds.
         draws: number among the calls that draw, by index of the call.
         autocast: makes the context of a forward pass.
     """
@@ -79,7 +79,7 @@ class StageCode:
         """What leaves the stage; of the last one the loss alone.
 
         Args:
-            entering: values that enter.
+            entering: numbers of the values that enter the stage.
             inputs: tensors of the micro-batch.
             queue: gets weight gradients that wait; None: they do not.
             causes: of random numbers: seed, step and number of the micro-batch.

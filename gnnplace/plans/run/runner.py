@@ -29,15 +29,15 @@ class PlanRunner:
     """A model on the processes of a plan; see `JointPlan.apply`.
 
     Attributes:
-        file: the plan.
+        file: what the plan's file says.
         model: the user's; it has this process's parameters only, the others are on "meta".
-        parameters_here: of this process.
-        executor: runs its row.
+        parameters_here: the parameters that this process holds.
+        executor: runs the actions of this process's rank.
         batched: which tensors of a batch are cut into micro-batches.
         keys: names of a batch's entries, in order; empty where it is a tuple.
         seed: of random numbers, the same in all processes.
         buffers: names of those that this process keeps up to date.
-        loss_type: of the loss.
+        loss_type: the element type of the loss.
         scale: of the loss, where the precision needs one; a step whose gradients are not finite
             leaves none, so that the optimizer does nothing.
     """
@@ -209,7 +209,7 @@ class PlanRunner:
         """Takes parameters and buffers of this process's stages from whole tensors.
 
         Raises:
-            InputError: one is missing.
+            InputError: an input is missing.
         """
         store = self.parameters_here
         for name, held in store.held.items():

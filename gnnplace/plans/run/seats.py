@@ -88,9 +88,9 @@ class Seat:
     """One process.
 
     Attributes:
-        seats: all of them.
-        process: its number.
-        rank: its pipeline rank.
+        seats: the places of all processes.
+        process: the number of the process.
+        rank: the pipeline rank of the process.
         replica: which of the replicas.
         shard: which of the shards.
         device: that it computes on.
@@ -137,7 +137,7 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
     """This process's seat; makes the groups of all.
 
     Args:
-        seats: of the plan.
+        seats: the places that the plan has.
         device: that this process computes on.
         ties: ranks that share a parameter.
 

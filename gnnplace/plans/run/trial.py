@@ -91,11 +91,11 @@ def tried(
     """Compares and times a plan; every process of it calls this.
 
     Args:
-        plan: what is run.
+        plan: the plan that is run.
         workload: model, loss and inputs of the whole batch.
-        train: steps of AdamW.
-        steps: to time.
-        device: of this process.
+        train: how many steps of AdamW are taken.
+        steps: how many steps are timed.
+        device: the device of this process, as torch names it.
         told: is called before every action, and with None while things get ready.
     """
     workload = with_batch(workload, plan.file.batch)

@@ -102,8 +102,8 @@ def product(
 
     Args:
         kind: "linear" or "addmm".
-        args: of the call.
-        kwargs: likewise.
+        args: the positional arguments of the call.
+        kwargs: the arguments that it gets by name.
         queue: that gets the gradients.
     """
     if kind == "linear":
@@ -141,7 +141,7 @@ class LossScale:
     """Of one training.
 
     Attributes:
-        most: the largest factor.
+        most: the largest factor that there may be.
         factor: of the next step.
         good: steps since it changed.
     """

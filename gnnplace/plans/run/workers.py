@@ -39,7 +39,7 @@ class PlanRun:
     """A plan that was run for real.
 
     Attributes:
-        plan: what was run.
+        plan: the plan that was run.
         verification: loss and gradients of a step against one device's, in double precision where
             they are not bitwise equal in the model's own.
         single: the worst relative difference in the model's own precision; 0: bitwise equal.
@@ -118,7 +118,7 @@ def run_plan(
         model: `module:callable`, `hf:CONFIG` or a zoo name; or a function that makes the workload,
             the same in every process.
         train: steps of AdamW whose losses are compared.
-        steps: to time.
+        steps: how many steps are timed.
         timeout: seconds without any progress after which the run is given up.
 
     Returns:

@@ -204,11 +204,11 @@ def _several_hold(
 
     Args:
         table: of one kind of mesh.
-        ranks: P.
+        ranks: P, the number of pipeline ranks.
         speed: of all ranks together, at most P.
         slowest: of a rank, at most 1; what comes at the end takes as long on all.
-        microbatches: M.
-        step: T.
+        microbatches: M, the number of micro-batches of a step.
+        step: T, seconds that a step may take.
     """
     sums, count = table.sums[0], table.sums.shape[2] - 1
     total, end = sums[ALL, count], slowest * sums[END, count]
@@ -280,8 +280,8 @@ def _mixed_hold(
         number: of each mesh's that begins at each device; below 0: there is none. [meshes, devices]
         size: devices of each mesh. [meshes]
         lead: least seconds of F of the segments before. [segments + 1]
-        microbatches: M.
-        step: T.
+        microbatches: M, the number of micro-batches of a step.
+        step: T, seconds that a step may take.
     """
     before = _before(table, number, size, lead, microbatches, step)
     count, devices = before.shape[0] - 1, before.shape[1] - 1

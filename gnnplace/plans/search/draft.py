@@ -37,8 +37,8 @@ class Draft:
 
     Attributes:
         size: examples of a micro-batch, over all replicas.
-        microbatches: M.
-        schedule: its name.
+        microbatches: M, the number of micro-batches of a step.
+        schedule: the name of the schedule.
         stages: chunks of the pipeline, in order.
         rules: of its list schedule, where they are not the usual ones.
     """
@@ -74,9 +74,9 @@ class Priced:
         draft: with recomputation and ZeRO chosen.
         costs: of each chunk. [C]
         line: seconds of passes and messages.
-        orders: of actions.
+        orders: the actions of every rank, in their order.
         ends: seconds of each rank after its last pass. [P]
-        step_time: predicted seconds.
+        step_time: predicted seconds of a step.
         memory: bytes of a device of each rank that are there to be used. [P]
     """
 

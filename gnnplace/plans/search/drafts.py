@@ -51,7 +51,7 @@ def drafts_of(space: Space, *, runnable: bool = False) -> list[Timed]:
     """Drafts for one size of micro-batches.
 
     Args:
-        space: the meshes.
+        space: the meshes, and what segments take on each.
         runnable: the same number of replicas in all stages.
     """
     found = list(even_drafts(space))
@@ -109,7 +109,7 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
     """Any meshes that follow each other.
 
     Args:
-        space: the meshes.
+        space: the meshes, and what segments take on each.
         best: seconds of a step that is known; a stage need not take longer than its share of it.
     """
     tables, table = _kinds_of_tables(space)

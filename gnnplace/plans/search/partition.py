@@ -73,8 +73,8 @@ def even_cuts(
 
     Args:
         sums: of their mesh. [WIDTH, segments + 1]
-        working: bytes.
-        memory: bytes.
+        working: bytes at work beside what is kept.
+        memory: bytes that a device has.
         flying: micro-batches in flight on each stage. [S]
         least: relative precision of the largest stage.
 
@@ -148,9 +148,9 @@ def best_meshes(
         memory: bytes of each. [tables]
         table: of each mesh that begins at each device; below 0: there is none. [meshes, devices]
         size: devices of each mesh. [meshes]
-        microbatches: M.
+        microbatches: M, the number of micro-batches of a step.
         most: seconds that a stage may take.
-        deepest: stages at most.
+        deepest: the largest number of stages.
 
     Returns:
         The sum (inf: there is nothing) and for every stage first segment and mesh. [S, 2]

@@ -147,15 +147,15 @@ def stage_holds(
 
     Args:
         table: of all kinds of meshes.
-        kind: of the stage's.
-        first: segment.
+        kind: the kind of the stage's devices.
+        first: the first segment of the stage.
         last: the one after its last.
         working: bytes of the largest values at work in it.
         before: seconds of F + I of the stages before.
         lead: seconds of F of the stages before.
         after: seconds of F + I of the stages after.
-        microbatches: M.
-        step: T.
+        microbatches: M, the number of micro-batches of a step.
+        step: T, seconds that a step may take.
     """
     sums = table.sums[kind]
     own = sums[ALL, last] - sums[ALL, first]

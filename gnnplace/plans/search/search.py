@@ -60,7 +60,7 @@ class Found:
         bound: seconds that no plan of contiguous stages with these micro-batches is below.
         bound_of_one: seconds that none of them with one stage a rank is below.
         tried: drafts that were looked at.
-        seconds: of the search.
+        seconds: wall seconds of the search.
         baselines: the fastest plan of each that fits.
     """
 
@@ -83,7 +83,7 @@ def search(
     """The best plans for a model on a cluster.
 
     Args:
-        chain: the model.
+        chain: the model as a chain of segments, with their prices.
         cluster: its devices in topology order.
         budget: seconds; what comes first is done in any case, and more is never worse.
         runnable: only plans that can be run: with the same number of replicas in all stages.
@@ -117,8 +117,8 @@ class Shortlist:
     """Plans of one model on one cluster.
 
     Attributes:
-        chain: the model.
-        fabric: the cluster.
+        chain: the model as a chain of segments, with their prices.
+        fabric: the cluster, and what exchanges take on it.
         found: plans that fit, by draft.
     """
 
@@ -187,8 +187,8 @@ def shortlisted(
     """Plans that fit, the fastest first; and of every baseline the fastest.
 
     Args:
-        chain: the model.
-        fabric: the cluster.
+        chain: the model as a chain of segments, with their prices.
+        fabric: the cluster, and what exchanges take on it.
         drafts: with the formula's seconds.
         seeds: drafts of baselines, which are timed whatever the formula says.
         deadline: when to stop, by `time.monotonic`.
@@ -254,7 +254,7 @@ def improved(
     """Looks for better orders of plans, a few changes at a time.
 
     Args:
-        plans: the fastest first.
+        plans: plans in order of step time, the fastest first.
         pricer_of: prices stages of micro-batches of a size.
         keep: is given what is better.
     """

@@ -31,7 +31,7 @@ class Space:
 
     Attributes:
         pricer: of the model and the cluster.
-        microbatches: M.
+        microbatches: M, the number of micro-batches of a step.
         shapes: replicas, shards and ZeRO of each mesh.
         tables: of each mesh. [meshes]
         barred: tables with what segments that may not be there take.

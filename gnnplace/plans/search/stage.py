@@ -37,9 +37,9 @@ class Stage:
     """A run of segments on a mesh.
 
     Attributes:
-        first: its first segment.
+        first: the number of its first segment.
         last: the segment after its last.
-        mesh: its devices.
+        mesh: its devices, as replicas times shards.
         zero: stage of ZeRO, over the replicas.
         recompute: segments whose values are computed again for the backward pass.
     """
@@ -63,7 +63,7 @@ class StageCost:
         gathered: seconds of `forward`, `backward` and `weights` that ZeRO exchanges.
         reduction: seconds of exchanging gradients and parameters at the end of the step.
         update: seconds of the optimizer's step.
-        state: bytes that stay.
+        state: bytes of parameters, gradients and optimizer state.
         saved: bytes that a micro-batch in flight keeps.
         working: bytes at work beside these.
         error: expected relative error of the seconds of a micro-batch.
@@ -134,8 +134,8 @@ class Pricer:
     """Prices stages of a chain on a cluster, for micro-batches of one size.
 
     Attributes:
-        chain: the model.
-        fabric: the cluster.
+        chain: the model as a chain of segments, with their prices.
+        fabric: the cluster, and what exchanges take on it.
         size: examples of a micro-batch, over all replicas.
     """
 
@@ -148,7 +148,7 @@ class Pricer:
         """Prefix sums of costs on a mesh; None where the model cannot be cut so.
 
         Args:
-            mesh: the devices.
+            mesh: the devices, as replicas times shards.
             kinds: as if the mesh had devices of these kinds instead of its own.
         """
         if self.size % mesh.replicas:

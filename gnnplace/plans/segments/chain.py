@@ -43,9 +43,9 @@ class Tied:
     """A parameter that several segments read, such as a table that embedding and head share.
 
     Attributes:
-        name: of the parameter.
+        name: the name of the parameter.
         segments: that read it, in order.
-        elements: of it.
+        elements: the number of its elements.
     """
 
     name: str
@@ -88,7 +88,7 @@ class CostSource(Protocol):
         """Costs on a kind of device; None where the model cannot be cut so.
 
         Args:
-            kind: of device.
+            kind: the kind of device.
             shards: devices that layers are split over.
             examples: of a micro-batch on each replica.
         """
@@ -100,14 +100,14 @@ class Chain:
     """A model to plan for.
 
     Attributes:
-        name: of the model.
-        fingerprint: of its structure.
-        segments: in order.
+        name: the name of the model.
+        fingerprint: a hash of its structure.
+        segments: runs of calls, in their order.
         border: bytes an example of what crosses the cut before each segment, and after the last,
             where nothing does. [segments + 1]
-        source: prices them.
+        source: what prices the segments.
         batch: examples of a step.
-        precision: in Lightning's words.
+        precision: of parameters and passes, in Lightning's words.
         optimizer: "sgd", "adam" or "adamw".
         tied: parameters that several segments read.
         mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.

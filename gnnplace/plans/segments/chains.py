@@ -76,9 +76,9 @@ def chain_of(
         model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`.
         cluster: that it is planned for.
         inputs: example inputs of a module.
-        loss: of a module.
+        loss: the loss of a module; None: its output is the loss.
         batch: examples of a step; by default those of the example inputs.
-        precision: in Lightning's words.
+        precision: of parameters and passes, in Lightning's words.
         optimizer: "sgd", "adam" or "adamw".
         accept_other_loss: cut the batch also where it is another loss then, or nothing proves
             that it is not.
@@ -157,7 +157,7 @@ def layers_of(workload: Workload, precision: str, *, as_run: bool = False) -> La
 
     Args:
         workload: model, inputs and loss.
-        precision: in Lightning's words.
+        precision: of parameters and passes, in Lightning's words.
         as_run: keep the dropout of attention, with the rules that it would have without.
     """
     model = workload.model

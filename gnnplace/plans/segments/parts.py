@@ -60,8 +60,8 @@ class Part:
     """A part of a call and what its passes take on a kind of device.
 
     Attributes:
-        recorded: its kernels.
-        times: of `PASSES`.
+        recorded: the kernels of its passes.
+        times: what each of `PASSES` takes.
     """
 
     recorded: Recorded
@@ -89,9 +89,9 @@ class Parts:
 
     Attributes:
         layers: the model's calls, rules and operations, of the whole batch.
-        batch: examples.
-        precision: in Lightning's words.
-        tables: to answer from.
+        batch: the number of examples of a step.
+        precision: of parameters and passes, in Lightning's words.
+        tables: measured seconds of kernels that predictions are made from.
         floor: of the host; by default eager PyTorch's on GPUs.
     """
 
@@ -110,8 +110,8 @@ class Parts:
 
         Args:
             split: the call and what the shards divide.
-            kind: of device.
-            shards: parts of that.
+            kind: the kind of device.
+            shards: the number of parts that it is divided into.
             examples: of a micro-batch on a replica.
         """
         key = self._key(split, kind, shards, examples)
@@ -227,7 +227,7 @@ def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
     """The part whose sizes are `at` of the way from one to another; None: their ops differ.
 
     Args:
-        first: a recording.
+        first: a recording at one corner.
         second: another one of the same call.
         at: 0 is the first, 1 the second; beyond is beyond.
     """

@@ -47,8 +47,8 @@ def placements_of(
     """What a plan's file says of calls that are split.
 
     Args:
-        graph: of the model.
-        rules: of its calls.
+        graph: the calls of the model.
+        rules: how each of its calls may be split.
         split: label of each call that is split, by index.
     """
     found: dict[str, list[str]] = {}
@@ -80,7 +80,7 @@ def label_of(rule: Rule, word: str, name: str) -> str | None:
     """The label whose split gives a call's result this place; None: it stays whole.
 
     Args:
-        rule: of the call.
+        rule: how the call may be split.
         word: of its result's place.
         name: of the call, for messages.
 
@@ -121,7 +121,7 @@ def layouts_of(
     """Layouts of a process's stages.
 
     Args:
-        layers: the model's calls.
+        layers: the model's calls and their rules.
         pieces: stages of the process.
         entries: the same in the plan.
 

@@ -53,11 +53,11 @@ class ModelCosts:
 
     Attributes:
         layers: the model's calls, rules and operations, of the whole batch.
-        cuts: its segments.
+        cuts: where the calls are cut into segments.
         fabric: of the cluster, for what shards exchange.
-        batch: examples.
-        precision: in Lightning's words.
-        optimizer: its name.
+        batch: the number of examples of a step.
+        precision: of parameters and passes, in Lightning's words.
+        optimizer: the name of the optimizer.
         parts: kernels and times of parts of calls.
     """
 
@@ -97,10 +97,10 @@ class ModelCosts:
         """How parameters and calls of a run of segments are split over shards.
 
         Args:
-            kind: of device.
+            kind: the kind of device.
             shards: devices that they are split over.
             examples: of a micro-batch on each replica.
-            first: segment.
+            first: the first segment of the run.
             last: the segment after the last.
         """
         mesh = (shards, self.batch // examples)
@@ -249,9 +249,9 @@ class SegmentProblem(CapturedProblem):
     """The split of one segment over shards, its borders whole.
 
     Attributes:
-        source: prices its operations.
-        calls: of the segment.
-        kind: of device.
+        source: what prices its operations.
+        calls: numbers of the calls of the segment.
+        kind: the kind of device.
         priced: shards, and parts of the batch.
         before: operations that stand for the border.
     """

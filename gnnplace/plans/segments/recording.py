@@ -173,12 +173,12 @@ def record(
     """Kernels of a part of a call.
 
     Args:
-        graph: of the call.
-        index: of the call.
+        graph: the graph that has the call.
+        index: the number of the call.
         rule: how it can be split.
         split: label that each dimension of the mesh splits, or None.
         mesh: sizes of these dimensions.
-        precision: in Lightning's words.
+        precision: of parameters and passes, in Lightning's words.
         mode: what makes fake tensors.
     """
     call = graph.calls[index]

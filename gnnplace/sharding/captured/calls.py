@@ -48,9 +48,9 @@ class LayerCall:
 
     Attributes:
         name: Unique: the module's path, and the function where the module is no leaf.
-        function: What was called.
+        function: The function that was called.
         args: Its arguments, with a `Ref` for every tensor.
-        kwargs: Likewise.
+        kwargs: Its arguments by name, with references likewise.
         reads: Values among the arguments, in order.
         results: Values of the tensors that it returns, in order.
         module: Path of the module.
@@ -86,8 +86,8 @@ class CallGraph:
 
     Attributes:
         name: The name of the model.
-        calls: In order.
-        values: By index.
+        calls: The calls in the order in which they ran.
+        values: The tensors between them, by their number.
         output: What the forward pass returned, with a `Ref` for every tensor.
         constants: Tensors that are none of the model's parameters or buffers.
     """

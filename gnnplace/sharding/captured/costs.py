@@ -158,11 +158,11 @@ def compute(
     """Seconds of the forward and backward pass of an operation's part.
 
     Args:
-        graph: with its values.
-        op: the operation.
-        split: its configuration.
+        graph: the operations and the values between them.
+        op: the operation that is priced.
+        split: the label that each dimension of the mesh splits.
         mesh: sizes of the mesh's dimensions.
-        machine: speeds.
+        machine: speeds of a device and of its link.
         seconds: the seconds of the whole operation, where they were measured.
     """
     parts = math.prod(parts_of(split, mesh).values())

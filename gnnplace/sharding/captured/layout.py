@@ -97,11 +97,11 @@ class SplitOp:
     """An operation.
 
     Attributes:
-        name: unique.
-        kind: for people.
+        name: its name, which no other operation has.
+        kind: what people call it, such as linear.
         shape: how it can be split.
-        reads: values read.
-        results: values made.
+        reads: numbers of the values that it reads.
+        results: numbers of the values that it makes.
         batch: the label that stands for examples, if any.
         names: what people call its labels.
         reason: why it cannot be split, if so.
@@ -137,7 +137,7 @@ def default_mesh(devices: int) -> Mesh:
     """Two dimensions as near to a square as there are, the larger first; one for a prime.
 
     Raises:
-        InputError: no devices.
+        InputError: the number of devices is below 1.
     """
     if devices < 1:
         raise InputError(f"devices {devices}: must be at least 1")

@@ -78,9 +78,9 @@ class CapturedProblem:
     """A captured model on a mesh.
 
     Attributes:
-        graph: operations and values.
+        graph: the operations and the values between them.
         mesh: sizes of its dimensions.
-        machine: speeds.
+        machine: speeds of a device and of its link.
         seconds: measured seconds of each whole operation, forward and backward, if any were.
         options: configurations of each operation.
         shared: states of each node beyond the operations, by value.

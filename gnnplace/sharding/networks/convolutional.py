@@ -30,7 +30,7 @@ class Position:
     """Where the next layer is attached: a layer (None: the data) and its output's shape.
 
     Attributes:
-        shape: channels, height, width.
+        shape: channels, height and width of an image.
     """
 
     layer: str | None

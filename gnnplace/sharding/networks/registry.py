@@ -47,7 +47,7 @@ def build_network(name: str) -> Network:
     """The layer graph of that name.
 
     Raises:
-        InputError: no such network.
+        InputError: there is no network of that name.
     """
     if name not in NETWORKS:
         known = ", ".join(NETWORKS)

@@ -52,7 +52,7 @@ def added_up(
     """Sums of tensors over processes, in order; many are added up in one collective.
 
     Args:
-        tensors: Gradients.
+        tensors: Gradients on this process.
         reduce: Makes a vector the sum of those of all processes, in place.
     """
     for some in buckets(tensors):
@@ -67,8 +67,8 @@ class Leaf:
     """A part of a parameter that one forward pass computes with.
 
     Attributes:
-        parameter: A DTensor.
-        tensor: The part.
+        parameter: The parameter, a DTensor.
+        tensor: The part that passes compute with.
         gradient: Layout that its gradient is made in.
         home: Layout of the parameter.
     """

@@ -110,7 +110,7 @@ def layer_seconds(
 
     Args:
         step: Model, loss and inputs; left with gradients.
-        graph: Its calls.
+        graph: The calls of the model.
         rules: The rules of the calls.
         rounds: The least of so many runs counts.
     """

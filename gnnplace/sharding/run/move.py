@@ -92,7 +92,7 @@ def moved(
         local: The part it has.
         mesh: The mesh of all devices.
         before: The layout that this is a part of.
-        after: The layout wanted.
+        after: The layout that it goes into.
         gradient: The layout in which the gradient comes back.
     """
     if before == after and (not local.requires_grad or gradient == settled(before)):

@@ -109,7 +109,7 @@ class PlannedLayer:
 
     Attributes:
         name: Its module and, where that is not enough, its function.
-        function: What it calls.
+        function: The function that it calls.
         kind: For people: "linear", "attention", …
         split: The label that each mesh dimension splits, or None.
         words: Such as "heads over 4, batch over 2".
@@ -137,10 +137,10 @@ class ShardPlan:
     """How every layer of a model is split.
 
     Attributes:
-        model: Its name.
+        model: The name of the model.
         mesh: Sizes of the mesh's dimensions.
         layers: In the order in which they run.
-        parameters: By name.
+        parameters: How each parameter is split, by its name.
         predicted: Predicted cost of a training step.
         data_parallel: What data parallelism is predicted to cost.
         with_loss: The loss is one of the layers.
@@ -327,10 +327,10 @@ def make_plan(
     """The best strategy of a captured model as a plan.
 
     Args:
-        graph: Its calls.
+        graph: The calls of the model.
         operations: The same as operations that can be split.
         mesh: Sizes of the mesh's dimensions.
-        machine: Speeds.
+        machine: Speeds of a device and of its link.
         seconds: Measured seconds of each whole operation, forward and backward.
         memory_limit: Bytes that a device has.
         parameters: Shapes of all parameters, those that no layer reads included.

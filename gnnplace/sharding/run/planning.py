@@ -36,7 +36,7 @@ class LayerGraph:
 
     Attributes:
         step: Model, loss and inputs.
-        calls: What it calls.
+        calls: The calls of the model and of its loss.
         rules: How each call can be split.
         operations: The same for the search.
     """
@@ -57,7 +57,7 @@ def layer_graph(model: nn.Module, inputs: Any, loss: Loss | None, name: str) -> 
     """Captures a model's layers.
 
     Args:
-        model: The model.
+        model: The model that is split.
         inputs: Example inputs (with the loss's targets): positional, or a mapping.
         loss: One of the layers; None: the model's output is what it returns.
         name: The name of the model.
@@ -107,9 +107,9 @@ def plan_measured(
     The first process's plan counts, so that all have the same.
 
     Args:
-        model: The model.
-        inputs: Example inputs.
-        mesh: The devices.
+        model: The model that is split.
+        inputs: Example inputs of the whole batch.
+        mesh: The mesh of devices that it is split over.
         loss: One of the layers, if given.
         name: The name of the model.
         machine: Figures to plan with; None: measured.

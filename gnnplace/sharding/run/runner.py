@@ -135,9 +135,9 @@ class ShardRunner:
     """A traced model's forward pass on one device.
 
     Attributes:
-        graph: Its calls.
+        graph: The calls of the model.
         stages: The same with layouts.
-        mesh: All devices.
+        mesh: The mesh of all devices.
         homes: Layout of every parameter, by name.
         model: Holds parameters (DTensors) and buffers.
     """

@@ -39,7 +39,7 @@ class ShardRun:
     """A strategy run for real.
 
     Attributes:
-        plan: What was run.
+        plan: The plan that was run.
         verification: Loss and gradients compared with one device, in double precision.
         single: The worst relative error in the model's own precision: rounding, multiplied where
             a deep model is sensitive.
@@ -74,9 +74,9 @@ def run_sharded(
 
     Args:
         make: Makes model, inputs and loss; the same in every process.
-        devices: Processes.
+        devices: The number of processes.
         plan: Run this plan instead of the best one by measured figures.
-        steps: To time.
+        steps: How many steps are timed.
         timeout: Seconds that all of it may take.
         memory_limit: Bytes that a device has.
 

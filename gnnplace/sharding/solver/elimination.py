@@ -51,7 +51,7 @@ def cheapest(
     """The configuration of least cost. [N]
 
     Args:
-        problem: cost tables.
+        problem: the cost tables of nodes and edges.
         order: in which nodes are taken out.
         memory_limit: bytes that one intermediate table may take.
 

@@ -33,7 +33,7 @@ class Children(NamedTuple):
     Attributes:
         cell: the cell of each child's table. [children, cells, K]
         time: the time of all points.
-        memory: likewise.
+        memory: the memory of all points, in bytes.
         offset: where the list of each cell begins.
         inside: least weighted costs of the cells. [child cells, W]
     """
@@ -82,8 +82,8 @@ class Eliminated(NamedTuple):
 
     Attributes:
         time: the time of all points.
-        memory: likewise.
-        origin: likewise.
+        memory: the memory of all points, in bytes.
+        origin: the configuration and the children's points that each was made of, as one number.
         offset: where the list of each cell begins. [cells + 1]
         work: points that were merged.
         thinned: whether any list was thinned.
@@ -201,96 +201,138 @@ def _grown(array: NDArray[Any], need: int) -> NDArray[Any]:
 
 
 @njit(cache=True)
+def _with_room(current: Arrays, spare: Arrays, need: int) -> tuple[Arrays, Arrays]:
+    """Both lists with room for ``need`` points; those of the first stay."""
+    if len(current[0]) < need:
+        more = 2 * need
+        current = (_grown(current[0], more), _grown(current[1], more), _grown(current[2], more))
+    if len(spare[0]) < len(current[0]):
+        size = len(current[0])
+        spare = (np.empty(size), np.empty(size), np.empty(size, np.int64))
+    return current, spare
+
+
+@njit(cache=True)
+def _weigh(
+    bound: FloatArray, weights: FloatArray, time: float, memory: float, rest: FloatArray
+) -> None:
+    """What each weighing [W] of a point comes to, with the least of all that is beside it."""
+    for w in range(len(bound)):
+        bound[w] = weights[w, 0] * time + weights[w, 1] * memory + rest[w]
+
+
+@njit(cache=True)
+def _list_of(children: Children, child: int, cell: int, k: int) -> tuple[int, int]:
+    """Where a child's list begins and ends; one point stands for a child that there is not."""
+    if child >= children.cell.shape[0]:
+        return 0, 1
+    row = children.cell[child, cell, k]
+    return children.offset[row], children.offset[row + 1]
+
+
+@njit(cache=True)
+def _gathered(
+    sums: Sums,
+    children: Children,
+    reach: Reach,
+    cell: int,
+    current: Arrays,
+    spare: Arrays,
+    limits: Limits,
+    work: float,
+    hint: int,
+) -> tuple[Arrays, Arrays, int, float, int]:
+    """Points of one cell: the lists of its configurations, merged one after the other.
+
+    Returns the list, the other arrays, its length, the points merged until now, and the region
+    that the last point was in.
+    """
+    weights, outside, regions = reach.weights, reach.outside, reach.regions
+    count_w, several = weights.shape[0], children.cell.shape[0] > 1
+    bound, rest, n = np.empty(count_w), np.empty(count_w), 0
+    zero = (np.zeros(1), np.zeros(1))
+    for k in range(sums.time.shape[1]):
+        time, memory = sums.time[cell, k], sums.memory[cell, k]
+        # Can any point of this configuration be in a region?
+        _weigh(bound, weights, time, memory, outside[cell])
+        for c in range(children.cell.shape[0]):
+            for w in range(count_w):
+                bound[w] += children.inside[children.cell[c, cell, k], w]
+        found = _reaches(bound, regions, hint)
+        if found < 0:
+            continue
+        hint = found
+        code = np.int64(k) << (2 * POSITION_BITS)
+        low, high = _list_of(children, 0, cell, k)
+        first, last = _list_of(children, 1, cell, k)
+        if several:
+            for w in range(count_w):
+                rest[w] = children.inside[children.cell[0, cell, k], w] + outside[cell, w]
+        # The first child's list, shifted by each point of the second's that can be in a region.
+        for j in range(first, last):
+            shift, mine = (time, memory), code
+            if several:
+                shift = (time + children.time[j], memory + children.memory[j])
+                mine = code + (np.int64(j - first) << POSITION_BITS)
+                _weigh(bound, weights, shift[0], shift[1], rest)
+                found = _reaches(bound, regions, hint)
+                if found < 0:
+                    continue
+                hint = found
+            current, spare = _with_room(current, spare, n + high - low)
+            added = (children.time, children.memory) if children.cell.shape[0] > 0 else zero
+            count = _merge(current, n, added, low, high, shift, mine, spare, limits.slack)
+            work += n + high - low
+            current, spare, n = spare, current, count
+        if work > limits.work:
+            break
+    return current, spare, n, work, hint
+
+
+@njit(cache=True)
+def _within(lists: Arrays, n: int, reach: Reach, cell: int, hint: int) -> tuple[int, int]:
+    """Keeps the points that are in a region; how many, and the region of the last."""
+    bound, count = np.empty(reach.weights.shape[0]), 0
+    for i in range(n):
+        _weigh(bound, reach.weights, lists[0][i], lists[1][i], reach.outside[cell])
+        found = _reaches(bound, reach.regions, hint)
+        if found >= 0:
+            hint = found
+            for array in (lists[0], lists[1]):
+                array[count] = array[i]
+            lists[2][count] = lists[2][i]
+            count += 1
+    return count, hint
+
+
+@njit(cache=True)
 def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> Eliminated:
     """Points of a step's table."""
-    base_time, base_memory = sums
-    child_cell, child_time, child_memory, child_offset, child_inside = children
-    outside, weights, regions = reach
-    slack = limits.slack
-    cells, configurations = base_time.shape
-    num_children, count_w = child_cell.shape[0], weights.shape[0]
+    cells = sums.time.shape[0]
     offset = np.zeros(cells + 1, np.int64)
     out = (np.empty(1024), np.empty(1024), np.empty(1024, np.int64))
     current = (np.empty(64), np.empty(64), np.empty(64, np.int64))
     spare = (np.empty(64), np.empty(64), np.empty(64, np.int64))
-    zero = (np.zeros(1), np.zeros(1))
-    bound = np.empty(count_w)
     work, hint, thinned = 0.0, 0, False
     for cell in range(cells):
-        n = 0
-        for k in range(configurations):
-            bt, bm = base_time[cell, k], base_memory[cell, k]
-            for w in range(count_w):
-                bound[w] = weights[w, 0] * bt + weights[w, 1] * bm + outside[cell, w]
-                for c in range(num_children):
-                    bound[w] += child_inside[child_cell[c, cell, k], w]
-            found = _reaches(bound, regions, hint)
-            if found < 0:
-                continue
-            hint = found
-            code = np.int64(k) << (2 * POSITION_BITS)
-            low, high, first, last = 0, 1, 0, 1
-            if num_children > 0:
-                low = child_offset[child_cell[0, cell, k]]
-                high = child_offset[child_cell[0, cell, k] + 1]
-            if num_children > 1:
-                first = child_offset[child_cell[1, cell, k]]
-                last = child_offset[child_cell[1, cell, k] + 1]
-            for j in range(first, last):
-                shift, mine = (bt, bm), code
-                if num_children > 1:
-                    shift = (bt + child_time[j], bm + child_memory[j])
-                    mine = code + (np.int64(j - first) << POSITION_BITS)
-                    for w in range(count_w):
-                        bound[w] = weights[w, 0] * shift[0] + weights[w, 1] * shift[1]
-                        bound[w] += child_inside[child_cell[0, cell, k], w] + outside[cell, w]
-                    found = _reaches(bound, regions, hint)
-                    if found < 0:
-                        continue
-                    hint = found
-                if len(current[0]) < n + high - low:
-                    need = 2 * (n + high - low)
-                    current = (
-                        _grown(current[0], need),
-                        _grown(current[1], need),
-                        _grown(current[2], need),
-                    )
-                if len(spare[0]) < len(current[0]):
-                    need = len(current[0])
-                    spare = (np.empty(need), np.empty(need), np.empty(need, np.int64))
-                added = (child_time, child_memory) if num_children > 0 else zero
-                count = _merge(current, n, added, low, high, shift, mine, spare, slack)
-                work += n + high - low
-                current, spare, n = spare, current, count
-            if work > limits.work:
-                return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
-        kept = 0
-        for i in range(n):
-            for w in range(count_w):
-                bound[w] = (
-                    weights[w, 0] * current[0][i] + weights[w, 1] * current[1][i] + outside[cell, w]
-                )
-            found = _reaches(bound, regions, hint)
-            if found >= 0:
-                hint = found
-                for array in (current[0], current[1]):
-                    array[kept] = array[i]
-                current[2][kept] = current[2][i]
-                kept += 1
-        n = kept
-        if kept > limits.short and limits.error > 0:
-            n = _thin(current, kept, limits.error, outside[cell, 0])
-            thinned = True
-        begin = offset[cell]
-        offset[cell + 1] = begin + n
-        if begin + n > limits.points:
+        current, spare, n, work, hint = _gathered(
+            sums, children, reach, cell, current, spare, limits, work, hint
+        )
+        if work > limits.work:
             return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
-        if len(out[0]) < begin + n:
-            need = begin + n
-            out = (_grown(out[0], need), _grown(out[1], need), _grown(out[2], need))
-        out[0][begin : begin + n] = current[0][:n]
-        out[1][begin : begin + n] = current[1][:n]
-        out[2][begin : begin + n] = current[2][:n]
+        n, hint = _within(current, n, reach, cell, hint)
+        if n > limits.short and limits.error > 0:
+            n = _thin(current, n, limits.error, reach.outside[cell, 0])
+            thinned = True
+        begin, end = offset[cell], offset[cell] + n
+        offset[cell + 1] = end
+        if end > limits.points:
+            return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
+        if len(out[0]) < end:
+            out = (_grown(out[0], end), _grown(out[1], end), _grown(out[2], end))
+        out[0][begin:end] = current[0][:n]
+        out[1][begin:end] = current[1][:n]
+        out[2][begin:end] = current[2][:n]
     end = offset[cells]
     time, memory, origin = out[0][:end].copy(), out[1][:end].copy(), out[2][:end].copy()
     return Eliminated(time, memory, origin, offset, work, thinned, True)

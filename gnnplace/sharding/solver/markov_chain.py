@@ -33,7 +33,7 @@ def random_search(
     """The best strategy that the chain meets.
 
     Args:
-        problem: cost tables.
+        problem: the cost tables of nodes and edges.
         start: where it begins; FlexFlow takes data parallelism.
         seed: the seed of the proposals.
         proposals: to make at most.

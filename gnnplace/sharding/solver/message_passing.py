@@ -32,7 +32,7 @@ class Bounds:
 
     Attributes:
         configuration: the best strategy met. [N]
-        cost: Its cost.
+        cost: The cost of that strategy.
         bound: no strategy costs less.
         node: no strategy with a node's configuration costs less. N arrays [K]
     """
@@ -61,7 +61,7 @@ def message_bounds(problem: ShardingProblem, sweeps: int, *, enough: float = 0.0
     """Bounds and the best strategy of ``sweeps`` sweeps forth and back.
 
     Args:
-        problem: cost tables.
+        problem: the cost tables of nodes and edges.
         sweeps: at most; at least one.
         enough: stops where cost and bound are this close, relative to the cost.
     """
@@ -108,7 +108,7 @@ def sweep(
     """One sweep over all nodes.
 
     Args:
-        flat: tables.
+        flat: the tables as long arrays.
         messages: along both directions of each pair; those of the sweep's direction are renewed.
         node_bound: the sweep back writes how much more than its bound a strategy with each
             configuration costs at least. [as ``unary``]

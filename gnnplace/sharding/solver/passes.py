@@ -59,7 +59,7 @@ class _Inputs:
         axes: nodes of the sum of ``parts``: those of the step's table, without ``other``, then its
             node.
         total: that sum. [W, axes]
-        parts: all but ``pair``.
+        parts: the tables of the step but ``pair``.
         pair: over the node and ``other``, which no other part has; None where there is none.
     """
 

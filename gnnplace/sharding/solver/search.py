@@ -65,7 +65,7 @@ def best_strategy(
     """The configuration of least cost.
 
     Args:
-        problem: cost tables.
+        problem: the cost tables of nodes and edges.
         memory_limit: bytes that one intermediate table may take.
         bounded: beyond that, answer with the best strategy known and a bound of the best there is.
 
@@ -151,7 +151,7 @@ def _discarded(problem: ShardingProblem, small: float) -> tuple[_Left, Bounds | 
     """Without configurations that are in no best strategy, and the bounds that say so.
 
     Args:
-        problem: cost tables.
+        problem: the cost tables of nodes and edges.
         small: cells of an elimination up to which nothing is done.
     """
     left = _Left(problem, [np.arange(len(cost)) for cost in problem.cost])

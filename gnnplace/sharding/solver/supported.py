@@ -115,8 +115,8 @@ def supported_points(
     """Supported points, the widest gaps first.
 
     Args:
-        problem: with memory.
-        factors: its tables.
+        problem: the cost tables, with memory.
+        factors: the tables by the nodes that they are over.
         wanted: whether the gap between two neighbours matters.
         solves: weighings to solve at most.
     """

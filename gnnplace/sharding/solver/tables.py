@@ -26,7 +26,7 @@ class Table:
     """A cost over some nodes' configurations.
 
     Attributes:
-        scope: nodes, ascending.
+        scope: numbers of the nodes of its axes, ascending.
         cost: the cost of each combination of their classes; axes as in ``scope``.
         classes: the classes of each node's configurations.
     """
@@ -57,7 +57,7 @@ class Memo:
         Args:
             key: from the identities of ``source``.
             source: kept, so that no other object gets its identity.
-            make: makes the result.
+            make: what is called to make the result.
         """
         if key not in self.made:
             self.made[key] = (make(), source)
@@ -154,9 +154,9 @@ class Flat(NamedTuple):
         ends: the two nodes of each pair, the earlier first. [E, 2]
         table: where each pair's table begins in ``cells``. [E]
         shape: classes of both nodes. [E, 2]
-        cells: tables.
+        cells: the cells of all tables, one behind the other.
         lookup: where the classes of both nodes' configurations begin in ``classes``. [E, 2]
-        classes: class numbers.
+        classes: the class of each configuration, one table behind the other.
         message: where the messages to both nodes begin. [E, 2]
         incident: pairs of each node, from ``first[node]`` on.
         first: [N + 1]

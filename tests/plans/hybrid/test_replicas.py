@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 import torch
@@ -20,20 +21,27 @@ from gnnplace.tracing.microbatching import microbatched, with_inputs
 from gnnplace.tracing.program import Program
 
 OPTIONS = gnnplace.CaptureOptions
+MLP = "mlp?batch=8&depth=2"
 
 
 def shares(model: str, count: int) -> Sequence[tuple[torch.Tensor, ...]]:
     return tuple(tuple(x for x in share) for share in shares_of(load(model), count))
 
 
+@cache
+def program_of(model: str, count: int) -> Program:
+    """Captured once; tests only look at it."""
+    return gnnplace.capture(model, options=OPTIONS(microbatches=count))
+
+
 @pytest.mark.parametrize(
     ("model", "cut"),
-    [("mlp?batch=8", 2), pytest.param("small_resnet?batch=8", 2, marks=pytest.mark.campaign)],
+    [(MLP, 2), pytest.param("small_resnet?batch=8", 2, marks=pytest.mark.campaign)],
 )
 def test_two_groups_of_two_devices_train_like_one_device(model: str, cut: int) -> None:
     """Four processes; gradients and both groups' parameters are bitwise those of accumulation."""
     cluster = gnnplace.resolve_cluster("cpu:4")
-    base = gnnplace.capture(model, options=OPTIONS(microbatches=2 * cut))
+    base = program_of(model, 2 * cut)
     group = Fabric(cluster).group(0, 2)
     problem = gnnplace.profile(base, group, options=OPTIONS(microbatches=cut, groups=40))
     placed = gnnplace.place(problem, placer="round-robin")
@@ -55,13 +63,9 @@ def test_two_groups_of_two_devices_train_like_one_device(model: str, cut: int) -
     assert simulate(whole, placement).feasible
 
 
-def program_of(model: str, count: int) -> Program:
-    return gnnplace.capture(model, options=OPTIONS(microbatches=count))
-
-
 def test_updates_read_the_gradients_of_all_groups() -> None:
     """And nothing else crosses groups."""
-    program = replicated(program_of("mlp?batch=8", 4), 2, 2)
+    program = replicated(program_of(MLP, 4), 2, 2)
     assert program.microbatches == 4
     group = {op.name: _group(op.name) for op in program.ops}
     for op in program.ops:
@@ -84,7 +88,7 @@ def _group(name: str) -> int:
 
 def test_problems_carry_gradients_both_ways() -> None:
     """A gradient's readers are the updates of both groups; orders stay inside."""
-    base = program_of("mlp?batch=8", 2)
+    base = program_of(MLP, 2)
     cluster = gnnplace.resolve_cluster("cpu:4")
     problem = gnnplace.profile(base, Fabric(cluster).group(0, 2), options=OPTIONS())
     whole = replicated_problem(problem, 2, cluster)
@@ -100,10 +104,10 @@ def test_problems_carry_gradients_both_ways() -> None:
 
 def test_bad_requests_are_refused() -> None:
     """One group, no training, a cluster of another size, no sequences."""
-    base = program_of("mlp?batch=8", 2)
+    base = program_of(MLP, 2)
     with pytest.raises(InputError, match="two groups"):
         replicated(base, 1)
-    forward = gnnplace.capture("mlp?batch=8", options=OPTIONS(microbatches=2, forward_only=True))
+    forward = gnnplace.capture(MLP, options=OPTIONS(microbatches=2, forward_only=True))
     with pytest.raises(InputError, match="no gradients"):
         replicated(forward, 2)
     cluster = gnnplace.resolve_cluster("cpu:2")

@@ -1,7 +1,4 @@
-"""``gnnplace hybrid --execute``: real processes from the command line.
-
-DistributedDataParallel on real processes.
-"""
+"""``gnnplace hybrid --execute``, and DistributedDataParallel, on real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.hybrid.run import run_data_parallel
 from gnnplace.tracing import load
 
-HYBRID = ["hybrid", "mlp?batch=8", "--execute", "--steps", "2", "--placer", "contiguous"]
+HYBRID = ["hybrid", "mlp?batch=8&depth=2", "--execute", "--steps", "2", "--placer", "contiguous"]
 
 
 def test_two_by_two(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +46,7 @@ def test_bad_requests_are_one_line(
 
 def test_gradients_are_those_of_accumulating() -> None:
     """Two processes; the error is that of another order of sums."""
-    run = run_data_parallel(lambda: load("mlp?batch=8"), 2, steps=3)
+    run = run_data_parallel(lambda: load("mlp?batch=8&depth=2"), 2, steps=3)
     assert run.workers == 2
     assert run.error < 1e-5
     assert len(run.steps) == 3
@@ -60,6 +57,6 @@ def test_gradients_are_those_of_accumulating() -> None:
 def test_bad_requests_are_refused() -> None:
     """One worker, or a batch that cannot be cut."""
     with pytest.raises(InputError, match="two workers"):
-        run_data_parallel(lambda: load("mlp"), 1)
+        run_data_parallel(lambda: load("mlp?depth=2"), 1)
     with pytest.raises(InputError, match="cannot be cut"):
-        run_data_parallel(lambda: load("mlp?batch=7"), 2)
+        run_data_parallel(lambda: load("mlp?batch=7&depth=2"), 2)

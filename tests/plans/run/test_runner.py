@@ -10,7 +10,7 @@ from gnnplace.plans.plan import Plan, plan_from_data
 from gnnplace.plans.plans import JointPlan
 from gnnplace.plans.run.apply import apply_plan
 from gnnplace.plans.run.trial import off
-from tests.plans.run.toys import eager, plan_for, toy
+from tests.plans.run.toys import eager, plan_for, toy, toy_plan
 
 WORDS = "pp=1,microbatch_size=4"
 TIED = "first.weight"
@@ -18,7 +18,7 @@ TIED = "first.weight"
 
 @pytest.fixture(scope="module")
 def plan():
-    return plan_for(toy(), WORDS, 1)
+    return toy_plan(WORDS, 1)
 
 
 def applied(plan, workload, **options):
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_one_line(plan):
         applied(plan, toy(width=16))
     with pytest.raises(InputError, match=r"has no 'first\.weight'"):
         runner.load_state_dict({})
-    many = plan_for(toy(), "pp=2,microbatch_size=4", 2)
+    many = toy_plan("pp=2,microbatch_size=4", 2)
     with pytest.raises(InputError, match="start the script with torchrun --nproc-per-node 2"):
         applied(many, toy())
 
@@ -181,7 +181,7 @@ def test_a_precision_that_nobody_knows_is_named(plan):
 
 
 def test_master_copies_are_trained_and_half_parameters_follow():
-    plan, workload = plan_for(toy(), WORDS, 1, precision="bf16-master"), toy()
+    plan, workload = toy_plan(WORDS, 1, precision="bf16-master"), toy()
     runner = applied(plan, workload)
     masters = dict(runner.named_parameters())
     assert {p.dtype for p in masters.values()} == {torch.float32}
@@ -207,7 +207,7 @@ def test_master_copies_are_trained_and_half_parameters_follow():
 
 @pytest.mark.parametrize("precision", ["16-mixed", "16-master"])
 def test_half_gradients_are_scaled_and_steps_that_overflow_are_dropped(precision):
-    plan, workload = plan_for(toy(), WORDS, 1, precision=precision), toy()
+    plan, workload = toy_plan(WORDS, 1, precision=precision), toy()
     runner = applied(plan, workload)
     runner.scale.factor = 2.0**6
     loss = runner.step(workload.inputs)

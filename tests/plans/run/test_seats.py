@@ -6,7 +6,7 @@ from gnnplace.errors import MismatchError
 from gnnplace.plans.plans import plan_model
 from gnnplace.plans.run.apply import checked_rows, ranks_of
 from gnnplace.plans.run.seats import Seat, Seats, seats_of
-from tests.plans.run.toys import cpus, plan_for, toy
+from tests.plans.run.toys import cpus, toy, toy_plan
 
 SEATS = Seats(2, (1, 2), tuple(f"cpu:{i}" for i in range(6)))
 
@@ -30,7 +30,7 @@ def test_every_process_has_one_source_and_is_among_its_targets():
 
 
 def plan_with(devices):
-    file = plan_for(toy(), "pp=2,dp=2,microbatch_size=4").file
+    file = toy_plan("pp=2,dp=2,microbatch_size=4").file
     stages = [
         stage.model_copy(update={"devices": rows})
         for stage, rows in zip(file.stages, devices, strict=True)
@@ -49,9 +49,9 @@ def test_meshes_that_cannot_be_run_are_refused():
 
 
 def test_a_search_finds_a_plan_for_workers_of_this_machine():
-    workload = toy()
+    workload = toy(batch=4)
     (plan,) = plan_model(
-        workload.model, cpus(2), workload.inputs, loss=workload.loss, batch=16, budget=0.2
+        workload.model, cpus(2), workload.inputs, loss=workload.loss, batch=4, budget=0.2
     )
     assert plan.feasible
     assert any("estimated" in notice for notice in plan.notices)

@@ -11,7 +11,7 @@ import torch
 from gnnplace.errors import ExecutionError, FormatError, MismatchError
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.run.workers import run_plan
-from tests.plans.run.toys import plan_for, toy
+from tests.plans.run.toys import plan_for, toy, toy_plan
 
 
 def test_stages_replicas_and_waiting_weights_train_as_one_device():
@@ -44,7 +44,7 @@ def split_by_hand(plan):
 def test_stages_and_shards_train_as_one_device():
     """Weights wait and all is recomputed; the bias of a sum over shards is added once."""
     words = "pp=2,tp=2,microbatch_size=4,schedule=zero-bubble,recompute=full"
-    plan = split_by_hand(plan_for(toy(), words))
+    plan = split_by_hand(toy_plan(words))
     assert {"blocks.0.up", "blocks.0.down"} <= set(plan.file.stages[0].placements)
     found = run_plan(plan, toy, train=3, steps=1)
     assert found.passed, (found.verification.summary(), found.losses, found.expected)
@@ -52,7 +52,7 @@ def test_stages_and_shards_train_as_one_device():
 
 
 def test_one_stage_after_the_other_is_bitwise_one_device_but_for_tied_weights():
-    plan = plan_for(toy(), "pp=3,microbatch_size=4,schedule=zero-bubble", 3)
+    plan = toy_plan("pp=3,microbatch_size=4,schedule=zero-bubble", 3)
     found = run_plan(plan, toy, train=0, steps=0)
     assert found.passed
     assert {d.name for d in found.verification.different} <= {"gradient of first.weight"}
@@ -62,7 +62,7 @@ def test_one_stage_after_the_other_is_bitwise_one_device_but_for_tied_weights():
     "precision", [pytest.param("16-mixed", marks=pytest.mark.campaign), "bf16-master"]
 )
 def test_mixed_precision_over_replicas_trains_as_one_device(precision):
-    plan = plan_for(toy(), "dp=2,microbatch_size=4,zero=1", 2, precision=precision)
+    plan = toy_plan("dp=2,microbatch_size=4,zero=1", 2, precision=precision)
     found = run_plan(plan, toy, train=5, steps=0)
     assert found.passed
 
@@ -94,7 +94,7 @@ def hangs():
     ],
 )
 def test_workers_that_fail_end_the_run_in_one_line(make, told):
-    plan = plan_for(toy(), "pp=2,microbatch_size=4", 2)
+    plan = toy_plan("pp=2,microbatch_size=4", 2)
     start = time.monotonic()
     with pytest.raises(ExecutionError, match=told) as fault:
         run_plan(plan, make, train=0, steps=0, timeout=4.0)
@@ -103,7 +103,7 @@ def test_workers_that_fail_end_the_run_in_one_line(make, told):
 
 
 def test_bad_actions_and_other_devices_are_refused_before_anything_starts():
-    plan = plan_for(toy(), "pp=2,microbatch_size=4", 2)
+    plan = toy_plan("pp=2,microbatch_size=4", 2)
     rows = [list(row) for row in plan.file.actions]
     rows[0].remove("0SEND_F0")
     broken = Plan(plan.file.model_copy(update={"actions": rows}))

@@ -1,6 +1,7 @@
 """Small models and plans for them; a plan for one device runs in the test's own process."""
 
 import copy
+from functools import cache
 
 import torch
 from torch import nn
@@ -76,6 +77,12 @@ def plan_for(workload, words, count=4, **options):
         given=words,
         **options,
     )[0]
+
+
+@cache
+def toy_plan(words, count=4, **options):
+    """A plan in words of the toy, made once; tests only look at it."""
+    return plan_for(toy(), words, count, **options)
 
 
 def eager(plan, workload):

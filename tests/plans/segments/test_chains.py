@@ -20,7 +20,9 @@ from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
 
 CLUSTER = preset("nvlink-a100-8")
-GPT2 = "gpt2?layers=4&width=256&heads=4&vocabulary=512&length=128&batch=8&dropout=0.0"
+LAYERS = 3
+GPT2 = f"gpt2?layers={LAYERS}&width=256&heads=4&vocabulary=512&length=128&batch=8&dropout=0.0"
+SMALL = "gpt2?layers=3&width=64&heads=4&vocabulary=128&length=32&batch=8"
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +32,11 @@ def chain():
 
 def test_blocks_are_cut_where_one_tensor_crosses_and_equal_ones_are_of_one_kind(chain):
     kinds = [segment.kind for segment in chain.segments]
-    assert len(chain) >= 2 * 4 + 1
+    assert len(chain) >= 2 * LAYERS + 1
     assert len(set(kinds)) <= len(kinds) // 2 + 2
     hidden = 4 * 128 * 256  # bytes of float32 an example
     assert min(chain.border[1:-1]) == hidden
-    assert np.count_nonzero(chain.border[1:-1] == hidden) >= 2 * 4 - 1
+    assert np.count_nonzero(chain.border[1:-1] == hidden) >= 2 * LAYERS - 1
 
 
 def test_parameters_are_those_of_the_model_and_shards_divide_them(chain):
@@ -68,7 +70,7 @@ def test_kernels_are_those_of_the_captured_step(spec, monkeypatch):
 
 
 def test_shards_are_faster_than_one_and_slower_than_their_number():
-    big = chain_of("hf:gpt2-medium?n_layer=2&batch=8&length=512", CLUSTER, precision="bf16-true")
+    big = chain_of("hf:gpt2-medium?n_layer=1&batch=8&length=512", CLUSTER, precision="bf16-true")
     seconds = [big.costs(["a100"], shards, 8).forward.sum() for shards in (1, 2, 4)]
     assert seconds[0] > seconds[1] > 0.5 * seconds[0]
     assert seconds[2] > 0.25 * seconds[0]
@@ -82,15 +84,15 @@ def test_skips_cross_the_cuts_between():
 
 
 def test_the_batch_is_resized_and_wrong_words_are_refused():
-    assert chain_of(GPT2, CLUSTER, batch=12).batch == 12
+    assert chain_of(SMALL, CLUSTER, batch=12).batch == 12
     with pytest.raises(InputError, match="precision 'fp8': unknown"):
-        plan_model(GPT2, CLUSTER, precision="fp8")
+        plan_model(SMALL, CLUSTER, precision="fp8")
     with pytest.raises(InputError, match="optimizer 'lion': unknown"):
-        plan_model(GPT2, CLUSTER, optimizer="lion")
+        plan_model(SMALL, CLUSTER, optimizer="lion")
 
 
 def test_a_model_is_planned_with_a_bound():
-    plan = plan_model(GPT2, CLUSTER, batch=64, budget=1000.0)[0]
+    plan = plan_model(SMALL, CLUSTER, batch=16, budget=1000.0)[0]
     assert plan.feasible
     assert plan.file.lower_bound <= plan.step_time
     assert set(plan.file.memory) <= {device.name for device in CLUSTER.devices}
@@ -112,8 +114,7 @@ def test_a_mean_may_be_cut():
 
 
 def test_a_mean_over_counts_is_noticed():
-    model = "gpt2?layers=3&width=64&heads=4&vocabulary=128&length=32&batch=8"
-    found = chain_of(model, CLUSTER)
+    found = chain_of(SMALL, CLUSTER)
     assert (found.mixes, found.notices) == ("", (EVEN,))
 
 

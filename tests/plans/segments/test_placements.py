@@ -10,7 +10,7 @@ from gnnplace.tracing.loading import load
 from tests.plans.run.toys import plan_for
 
 MODEL = "gpt2?layers=1&width=32&heads=4&vocabulary=64&length=16&batch=4"
-WIDE = "gpt2?layers=1&width=256&heads=4&vocabulary=64&length=128&batch=4"
+WIDE = "gpt2?layers=1&width=256&heads=4&vocabulary=64&length=64&batch=4"
 
 
 @pytest.fixture(scope="module")
