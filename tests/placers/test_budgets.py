@@ -15,7 +15,7 @@ from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train.data.captured import shipped_store
 from gnnplace.train.data.random_families import random_problem
 
-LOOKS = (1, 2, 4, 8, 12, 20, 40, 80, 160, 400)
+LOOKS = (1, 2, 4, 10, 40, 160, 400)
 PLACERS = (
     "learned",
     "gnn",
@@ -64,7 +64,7 @@ def test_a_larger_budget_is_never_worse_with_groups_and_micro_batches(name):
 
 @pytest.mark.parametrize("name", ["narrow", "learned", "best"])
 def test_a_larger_budget_is_never_worse_on_narrow_groups(name):
-    graph, cluster = shipped_store().graph("gpt2-medium"), gnnplace.resolve_cluster("pcie-v100-4")
+    graph, cluster = shipped_store().graph("vit-base"), gnnplace.resolve_cluster("pcie-v100-4")
     problem = dataset_problem(graph, cluster, microbatches=4, groups=None)
     looks = (3, 30, 60, 90, 400) if name == "learned" else (3, 30, 60, 90)
     times = seconds_by_looks(SearchSpace(problem), name, looks)

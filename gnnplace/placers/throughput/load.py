@@ -26,6 +26,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import full_ints, zero_floats
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.transfer import DELAY, PACE, SENDS
 
@@ -119,10 +120,10 @@ def restricted(flows: Flows, devices: IntArray) -> Flows:
 @kernel
 def loads(flows: Flows, device: IntArray) -> FloatArray:
     """Seconds of each device for the device of each unit; inf where that is impossible. [D]"""
-    load = np.zeros(len(flows.memory))
+    load = zero_floats(len(flows.memory))
     for u in range(len(device)):
         load[device[u]] += flows.work[u, device[u]]
-    seen = np.full(len(load), -1, np.int32)
+    seen = full_ints(len(load), -1)
     for k in range(len(flows.producer)):
         source = device[flows.producer[k]]
         seen[source] = k

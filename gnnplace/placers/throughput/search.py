@@ -16,6 +16,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import copy_to, empty_ints, greatest, zero_floats, zero_int_table
 from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.placers.search.moves import seed_kernel
 from gnnplace.placers.throughput.load import Flows
@@ -30,7 +31,7 @@ PENALTY = 10.0  # energies of the start, for a whole cluster's memory in excess
 @kernel
 def count_readers(flows: Flows, device: IntArray) -> IntArray:
     """Readers of each flow on each device. [F, D]"""
-    readers = np.zeros((len(flows.producer), len(flows.memory)), np.int32)
+    readers = zero_int_table(len(flows.producer), len(flows.memory))
     for k in range(len(flows.producer)):
         for j in range(flows.offset[k], flows.offset[k + 1]):
             readers[k, device[flows.reader[j]]] += 1
@@ -83,10 +84,21 @@ def move(
 @inner()
 def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float) -> float:
     """What annealing lowers."""
-    excess = 0.0
+    excess, most, total = 0.0, load[0], 0.0
     for d in range(len(load)):
         excess += max(0.0, resident[d] - flows.memory[d])
-    return load.max() + MEAN * load.mean() + penalty * excess
+        most = max(most, load[d])
+        total += load[d]
+    return most + MEAN * (total / len(load)) + penalty * excess
+
+
+@inner(_nrt=False)
+def fits(flows: Flows, resident: FloatArray) -> bool:
+    """Whether state fits on every device."""
+    over = False
+    for d in range(len(resident)):
+        over |= resident[d] > flows.memory[d]
+    return not over
 
 
 @inner()
@@ -151,8 +163,7 @@ def anneal_kernel(
 ) -> float:
     """``moves`` moves at one temperature; the least largest load of what fits, or ``best``."""
     size = max(2, len(device))
-    units, goals = np.empty(size, np.int32), np.empty(size, np.int32)
-    former = np.empty(size, np.int32)
+    units, goals, former = empty_ints(size), empty_ints(size), empty_ints(size)
     now = energy(flows, load, resident, penalty)
     for _ in range(moves):
         count = propose(flows, order, rank, device, units, goals)
@@ -171,16 +182,16 @@ def anneal_kernel(
                     move(flows, units[i], former[i], device, readers, load, resident)
             continue
         now = tried
-        if load.max() < best and (resident <= flows.memory).all():
-            best = load.max()
-            best_device[:] = device
+        if greatest(load) < best and fits(flows, resident):
+            best = greatest(load)
+            copy_to(best_device, device)
     return best
 
 
 @kernel
 def fresh_loads(flows: Flows, device: IntArray, readers: IntArray) -> tuple[FloatArray, FloatArray]:
     """Seconds and resident bytes of each device, summed anew. [D], [D]"""
-    load, resident = np.zeros(len(flows.memory)), np.zeros(len(flows.memory))
+    load, resident = zero_floats(len(flows.memory)), zero_floats(len(flows.memory))
     for u in range(len(device)):
         load[device[u]] += flows.work[u, device[u]]
         resident[device[u]] += flows.state[u]

@@ -31,6 +31,15 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import (
+    copy_to,
+    empty_floats,
+    empty_longs,
+    empty_table,
+    full_ints,
+    zero_floats,
+    zero_longs,
+)
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.placers.throughput.load import Flows, interval
 from gnnplace.placers.throughput.stages import (
@@ -226,21 +235,18 @@ def descend(
     """
     num_blocks, num_devices = cost.shape[1] - 1, len(sorts.of)
     num_sorts = len(sorts.counts)
-    found_stage = np.full(len(order), -1, np.int32)
-    found_sort = np.full(num_devices, -1, np.int32)
+    found_stage, found_sort = full_ints(len(order), -1), full_ints(num_devices, -1)
     found, nodes = np.inf, 0
     bound_to_beat = upper
-    stage = np.full(len(order), -1, np.int32)
-    stage_sort = np.full(num_devices, -1, np.int32)
+    stage, stage_sort = full_ints(len(order), -1), full_ints(num_devices, -1)
     # A level's children: bound, first block, sort; the next to visit; what the level came with.
     width = num_blocks * num_sorts
-    child_bound = np.empty((num_devices + 1, width))
+    child_bound = empty_table(num_devices + 1, width)
     child = np.empty((num_devices + 1, width), np.int64)
-    amount = np.zeros(num_devices + 1, np.int64)
-    turn = np.zeros(num_devices + 1, np.int64)
-    end_of = np.zeros(num_devices + 1, np.int64)
-    state_of = np.zeros(num_devices + 1, np.int64)
-    value_of = np.zeros(num_devices + 1)
+    bounds, children = empty_floats(width), empty_longs(width)  # as they are listed
+    amount, turn = zero_longs(num_devices + 1), zero_longs(num_devices + 1)
+    end_of, state_of = zero_longs(num_devices + 1), zero_longs(num_devices + 1)
+    value_of = zero_floats(num_devices + 1)
     level, fresh = 0, True
     end_of[0], state_of[0], value_of[0] = num_blocks, best.shape[0] - 1, 0.0
     while level >= 0:
@@ -270,18 +276,19 @@ def descend(
                     own = work + counts[i] * sorts.latency[t] + sizes[i] * sorts.pace[t]
                     value = max(own, value_of[level], best[s - strides[t], i])
                     if value < bound_to_beat:
-                        child_bound[level, total] = value
-                        child[level, total] = i * num_sorts + t
+                        bounds[total], children[total] = value, i * num_sorts + t
                         total += 1
-            ranked = np.argsort(child_bound[level, :total])
-            child_bound[level, :total] = child_bound[level, :total][ranked]
-            child[level, :total] = child[level, :total][ranked]
+            ranked = np.argsort(bounds[:total])
+            for c in range(total):
+                child_bound[level, c] = bounds[ranked[c]]
+                child[level, c] = children[ranked[c]]
             amount[level], turn[level], fresh = total, 0, False
         # The stage of this level is given back before its next child.
         for u in range(len(order)):
             if stage[u] >= level:
                 stage[u] = -1
-        stage_sort[level:] = -1
+        for later in range(level, num_devices):
+            stage_sort[later] = -1
         # 2. Its next child, or back to the level above where none can be better.
         k = turn[level]
         if k >= amount[level] or child_bound[level, k] >= bound_to_beat:
@@ -298,8 +305,8 @@ def descend(
             value = true_largest(flows, sorts, stage, stage_sort)
             if value < bound_to_beat:
                 bound_to_beat, found = value, value
-                found_stage[:] = stage
-                found_sort[:] = stage_sort
+                copy_to(found_stage, stage)
+                copy_to(found_sort, stage_sort)
         elif level + 1 < num_devices:
             end_of[level + 1] = i
             state_of[level + 1] = state_of[level] - strides[t]

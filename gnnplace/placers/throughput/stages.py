@@ -14,6 +14,7 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
+from gnnplace.graph.kernel_arrays import full_ints, greatest, zero_flags, zero_floats, zero_ints
 from gnnplace.placers.throughput.load import Flows
 
 
@@ -127,15 +128,18 @@ def segment_costs(
     for begin in range(num_units):
         if begin > 0 and block[begin] == block[begin - 1]:
             continue
-        made = np.zeros(len(flows.producer), np.bool_)
-        read = np.zeros(len(flows.producer), np.int32)
-        work, state, count, size = np.zeros(num_sorts), 0.0, 0.0, 0.0
+        made = zero_flags(len(flows.producer))
+        read = zero_ints(len(flows.producer))
+        work, state, count, size = zero_floats(num_sorts), 0.0, 0.0, 0.0
         for p in range(begin, num_units):
             change = add_unit(flows, order[p], 1, made, read)
             count, size = count + change[0], size + change[1]
             state += flows.state[order[p]]
-            work += sorts.work[order[p]]
-            if work.min() > upper:
+            least = np.inf
+            for t in range(num_sorts):
+                work[t] += sorts.work[order[p], t]
+                least = min(least, work[t])
+            if least > upper:
                 break
             if p + 1 < num_units and block[p + 1] == block[p]:
                 continue
@@ -163,10 +167,10 @@ def stage_costs(
     Returns:
         Number and bytes for each first block i. [end] each
     """
-    made = np.zeros(len(flows.producer), np.bool_)
-    read = np.zeros(len(flows.producer), np.int32)
-    counts, sizes = np.zeros(end), np.zeros(end)
-    seen = np.full(own + 1, -1, np.int64)
+    made = zero_flags(len(flows.producer))
+    read = zero_ints(len(flows.producer))
+    counts, sizes = zero_floats(end), zero_floats(end)
+    seen = full_ints(own + 1, -1)
     count, size = 0.0, 0.0
     last = len(order) - 1
     while last >= 0 and block[last] >= end:
@@ -195,10 +199,10 @@ def stage_costs(
 @inner()
 def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> float:
     """The largest load of a whole split, every stage at its sort's link costs."""
-    load = np.zeros(len(stage_sort))
+    load = zero_floats(len(stage_sort))
     for u in range(len(stage)):
         load[stage[u]] += sorts.work[u, stage_sort[stage[u]]]
-    seen = np.full(len(stage_sort), -1, np.int64)
+    seen = full_ints(len(stage_sort), -1)
     for k in range(len(flows.producer)):
         source = stage[flows.producer[k]]
         seen[source] = k
@@ -209,7 +213,7 @@ def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArr
                 for end in (source, target):
                     t = stage_sort[end]
                     load[end] += flows.tensors[k] * sorts.latency[t] + flows.size[k] * sorts.pace[t]
-    return load.max()
+    return greatest(load)
 
 
 @inner()
@@ -219,7 +223,7 @@ def own_load(flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int) 
     for u in range(len(stage)):
         if stage[u] == own:
             load += sorts.work[u, place]
-    seen = np.full(own + 2, -1, np.int64)
+    seen = full_ints(own + 2, -1)
     for k in range(len(flows.producer)):
         source = stage[flows.producer[k]]
         number = 0

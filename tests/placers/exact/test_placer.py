@@ -86,7 +86,7 @@ def test_equals_brute_force_over_devices_on_eight_ops(seed):
     assert result.gap < 1e-5
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=seeds)
 def test_the_bound_is_below_every_heuristic(seed):
     """Also with times that have no common unit, missing links and micro-batches."""

@@ -36,7 +36,7 @@ def test_loads_follow_moves(seed: int) -> None:
 
 
 def test_it_finds_the_optimum_of_small_problems() -> None:
-    """Of nine in ten, from one device, where memory leaves one; the solver gets the rest."""
+    """Of nine in ten, from one device, where memory leaves one."""
     solved = []
     for seed in range(20):
         problem = random_problem(seed, uniform=True, tight=True)

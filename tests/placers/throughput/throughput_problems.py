@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
+from gnnplace.placers.throughput.load import interval, make_flows
 from gnnplace.placers.throughput.split import precedence
 from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
@@ -91,11 +92,15 @@ def unit_devices(problem: Problem) -> Iterator[IntArray]:
 
 
 def brute_force(problem: Problem) -> tuple[float, float]:
-    """The least interval of all placements, and of all contiguous splits."""
-    relations = list(precedence(SearchSpace(problem)).edges)
+    """The least interval of all placements, and of all contiguous splits.
+
+    By the kernel, which ``test_load`` holds against ``plain_interval``: there may be 16,000.
+    """
+    space = SearchSpace(problem)
+    relations, flows = list(precedence(space).edges), make_flows(space)
     best = contiguous = np.inf
     for chosen in unit_devices(problem):
-        value = plain_interval(problem, chosen[problem.unit_of])
+        value = interval(flows, chosen)
         best = min(best, value)
         if value < contiguous:
             stages = nx.DiGraph((int(chosen[a]), int(chosen[b])) for a, b in relations)
