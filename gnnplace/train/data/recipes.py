@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import Random
 
 from gnnplace.errors import InputError
-from gnnplace.train.data.captured_models import MODELS, CapturedModel
+from gnnplace.train.data.captured_models import MODELS, CapturedModel, listed_models
 
 Sizes = dict[str, object]
 COUNTS: Mapping[str, int] = {  # models of each family; equal ones count once
@@ -129,124 +129,6 @@ class Recipe:
     models: tuple[CapturedModel, ...]
 
 
-def _networks() -> tuple[CapturedModel, ...]:
-    wanted = {
-        "densenet": (
-            ("densenet-22", "layers=22&batch=64", "sgd"),
-            ("densenet-40", "layers=40&batch=64", "sgd"),
-            ("densenet-121", "layers=121&batch=32&size=128&growth=32&classes=1000", "sgd"),
-        ),
-        "unet": (
-            ("unet-small", "batch=16", "sgd"),
-            ("unet-deep", "batch=8&size=256&width=32&depth=5", "adamw"),
-            ("unet-wide", "batch=8&size=256&width=64&depth=4", "adamw"),
-        ),
-        "rnn_lm": (
-            ("rnn-lm-short", "batch=64&length=8&width=256", "sgd"),
-            ("rnn-lm-long", "batch=32&length=24&width=512&layers=2&vocabulary=8000", "adamw"),
-            ("rnn-lm-deep", "batch=32&length=10&width=512&layers=5&vocabulary=8000", "adamw"),
-            ("rnn-lm-gru", "batch=64&length=12&width=512&layers=3&cell=gru", "sgd"),
-        ),
-        "nasnet": (
-            ("nasnet-small", "batch=32", "sgd"),
-            ("nasnet-mobile", "batch=32&size=64&width=44&each=2&stages=3", "sgd"),
-            ("nasnet-deep", "batch=32&width=32&each=4&stages=3", "adamw"),
-        ),
-        "gnmt": (
-            ("gnmt-2", "batch=64&source=6&target=6&width=512&vocabulary=8000", "sgd"),
-            ("gnmt-4", "batch=64&source=8&target=8&width=512&layers=4&vocabulary=8000", "adamw"),
-            ("gnmt-8", "batch=32&source=6&target=6&width=1024&layers=8&vocabulary=32000", "adamw"),
-        ),
-        "recommender": (
-            ("recommender-4", "batch=2048", "sgd"),
-            ("recommender-12", "batch=4096&tables=12&rows=50000&depth=3", "adamw"),
-            ("recommender-26", "batch=4096&tables=26&rows=100000&hidden=512&depth=3", "adamw"),
-        ),
-    }
-    return tuple(
-        CapturedModel(name, family, f"{family}?{sizes}", optimizer)
-        for family, models in wanted.items()
-        for name, sizes, optimizer in models
-    )
-
-
-def _pipelines() -> tuple[CapturedModel, ...]:
-    wanted = {
-        "gpt2": (
-            ("gpt2-6", "n_layer=6&n_embd=512&n_head=8&batch=8&length=256"),
-            ("gpt2-18", "n_layer=18&n_embd=1024&n_head=16&batch=8&length=1024"),
-            ("gpt2-36", "n_layer=36&n_embd=1280&n_head=20&batch=8&length=512"),
-        ),
-        "llama": (
-            ("llama-6", "num_hidden_layers=6&hidden_size=768&intermediate_size=2048&length=512"),
-            ("llama-24", "num_hidden_layers=24&hidden_size=2048&intermediate_size=5504&length=512"),
-        ),
-        "gpt_neox": (
-            ("gpt-neox-6", "num_hidden_layers=6&hidden_size=512&intermediate_size=2048"),
-            ("gpt-neox-16", "num_hidden_layers=16&hidden_size=1024&intermediate_size=4096"),
-        ),
-        "opt": (
-            ("opt-12", "num_hidden_layers=12&hidden_size=768&ffn_dim=3072&word_embed_proj_dim=768"),
-            (
-                "opt-20",
-                "num_hidden_layers=20&hidden_size=1280&ffn_dim=5120&word_embed_proj_dim=1280",
-            ),
-        ),
-        "qwen2": (
-            ("qwen2-8", "num_hidden_layers=8&hidden_size=896&num_key_value_heads=2"),
-            ("qwen2-24", "num_hidden_layers=24&hidden_size=896&num_key_value_heads=2"),
-        ),
-        "beit": (
-            ("beit-12", "num_hidden_layers=12&batch=32"),
-            ("beit-24", "num_hidden_layers=24&hidden_size=1024&intermediate_size=4096&batch=16"),
-        ),
-        "swin": (("swin-tiny", "batch=32"), ("swin-deep", "depths=[2,2,18,2]&batch=16")),
-    }
-    heads = {"llama": 16, "gpt_neox": 8, "opt": 16, "qwen2": 14}
-    return tuple(
-        CapturedModel(name, family, f"hf:{family}?{_with_heads(sizes, heads.get(family))}")
-        for family, models in wanted.items()
-        for name, sizes in models
-    )
-
-
-def _with_heads(sizes: str, heads: int | None) -> str:
-    """The sizes of a language model with its heads, a batch of 8 and a vocabulary of 32,000."""
-    if heads is None:
-        return sizes
-    more = {"num_attention_heads": heads, "vocab_size": 32000, "batch": 8, "length": 256}
-    said = [f"{key}={value}" for key, value in more.items() if f"{key}=" not in sizes]
-    return "&".join([sizes, *said])
-
-
-def _whole() -> tuple[CapturedModel, ...]:
-    wanted = {
-        "bert": (
-            ("bert-48", "num_hidden_layers=48&batch=16&length=256"),
-            ("bert-wide", "num_hidden_layers=18&hidden_size=1600&num_attention_heads=25&batch=8"),
-        ),
-        "t5": (
-            ("t5-12", "num_layers=12&d_model=768&d_ff=3072&num_heads=12&batch=16&length=256"),
-            ("t5-24", "num_layers=24&d_model=1024&d_ff=4096&num_heads=16&batch=8&length=256"),
-        ),
-        "electra": (
-            ("electra-12", "num_hidden_layers=12&hidden_size=768&embedding_size=768&batch=16"),
-            ("electra-24", "num_hidden_layers=24&hidden_size=1024&num_attention_heads=16&batch=16"),
-        ),
-        "bart": (
-            ("bart-6", "encoder_layers=6&decoder_layers=6&d_model=768&batch=16&length=256"),
-            ("bart-12", "encoder_layers=12&decoder_layers=12&d_model=1024&batch=8&length=512"),
-        ),
-        "mpnet": (("mpnet-12", "batch=16&length=256"),),
-        "deberta": (("deberta-12", "batch=16&length=256"),),
-    }
-    return tuple(
-        CapturedModel(name, family, f"hf:{family}?{sizes}")
-        for family, models in wanted.items()
-        for name, sizes in models
-    )
-
-
 def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
     return tuple(
         CapturedModel(f"{family}-{i:02}", family, f"{factory}?{_sizes(family, i)}", "sgd")
@@ -297,13 +179,13 @@ RECIPES: Mapping[str, Recipe] = {
             "Families of networks that the package's store lacks, several sizes of each.",
             "NASNet applies separable convolutions once; the recommender sums bags of ids by hand "
             "and its tables are dense; GNMT and language models are unrolled over few words.",
-            _networks(),
+            listed_models("networks"),
         ),
         Recipe(
             "pipelines",
             "Transformers of 6 to 36 blocks and several widths, whole, to learn pipelines from.",
             "Adam alone; causal language models and vision transformers alone.",
-            _pipelines(),
+            listed_models("pipelines"),
         ),
         Recipe(
             "varied",
@@ -315,7 +197,7 @@ RECIPES: Mapping[str, Recipe] = {
             "whole",
             "Large transformers of families that nothing learned from: the suite ``whole``.",
             "Adam alone; no vision.",
-            _whole(),
+            listed_models("whole"),
         ),
         Recipe(
             "searched-cnn",
