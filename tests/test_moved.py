@@ -64,6 +64,6 @@ def test_a_recipe_with_an_old_class_path_is_told_the_new_one(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", RETIRED)
 def test_a_command_that_is_gone_says_what_to_use(name, capsys):
-    assert run([name, "mlp"]) == 2
+    assert run([*name.split(), "mlp"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert RETIRED[name] in line

@@ -47,6 +47,9 @@ COMMANDS = {
 }
 RETIRED = {
     "study": "the studies stand beside the package: python -m benchmarks.studies, in a checkout",
+    "shard --execute": "gnnplace shard-run runs a split model",
+    "shard --plan": "gnnplace shard-run --plan runs one",
+    "shard --profile": "run gnnplace shard with each --devices N, or shard --pareto",
     "shard-counts": "run gnnplace shard with each --devices N, or shard --pareto",
 }
 USAGE = f"""gnnplace: finds which device should run each operation of a PyTorch training step.
@@ -148,8 +151,9 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.write(f"gnnplace {versions(['gnnplace'])['gnnplace']}\n")
         return 0
     name, rest = arguments[0], arguments[1:]
-    if name in RETIRED:
-        raise InputError(f"command {name!r}: is gone; {RETIRED[name]}")
+    for word in (name, *(f"{name} {option.partition('=')[0]}" for option in rest)):
+        if word in RETIRED:
+            raise InputError(f"{word}: is gone; {RETIRED[word]}")
     if name not in COMMANDS:
         near = suggestion(name, COMMANDS)
         raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}{near}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace.cli import shard_run
 from gnnplace.cli.console import check_output, print_json, print_lines
-from gnnplace.cli.numbers import NOT_NEGATIVE, SECONDS, STEPS, add_number
+from gnnplace.cli.numbers import NOT_NEGATIVE, add_number
 from gnnplace.cli.options import (
     add_constraints,
     add_headroom,
@@ -18,7 +17,6 @@ from gnnplace.cli.options import (
     model_help,
     split_options,
 )
-from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.pictures import check_drawable
@@ -79,26 +77,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_html(parser, "strategies side by side and what each layer takes, or the --pareto frontier")
     add_headroom(parser)
     add_constraints(parser)
-    _old_arguments(parser)
-
-
-def _old_arguments(parser: ArgumentParser) -> None:
-    """What was part of this command until version 0.2."""
-    parser.add_argument("--execute", action="store_true", help="Use gnnplace shard-run instead.")
-    parser.add_argument("--plan", default=None, help="Use gnnplace shard-run --plan instead.")
-    add_number(parser, "--steps", int, STEPS, default=10, help="Use gnnplace shard-run instead.")
-    add_number(
-        parser, "--timeout", float, SECONDS, default=300.0, help="Use gnnplace shard-run instead."
-    )
 
 
 def run(args: Namespace) -> int:
     """Prints the best strategy of a sharding problem, or all that no other beats."""
-    if args.execute:
-        say("shard --execute is now gnnplace shard-run; the old form goes in the next version")
-        return shard_run.run(args)
-    if args.plan is not None:
-        raise InputError("--plan: only shard-run runs a plan")
     _check(args)
     options, limit = limited_split(
         constraints_of(args), split_options(args), memory_limit=args.memory_limit

@@ -61,10 +61,8 @@ def test_a_run_is_checked_and_measured(capsys, tmp_path):
     found = answer_of(["shard-run", SMALL, "--plan", plan, "--steps", "1", "--json"], capsys)
     assert found["passed"] is True
     assert found["measured"]["sharded"] > 0
-    assert run(["shard", SMALL, "--execute", "--steps", "1"]) == 0
-    told = capsys.readouterr()
-    text = told.out
-    assert "gnnplace shard-run" in told.err  # the old flag still works, and says what replaces it
+    assert run(["shard-run", SMALL, "--steps", "1"]) == 0
+    text = capsys.readouterr().out
     assert "within tolerance" in text or "bitwise equal" in text
     assert "data parallelism (DDP)" in text
     assert "predicted" in text
