@@ -49,7 +49,7 @@ def coarsen(
     """Group the ops of a graph.
 
     Args:
-        graph: What to coarsen.
+        graph: The graph whose ops are grouped.
         cost: Estimated seconds of each op; from structure alone, so that the groups are those of
             every capture of the model. [num_ops]
         target: Groups to aim at; more remain where merging would cost too much or make a cycle.
@@ -150,7 +150,7 @@ class Contraction:
         phase: The phase of each op. [num_ops]
 
     Attributes:
-        count: Groups left.
+        count: The number of groups that are left; it falls by one with every merge.
         cost: Seconds of each root's group.
         peak: Seconds of the costliest op in it.
         unit: Unit of each root's group; two units that were merged have one name.

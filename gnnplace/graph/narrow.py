@@ -79,7 +79,7 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
         place: work before each candidate in mean segments; the first is the line's beginning, the
             last its end. [C]
         price: of a cut there. [C]
-        count: segments at most.
+        count: the number of segments at most.
     """
     size = len(place)
     least = full_table(count + 1, size, np.inf)
@@ -220,7 +220,7 @@ def _first_alike(graph: ComputationGraph, taken: IntArray, count: IntArray) -> I
     Tensors are brought together by random numbers of consumers, summed, and then compared.
 
     Args:
-        graph: the graph.
+        graph: the graph whose tensors are compared.
         taken: consumers of each tensor, one tensor after the other, ascending.
         count: how many each has. [T]
     """

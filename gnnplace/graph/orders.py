@@ -190,7 +190,7 @@ def traversal(
 
     Args:
         name: a key of ``ORDERS``.
-        graph: the graph.
+        graph: the graph whose ops are ordered.
         cost: seconds of each op. [n]
         edge_cost: seconds of each of ``graph.edges``.
         seed: the seed of the ``random`` order.

@@ -20,7 +20,7 @@ class Agreement:
     """Predicted against measured step times of the placements of one problem.
 
     Attributes:
-        pairs: Number of placements.
+        pairs: The number of placements that were predicted and measured.
         spearman: Spearman's rank correlation; nan if all predictions or measurements are equal.
         mape: Mean absolute error, relative to the measurement.
         bias: Mean error, relative to the measurement; negative where predictions are too fast.
@@ -49,7 +49,7 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
         measured: Seconds of the same placements.
 
     Raises:
-        InputError: too few pairs.
+        InputError: there are fewer than ``FEWEST`` pairs.
     """
     p, m = np.asarray(predicted, dtype=float), np.asarray(measured, dtype=float)
     if len(p) != len(m) or len(p) < FEWEST:

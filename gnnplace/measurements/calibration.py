@@ -176,7 +176,7 @@ def fit(samples: Sequence[Sample]) -> Calibration:
     """The calibration that explains samples best.
 
     Raises:
-        InputError: too few samples.
+        InputError: there are too few samples to fit to.
     """
     return fit_forward([Forward(s.problem, s.placement) for s in samples], _measured(samples))
 
@@ -207,13 +207,13 @@ def cross_validated(
 
     Args:
         samples: Placements; two samples of one placement are never in two folds.
-        folds: Parts.
+        folds: The number of parts that the samples are dealt to.
         seed: The seed of the parts.
         by_problem: All placements of one problem are in one fold: is a problem predicted well that
             nothing was fitted to?
 
     Raises:
-        InputError: too few samples.
+        InputError: there are too few samples to fit to.
     """
     models = [Forward(s.problem, s.placement) for s in samples]
     measured = _measured(samples)
@@ -258,7 +258,7 @@ def calibrated(problem: Problem, calibration: Calibration, usual_overlap: float)
 
     Args:
         problem: As it was profiled.
-        calibration: The corrections.
+        calibration: The parameters by which times and links are corrected.
         usual_overlap: Mean number of other devices at work in placements that matter.
     """
     slower = 1.0 + calibration.contention * usual_overlap

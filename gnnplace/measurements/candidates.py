@@ -41,9 +41,9 @@ class Candidate:
     """A placement to measure, or why there is none.
 
     Attributes:
-        name: Who made it.
+        name: The placer, or the variation of one, that made it.
         placement: With its sequences; None if it failed.
-        error: Why it failed.
+        error: Why there is no placement; empty where there is one.
     """
 
     name: str
@@ -63,8 +63,8 @@ def candidates(
     """At most `count` placements that differ, and a row for every placer that failed.
 
     Args:
-        problem: What to place.
-        placers: Names.
+        problem: The problem that is placed in many ways.
+        placers: Names of the placers that are asked.
         place: Places the problem with a placer of that name.
         count: Placements wanted; small problems may not have so many.
         seed: The seed of all randomness.

@@ -20,14 +20,14 @@ class Row:
     """One placement.
 
     Attributes:
-        name: Who made it.
-        predicted: Seconds, as profiled.
+        name: The placer, or the variation of one, that made the placement.
+        predicted: Seconds of a step by the problem as it was profiled.
         measured: Seconds of the shortest step of all rounds; None if it failed.
         typical: Seconds of a step, medians settled over the rounds.
         rounds: Seconds of the shortest step of every round.
         medians: Seconds of the median step of every round.
         calibrated: Seconds, by parameters fitted to other placements.
-        error: Why it failed.
+        error: Why it was not measured; empty where it was.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Study:
     """What was measured and what came out.
 
     Attributes:
-        model: As everywhere.
+        model: The model, as a command names it.
         cluster: As it was asked for.
-        problem: As profiled.
+        problem: The problem as it was profiled.
         mode: ``measured`` or ``emulated``, as all runs were.
-        rows: One a placement.
+        rows: What each placement was predicted and measured to take.
         samples: Placements that were measured in every round.
         steps: Measured steps, by the placement's name.
         runs: Names of the runs in the store.
@@ -92,7 +92,7 @@ class OpResidual:
     """One op over all runs.
 
     Attributes:
-        op: Its name.
+        op: The name of the op.
         module: Where it comes from, if that is known.
         predicted: Seconds by the problem, median over the devices that it ran on.
         measured: Median seconds by the worker's own clock, which other processes do not slow down.
@@ -114,8 +114,8 @@ class LinkResidual:
     """All messages over one link.
 
     Attributes:
-        source: Sending device.
-        target: Receiving device.
+        source: The name of the device that sends.
+        target: The name of the device that receives.
         messages: How many were measured.
         predicted: Mean seconds of the sender a message, by the link.
         measured: Mean over the messages of their median seconds.

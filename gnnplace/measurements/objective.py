@@ -19,7 +19,7 @@ class Measured:
 
     Attributes:
         seconds: The seconds of a step; None if it failed.
-        error: Why it failed.
+        error: Why it failed; empty where it did not.
         stored: Whether it was known already and not run.
         ops: Median seconds that each op's worker computed for it, by the op's name; empty if that
             is not known.

@@ -144,7 +144,7 @@ def fit_parameters(models: Sequence[Forward], measured: FloatArray, noise: float
 
     Args:
         models: The models of the measured placements.
-        measured: Seconds.
+        measured: Seconds that each step took.
         noise: Standard deviation of the log of a measurement.
     """
     if not models:
@@ -174,8 +174,8 @@ class Posterior:
 
     Attributes:
         observed: All that was measured, in its order.
-        ops: The corrected ops.
-        calibration: The corrected messages.
+        ops: What is believed of the times of ops.
+        calibration: What is believed of messages, contention and slowdown.
     """
 
     def __init__(self, problem: Problem, noise: float = NOISE) -> None:

@@ -46,12 +46,12 @@ class RunRecord:
         placement: Data of the placement file.
         predicted: Simulated seconds of a step, None if it was not simulated.
         mode: "measured" (wall clock) or "emulated" (virtual clock).
-        transport: How tensors travelled.
-        machine: See `gnnplace.problem.cluster.machine.machine`.
+        transport: How tensors travelled between workers, such as ``shm`` or ``gloo``.
+        machine: What the machine was, as `gnnplace.problem.cluster.machine.machine` says it.
         versions: The versions of the packages that matter.
         source: What made the run: "execute", "demo", "fidelity", …
         id: The id of the run.
-        began: When, in UTC.
+        began: When the run began, in UTC.
     """
 
     model: str

@@ -23,7 +23,7 @@ class Sample:
 
     Attributes:
         problem: As it was profiled.
-        placement: With its sequences.
+        placement: The placement that was measured, with its sequences.
         measured: Seconds of a step: the shortest that was measured.
         name: Who made the placement.
         run: Its name in the store, if it has one.
@@ -47,8 +47,8 @@ def stored_samples(
     Runs in which the CPU played other devices are left out: their seconds are not those predicted.
 
     Args:
-        store: Where they are.
-        selection: Which runs.
+        store: The store that holds the runs.
+        selection: Which of its runs are taken.
         clock: "wall" or "virtual"; None takes the clock of each run's mode.
         machine: That the runs were made on; None takes all.
     """

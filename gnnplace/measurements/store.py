@@ -180,7 +180,7 @@ class MeasurementStore:
         """Forgets runs, their steps, and problems that no run is left of.
 
         Args:
-            selection: Which runs.
+            selection: Which runs are forgotten.
             keep: The newest of these stay.
 
         Returns:

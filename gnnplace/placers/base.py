@@ -104,7 +104,7 @@ class Placer(ABC):
         """Places ``problem``.
 
         Args:
-            problem: what to place.
+            problem: the problem to find devices and sequences for.
             budget: seconds to search; 0 means one construction.
             seed: the seed of all randomness; the same seed gives the same placement where time does
                 not decide how far the search gets.

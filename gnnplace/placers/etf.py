@@ -59,7 +59,7 @@ def etf_kernel(
     """Device and scheduled start of each op. [n], [n]
 
     Args:
-        compiled: the compiled problem.
+        compiled: the compiled problem, of n ops and D devices.
         by_rank: all ops, the highest upward rank first. [n]
         allowed: whether a unit may be on a device. [U, D]
     """

@@ -139,15 +139,15 @@ def place_on_few(
     """The best placement found on at most ``count`` devices.
 
     Args:
-        problem: what to place.
-        placer: what places.
-        count: devices at most.
+        problem: the problem on its whole cluster.
+        placer: the placer that each sub-cluster is handed to.
+        count: the number of devices at most.
         budget: seconds to search, all sub-clusters together.
         seed: the seed of all randomness.
 
     Raises:
         InfeasibleError: no sub-cluster has a placement.
-        UnsupportedError: see ``Placer.place``.
+        UnsupportedError: the placer cannot handle the problem; see ``Placer.place``.
     """
     begin, found = now(), subclusters(problem, count)
     if len(found.sets) == 1:

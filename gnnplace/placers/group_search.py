@@ -49,7 +49,7 @@ class GroupSearch:
     Attributes:
         group_of: group of each op. [n]
         allowed: whether a device may have a group. [G, D]
-        evaluations: made so far.
+        evaluations: the number of choices that were evaluated so far.
         score: seconds of the best choice, with a penalty for memory; inf before the first.
 
     Args:

@@ -85,7 +85,7 @@ def heft_kernel(
     """Device and scheduled start of each op. [n], [n]
 
     Args:
-        compiled: the compiled problem.
+        compiled: the compiled problem, of n ops and D devices.
         by_rank: ops in the order they are scheduled, a topological order. [n]
         producer: op that makes each tensor. [T]
         allowed: whether a unit may be on a device. [U, D]

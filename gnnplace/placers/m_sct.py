@@ -49,7 +49,7 @@ def favourite_kernel(
     """Device and scheduled start of each op. [n], [n]
 
     Args:
-        compiled: the compiled problem.
+        compiled: the compiled problem, of n ops and D devices.
         rank: upward rank, breaks ties. [n]
         allowed: whether a unit may be on a device. [U, D]
         favourite: the child an op would like to have on its own device, or -1. [n]

@@ -68,11 +68,11 @@ def narrow_search(
     """The best placement found on narrow groups until the deadline; without one, in a first round.
 
     Args:
-        space: the whole problem.
-        narrow: its coarse problem.
+        space: the search space of the whole problem.
+        narrow: the coarse problem of its narrow groups.
         coarse: the space of that.
         extra: devices of the coarse units to start from besides the constructions. Each [U]
-        rng: for the seed.
+        rng: the source of the seed of the kernels.
         deadline: when to be back.
     """
     search = NarrowSearch(space, narrow, coarse, extra, rng)
@@ -87,11 +87,11 @@ class NarrowSearch:
     """The search on narrow groups, lap by lap.
 
     Args:
-        space: the whole problem.
-        narrow: its coarse problem.
+        space: the search space of the whole problem.
+        narrow: the coarse problem of its narrow groups.
         coarse: the space of that.
         extra: devices of the coarse units to start from besides the constructions. Each [U]
-        rng: for the seed.
+        rng: the source of the seed of the kernels.
     """
 
     def __init__(
@@ -156,8 +156,8 @@ class Expansion:
     """Coarse states as placements of the whole graph, and the best of them.
 
     Args:
-        space: the whole problem.
-        narrow: the coarse problem.
+        space: the search space of the whole problem.
+        narrow: the coarse problem of its narrow groups.
     """
 
     def __init__(self, space: SearchSpace, narrow: NarrowProblem) -> None:
@@ -210,7 +210,7 @@ def best_first(space: SearchSpace, devices: Iterable[IntArray]) -> list[Start]:
     What is hopeless beside the best so far is left out.
 
     Args:
-        space: the coarse problem's.
+        space: the search space of the coarse problem.
         devices: devices of units. Each [U]
     """
     one_by_one, turns = first_priorities(space)

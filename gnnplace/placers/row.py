@@ -24,9 +24,9 @@ class Option:
     """One option of a placer, on the command line, from Python and in suites alike.
 
     Attributes:
-        kind: ``int`` or ``str``.
+        kind: the type of its value, ``int`` or ``str``.
         default: its value where it is not given.
-        help: one sentence.
+        help: one sentence that says what it does.
         least: the least value, where the option is a number.
     """
 
@@ -58,9 +58,9 @@ class Row:
     Attributes:
         name: what it is called everywhere.
         make: makes one; its keyword arguments are the options.
-        speed: what it takes.
+        speed: how long it takes on a problem of a few hundred ops.
         cost: the cost of a construction, for the order they run in; of no meaning for others.
-        options: by name.
+        options: the options that it takes, by name.
         quick: makes a shorter variant that runs first where time is short, if there is one.
         shown: whether comparisons show it unasked.
         executed: whether the demo runs what it finds on real workers.

@@ -36,7 +36,7 @@ class Compiled(NamedTuple):
         tail: least seconds from an op's finish to the end of the step. [n]
         unit_of: placement unit of each op. [n]
         memory: bytes. [D]
-        links: what messages cost.
+        links: what messages between devices cost, in seconds.
     """
 
     times: FloatArray

@@ -77,7 +77,7 @@ def distances(
     """Seconds from each op's start to the end where all ops are as late as can be. [n]
 
     Args:
-        compiled: the problem.
+        compiled: the compiled problem, as it is and not reversed.
         reversed_compiled: ``reversed_problem(c)``.
         device: device of each op. [n]
         order: all ops as the schedule to improve has them. [n]

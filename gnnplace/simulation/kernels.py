@@ -198,7 +198,7 @@ def run_kernel(
     """Simulates one step.
 
     Args:
-        compiled: the compiled problem.
+        compiled: the compiled problem, of n ops and D devices.
         device: device of each op. [n]
         order: all ops; a device runs its ops in this order. [n]
         limit: stop as soon as the step time must exceed this many seconds.

@@ -70,7 +70,7 @@ def lifetimes(
     """Device, begin, end and bytes of every tensor's life on every wanted device that holds it.
 
     Args:
-        compiled: the problem.
+        compiled: the compiled problem, whose tensors have bytes.
         device: device of each op. [n]
         start: seconds. [n]
         finish: seconds. [n]

@@ -42,7 +42,7 @@ class Timeline:
     """One simulated step; K transfers.
 
     Attributes:
-        compiled: the problem.
+        compiled: the compiled problem that was simulated.
         device: device of each op. [n]
         order: the order of all ops. [n]
         step_time: seconds; inf where the placement cannot run.
@@ -99,7 +99,7 @@ class Timelines:
     """The last timelines of a problem; none of a small one.
 
     Args:
-        compiled: the problem.
+        compiled: the compiled problem that was simulated.
     """
 
     def __init__(self, compiled: Compiled) -> None:

@@ -58,7 +58,7 @@ class Links(NamedTuple):
     Attributes:
         costs: as above. [D, D, 8]
         channel: the link's channels, -1 after the last and without a link. [D, D, W]
-        num_channels: C.
+        num_channels: the number of channels, C.
         sends_cost: whether any link costs its sender time.
         receives_cost: whether any link costs its receiver time.
     """
@@ -216,13 +216,13 @@ def send(
     The overheads and the latency are the caller's to add.
 
     Args:
-        links: the links.
+        links: what messages cost, and which channels they hold.
         channel_free: seconds at which each channel is free; changed. [C]
         free: seconds at which each device is free; changed where the sender copies. [D]
-        source: sending device.
+        source: the device that sends.
         target: receiving device; there is a link.
-        size: bytes.
-        now: seconds.
+        size: bytes of the message.
+        now: seconds at which the message is queued.
     """
     begin = max(free_at(links, channel_free, source, target), now)
     if links.costs[source, target, BUSY] > 0.0:
@@ -265,15 +265,15 @@ def fetch(
     """Books a message of an op whose device may have gone on since; its arrival in seconds.
 
     Args:
-        links: the links.
+        links: what messages cost, and which channels they hold.
         channel_free: seconds at which each channel is free; changed. [C]
         free: seconds at which each device is free; the sender's is later by what it costs. [D]
         sent: seconds at which the copies made for each op so far end; changed. [n], or no rows
             where no link costs its sender time
         producer: the op that makes the tensor.
-        source: its device.
+        source: the device of the op that sends.
         target: receiving device; there is a link.
-        size: bytes.
+        size: bytes of the message.
         finish: seconds at which the producer finishes.
     """
     begin = fetch_begin(links, channel_free, sent, producer, source, target, finish)
@@ -304,13 +304,13 @@ def pay(
         Seconds that the messages take of the receiver.
 
     Args:
-        links: the links.
+        links: what messages cost, and which channels they hold.
         free: seconds at which each device is free; later by what sending costs it. [D]
         told: whether a tensor has been sent to a device; changed. [T, D]
-        tensors: the op's inputs.
+        tensors: the tensors that the op reads.
         source: device of each tensor. [T]
         size: bytes of each tensor. [T]
-        target: the op's device.
+        target: the device of the op that reads them.
     """
     seconds, target = 0.0, Index(target)
     for tensor in tensors:

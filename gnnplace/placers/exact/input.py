@@ -108,7 +108,7 @@ class Bundle:
 
     Attributes:
         producer: op that makes them.
-        tensors: as listed.
+        tensors: the tensors of the bundle, as the graph lists them.
         readers: ops of other units that consume every one of them.
     """
 
@@ -121,7 +121,7 @@ def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
     """Everything that may be sent; tensors that always travel together are one bundle.
 
     Args:
-        problem: the problem.
+        problem: the problem whose tensors are bundled.
         runs: join only tensors with no others of their producer listed between them.
     """
     graph, unit_of = problem.graph, problem.unit_of.tolist()

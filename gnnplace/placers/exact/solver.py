@@ -29,9 +29,9 @@ def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> A
     """A solver.
 
     Args:
-        rng: seeds it.
+        rng: the source of the solver's seed.
         seconds: at most; 0 or less: a fixed amount of the solver's own time.
-        workers: threads.
+        workers: the number of threads that search.
     """
     from ortools.sat.python import cp_model
 
@@ -50,8 +50,8 @@ def solve(solver: Any, model: Any, watcher: Any = None) -> str:
     """Solves a model; the name of the status, such as ``OPTIMAL``.
 
     Args:
-        solver: what ``make_solver`` returned.
-        model: a ``CpModel``.
+        solver: a solver, as ``make_solver`` makes it.
+        model: the ``CpModel`` of ortools to solve.
         watcher: a callback of ortools that is called with every solution, in another thread.
     """
     ended, begun, over = _Ended(), allocate_lock(), allocate_lock()

@@ -129,10 +129,10 @@ class Annealer:
         device: device of each op in the best state. [n]
         order: its order. [n]
         score: its energy in seconds.
-        moves: tried so far.
+        moves: the number of moves that were tried so far.
 
     Args:
-        space: the problem.
+        space: the search space of the problem that is annealed.
         start: a placement that runs.
         rng: for the seed of each cycle.
     """

@@ -67,8 +67,8 @@ def justified(
     """List schedule and one justification: its seconds, inf where it is hopeless, and order.
 
     Args:
-        compiled: the problem.
-        reversed_compiled: it reversed.
+        compiled: the compiled problem, without consumptions that others imply.
+        reversed_compiled: the same with all its edges turned round.
         device: device of each op. [n]
         priority: of each op. [n]
         finish: out: seconds at which each op finishes. [n]
@@ -102,7 +102,7 @@ def chunk_kernel(
     """``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds.
 
     Args:
-        compiled: the compiled problem.
+        compiled: the compiled coarse problem, all of it.
         lean: the problem without consumptions that others imply.
         lean_reversed: ``lean`` with all its edges turned round.
         neighbourhood: what an energy takes.
@@ -178,9 +178,9 @@ class ChunkSearch:
 
     Args:
         space: the space of the coarse problem.
-        narrow: the coarse problem.
+        narrow: the coarse problem of narrow groups.
         starts: states to start from, the best first; at least one.
-        seed: of all randomness.
+        seed: the seed of all its randomness.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
     """Where to cut the units in coordinate order so that chunks have the given shares of work.
 
     Args:
-        space: the search space.
+        space: the search space whose units are cut.
         shares: wanted shares of the work, any positive scale. [C]
 
     Returns:

@@ -59,7 +59,7 @@ class CoarseProblem:
     """A coarse problem and the group that each fine op is in.
 
     Attributes:
-        problem: groups as ops.
+        problem: the problem whose ops are the groups.
         group: group of each op of the fine problem. [n]
     """
 
@@ -70,7 +70,7 @@ class CoarseProblem:
         """An order of the fine ops: group by group, topological inside a group. [n]
 
         Args:
-            fine: the fine problem.
+            fine: the problem whose ops were grouped.
             order: an order of all groups.
         """
         place = np.empty(len(order), dtype=np.int64)

@@ -107,7 +107,7 @@ class InFlightSpace(SearchSpace):
 
     Args:
         problem: the problem; scores and simulations are of it as it is.
-        most: micro-batches.
+        most: the number of micro-batches of a unit that may be in flight.
     """
 
     def __init__(self, problem: Problem, most: int) -> None:

@@ -29,8 +29,8 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
     """The compiled problem for list schedules alone.
 
     Args:
-        problem: the problem.
-        compiled: all of it.
+        problem: the problem that is scheduled.
+        compiled: the problem compiled with all its consumptions.
     """
     if problem.num_ops > MOST_OPS:
         return compiled

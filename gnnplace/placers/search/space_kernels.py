@@ -133,7 +133,7 @@ def flows_of_ops(
         source: op that each edge comes from, ascending. [E]
         target: op that each edge goes to, a later one in some order of all. [E]
         size: bytes of each edge; no pair of ops has two. [E]
-        count: number of ops.
+        count: the number of ops, n.
     """
     into_offset, come = grouped(target, count)
     total, offset = 2 * len(source), zero_ints(count + 1)

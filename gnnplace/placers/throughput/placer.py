@@ -294,7 +294,7 @@ def intervals(
     """Intervals of the searches for throughput, then of placements that others found.
 
     Args:
-        problem: what to place.
+        problem: the problem that all of them place.
         others: results of placers that minimise the step time.
         budget: seconds for each search.
         seed: the seed of all randomness.

@@ -212,10 +212,10 @@ def local_search(
     """The best devices of units found from ``start`` that fit; ``start`` itself if none is better.
 
     Args:
-        flows: the flows.
+        flows: the units, and what travels between them.
         order: the order of the units, for moves of runs. [U]
         start: device of each unit. [U]
-        rng: for all randomness.
+        rng: the source of the seed of the kernels.
         deadline: when to be back; ``NO_BUDGET``: a fixed number of moves.
         share: the share of the memory that state may take.
     """

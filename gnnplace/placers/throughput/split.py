@@ -128,7 +128,7 @@ class Split(NamedTuple):
 
     Attributes:
         device: device of each unit. [U]
-        interval: its largest load.
+        interval: seconds of its largest load.
         relaxed: seconds that no contiguous split of this order is below.
         proven: whether it is the best contiguous split of this order.
     """
@@ -143,7 +143,7 @@ def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) ->
     """The best contiguous split of ``order`` found; None if none is below ``upper``.
 
     Args:
-        flows: the flows.
+        flows: the units, and what travels between them.
         sorts: the sorts of its devices.
         order: all units. [U]
         upper: seconds above which a split is of no interest.

@@ -44,7 +44,7 @@ def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
     """The sorts of the devices of a problem.
 
     Args:
-        flows: the flows.
+        flows: the units, and what travels between them.
         dear: at the price of the dearest link of each device instead of the cheapest.
     """
     latency, pace = (

@@ -28,7 +28,7 @@ class Gpu:
 
     Attributes:
         product: The variant that the figures are of.
-        memory: Bytes.
+        memory: Bytes of its memory, as its data sheet says.
         bandwidth: Bytes a second of its memory.
         rates: Floating-point operations a second of matrix products by type: `float32` without
             TF32 as PyTorch multiplies by default, `tf32` as cuDNN convolves by default, `float16`
@@ -117,7 +117,7 @@ def figures(kind: str) -> Gpu:
     """Figures of a kind, by any of its names.
 
     Raises:
-        InputError: none are known.
+        InputError: no figures of this kind are known; the known kinds are listed.
     """
     found = known_kind(kind)
     if found is None:

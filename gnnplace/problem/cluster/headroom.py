@@ -25,7 +25,7 @@ def with_headroom(cluster: Cluster, headroom: str | float) -> Cluster:
     """The cluster with headroom on every device, instead of what its devices reserve themselves.
 
     Args:
-        cluster: where.
+        cluster: the cluster whose devices keep so much free.
         headroom: a share of each device's memory, as "10%", or bytes, as 2e9, "2GB" or "512MiB".
 
     Raises:

@@ -80,11 +80,11 @@ class Machine:
     """Servers that are alike.
 
     Attributes:
-        kind: of every GPU.
+        kind: the device kind of every GPU.
         each: GPUs of a server.
         inside: the fabric of a server; none where each has one GPU.
         sharing: ``PORT`` or ``PAIR``, inside.
-        servers: how many.
+        servers: the number of servers.
         between: the fabric between servers.
     """
 

@@ -35,7 +35,7 @@ class Resolved:
 
     Attributes:
         pins: what each pin matches, and its rule.
-        forbids: likewise.
+        forbids: what each forbid matches, and its rule.
         together: what each set of patterns matches.
     """
 
@@ -113,7 +113,7 @@ def resolve(
     """What constraints match.
 
     Args:
-        constraints: what is asked.
+        constraints: the pins, forbids and sets that a user asks for.
         modules: module of each op, or None. [n]
         ops: name of each op. [n]
         progress: called with a line for each pattern: how many modules and ops it matches.
@@ -232,7 +232,7 @@ def with_max_memory(problem: Problem, most: Sequence[tuple[str, float]]) -> Prob
     """The problem with at most so many bytes on some devices.
 
     Args:
-        problem: what is placed.
+        problem: the problem whose devices are limited.
         most: devices, by their name or number, and bytes.
 
     Raises:

@@ -206,12 +206,12 @@ def from_words(
     Args:
         given: a file, or constraints.
         pin: such as "encoder.*=gpu:0" or "head=gpu:0,gpu:1".
-        forbid: likewise.
+        forbid: such as "decoder.*=gpu:1", devices written as for a pin.
         together: such as "embed,head".
         headroom: instead of that given.
         max_devices: instead of that given.
         by_module: ops are where their modules are.
-        no_split: names of classes.
+        no_split: names of classes of modules that stay whole, such as "GPT2Block".
         max_memory: such as "gpu:0=10GiB" or "0=10GiB".
 
     Raises:
@@ -262,7 +262,7 @@ def with_headroom(problem: Problem, headroom: str | float | None) -> Problem:
     """The problem with headroom on every device; None leaves it as it is.
 
     Args:
-        problem: what is placed.
+        problem: the problem whose devices keep so much free.
         headroom: a share of each device's memory, as "10%", or bytes, as 2e9 or "2GB"; or "auto":
             what CUDA, NCCL and the allocator take on GPUs (``costs.memory``).
 

@@ -25,7 +25,7 @@ def convert(path: str | Path, format_name: str, cluster: Cluster | None = None) 
 
     Raises:
         InputError: unknown format; the names are listed.
-        FormatError: a malformed file.
+        FormatError: the file is malformed; names the place and the fault.
     """
     if format_name not in READERS:
         raise InputError(f"format {format_name!r}: unknown; formats: {', '.join(READERS)}")

@@ -49,7 +49,7 @@ class Run:
 
     Attributes:
         op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all`` or ``p2p``.
-        servers: that took part.
+        servers: the number of servers that took part.
         each: GPUs of a server.
         rows: bytes and seconds, by rising bytes.
     """

@@ -60,7 +60,7 @@ def quick_bounds(problem: Problem, compiled: Compiled) -> LowerBounds:
     For those who have no time for the others; each is a weaker form of its namesake. O(n).
 
     Args:
-        problem: the problem.
+        problem: the problem that is bounded.
         compiled: it compiled, with heads and tails of paths.
     """
     least = least_times(problem)

@@ -148,7 +148,7 @@ def starts(
     """Least starts of copies by rank in seconds; reversed, least times after them. [n]
 
     Args:
-        copies: the copies.
+        copies: the ops by groups of copies.
         work: least seconds of each group. [G]
         least: heads (tails) of the copies that are known already, ascending in each group. [n]
         inside: ancestors (descendants) of each group in its own unit, as offsets and a list.
@@ -189,7 +189,7 @@ def _starts(
         slack: copies that the edge does not feed. [E]
         apart: seconds that its transfer takes at least. [E]
         inside_offset: where the ancestors of each group in its unit start. [G + 1]
-        inside: the ancestors.
+        inside: the ancestors of each group in its own unit, as ``offset`` says.
         work: least seconds of each group. [G]
         value: in and out, seconds. [n]
     """

@@ -46,7 +46,7 @@ def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:
     too many pairs, and then the smallest first, where there are too many ops and edges.
 
     Args:
-        copies: the copies.
+        copies: the ops by groups of copies.
         unit: the unit of each group. [G]
     """
     members = np.bincount(unit)
@@ -223,7 +223,7 @@ class Relaxation:
         crossing: least seconds of a transfer along each edge. [E]
         service: least seconds that it holds its link. [E]
         least_head: heads that are known already, by rank. [n]
-        least_tail: tails, likewise. [n]
+        least_tail: tails that are known already, by rank. [n]
     """
 
     copies: Copies

@@ -52,7 +52,7 @@ def path_through(relaxation: Relaxation, middle: int, allowed: BoolArray) -> Int
 
     Args:
         relaxation: whose heads and tails say what is long.
-        middle: a group.
+        middle: the group that the path goes through.
         allowed: edges that the path may take. [E]
     """
     copies, first = relaxation.copies, relaxation.copies.begin[:-1]
