@@ -14,7 +14,7 @@ from benchmarks.studies.orders.study import study_orders
 from benchmarks.studies.plans.study import headline as plans_headline
 from benchmarks.studies.plans.study import study_plans
 from gnnplace.cli.console import console, names_in, print_lines
-from gnnplace.cli.numbers import COUNT, add_number
+from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import add_output
 from gnnplace.cli.progress import say
 from gnnplace.errors import GnnplaceError, InputError
@@ -31,37 +31,26 @@ def add_arguments(parser: ArgumentParser) -> None:
         "The folder of rows and reports; orders needs one, and does not run again what is there.",
         required=False,
     )
-    parser.add_argument(
-        "--orders", default="", help="Traversal orders, separated by commas; all by default."
-    )
-    add_number(parser, "--seeds", int, COUNT, default=3, help="The number of trainings an order.")
-    add_number(
+    add_options(
         parser,
-        "--generations",
-        int,
-        COUNT,
-        default=90,
-        help="The number of generations of each training.",
-    )
-    parser.add_argument(
-        "--network",
-        action="store_true",
-        help="Of orders: train the network of --placer gnn under each order, which decides alone.",
-    )
-    add_number(
-        parser,
-        "--steps",
-        int,
-        COUNT,
-        default=1200,
-        help="With --network: the number of steps of each training.",
-    )
-    parser.add_argument("--parts", default=PARTS, help="The parts of the problems to evaluate on.")
-    parser.add_argument(
-        "--report",
-        action="store_true",
-        help="Of orders: run nothing and report what is there. Of costs and plans: write a report "
-        "to the folder.",
+        ("--orders", str, "", "Traversal orders, separated by commas; all by default."),
+        ("--seeds", (int, COUNT), 3, "The number of trainings an order."),
+        ("--generations", (int, COUNT), 90, "The number of generations of each training."),
+        (
+            "--network",
+            bool,
+            False,
+            "Of orders: train the network of --placer gnn under each order, which decides alone.",
+        ),
+        ("--steps", (int, COUNT), 1200, "With --network: the number of steps of each training."),
+        ("--parts", str, PARTS, "The parts of the problems to evaluate on."),
+        (
+            "--report",
+            bool,
+            False,
+            "Of orders: run nothing and report what is there. Of costs and plans: write a report "
+            "to the folder.",
+        ),
     )
 
 

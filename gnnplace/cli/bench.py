@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 import gnnplace
 from gnnplace.bench.runner import Override, Where
 from gnnplace.cli.console import console, names_in
-from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, add_number, check_number
+from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, add_options, check_number
 from gnnplace.cli.options import add_accept, add_output
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
@@ -24,38 +24,28 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", help="For summary: files of lines to sum up.")
     add_output(parser, "The folder of results, or of tables and plots.", required=False)
     instead = "separated by commas, instead of the suite's own."
-    parser.add_argument("--placers", default="", help=f"Placers, {instead}")
-    parser.add_argument("--budgets", default="", help=f"Budgets in seconds, {instead}")
-    parser.add_argument("--seeds", default="", help=f"Seeds, {instead}")
-    parser.add_argument(
-        "--part", default="", help="K/N runs the K-th of N parts of the problems alone."
-    )
-    add_number(
+    add_options(
         parser,
-        "--processes",
-        int,
-        Range(0, most=1024),
-        default=0,
-        help="The number of worker processes; 0 for none.",
-    )
-    parser.add_argument(
-        "--dask", default="", help="The address of a Dask scheduler whose workers run the cells."
+        ("--placers", str, "", f"Placers, {instead}"),
+        ("--budgets", str, "", f"Budgets in seconds, {instead}"),
+        ("--seeds", str, "", f"Seeds, {instead}"),
+        ("--part", str, "", "K/N runs the K-th of N parts of the problems alone."),
+        (
+            "--processes",
+            (int, Range(0, most=1024)),
+            0,
+            "The number of worker processes; 0 for none.",
+        ),
+        ("--dask", str, "", "The address of a Dask scheduler whose workers run the cells."),
     )
     add_accept(parser)
-    parser.add_argument(
-        "--keep", action="store_true", help="Keep problems and placements beside the rows."
-    )
-    parser.add_argument(
-        "--best-known", default=None, help="For summary: a file of best known step times."
-    )
-    parser.add_argument(
-        "--record", action="store_true", help="For summary: write that file anew with the rows."
-    )
-    parser.add_argument(
-        "--rival", default="annealing", help="For summary: who wins and losses are counted against."
-    )
-    parser.add_argument(
-        "--only", default="", help="For summary: only problems whose key contains this text."
+    add_options(
+        parser,
+        ("--keep", bool, False, "Keep problems and placements beside the rows."),
+        ("--best-known", str, None, "For summary: a file of best known step times."),
+        ("--record", bool, False, "For summary: write that file anew with the rows."),
+        ("--rival", str, "annealing", "For summary: who wins and losses are counted against."),
+        ("--only", str, "", "For summary: only problems whose key contains this text."),
     )
 
 

@@ -6,6 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console
+from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     add_capture_options,
     add_output,
@@ -25,10 +26,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", help=model_help())
     add_output(parser, "The file to write, such as graph.json.")
-    parser.add_argument(
-        "--fake",
-        action="store_true",
-        help="Never allocate the model's tensors; the graph cannot be executed then.",
+    add_options(
+        parser,
+        (
+            "--fake",
+            bool,
+            False,
+            "Never allocate the model's tensors; the graph cannot be executed then.",
+        ),
     )
     add_capture_options(parser)
 

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, names_in, print_json, print_lines
-from gnnplace.cli.numbers import COUNT, add_number
+from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import (
     add_by_module,
     add_capture_options,
@@ -42,24 +42,25 @@ SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("what", help=model_help("A problem file, or a model"))
-    parser.add_argument("--cluster", default=None, help=cluster_help())
-    parser.add_argument(
-        "--placers",
-        default="",
-        help="The placers, separated by commas; all by default: "
-        f"{', '.join(gnnplace.placer_names())}.",
-    )
-    parser.add_argument(
-        "--plans",
-        action="store_true",
-        help="Compare joint plans: the one that is found, and data parallelism, ZeRO, "
-        "Megatron-LM's, a chain's partition and Alpa's.",
-    )
-    parser.add_argument(
-        "--precision", default="32-true", help="The precision of plans, as gnnplace plan has it."
-    )
-    add_number(
-        parser, "--batch", int, COUNT, default=None, help="The examples of a step, of plans."
+    add_options(
+        parser,
+        ("--cluster", str, None, cluster_help()),
+        (
+            "--placers",
+            str,
+            "",
+            "The placers, separated by commas; all by default: "
+            f"{', '.join(gnnplace.placer_names())}.",
+        ),
+        (
+            "--plans",
+            bool,
+            False,
+            "Compare joint plans: the one that is found, and data parallelism, ZeRO, "
+            "Megatron-LM's, a chain's partition and Alpa's.",
+        ),
+        ("--precision", str, "32-true", "The precision of plans, as gnnplace plan has it."),
+        ("--batch", (int, COUNT), None, "The examples of a step, of plans."),
     )
     add_objective(parser)
     add_json(parser)

@@ -6,6 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console
+from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import add_output
 from gnnplace.problem import write_problem
 from gnnplace.problem.formats import READERS
@@ -19,8 +20,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="format", required=True, help=f"Its format: {', '.join(READERS)}."
     )
-    parser.add_argument(
-        "--cluster", default=None, help="A preset's name or a YAML file; not every format has one."
+    add_options(
+        parser,
+        ("--cluster", str, None, "A preset's name or a YAML file; not every format has one."),
     )
     add_output(parser, "The file to write, such as problem.json.")
 

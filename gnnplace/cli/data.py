@@ -6,6 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import names_in
+from gnnplace.cli.numbers import add_options
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 
@@ -16,11 +17,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("action", help="build or verify.")
     parser.add_argument("folder", help="The folder: one file a graph, a card and checksums.")
-    parser.add_argument("--recipe", default="store", help="For build: the recipe to capture.")
-    parser.add_argument(
-        "--models",
-        default="",
-        help="For build: models or families, separated by commas; all by default.",
+    add_options(
+        parser,
+        ("--recipe", str, "store", "For build: the recipe to capture."),
+        (
+            "--models",
+            str,
+            "",
+            "For build: models or families, separated by commas; all by default.",
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import console, open_store, output_folder
+from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     AUTO,
     add_capture_options,
@@ -31,12 +32,11 @@ SUMMARY = "Captures, profiles, places, executes, verifies and reports one model.
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("--model", default="two_tower", help=model_help())
-    parser.add_argument(
-        "--cluster", default="cpu:2", help="Devices of this machine: cpu:N, cuda:N or auto."
-    )
-    parser.add_argument(
-        "--output", default="demo-output", help="The folder of the report and the trace."
+    add_options(
+        parser,
+        ("--model", str, "two_tower", model_help()),
+        ("--cluster", str, "cpu:2", "Devices of this machine: cpu:N, cuda:N or auto."),
+        ("--output", str, "demo-output", "The folder of the report and the trace."),
     )
     add_search_options(parser, budget=1.0)
     add_capture_options(parser, auto=True)

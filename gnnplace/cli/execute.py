@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, open_store, print_json, say_kept
-from gnnplace.cli.numbers import STEPS, add_number
+from gnnplace.cli.numbers import STEPS, add_options
 from gnnplace.cli.options import (
     add_capture_options,
     add_fresh,
@@ -52,17 +52,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", help=model_help("The model that was placed"))
     parser.add_argument("placement", help="The placement file, or the file of a joint plan.")
-    parser.add_argument(
-        "--cluster",
-        default=None,
-        help="The cluster the placement was made for; by default its devices' names say it.",
+    add_options(
+        parser,
+        (
+            "--cluster",
+            str,
+            None,
+            "The cluster the placement was made for; by default its devices' names say it.",
+        ),
     )
     add_json(parser)
     add_trace(parser)
     add_html(parser, "the predicted step and the one that was run, beside each other")
-    parser.add_argument(
-        "--no-eager", action="store_true", help="Do not time eager PyTorch beside the run."
-    )
+    add_options(parser, ("--no-eager", bool, False, "Do not time eager PyTorch beside the run."))
     parser.add_argument(
         "--dry-run",
         default=None,
@@ -72,13 +74,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_capture_options(parser)
     add_fresh(parser)
     add_run_options(parser)
-    add_number(
+    add_options(
         parser,
-        "--train",
-        int,
-        STEPS,
-        default=20,
-        help="The steps of AdamW whose losses are compared, of a joint plan.",
+        (
+            "--train",
+            (int, STEPS),
+            20,
+            "The steps of AdamW whose losses are compared, of a joint plan.",
+        ),
     )
 
 

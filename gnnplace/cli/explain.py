@@ -6,6 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import console, print_json
+from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import add_json, add_search_options
 from gnnplace.cli.placed import add_placed, read_placed
 from gnnplace.cli.progress import say
@@ -20,16 +21,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="?", default=None, help="An op, if there is one of that name, or a module."
     )
-    parser.add_argument("--op", default=None, help="An op: the step with it on each other device.")
-    parser.add_argument(
-        "--module", default=None, help="A module or a pattern: the step with it on each device."
+    add_options(
+        parser,
+        ("--op", str, None, "An op: the step with it on each other device."),
+        ("--module", str, None, "A module or a pattern: the step with it on each device."),
+        (
+            "--loosen",
+            bool,
+            False,
+            "Search once without each constraint, for --budget seconds each: what it costs.",
+        ),
+        ("--placer", str, "best", "The placer that --loosen searches with."),
     )
-    parser.add_argument(
-        "--loosen",
-        action="store_true",
-        help="Search once without each constraint, for --budget seconds each: what it costs.",
-    )
-    parser.add_argument("--placer", default="best", help="The placer that --loosen searches with.")
     add_search_options(parser)
     add_json(parser)
 

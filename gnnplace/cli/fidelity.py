@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json
-from gnnplace.cli.numbers import COUNT, add_number
+from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import (
     add_capture_options,
     add_fresh,
@@ -27,29 +27,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", required=True, help="Devices of this machine: cpu:N, cuda:N or auto."
     )
-    add_number(
-        parser, "--placements", int, COUNT, default=30, help="The number of placements to measure."
-    )
-    parser.add_argument(
-        "--placers",
-        default="",
-        help="Placers whose placements are among them, separated by commas; all by default.",
-    )
-    add_number(
+    add_options(
         parser,
-        "--rounds",
-        int,
-        COUNT,
-        default=6,
-        help="The number of times each placement is measured.",
-    )
-    parser.add_argument(
-        "--clock",
-        default="auto",
-        help="The clock to compare by: auto, wall or virtual.",
-    )
-    parser.add_argument(
-        "--stored", action="store_true", help="Calibrate on earlier runs in the store as well."
+        ("--placements", (int, COUNT), 30, "The number of placements to measure."),
+        (
+            "--placers",
+            str,
+            "",
+            "Placers whose placements are among them, separated by commas; all by default.",
+        ),
+        ("--rounds", (int, COUNT), 6, "The number of times each placement is measured."),
+        ("--clock", str, "auto", "The clock to compare by: auto, wall or virtual."),
+        ("--stored", bool, False, "Calibrate on earlier runs in the store as well."),
     )
     add_json(parser)
     parser.add_argument(

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json
-from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_number
+from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_options
 from gnnplace.cli.options import (
     add_capture_options,
     add_fresh,
@@ -35,43 +35,27 @@ SUMMARY = "Shows how to use N devices: data-parallel groups of model-parallel de
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("what", help=model_help("A problem file, or a model"))
-    parser.add_argument(
-        "--cluster",
-        default=None,
-        help=cluster_help("As for place; a problem file has its own"),
+    add_options(
+        parser, ("--cluster", str, None, cluster_help("As for place; a problem file has its own"))
     )
     add_links(parser)
-    add_number(
+    add_options(
         parser,
-        "--devices",
-        int,
-        DEVICES,
-        default=None,
-        help="The number of devices, N; more than the cluster has are copies of it.",
+        (
+            "--devices",
+            (int, DEVICES),
+            None,
+            "The number of devices, N; more than the cluster has are copies of it.",
+        ),
+        ("--most", (int, DEVICES), 8, "The most devices that a group may have."),
+        ("--placer", str, "best", "The placer of a group's step."),
     )
-    add_number(
-        parser, "--most", int, DEVICES, default=8, help="The most devices that a group may have."
-    )
-    parser.add_argument("--placer", default="best", help="The placer of a group's step.")
     _training_arguments(parser)
-    parser.add_argument(
-        "--execute", action="store_true", help="Run one hybrid step of MODEL for real."
-    )
-    add_number(
+    add_options(
         parser,
-        "--replicas",
-        int,
-        DEVICES,
-        default=2,
-        help="With --execute: the data-parallel groups.",
-    )
-    add_number(
-        parser,
-        "--group-devices",
-        int,
-        DEVICES,
-        default=1,
-        help="With --execute: the devices of a group.",
+        ("--execute", bool, False, "Run one hybrid step of MODEL for real."),
+        ("--replicas", (int, DEVICES), 2, "With --execute: the data-parallel groups."),
+        ("--group-devices", (int, DEVICES), 1, "With --execute: the devices of a group."),
     )
     add_json(parser)
     add_output(parser, "A plot of time against devices, .svg or .html.", required=False)
@@ -83,52 +67,31 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _training_arguments(parser: ArgumentParser) -> None:
-    add_number(
+    add_options(
         parser,
-        "--batch",
-        int,
-        COUNT,
-        default=None,
-        help="The examples of a step, for a problem file.",
-    )
-    add_number(parser, "--examples", int, COUNT, default=None, help="The examples of an epoch.")
-    parser.add_argument(
-        "--epochs-table", default=None, help="A CSV or YAML file of epochs by global batch."
-    )
-    add_number(
-        parser,
-        "--least-epochs",
-        float,
-        POSITIVE,
-        default=None,
-        help="The epochs needed at small batches.",
-    )
-    add_number(
-        parser,
-        "--critical-batch",
-        float,
-        POSITIVE,
-        default=None,
-        help="The global batch that takes twice the least epochs.",
-    )
-    add_number(
-        parser,
-        "--network-latency",
-        float,
-        NOT_NEGATIVE,
-        default=10e-6,
-        help="The seconds of a message between copies of the cluster.",
-    )
-    add_number(
-        parser,
-        "--network-bandwidth",
-        float,
-        POSITIVE,
-        default=10e9,
-        help="The bytes per second between copies of the cluster.",
-    )
-    parser.add_argument(
-        "--no-overlap", action="store_true", help="Reduce gradients after the backward pass."
+        ("--batch", (int, COUNT), None, "The examples of a step, for a problem file."),
+        ("--examples", (int, COUNT), None, "The examples of an epoch."),
+        ("--epochs-table", str, None, "A CSV or YAML file of epochs by global batch."),
+        ("--least-epochs", (float, POSITIVE), None, "The epochs needed at small batches."),
+        (
+            "--critical-batch",
+            (float, POSITIVE),
+            None,
+            "The global batch that takes twice the least epochs.",
+        ),
+        (
+            "--network-latency",
+            (float, NOT_NEGATIVE),
+            10e-6,
+            "The seconds of a message between copies of the cluster.",
+        ),
+        (
+            "--network-bandwidth",
+            (float, POSITIVE),
+            10e9,
+            "The bytes per second between copies of the cluster.",
+        ),
+        ("--no-overlap", bool, False, "Reduce gradients after the backward pass."),
     )
 
 

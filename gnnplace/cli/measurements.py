@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json
-from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_number
+from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_options
 from gnnplace.cli.options import add_output, add_store
 from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
@@ -30,40 +30,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("action", help="list, export, prune or calibrate.")
     add_store(parser)
-    parser.add_argument("--model", default=None, help="Only runs of this model.")
-    parser.add_argument(
-        "--fingerprint", default=None, help="Only runs whose problem's fingerprint begins so."
-    )
-    parser.add_argument("--mode", default=None, help="Only runs that were measured, or emulated.")
-    parser.add_argument("--run", default=None, help="Only runs whose name begins with this text.")
-    parser.add_argument("--before", default=None, help="Only runs begun before this date (UTC).")
-    parser.add_argument(
-        "--failed", action="store_true", help="Only runs that failed or never ended."
-    )
-    add_number(
-        parser, "--limit", int, COUNT, default=None, help="For list and export: the newest N runs."
-    )
-    add_number(
+    add_options(
         parser,
-        "--keep",
-        int,
-        NOT_NEGATIVE,
-        default=0,
-        help="For prune: the newest N runs are kept.",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="For list: print one JSON object a line."
-    )
-    parser.add_argument(
-        "--clock", default="auto", help="For calibrate: the clock to fit to, auto, wall or virtual."
-    )
-    add_number(
-        parser,
-        "--seed",
-        int,
-        SEED,
-        default=0,
-        help="For calibrate: the seed of the cross-validation.",
+        ("--model", str, None, "Only runs of this model."),
+        ("--fingerprint", str, None, "Only runs whose problem's fingerprint begins so."),
+        ("--mode", str, None, "Only runs that were measured, or emulated."),
+        ("--run", str, None, "Only runs whose name begins with this text."),
+        ("--before", str, None, "Only runs begun before this date (UTC)."),
+        ("--failed", bool, False, "Only runs that failed or never ended."),
+        ("--limit", (int, COUNT), None, "For list and export: the newest N runs."),
+        ("--keep", (int, NOT_NEGATIVE), 0, "For prune: the newest N runs are kept."),
+        ("--json", bool, False, "For list: print one JSON object a line."),
+        ("--clock", str, "auto", "For calibrate: the clock to fit to, auto, wall or virtual."),
+        ("--seed", (int, SEED), 0, "For calibrate: the seed of the cross-validation."),
     )
     add_output(
         parser,

@@ -76,16 +76,42 @@ def add_number(
     _ranges.setdefault(parser, {})[name] = allowed
 
 
-def size(text: str) -> float:
-    """Bytes of an option, as 16e9, "16GB" or "512MiB".
+def add_options(parser: ArgumentParser, *rows: tuple[str, Any, Any, str]) -> None:
+    """Declares options.
 
-    Raises:
-        ValueError: it is none of these.
+    Args:
+        parser: the parser of a command.
+        rows: of each its name, its kind (``str``, ``bool`` for a flag, or a number's type and what
+            ``check_numbers`` lets pass), its default and a sentence of help.
     """
-    try:
-        return float(text)  # of whatever sign: the range says what is wrong with it
-    except ValueError:
-        return float(read_size(text))
+    for name, kind, default, told in rows:
+        if kind is bool:
+            parser.add_argument(name, action="store_true", help=told)
+        elif isinstance(kind, tuple):
+            add_number(parser, name, *kind, default=default, help=told)
+        else:
+            parser.add_argument(name, default=default, help=told)
+
+
+class _Bytes:
+    """What reads bytes, as 16e9, "16GB" or "512MiB"; the help shows its ``repr``."""
+
+    def __call__(self, text: str) -> float:
+        """The bytes that a text says.
+
+        Raises:
+            ValueError: it says none.
+        """
+        try:
+            return float(text)  # of whatever sign: the range says what is wrong with it
+        except ValueError:
+            return float(read_size(text))
+
+    def __repr__(self) -> str:
+        return "bytes"
+
+
+size = _Bytes()
 
 
 def check_numbers(parser: ArgumentParser, args: Namespace) -> None:

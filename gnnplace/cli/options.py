@@ -18,6 +18,7 @@ from gnnplace.cli.numbers import (
     SEED,
     STEPS,
     add_number,
+    add_options,
     size,
 )
 from gnnplace.problem.cluster import preset_names
@@ -37,14 +38,11 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
         auto: ``--microbatches`` may be ``auto``.
         many: ``--microbatches`` is a list to try.
     """
-    parser.add_argument(
-        "--optimizer", default="sgd", help="The optimizer of the step: sgd or adamw."
-    )
-    parser.add_argument(
-        "--dtype", default="float32", help="The type of parameters: float32 or bfloat16."
-    )
-    parser.add_argument(
-        "--forward-only", action="store_true", help="Capture inference instead of a training step."
+    add_options(
+        parser,
+        ("--optimizer", str, "sgd", "The optimizer of the step: sgd or adamw."),
+        ("--dtype", str, "float32", "The type of parameters: float32 or bfloat16."),
+        ("--forward-only", bool, False, "Capture inference instead of a training step."),
     )
     add_accept(parser)
     add_number(
@@ -67,10 +65,14 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
 
 def add_accept(parser: ArgumentParser) -> None:
     """Whether a batch is cut whatever becomes of the loss."""
-    parser.add_argument(
-        "--accept-other-loss",
-        action="store_true",
-        help="Cut the batch into micro-batches also where that changes the loss.",
+    add_options(
+        parser,
+        (
+            "--accept-other-loss",
+            bool,
+            False,
+            "Cut the batch into micro-batches also where that changes the loss.",
+        ),
     )
 
 
@@ -115,10 +117,14 @@ def add_constraints(parser: ArgumentParser, *, limits: bool = True) -> None:
 
 def add_by_module(parser: ArgumentParser) -> None:
     """Declares what is asked of modules as wholes, and of memory, in accelerate's words."""
-    parser.add_argument(
-        "--by-module",
-        action="store_true",
-        help="Place modules, not ops: every op is where accelerate's hooks would run it.",
+    add_options(
+        parser,
+        (
+            "--by-module",
+            bool,
+            False,
+            "Place modules, not ops: every op is where accelerate's hooks would run it.",
+        ),
     )
     for name, metavar, told in (
         ("no-split", "CLASS", "A class whose modules are on one device each, as GPT2Block."),
@@ -151,21 +157,22 @@ def constraints_of(args: Namespace, **changed: Any) -> Constraints:
 
 def add_search_options(parser: ArgumentParser, budget: float = gnnplace.DEFAULT_BUDGET) -> None:
     """Budget, with its default, and seed of a search."""
-    add_number(
+    add_options(
         parser,
-        "--budget",
-        float,
-        BUDGET,
-        default=budget,
-        help="The seconds that each placer may search; 0 takes its first choice.",
+        (
+            "--budget",
+            (float, BUDGET),
+            budget,
+            "The seconds that each placer may search; 0 takes its first choice.",
+        ),
+        ("--seed", (int, SEED), 0, "The seed of all randomness."),
     )
-    add_number(parser, "--seed", int, SEED, default=0, help="The seed of all randomness.")
 
 
 def add_placer_options(parser: ArgumentParser) -> None:
     """The placer and the options that placers have."""
-    parser.add_argument(
-        "--placer", default="best", help=f"The placer: {', '.join(gnnplace.placer_names())}."
+    add_options(
+        parser, ("--placer", str, "best", f"The placer: {', '.join(gnnplace.placer_names())}.")
     )
     for name, option in gnnplace.placer_options().items():
         having = [row.name for row in gnnplace.ROSTER.values() if name in row.options]
@@ -180,31 +187,30 @@ def placer_options(args: Namespace) -> dict[str, Any]:
 
 def add_objective(parser: ArgumentParser) -> None:
     """What is minimised."""
-    parser.add_argument(
-        "--objective",
-        default=gnnplace.TIME,
-        help="What to minimise: time (of one step) or throughput (the interval between steps).",
+    add_options(
+        parser,
+        (
+            "--objective",
+            str,
+            gnnplace.TIME,
+            "What to minimise: time (of one step) or throughput (the interval between steps).",
+        ),
     )
 
 
 def add_run_options(parser: ArgumentParser, *, store: bool = True) -> None:
     """How a placement is executed."""
-    add_number(parser, "--steps", int, STEPS, default=10, help="The number of steps to time.")
-    parser.add_argument(
-        "--mode",
-        default=AUTO,
-        help="measured (a core or GPU each), emulated (virtual clock) or auto.",
-    )
-    parser.add_argument(
-        "--transport", default="shm", help="How workers exchange tensors: shm or gloo."
-    )
-    add_number(
+    add_options(
         parser,
-        "--timeout",
-        float,
-        SECONDS,
-        default=120.0,
-        help="The seconds without progress after which a run is given up.",
+        ("--steps", (int, STEPS), 10, "The number of steps to time."),
+        ("--mode", str, AUTO, "measured (a core or GPU each), emulated (virtual clock) or auto."),
+        ("--transport", str, "shm", "How workers exchange tensors: shm or gloo."),
+        (
+            "--timeout",
+            (float, SECONDS),
+            120.0,
+            "The seconds without progress after which a run is given up.",
+        ),
     )
     if store:
         add_store(parser)
@@ -212,20 +218,28 @@ def add_run_options(parser: ArgumentParser, *, store: bool = True) -> None:
 
 def add_store(parser: ArgumentParser) -> None:
     """Where measured steps are kept."""
-    parser.add_argument(
-        "--store",
-        default=None,
-        help="The store of measurements: an SQLite file, an SQLAlchemy URL or none; by default "
-        "$GNNPLACE_STORE, else a file in the user's data folder.",
+    add_options(
+        parser,
+        (
+            "--store",
+            str,
+            None,
+            "The store of measurements: an SQLite file, an SQLAlchemy URL or none; by default "
+            "$GNNPLACE_STORE, else a file in the user's data folder.",
+        ),
     )
 
 
 def add_calibration(parser: ArgumentParser) -> None:
     """A calibration to apply to problems."""
-    parser.add_argument(
-        "--calibration",
-        default=None,
-        help="A calibration.json, as fidelity or measurements calibrate writes it.",
+    add_options(
+        parser,
+        (
+            "--calibration",
+            str,
+            None,
+            "A calibration.json, as fidelity or measurements calibrate writes it.",
+        ),
     )
 
 
@@ -242,9 +256,7 @@ def add_headroom(parser: ArgumentParser) -> None:
 
 def add_table(parser: ArgumentParser) -> None:
     """Where the answer is written as a table by module."""
-    parser.add_argument(
-        "--table", default=None, help="A table by module to write: FILE.md or FILE.csv."
-    )
+    add_options(parser, ("--table", str, None, "A table by module to write: FILE.md or FILE.csv."))
 
 
 def add_html(parser: ArgumentParser, what: str) -> None:
@@ -256,8 +268,8 @@ def add_html(parser: ArgumentParser, what: str) -> None:
 
 def add_trace(parser: ArgumentParser) -> None:
     """Where steps are written for Perfetto; ``check_output`` before the work."""
-    parser.add_argument(
-        "--trace", default=None, help="A trace.json of the step to write; it opens in Perfetto."
+    add_options(
+        parser, ("--trace", str, None, "A trace.json of the step to write; it opens in Perfetto.")
     )
 
 
@@ -273,10 +285,9 @@ def add_chakra(parser: ArgumentParser) -> None:
 
 def add_fresh(parser: ArgumentParser) -> None:
     """Whether what is profiled is taken from the cache."""
-    parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="Measure op and link times anew, whatever is in the cache.",
+    add_options(
+        parser,
+        ("--fresh", bool, False, "Measure op and link times anew, whatever is in the cache."),
     )
 
 
@@ -320,7 +331,7 @@ def add_output(parser: ArgumentParser, what: str, *, required: bool = True) -> N
 
 def add_json(parser: ArgumentParser) -> None:
     """One JSON object instead of tables."""
-    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+    add_options(parser, ("--json", bool, False, "Print one JSON object."))
 
 
 def add_split_options(parser: ArgumentParser) -> None:
@@ -328,28 +339,18 @@ def add_split_options(parser: ArgumentParser) -> None:
     told = "The cluster whose fabric says what collectives take: a preset's name or a YAML file"
     parser.add_argument("--cluster", type=str | None, default=None, help=cluster_help(told))
     add_links(parser)
-    add_number(
+    add_options(
         parser,
-        "--devices",
-        int,
-        DEVICES,
-        default=None,
-        help="The number of devices: 8 by default, 2 for what is executable.",
-    )
-    parser.add_argument(
-        "--exactly", action="store_true", help="Every layer of a network uses all devices."
-    )
-    parser.add_argument(
-        "--powers-of-two", action="store_true", help="A network is split by powers of two alone."
-    )
-    add_number(parser, "--flops", float, POSITIVE, default=FLOPS, help="The FLOP/s of a device.")
-    add_number(
-        parser,
-        "--bandwidth",
-        float,
-        POSITIVE,
-        default=BANDWIDTH,
-        help="The bytes per second of a link.",
+        (
+            "--devices",
+            (int, DEVICES),
+            None,
+            "The number of devices: 8 by default, 2 for what is executable.",
+        ),
+        ("--exactly", bool, False, "Every layer of a network uses all devices."),
+        ("--powers-of-two", bool, False, "A network is split by powers of two alone."),
+        ("--flops", (float, POSITIVE), FLOPS, "The FLOP/s of a device."),
+        ("--bandwidth", (float, POSITIVE), BANDWIDTH, "The bytes per second of a link."),
     )
     add_number(
         parser,

@@ -16,6 +16,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, correction, say_idle
+from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     AUTO,
     add_by_module,
@@ -68,11 +69,15 @@ if TYPE_CHECKING:
 
 def add_device_map(parser: ArgumentParser) -> None:
     """Declares where the device map is written."""
-    parser.add_argument(
-        "--device-map",
-        default=None,
-        help="Write the modules' devices too, as map.json, for accelerate's dispatch_model and "
-        "from_pretrained; --by-module searches for such an answer.",
+    add_options(
+        parser,
+        (
+            "--device-map",
+            str,
+            None,
+            "Write the modules' devices too, as map.json, for accelerate's dispatch_model and "
+            "from_pretrained; --by-module searches for such an answer.",
+        ),
     )
 
 
@@ -126,16 +131,20 @@ SUMMARY = "Finds a device for every op and a sequence for every device."
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("what", help=model_help("A problem file, or a model"))
-    parser.add_argument("--cluster", default=None, help=cluster_help())
+    add_options(parser, ("--cluster", str, None, cluster_help()))
     add_placer_options(parser)
     add_objective(parser)
     add_output(parser, "The file to write, such as placement.json.")
     add_device_map(parser)
-    parser.add_argument(
-        "--problem",
-        default=None,
-        help="Write the problem that was placed too, as problem.json: what simulate, report and "
-        "place take instead of the model.",
+    add_options(
+        parser,
+        (
+            "--problem",
+            str,
+            None,
+            "Write the problem that was placed too, as problem.json: what simulate, report and "
+            "place take instead of the model.",
+        ),
     )
     add_search_options(parser)
     add_capture_options(parser, auto=True)

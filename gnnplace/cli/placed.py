@@ -7,6 +7,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
+from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import CAPTURE, add_capture_options
 from gnnplace.cli.progress import say
 from gnnplace.errors import MismatchError
@@ -25,10 +26,14 @@ def add_placed(parser: ArgumentParser, *placements: str) -> None:
     parser.add_argument("what", metavar="MODEL", help="The model or problem file that was placed.")
     for name in placements:
         parser.add_argument(name, help="A placement file.")
-    parser.add_argument(
-        "--cluster",
-        default=None,
-        help="The cluster it was made for; by default what the placement's file says.",
+    add_options(
+        parser,
+        (
+            "--cluster",
+            str,
+            None,
+            "The cluster it was made for; by default what the placement's file says.",
+        ),
     )
     add_capture_options(parser)
 

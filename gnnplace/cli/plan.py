@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines
-from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number, size
+from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number, add_options, size
 from gnnplace.cli.options import (
     add_constraints,
     add_html,
@@ -39,20 +39,22 @@ def add_arguments(parser: ArgumentParser) -> None:
         required=True,
         help=cluster_help("The devices: a preset's name, a YAML file, or cpu:N"),
     )
-    add_number(
+    add_options(
         parser,
-        "--batch",
-        int,
-        COUNT,
-        default=None,
-        help="The examples of a step over all devices; by default those of the model's inputs.",
+        (
+            "--batch",
+            (int, COUNT),
+            None,
+            "The examples of a step over all devices; by default those of the model's inputs.",
+        ),
+        (
+            "--precision",
+            str,
+            "32-true",
+            "32-true, bf16-true, 16-true, bf16-mixed, 16-mixed, bf16-master or 16-master.",
+        ),
+        ("--optimizer", str, "adamw", "The optimizer: sgd, adam or adamw."),
     )
-    parser.add_argument(
-        "--precision",
-        default="32-true",
-        help="32-true, bf16-true, 16-true, bf16-mixed, 16-mixed, bf16-master or 16-master.",
-    )
-    parser.add_argument("--optimizer", default="adamw", help="The optimizer: sgd, adam or adamw.")
     add_number(
         parser,
         "--memory-limit",
@@ -61,31 +63,30 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=None,
         help="The bytes that every device has, as 16GB, instead of its own.",
     )
-    parser.add_argument(
-        "--headroom",
-        default="auto",
-        help="What stays free on every device: 10%%, 2GB, or auto: what the allocator, libraries "
-        "and NCCL take.",
-    )
-    add_number(
+    add_options(
         parser,
-        "--budget",
-        float,
-        BUDGET,
-        default=10.0,
-        help="The seconds of search; 10 by default.",
-    )
-    add_number(parser, "--top", int, COUNT, default=1, help="The number of plans to show.")
-    parser.add_argument(
-        "--given",
-        default=None,
-        help="A plan of your own to predict instead: a file, or words such as "
-        "dp=2,tp=2,pp=2,layers=12+12,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
-    )
-    parser.add_argument(
-        "--runnable",
-        action="store_true",
-        help="Search only plans that can be run here: with as many replicas in every stage.",
+        (
+            "--headroom",
+            str,
+            "auto",
+            "What stays free on every device: 10%%, 2GB, or auto: what the allocator, libraries "
+            "and NCCL take.",
+        ),
+        ("--budget", (float, BUDGET), 10.0, "The seconds of search; 10 by default."),
+        ("--top", (int, COUNT), 1, "The number of plans to show."),
+        (
+            "--given",
+            str,
+            None,
+            "A plan of your own to predict instead: a file, or words such as "
+            "dp=2,tp=2,pp=2,layers=12+12,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
+        ),
+        (
+            "--runnable",
+            bool,
+            False,
+            "Search only plans that can be run here: with as many replicas in every stage.",
+        ),
     )
     parser.add_argument(
         "--try",
@@ -94,11 +95,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="Run the three fastest plans for a few steps on the workers of cpu:N, and take the "
         "one whose measured step is shortest.",
     )
-    parser.add_argument(
-        "--accept-other-loss",
-        action="store_true",
-        help="Cut the batch also where the loss of the batch is not the mean of its shares' "
-        "losses, or nothing proves that it is.",
+    add_options(
+        parser,
+        (
+            "--accept-other-loss",
+            bool,
+            False,
+            "Cut the batch also where the loss of the batch is not the mean of its shares' "
+            "losses, or nothing proves that it is.",
+        ),
     )
     add_constraints(parser)
     add_table(parser)

@@ -7,6 +7,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, correction
+from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     add_by_module,
     add_calibration,
@@ -37,11 +38,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_links(parser)
     add_output(parser, "The file to write, such as problem.json.")
     add_capture_options(parser)
-    parser.add_argument(
-        "--table",
-        default=None,
-        help="A CSV file of measured ops, as benchmarks/gpu.py writes it (ops.csv): the first that "
-        "answers for the kinds that it has, whether they are here or not.",
+    add_options(
+        parser,
+        (
+            "--table",
+            str,
+            None,
+            "A CSV file of measured ops, as benchmarks/gpu.py writes it (ops.csv): the first that "
+            "answers for the kinds that it has, whether they are here or not.",
+        ),
     )
     add_fresh(parser)
     add_calibration(parser)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace.cli.console import check_output, print_json, print_lines
-from gnnplace.cli.numbers import NOT_NEGATIVE, add_number
+from gnnplace.cli.numbers import NOT_NEGATIVE, add_options
 from gnnplace.cli.options import (
     add_constraints,
     add_headroom,
@@ -53,20 +53,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         ),
     )
     add_split_options(parser)
-    parser.add_argument(
-        "--executable", action="store_true", help="Split MODEL in ways that DTensor can run."
-    )
-    parser.add_argument("--tables", default=None, help="Write the cost tables to NAME.json.")
-    parser.add_argument(
-        "--pareto", action="store_true", help="Find every trade of time for memory."
-    )
-    add_number(
+    add_options(
         parser,
-        "--epsilon",
-        float,
-        NOT_NEGATIVE,
-        default=0.0,
-        help="The relative error that --pareto may make.",
+        ("--executable", bool, False, "Split MODEL in ways that DTensor can run."),
+        ("--tables", str, None, "Write the cost tables to NAME.json."),
+        ("--pareto", bool, False, "Find every trade of time for memory."),
+        ("--epsilon", (float, NOT_NEGATIVE), 0.0, "The relative error that --pareto may make."),
     )
     add_json(parser)
     add_output(

@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines
-from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_number
+from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_options
 from gnnplace.cli.options import add_json, add_output, model_help
 from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError, InputError
@@ -26,33 +26,13 @@ SUMMARY = "Runs a split model on processes here, checks it against one device, t
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("what", metavar="MODEL", help=model_help("The model to split"))
-    add_number(
+    add_options(
         parser,
-        "--devices",
-        int,
-        DEVICES,
-        default=None,
-        help="The number of processes: 2 by default.",
-    )
-    parser.add_argument(
-        "--plan", default=None, help="The plan to run, instead of the best one found here."
-    )
-    add_number(parser, "--steps", int, STEPS, default=10, help="The number of steps to time.")
-    add_number(
-        parser,
-        "--timeout",
-        float,
-        SECONDS,
-        default=300.0,
-        help="The seconds that the run may take.",
-    )
-    add_number(
-        parser,
-        "--memory-limit",
-        float,
-        NOT_NEGATIVE,
-        default=None,
-        help="The bytes that a device has.",
+        ("--devices", (int, DEVICES), None, "The number of processes: 2 by default."),
+        ("--plan", str, None, "The plan to run, instead of the best one found here."),
+        ("--steps", (int, STEPS), 10, "The number of steps to time."),
+        ("--timeout", (float, SECONDS), 300.0, "The seconds that the run may take."),
+        ("--memory-limit", (float, NOT_NEGATIVE), None, "The bytes that a device has."),
     )
     add_json(parser)
     add_output(parser, "The file that the plan is written to.", required=False)
