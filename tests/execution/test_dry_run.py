@@ -110,7 +110,7 @@ def test_a_number_on_the_host_is_a_legal_argument() -> None:
 
 def test_the_reference_and_the_profiled_program_pass_too() -> None:
     """What `execute` compares with, and what op times are measured by, on a claimed GPU."""
-    work = zoo.build("gpt2", batch=2)
+    work = zoo.build("gpt2", batch=2, layers=1)
     program = capture(work.model, work.inputs, loss=work.loss, optimizer="adamw")
     watch = DeviceWatch(torch.device("cuda", 0))
     with Claims().made(), torch.inference_mode():
@@ -235,7 +235,7 @@ def test_a_count_of_steps_on_the_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_view_that_only_a_cpus_strides_allow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it was: attention lays its result out otherwise on a GPU."""
-    work = zoo.build("gpt2", batch=2)
+    work = zoo.build("gpt2", batch=2, layers=1)
     program = capture(work.model, work.inputs, loss=work.loss)
     assert run(program, 1).passed
     keep = worker.on_device
@@ -300,7 +300,7 @@ def options_of(microbatches: int, optimizer: str, dtype: str) -> gnnplace.Captur
 @pytest.mark.parametrize(
     ("model", "microbatches", "optimizer", "dtype"),
     [
-        ("mlp", 1, "adamw", "bfloat16"),
+        ("mlp?depth=2", 1, "adamw", "bfloat16"),
         ("two_tower", 4, "adamw", "float32"),
         pytest.param("small_resnet", 1, "sgd", "bfloat16", marks=pytest.mark.campaign),
     ],
@@ -359,13 +359,13 @@ def test_what_compile_makes_passes(microbatches: int, kind: type[torch.optim.Opt
 
 
 def test_the_verb_takes_names_and_files(tmp_path: Path) -> None:
-    program = capture_model("mlp", fake=True)
+    program = capture_model("mlp?depth=2", fake=True)
     problem = profile(program, gpus())
     placement = gnnplace.place(problem, placer="round-robin", budget=0).placement
     write_placement(tmp_path / "p.json", placement, problem)
-    assert gnnplace.dry_run("mlp", tmp_path / "p.json").devices == tuple(
+    assert gnnplace.dry_run("mlp?depth=2", tmp_path / "p.json").devices == tuple(
         f"cuda:{d}" for d in range(4)
     )
     assert gnnplace.dry_run(program, placement, problem).passed
     with pytest.raises(MismatchError, match="another problem"):
-        gnnplace.dry_run("two_tower", tmp_path / "p.json")
+        gnnplace.dry_run("mlp?depth=1", tmp_path / "p.json")

@@ -14,7 +14,7 @@ from gnnplace.measurements.calibration import read_calibration
 from gnnplace.problem import read_problem
 from gnnplace.problem.placement import read_placement
 
-MODEL = "mlp?batch=8"
+MODEL = "mlp?batch=8&depth=2"
 COMMAND = ["fidelity", MODEL, "--cluster", "cpu:2", "--placements", "9", "--budget", "0"]
 COMMAND += [
     "--rounds",

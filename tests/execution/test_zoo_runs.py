@@ -41,8 +41,8 @@ def grouped(program: Program, num_devices: int, microbatches: int = 1) -> Proble
     return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
 
 
-def workload(name: str, microbatches: int) -> Program:
-    load = zoo.build(name, batch=8 // microbatches)
+def workload(name: str, microbatches: int, **sizes: int) -> Program:
+    load = zoo.build(name, batch=8 // microbatches, **sizes)
     return capture(load.model, load.inputs, loss=load.loss, optimizer="adamw", name=name)
 
 
@@ -111,9 +111,11 @@ def without_turns(program: Program) -> Problem:
     return with_microbatches(grouped(program, 2), 3, profiled=True)
 
 
-@pytest.mark.parametrize("name", ["mlp", "two_tower", "gpt2"])
-def test_models_without_such_buffers_have_no_turns(name):
-    assert buffer_turns(workload(name, 2)) == []
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("mlp", {"depth": 1}), ("two_tower", {}), ("gpt2", {"layers": 1})]
+)
+def test_models_without_such_buffers_have_no_turns(name, sizes):
+    assert buffer_turns(workload(name, 2, **sizes)) == []
 
 
 class Noisy(nn.Module):

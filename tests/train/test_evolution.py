@@ -37,10 +37,9 @@ def trainer_of(folder, **options):
     )
 
 
-def data_of():
-    return ProblemDataModule(
-        ops=(12, 24), held_out_ops=(12, 24), problems=6, validation_problems=2, batch_size=3
-    )
+def data_of(**options):
+    sizes = {"ops": (12, 24), "held_out_ops": (12, 24), "problems": 6, "batch_size": 3}
+    return ProblemDataModule(**sizes, validation_problems=2, **options)
 
 
 @pytest.mark.parametrize("part", ["refiner", "decoder"])
@@ -66,8 +65,7 @@ def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
         return ((candidates - start - bottom) ** 2).sum(axis=1)
 
     monkeypatch.setattr(module, "_fitness", fitness)
-    monkeypatch.setattr(module, "validation_step", lambda *given: None)
-    trainer_of(tmp_path, max_epochs=100).fit(module, data_of())
+    trainer_of(tmp_path, max_epochs=100, limit_val_batches=0).fit(module, data_of(pool=6))
     found = module.policy.refiner.detach().double().numpy() - start
     assert np.abs(found - bottom).max() < 0.1
 

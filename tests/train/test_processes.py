@@ -89,6 +89,7 @@ def test_the_validation_figure_is_that_of_one_process(launched, tmp_path):
     assert ratio(tmp_path) == pytest.approx(ratio(launched), rel=1e-6)
 
 
+@pytest.mark.campaign
 def test_torchrun_runs_the_same_recipe_to_the_same_end(launched, tmp_path):
     run(tmp_path, launcher=TORCHRUN)
     assert [r["digest"] for r in records(tmp_path)] == [r["digest"] for r in records(launched)]

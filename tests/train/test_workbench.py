@@ -12,7 +12,7 @@ from gnnplace.measurements import MeasurementStore
 from gnnplace.runtime import available_cores
 from gnnplace.train.workbench import Workbench
 
-MODEL = "mlp?batch=8"
+MODEL = "mlp?batch=8&depth=2"
 
 
 @pytest.fixture(scope="module")

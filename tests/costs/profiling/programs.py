@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import permutations
 from typing import Any
 
 from gnnplace import zoo
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.tracing import Program, capture
+from gnnplace.tracing.models import capture_model
 
 
-def small(name: str = "small_resnet", optimizer: str = "adamw", **size: Any) -> Program:
-    """A captured training step."""
+def captured(name: str = "small_resnet", optimizer: str = "adamw", **size: Any) -> Program:
+    """A training step, captured now."""
     work = zoo.build(name, **({"batch": 2} | size))
     return capture(work.model, work.inputs, loss=work.loss, optimizer=optimizer, name=name)
+
+
+small = cache(captured)  # Captured once for all the tests, none of which changes it.
+
+
+@cache
+def faked(spec: str) -> Program:
+    """A model's program without what its tensors hold, captured once for all the tests."""
+    return capture_model(spec, fake=True)
 
 
 def cluster(*kinds: str) -> Cluster:

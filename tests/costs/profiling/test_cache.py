@@ -25,7 +25,7 @@ from gnnplace.costs.profiling.cache import (
     spread,
     watch_load,
 )
-from tests.costs.profiling.programs import small
+from tests.costs.profiling.programs import captured, small
 
 SPIN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 
@@ -180,7 +180,7 @@ def test_default_folders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_digest_is_of_content() -> None:
-    a, b = small("mlp", width=8, depth=1), small("mlp", width=8, depth=1)
+    a, b = small("mlp", width=8, depth=1), captured("mlp", width=8, depth=1)
     assert cache.program_digest(a) == cache.program_digest(b)
     assert cache.program_digest(a) == cache.program_digest(replace(b, name="x", initial={}))
     assert cache.program_digest(a) != cache.program_digest(small("mlp", width=16, depth=1))
