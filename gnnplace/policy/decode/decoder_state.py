@@ -1,7 +1,8 @@
 """The decoder's partial schedule: what it holds, which devices are open, how decisions change it.
 
-``kernels`` says what a decision sees of it and how it is made. Complexity: ``candidates`` O(D flows
-of the unit), ``book`` O(inputs of the op).
+``kernels`` says what a decision sees of it and how it is made. Refinement's passes share what is
+booked of a schedule (``Booked``) and how an input comes to a device (``foresee``, ``bring``).
+Complexity: ``candidates`` O(D flows of the unit), ``book`` O(inputs of the op).
 """
 
 from __future__ import annotations
@@ -23,7 +24,39 @@ from gnnplace.graph.kernel_arrays import (
     zero_ints,
 )
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.transfer import fetch, linked, receive_time
+from gnnplace.simulation.transfer import (
+    DELAY,
+    PACE,
+    Links,
+    arrival,
+    fetch,
+    fetch_begin,
+    linked,
+    receive_time,
+    send_time,
+)
+
+# What ``foresee`` adds up of each device, the first rows of a decision's scratch.
+READY, WAIT, MOVE, EXTRA, SENDING = range(5)
+
+
+class Booked(NamedTuple):
+    """What is booked of devices and links so far.
+
+    Attributes:
+        finish: seconds at which each op finishes, -1 not walked. [m]
+        arrival: seconds at which a tensor is on a device, -1 not sent there. [T, D]
+        free: seconds at which each device is free. [D]
+        channel_free: seconds at which each channel is free. [C]
+        sent: seconds at which the copies made for each op so far end; no rows where no link costs
+            its sender time. [m]
+    """
+
+    finish: FloatArray
+    arrival: FloatArray
+    free: FloatArray
+    channel_free: FloatArray
+    sent: FloatArray
 
 
 class PartialSchedule(NamedTuple):
@@ -31,30 +64,21 @@ class PartialSchedule(NamedTuple):
 
     Attributes:
         device: device of each unit, -1 undecided. [U]
-        finish: seconds at which each visited op finishes, -1 not visited. [m]
-        arrival: seconds at which a tensor is on a device, -1 not sent there. [T, D]
-        free: seconds at which each device is free. [D]
+        booked: what is booked of the visited ops.
         load: seconds of all decided units on each device, all copies. [D]
         state: bytes of state on each device. [D]
         peak: bytes of the tensors of each device's units at the peak. [D]
         used: whether a device has any unit. [D]
-        channel_free: seconds at which each channel is free. [C]
-        sent: seconds at which the copies made for each op so far end; no rows where no link costs
-            its sender time. [m]
         now: number of used devices; device of the decision before, -1 none. [2]
         sums: work decided; work decided on the current device without a break. [2]
     """
 
     device: IntArray
-    finish: FloatArray
-    arrival: FloatArray
-    free: FloatArray
+    booked: Booked
     load: FloatArray
     state: FloatArray
     peak: FloatArray
     used: BoolArray
-    channel_free: FloatArray
-    sent: FloatArray
     now: IntArray
     sums: FloatArray
 
@@ -80,6 +104,18 @@ class Goal(NamedTuple):
 
 
 @inner()
+def nothing_booked(num_ops: int, num_tensors: int, num_devices: int, links: Links) -> Booked:
+    """An empty schedule."""
+    return Booked(
+        full_floats(num_ops, -1.0),
+        full_table(num_tensors, num_devices, -1.0),
+        zero_floats(num_devices),
+        zero_floats(links.num_channels),
+        zero_floats(num_ops if links.sends_cost else 0),
+    )
+
+
+@inner()
 def start_state(walk: Walk) -> PartialSchedule:
     """The state before the first decision."""
     m, num_devices = walk.time.shape
@@ -87,15 +123,11 @@ def start_state(walk: Walk) -> PartialSchedule:
     now[1] = -1
     return PartialSchedule(
         full_ints(len(walk.unit_work), -1),
-        full_floats(m, -1.0),
-        full_table(walk.num_tensors, num_devices, -1.0),
-        zero_floats(num_devices),
+        nothing_booked(m, walk.num_tensors, num_devices, walk.links),
         zero_floats(num_devices),
         zero_floats(num_devices),
         zero_floats(num_devices),
         zero_flags(num_devices),
-        zero_floats(walk.links.num_channels),
-        zero_floats(m if walk.links.sends_cost else 0),
         now,
         zero_floats(2),
     )
@@ -110,7 +142,7 @@ def candidates(
     A condition that no device meets is dropped, the last one first. ``margin`` times the
     bytes at the peak have to fit. Returns the number of candidates.
     """
-    num_devices, unit = len(state.free), Index(unit)
+    num_devices, unit = len(state.load), Index(unit)
     count = 0
     for strictness in range(4, -1, -1):
         for d in range(num_devices):
@@ -158,27 +190,79 @@ def decide(walk: Walk, state: PartialSchedule, unit: int, d: int) -> None:
 
 
 @inner(_nrt=False)
+def foresee(
+    links: Links,
+    booked: Booked,
+    j: int,
+    tensor: int,
+    size: float,
+    e: int,
+    d: int,
+    delays: float,
+    seen: FloatArray,
+) -> bool:
+    """What an input would mean for an op on device ``d``; whether it is there already.
+
+    Args:
+        links: the links.
+        booked: the schedule so far.
+        j: the op that makes the input.
+        tensor: the input.
+        size: its bytes.
+        e: the device of ``j``.
+        d: the device looked at.
+        delays: 1 where transfers count with what they take beside their bytes, else 0.
+        seen: changed: ``READY`` .. ``SENDING`` of each device. [SCRATCH, D]
+    """
+    at, there = booked.finish[j], e == d
+    if not there and booked.arrival[tensor, d] >= 0.0:
+        there, at = True, max(at, booked.arrival[tensor, d])
+    elif not there and linked(links, e, d):
+        begin = fetch_begin(links, booked.channel_free, booked.sent, j, e, d, at)
+        seen[WAIT, d] = max(seen[WAIT, d], begin - at)
+        seen[MOVE, d] += size * links.costs[e, d, PACE] + delays * links.costs[e, d, DELAY]
+        at = arrival(links, e, d, size, begin)
+        if links.receives_cost:
+            seen[EXTRA, d] += receive_time(links, e, d, size)
+        if links.sends_cost:
+            seen[SENDING, d] += send_time(links, e, d, size)
+    seen[READY, d] = max(seen[READY, d], at)
+    return there
+
+
+@inner(_nrt=False)
+def bring(
+    links: Links, booked: Booked, j: int, tensor: int, size: float, e: int, d: int
+) -> tuple[float, float]:
+    """When an input is on device ``d``, sent there if need be, and seconds to receive it.
+
+    Arguments as of ``foresee``.
+    """
+    at, extra = booked.finish[j], 0.0
+    if e != d:
+        if booked.arrival[tensor, d] < 0.0 and linked(links, e, d):
+            booked.arrival[tensor, d] = fetch(
+                links, booked.channel_free, booked.free, booked.sent, j, e, d, size, at
+            )
+            if links.receives_cost:
+                extra = receive_time(links, e, d, size)
+        at = max(at, booked.arrival[tensor, d])
+    return at, extra
+
+
+@inner(_nrt=False)
 def book(walk: Walk, state: PartialSchedule, i: int) -> None:
     """Appends visited op ``i`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(i)
-    d, links = Index(state.device[Index(walk.unit[i])]), walk.links
+    d, booked = Index(state.device[Index(walk.unit[i])]), state.booked
     ready, extra = 0.0, 0.0
     for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
         j, tensor = Index(walk.before[k]), Index(walk.before_tensor[k])
-        at = state.finish[j]
-        if at < 0.0:
+        if booked.finish[j] < 0.0:
             continue
         e = Index(state.device[Index(walk.unit[j])])
-        if e != d:
-            if state.arrival[tensor, d] < 0.0 and linked(links, e, d):
-                size = walk.before_size[k]
-                state.arrival[tensor, d] = fetch(
-                    links, state.channel_free, state.free, state.sent, j, e, d, size, at
-                )
-                if links.receives_cost:
-                    extra += receive_time(links, e, d, size)
-            at = max(at, state.arrival[tensor, d])
-        ready = max(ready, at)
+        at, received = bring(walk.links, booked, j, tensor, walk.before_size[k], e, d)
+        ready, extra = max(ready, at), extra + received
     time = walk.time[i, d] if np.isfinite(walk.time[i, d]) else walk.scale
-    state.finish[i] = max(state.free[d], ready) + extra + time
-    state.free[d] = state.finish[i]
+    booked.finish[i] = max(booked.free[d], ready) + extra + time
+    booked.free[d] = booked.finish[i]

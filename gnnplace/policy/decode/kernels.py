@@ -23,11 +23,17 @@ from gnnplace.graph.kernel_arrays import (
     zero_table,
 )
 from gnnplace.policy.decode.decoder_state import (
+    EXTRA,
+    MOVE,
+    READY,
+    SENDING,
+    WAIT,
     Goal,
     PartialSchedule,
     book,
     candidates,
     decide,
+    foresee,
     start_state,
 )
 from gnnplace.policy.decode.ready_queue import (
@@ -44,16 +50,13 @@ from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.simulation.transfer import (
     DELAY,
     PACE,
-    arrival,
-    fetch_begin,
     free_at,
     linked,
-    receive_time,
     seconds_between,
-    send_time,
 )
 
-SCRATCH = 8  # numbers a device that ``observe`` adds up
+HERE, NEAR, FLOW = range(SENDING + 1, SENDING + 4)
+SCRATCH = FLOW + 1  # numbers a device that ``observe`` adds up
 MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 
@@ -79,7 +82,7 @@ def observe(
     ``scratch``: room for ``SCRATCH`` numbers a device. [SCRATCH, D]
     """
     limit, rounds = goal.limit, goal.rounds
-    num_devices, i = len(state.free), Index(i)
+    num_devices, i, booked = len(state.load), Index(i), state.booked
     u = Index(walk.unit[i])
     scale, ideal = walk.scale, walk.work / limit
     run = (state.sums[1] + walk.unit_work[u]) / (ideal / rounds)
@@ -87,34 +90,20 @@ def observe(
     for k in range(SCRATCH):
         for d in range(num_devices):
             scratch[k, d] = 0.0
-    ready, wait, move, here, near, flow, extra, sending = scratch
+    ready, wait, move, extra = scratch[READY], scratch[WAIT], scratch[MOVE], scratch[EXTRA]
+    sending, here, near, flow = scratch[SENDING], scratch[HERE], scratch[NEAR], scratch[FLOW]
+    # When the op's inputs are on each device, and what it takes to bring them there.
     inputs = 0
     for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
         j, tensor = Index(walk.before[k]), Index(walk.before_tensor[k])
-        if state.finish[j] < 0.0:
+        if booked.finish[j] < 0.0:
             continue
         inputs += 1
-        e = Index(state.device[Index(walk.unit[j])])
+        e, size = Index(state.device[Index(walk.unit[j])]), walk.before_size[k]
         for d in range(num_devices):
-            if not allowed[d]:
-                continue
-            at, target = state.finish[j], Index(d)
-            if e == target:
+            if allowed[d] and foresee(links, booked, j, tensor, size, e, Index(d), 1.0, scratch):
                 here[d] += 1.0
-            elif state.arrival[tensor, d] >= 0.0:
-                here[d] += 1.0
-                at = max(at, state.arrival[tensor, d])
-            elif linked(links, e, target):
-                begin = fetch_begin(links, state.channel_free, state.sent, j, e, target, at)
-                size = walk.before_size[k]
-                wait[d] = max(wait[d], begin - at)
-                move[d] += size * links.costs[e, target, PACE] + links.costs[e, target, DELAY]
-                at = arrival(links, e, target, size, begin)
-                if links.receives_cost:
-                    extra[d] += receive_time(links, e, target, size)
-                if links.sends_cost:
-                    sending[d] += send_time(links, e, target, size)
-            ready[d] = max(ready[d], at)
+    # What the unit exchanges with its placed neighbours.
     near_all = 0.0
     for k in range(Index(walk.flow_offset[u]), Index(walk.flow_offset[u + ONE])):
         if state.device[Index(walk.flow_unit[k])] < 0:
@@ -130,18 +119,20 @@ def observe(
                     flow[d] += links.costs[e, d, DELAY]
                 if walk.flow_out[k] >= 0.0:
                     flow[d] += links.costs[d, e, DELAY]
+    # The best of all candidates, which features compare each one with.
     least_start, least_finish, least_ready = np.inf, np.inf, np.inf
     least_time, least_load, most_load, least_device = np.inf, np.inf, 0.0, np.inf
     for d in range(num_devices):
         most_load = max(most_load, state.load[d])
         if allowed[d]:
-            begin = max(state.free[d], ready[d]) + extra[d]
+            begin = max(booked.free[d], ready[d]) + extra[d]
             least_start = min(least_start, begin)
             least_finish = min(least_finish, begin + walk.time[i, d] + sending[d])
             least_ready = min(least_ready, ready[d])
             least_time = min(least_time, walk.unit_time[u, d])
             least_load = min(least_load, state.load[d])
             least_device = min(least_device, walk.device_time[d])
+    # The features of each candidate.
     current = state.now[1]
     over = max(0.0, run - 1.0) if goal.chunks else 0.0
     progress = state.sums[0] / walk.work
@@ -151,13 +142,13 @@ def observe(
             for k in range(len(f)):
                 f[k] = 0.0
             continue
-        begin = max(state.free[d], ready[d]) + extra[d]
+        begin = max(booked.free[d], ready[d]) + extra[d]
         end = begin + walk.time[i, d] + sending[d]  # with what it keeps senders from
         load = state.load[d] + walk.unit_time[u, d]
         f["earliest finish above the best, out of chunks"] = log_above((end - least_finish) / scale)
         f["earliest start above the best"] = log_above((begin - least_start) / scale)
         f["data ready above the best"] = log_above((ready[d] - least_ready) / scale)
-        f["idle gap"] = log_above((begin - state.free[d]) / scale)
+        f["idle gap"] = log_above((begin - booked.free[d]) / scale)
         f["wait for links"] = log_above(wait[d] / scale)
         f["transfers of this op's inputs"] = log_above(move[d] / scale)
         f["transfers of the unit with its placed neighbours"] = log_above(flow[d] / scale)
@@ -194,7 +185,7 @@ def observe(
         f["mean transfer from the device before, or to all"] = 0.0
         source, target = Index(current), Index(d)
         if current >= 0 and d != current and linked(links, source, target):
-            busy = free_at(links, state.channel_free, source, target) - least_start
+            busy = free_at(links, booked.channel_free, source, target) - least_start
             f["link from the device before is busy"] = log_above(max(0.0, busy) / scale)
             f["mean transfer from the device before, or to all"] = log_above(
                 seconds_between(links, source, target, walk.mean_bytes) / scale
@@ -348,7 +339,7 @@ def decide_all(
             count += 1
         book(walk, s, i)
         if by_time:
-            release(queue, i, s.finish[i])
+            release(queue, i, s.booked.finish[i])
     return count
 
 

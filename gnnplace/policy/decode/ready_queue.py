@@ -131,21 +131,24 @@ def release(queue: ReadyQueue, i: int, finish: float) -> None:
 def earliest_start(walk: Walk, state: PartialSchedule, i: int) -> float:
     """Seconds at which op ``i`` could start on the device where that is first."""
     u, best, links = walk.unit[i], np.inf, walk.links
-    for d in range(len(state.free)):
+    booked = state.booked
+    for d in range(len(booked.free)):
         if state.device[u] >= 0 and state.device[u] != d:
             continue
-        if not np.isfinite(walk.unit_time[u, d]) or state.free[d] >= best:
+        if not np.isfinite(walk.unit_time[u, d]) or booked.free[d] >= best:
             continue
-        ready, extra = state.free[d], 0.0
+        ready, extra = booked.free[d], 0.0
         for k in range(walk.before_offset[i], walk.before_offset[i + 1]):
             j, tensor = walk.before[k], walk.before_tensor[k]
-            e, at, target = Index(state.device[walk.unit[j]]), state.finish[j], Index(d)
+            e, at, target = Index(state.device[walk.unit[j]]), booked.finish[j], Index(d)
             if e != target:
-                if state.arrival[tensor, d] >= 0.0:
-                    at = max(at, state.arrival[tensor, d])
+                if booked.arrival[tensor, d] >= 0.0:
+                    at = max(at, booked.arrival[tensor, d])
                 elif linked(links, e, target):
                     size = walk.before_size[k]
-                    at = fetch_begin(links, state.channel_free, state.sent, Index(j), e, target, at)
+                    at = fetch_begin(
+                        links, booked.channel_free, booked.sent, Index(j), e, target, at
+                    )
                     at = arrival(links, e, target, size, at)
                     if links.receives_cost:
                         extra += receive_time(links, e, target, size)
@@ -158,8 +161,8 @@ def earliest_start(walk: Walk, state: PartialSchedule, i: int) -> float:
 def take_due(walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray) -> int:
     """The first op by rank that starts as soon as a device is free; -1 if there is none."""
     soonest, zero = np.inf, np.int64(0)
-    for d in range(len(state.free)):
-        soonest = min(soonest, state.free[d])
+    for free in state.booked.free:
+        soonest = min(soonest, free)
     while queue.size[0] > 0 and queue.bound[0] <= soonest:
         rank = heap_pop(queue.bound, queue.waiting, zero, queue.size[0])
         queue.size[0] -= 1
@@ -239,11 +242,11 @@ def approach_values(
     """Asks for what is known of an op's inputs, neighbours and consumers."""
     i = Index(i)
     u = Index(walk.unit[i])
-    ahead(state.finish, i)
+    ahead(state.booked.finish, i)
     ahead(state.device, u)
     for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
-        ahead(state.finish, walk.before[k])
-        ahead(state.arrival, walk.before_tensor[k])
+        ahead(state.booked.finish, walk.before[k])
+        ahead(state.booked.arrival, walk.before_tensor[k])
         ahead(state.device, walk.unit[Index(walk.before[k])])
         ahead(walk.before_size, k)
     for k in range(Index(walk.flow_offset[u]), Index(walk.flow_offset[u + ONE])):

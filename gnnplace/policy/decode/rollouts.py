@@ -156,7 +156,7 @@ class Rollouts:
         """
         margin = self.margins[0] if margin is None else margin
         state = self._decode(aim, noise, None, margin, 0)[0]
-        return Walked(state.device, self._booked(aim, state.finish))
+        return Walked(state.device, self._booked(aim, state.booked.finish))
 
     def _booked(self, aim: Aim, finish: FloatArray) -> IntArray | None:
         """Ops in the order of their booked times, if that is an order of the whole graph. [n]"""

@@ -34,6 +34,7 @@ from gnnplace.graph.kernel_arrays import (
     zero_table,
 )
 from gnnplace.placers.search.moves import energy_of
+from gnnplace.policy.decode.decoder_state import EXTRA, MOVE, READY, SENDING, WAIT, foresee
 from gnnplace.policy.decode.kernels import MOST, log_above, score
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.policy.refine.refining_state import (
@@ -54,12 +55,8 @@ from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.transfer import (
     DELAY,
     PACE,
-    arrival,
-    fetch_begin,
     linked,
-    receive_time,
     seconds_between,
-    send_time,
 )
 
 PRIOR = {  # in percent of the step time, but for memory
@@ -69,7 +66,8 @@ PRIOR = {  # in percent of the step time, but for memory
     "load after, of the step time": -30.0,
     "memory after, above the limit": -1000.0,
 }
-SCRATCH = 11  # numbers a device that ``observe`` adds up
+TAIL, FLOW, NEAR, MOVED, PATH, REST = range(SENDING + 1, SENDING + 7)
+SCRATCH = REST + 1  # numbers a device that ``observe`` adds up
 NEARLY = 0.98  # of the step time: what is below is not critical
 
 
@@ -89,7 +87,7 @@ def observe(
 
     ``scratch``: room for ``SCRATCH`` numbers a device. [SCRATCH, D]
     """
-    num_devices, i = len(partial.free), Index(op)
+    num_devices, i, booked = len(partial.load), Index(op), partial.booked
     u = Index(compiled.unit_of[i])
     old = previous.device[u]
     here = Index(old)
@@ -98,10 +96,13 @@ def observe(
     for k in range(SCRATCH):
         for d in range(num_devices):
             scratch[k, d] = 0.0
-    ready, wait, move, tail, flow, near, moved, path, rest, extra, sending = scratch
+    ready, wait, move, extra = scratch[READY], scratch[WAIT], scratch[MOVE], scratch[EXTRA]
+    sending, tail, flow, near = scratch[SENDING], scratch[TAIL], scratch[FLOW], scratch[NEAR]
+    moved, path, rest = scratch[MOVED], scratch[PATH], scratch[REST]
     producer = units.reversed_producer if back else units.producer
     for d in range(num_devices):
         allowed[d] = units.allowed[u, d]
+    # What the unit exchanges with its neighbours; a device without a link to one is no candidate.
     bytes_all = 0.0
     for k in range(Index(units.offset[u]), Index(units.offset[u + ONE])):
         v = Index(units.neighbour[k])
@@ -131,28 +132,16 @@ def observe(
         count += allowed[d]
     if count < 2:
         return count
+    # When the op's inputs are on each device, and what it takes to bring them there.
     for k in range(Index(compiled.input_offset[i]), Index(compiled.input_offset[i + ONE])):
         tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
         e = Index(partial.device[Index(compiled.unit_of[j])])
+        size = compiled.size[tensor]
         for d in range(num_devices):
-            if not allowed[d]:
-                continue
-            at, target = partial.finish[j], Index(d)
-            if e != target:
-                if partial.arrival[tensor, d] >= 0.0:
-                    at = max(at, partial.arrival[tensor, d])
-                elif linked(links, e, target):
-                    begin = fetch_begin(links, partial.channel_free, partial.sent, j, e, target, at)
-                    size = compiled.size[tensor]
-                    wait[d] = max(wait[d], begin - at)
-                    move[d] += size * links.costs[e, target, PACE]
-                    at = arrival(links, e, target, size, begin)
-                    if links.receives_cost:
-                        extra[d] += receive_time(links, e, target, size)
-                    if links.sends_cost:
-                        sending[d] += send_time(links, e, target, size)
-            ready[d] = max(ready[d], at)
+            if allowed[d]:
+                foresee(links, booked, j, tensor, size, e, Index(d), 0.0, scratch)
+    # How far it is from there to the end by the op's consumers.
     for k in range(Index(compiled.flow_offset[i]), Index(compiled.flow_offset[i + ONE])):
         j = Index(compiled.flow_op[k])
         v = Index(compiled.unit_of[j])
@@ -167,13 +156,14 @@ def observe(
                 move[d] += seconds
                 seconds += links.costs[d, e, DELAY]
             tail[d] = max(tail[d], previous.distance[j] + seconds)
+    # The best of all candidates, which features compare each one with, and the path through each.
     most_load, least_start, least_finish, least_time = 0.0, np.inf, np.inf, np.inf
     ideal = 0.0
     for d in range(num_devices):
         most_load = max(most_load, partial.load[d])
         ideal += partial.load[d] / num_devices
         if allowed[d]:
-            begin = max(partial.free[d], ready[d]) + extra[d]
+            begin = max(booked.free[d], ready[d]) + extra[d]
             end = begin + compiled.times[i, d]
             least_start = min(least_start, begin)
             least_finish = min(least_finish, end)
@@ -183,9 +173,10 @@ def observe(
             path[d] = end + max(tail[d], next_distance(compiled, partial, previous, d, u))
     ideal = max(ideal, 1e-300)
     walked, share = (
-        partial.counts[0] / len(partial.finish),
+        partial.counts[0] / len(booked.finish),
         partial.counts[2] / max(1, partial.counts[1]),
     )
+    # The features of each candidate.
     tight = greatest(previous.peak) > 0.0
     for d in range(num_devices):
         f: NamedRow = out[d]
@@ -193,7 +184,7 @@ def observe(
             for k in range(len(f)):
                 f[k] = 0.0
             continue
-        begin = max(partial.free[d], ready[d]) + extra[d]
+        begin = max(booked.free[d], ready[d]) + extra[d]
         load, peak = partial.load[d], partial.peak[d] / compiled.memory[d]
         if d != old:
             load += units.time[u, d]
@@ -208,7 +199,7 @@ def observe(
         f["finish above the best"] = log_above(
             (begin + compiled.times[i, d] - least_finish) / units.scale
         )
-        f["idle gap"] = log_above((begin - partial.free[d]) / units.scale)
+        f["idle gap"] = log_above((begin - booked.free[d]) / units.scale)
         f["wait for links"] = log_above(wait[d] / units.scale)
         f["transfers of the op, of the step time"] = min(MOST, move[d] / total)
         f["transfers of the op, above the previous device's"] = max(
@@ -310,7 +301,7 @@ def walk_again(
 def improve_order(ground: Ground, partial: Partial, previous: Previous, trial: Placed) -> None:
     """Gives the devices of a finished pass their best order, and scores them."""
     trial.device[:] = partial.device[ground.c.unit_of]
-    priority = partial.finish if previous.back else previous.distance
+    priority = partial.booked.finish if previous.back else previous.distance
     order = list_schedule(ground.c, trial.device, priority)
     best = energy_of(ground.c, ground.h, trial.device, order, np.inf)
     if not previous.back:

@@ -17,19 +17,17 @@ from gnnplace.graph.kernel_arrays import (
     ascending,
     empty_floats,
     empty_ints,
-    full_floats,
     full_ints,
-    full_table,
     zero_floats,
     zero_ints,
 )
 from gnnplace.placers.search.moves import Neighbourhood
+from gnnplace.policy.decode.decoder_state import Booked, bring, nothing_booked
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.justification import times_of
 from gnnplace.simulation.list_scheduling import list_schedule
 from gnnplace.simulation.memory import peak_memory
-from gnnplace.simulation.transfer import fetch, linked, receive_time
 
 SOFT = 0.02  # slack, of the step time, in which criticality falls by e
 
@@ -124,12 +122,7 @@ class Partial(NamedTuple):
     Attributes:
         device: the device of each unit, -1 undecided. [U]
         start: seconds at which each op starts. [n]
-        finish: seconds at which it finishes, -1 not walked. [n]
-        arrival: seconds at which a tensor is on a device, -1 not sent there. [T, D]
-        free: seconds at which each device is free. [D]
-        channel_free: seconds at which each channel is free. [C]
-        sent: seconds at which the copies made for each op so far end; no rows where no link costs
-            its sender time. [n]
+        booked: what is booked of the ops walked.
         load: seconds of work on each device, decided and previous. [D]
         peak: bytes on each device, decided and previous. [D]
         next_offset: where each device's previous sequence starts in ``sequence``. [D + 1]
@@ -140,11 +133,7 @@ class Partial(NamedTuple):
 
     device: IntArray
     start: FloatArray
-    finish: FloatArray
-    arrival: FloatArray
-    free: FloatArray
-    channel_free: FloatArray
-    sent: FloatArray
+    booked: Booked
     load: FloatArray
     peak: FloatArray
     next_offset: IntArray
@@ -229,11 +218,7 @@ def start_pass(compiled: Compiled, units: RefiningUnits, previous: Previous) -> 
     return Partial(
         full_ints(len(previous.device), -1),
         zero_floats(n),
-        full_floats(n, -1.0),
-        full_table(len(compiled.size), num_devices, -1.0),
-        zero_floats(num_devices),
-        zero_floats(compiled.links.num_channels),
-        zero_floats(n if compiled.links.sends_cost else 0),
+        nothing_booked(n, len(compiled.size), num_devices, compiled.links),
         load,
         previous.peak.copy(),
         offset,
@@ -248,19 +233,19 @@ def next_distance(
     compiled: Compiled, partial: Partial, previous: Previous, d: int, unit: int
 ) -> float:
     """Seconds to the end from the start of what device ``d`` does next but for unit ``unit``."""
-    high = partial.next_offset[d + 1]
+    high, finish = partial.next_offset[d + 1], partial.booked.finish
     k = partial.next[d]
     while k < high:
         op = partial.sequence[k]
         at = partial.device[compiled.unit_of[op]]
-        if partial.finish[op] < 0.0 and (at < 0 or at == d):
+        if finish[op] < 0.0 and (at < 0 or at == d):
             break
         k += 1
     partial.next[d] = k
     while k < high:
         op = partial.sequence[k]
         at = partial.device[compiled.unit_of[op]]
-        if compiled.unit_of[op] != unit and partial.finish[op] < 0.0 and (at < 0 or at == d):
+        if compiled.unit_of[op] != unit and finish[op] < 0.0 and (at < 0 or at == d):
             return previous.distance[op]
         k += 1
     return 0.0
@@ -285,26 +270,17 @@ def settle(units: RefiningUnits, previous: Previous, partial: Partial, unit: int
 def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> None:
     """Appends ``op`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(op)
-    d, links = Index(partial.device[Index(compiled.unit_of[i])]), compiled.links
+    d, booked = Index(partial.device[Index(compiled.unit_of[i])]), partial.booked
     ready, extra = 0.0, 0.0
     for k in range(Index(compiled.input_offset[i]), Index(compiled.input_offset[i + ONE])):
         tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
-        at = partial.finish[j]
         e = Index(partial.device[Index(compiled.unit_of[j])])
-        if e != d:
-            if partial.arrival[tensor, d] < 0.0 and linked(links, e, d):
-                size = compiled.size[tensor]
-                partial.arrival[tensor, d] = fetch(
-                    links, partial.channel_free, partial.free, partial.sent, j, e, d, size, at
-                )
-                if links.receives_cost:
-                    extra += receive_time(links, e, d, size)
-            at = max(at, partial.arrival[tensor, d])
-        ready = max(ready, at)
-    partial.start[i] = max(partial.free[d], ready) + extra
-    partial.finish[i] = partial.start[i] + compiled.times[i, d]
-    partial.free[d] = partial.finish[i]
+        at, received = bring(compiled.links, booked, j, tensor, compiled.size[tensor], e, d)
+        ready, extra = max(ready, at), extra + received
+    partial.start[i] = max(booked.free[d], ready) + extra
+    booked.finish[i] = partial.start[i] + compiled.times[i, d]
+    booked.free[d] = booked.finish[i]
     partial.counts[0] += 1
 
 

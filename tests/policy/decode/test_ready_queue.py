@@ -45,7 +45,7 @@ def steps(seed, rule):
             choices = np.flatnonzero(np.isfinite(walk.unit_time[unit]))
             decoder_state.decide(walk, state, unit, int(rng.choice(choices)))
         decoder_state.book(walk, state, op)
-        release(queue, op, state.finish[op])
+        release(queue, op, state.booked.finish[op])
         left.remove(op)
         done.add(op)
 
@@ -64,7 +64,7 @@ def test_early_takes_the_ready_op_that_can_start_first(seed):
 def test_in_time_takes_the_op_whose_inputs_are_finished_first(seed):
     for walk, state, rank, ready, op in steps(seed, IN_TIME):
         inputs = {i: walk.before[walk.before_offset[i] : walk.before_offset[i + 1]] for i in ready}
-        known = {i: (max(state.finish[inputs[i]], default=0.0), rank[i]) for i in ready}
+        known = {i: (max(state.booked.finish[inputs[i]], default=0.0), rank[i]) for i in ready}
         assert known[op] == min(known.values())
 
 
@@ -77,7 +77,7 @@ def approached(walk, order, by_time):
         queue.due[k] = queue.waiting[k]
     for k in range(len(order)):
         approach(walk, state, queue, order, k, by_time)
-    return state.finish, state.device, queue.missing
+    return state.booked.finish, state.device, queue.missing
 
 
 @pytest.mark.parametrize("by_time", [False, True])

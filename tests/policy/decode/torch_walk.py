@@ -60,5 +60,5 @@ def decode(
             decoder_state.decide(walk, state, unit, _first_best(scores))
         decoder_state.book(walk, state, i)
         if by_time:
-            release(queue, i, state.finish[i])
+            release(queue, i, state.booked.finish[i])
     return state.device
