@@ -45,7 +45,7 @@ def test_contract(check):
     check(LearnedPlacer(POLICY))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_every_decode_respects_kinds_pins_and_colocation(seed):
     rng = np.random.default_rng(seed)

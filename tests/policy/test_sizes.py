@@ -88,7 +88,7 @@ def test_nothing_fits_is_infeasible(path):
 
 def test_a_model_is_profiled_at_every_share_of_its_batch(monkeypatch):
     sizes = try_sizes(
-        "mlp?batch=4&width=16",
+        "mlp?batch=4&width=16&depth=1",
         "cpu:2",
         OPTIONS,
         partial(gnnplace.place, placer="contiguous", budget=0.0),

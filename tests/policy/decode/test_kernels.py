@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 POLICY = trained_like()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=seeds)
 def test_torch_and_numba_score_and_decide_alike(seed):
     problem = constrained_problem(seed)

@@ -39,7 +39,7 @@ def test_cuts_have_the_least_bottleneck_or_sum(seed, summed):
     assert cost(done, crossing, found.tolist(), summed) <= least + 1e-9
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_crossing_counts_each_tensor_once_each_way(seed):
     problem = random_problem("layered", seed % 1000, ops=(20, 60), microbatches=(1,))

@@ -50,7 +50,7 @@ def steps(seed, rule):
         done.add(op)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_early_takes_the_ready_op_that_can_start_first(seed):
     for walk, state, rank, ready, op in steps(seed, EARLY):
@@ -59,7 +59,7 @@ def test_early_takes_the_ready_op_that_can_start_first(seed):
         assert starts[op] == min(starts.values())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_in_time_takes_the_op_whose_inputs_are_finished_first(seed):
     for walk, state, rank, ready, op in steps(seed, IN_TIME):

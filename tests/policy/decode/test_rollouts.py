@@ -20,7 +20,7 @@ def rollouts_of(family="inception", seed=3, **shape):
     return Rollouts(SearchSpace(family_problem(family, seed, **shape)), POLICY)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_booked_orders_agree_with_the_graph(seed):
     rng = np.random.default_rng(seed)

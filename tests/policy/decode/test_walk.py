@@ -18,7 +18,7 @@ def walk_graph(seed, microbatches=1):
     return WalkGraph(SearchSpace(problem))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_every_unit_is_visited_and_only_the_first_micro_batch(seed):
     graph = walk_graph(seed, microbatches=1 + seed % 3)
@@ -31,7 +31,7 @@ def test_every_unit_is_visited_and_only_the_first_micro_batch(seed):
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_the_two_directions_are_mirrors(seed):
     graph = walk_graph(seed)
@@ -49,7 +49,7 @@ def test_the_two_directions_are_mirrors(seed):
     np.testing.assert_array_equal(there.flow_in, back.flow_out)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_flows_add_up_to_the_bytes_between_units(seed):
     graph = walk_graph(seed)

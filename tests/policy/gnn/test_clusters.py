@@ -21,7 +21,7 @@ def together(of: np.ndarray) -> np.ndarray:
     return of[:, :, None] == of[:, None, :]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_levels_are_nested_and_numbered_one_after_the_other(seed):
     problem = constrained_problem(seed)
@@ -45,7 +45,7 @@ def test_no_cluster_outgrows_its_share_but_one_that_is_a_single_unit(seed):
             assert len(mine) == 1 or mine.sum() <= SLACK * work.sum() / aim * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_work_and_transfers_are_those_of_the_units(seed):
     graph, clusters = found(constrained_problem(seed))

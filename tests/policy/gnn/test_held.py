@@ -41,7 +41,7 @@ def by_definition(episodes, unit, decided, num_devices):
     return out
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_features_of_clusters_are_what_their_names_say(seed):
     problem = constrained_problem(seed)

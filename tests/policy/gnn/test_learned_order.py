@@ -35,7 +35,7 @@ def log_probability(graph: ComputationGraph, order, priority: torch.Tensor) -> t
     return total
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_the_gradient_is_that_of_the_log_probability(seed):
     rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ def test_the_gradient_is_that_of_the_log_probability(seed):
     np.testing.assert_allclose(found, priority.grad.numpy(), atol=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_it_lists_producers_first_and_each_op_once(seed):
     episodes = Episodes(SearchSpace(constrained_problem(seed)), LEARNED)
@@ -60,7 +60,7 @@ def test_it_lists_producers_first_and_each_op_once(seed):
         assert (place[source] < place[target]).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_it_begins_as_upward_rank(seed):
     problem = random_problem(np.random.default_rng(seed), 30, 3)

@@ -14,7 +14,7 @@ POLICY = random_network(1)
 CLUSTERS = np.array([[0, 0, 1, 1, 2, 2], [3, 3, 3, 3, 4, 4]])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_every_draw_puts_units_where_kinds_and_pins_allow(seed):
     rng = np.random.default_rng(seed)

@@ -56,7 +56,7 @@ def walked(passes, previous, *, stay=0.0, forced=None, rows=0):
     return s, features[:count], masks[:count], decided[:count]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_a_pass_that_moves_nothing_books_the_schedule_that_is_there(seed):
     passes, placed = given_placement(seed)
@@ -73,7 +73,7 @@ def test_a_pass_that_moves_nothing_books_the_schedule_that_is_there(seed):
     assert s.booked.finish.max() >= max(np.bincount(placed.device, work)) * (1 - 1e-9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_what_a_pass_leaves_is_what_it_says_and_is_allowed(seed):
     passes, placed = given_placement(seed)
@@ -87,7 +87,7 @@ def test_what_a_pass_leaves_is_what_it_says_and_is_allowed(seed):
         assert space.problem.unit_allowed[np.arange(len(units)), units].all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_it_takes_the_candidate_of_the_greatest_weighted_sum(seed):
     passes, placed = given_placement(seed)

@@ -12,7 +12,7 @@ from tests.random_problems import seeds
 torch.set_num_threads(1)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_what_is_known_of_a_placement_is_its_schedule(seed):
     passes, placed = given_placement(seed)
@@ -30,7 +30,7 @@ def test_what_is_known_of_a_placement_is_its_schedule(seed):
     assert read_previous(g, placed, 0).seconds >= step_time * (1 - 1e-9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_the_next_op_is_the_first_of_the_sequence_that_is_not_of_the_unit(seed):
     passes, placed = given_placement(seed)
@@ -45,7 +45,7 @@ def test_the_next_op_is_the_first_of_the_sequence_that_is_not_of_the_unit(seed):
             assert next_distance(g.c, s, known, d, unit) == wanted
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_loads_follow_the_units(seed):
     passes, placed = given_placement(seed)

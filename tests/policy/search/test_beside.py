@@ -46,7 +46,7 @@ def test_groups_wait_until_the_ops_have_had_their_time(searches):
 def test_what_groups_find_counts_if_it_is_better(searches):
     local, groups = searches
     space, before = local.space, np.inf
-    for _ in range(12):
+    for _ in range(6):
         local.cycle(LATER)
         groups.turn(local, LATER)
         state = local.state
