@@ -49,9 +49,9 @@ class Mesh:
         start = self.first + replica * self.shards
         return range(start, start + self.shards)
 
-    def of_replicas(self, shard: int = 0) -> range:
-        """Devices that hold the same part of the layers."""
-        return range(self.first + shard, self.first + self.count, self.shards)
+    def of_replicas(self) -> range:
+        """Devices that hold the first part of the layers."""
+        return range(self.first, self.first + self.count, self.shards)
 
     def rows(self, cluster: Cluster) -> list[list[str]]:
         """Names of devices, a row a replica."""

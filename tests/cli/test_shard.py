@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from gnnplace.cli.main import run
-from gnnplace.sharding import best_strategy
 from gnnplace.sharding.solver import search
 from tests.problem.formats.test_nccl_tests import new
 from tests.sharding.problems import clique, every_point, random_problem, write_files
@@ -154,7 +153,7 @@ def test_beyond_the_memory_limit_the_answer_says_its_gap(tmp_path, monkeypatch, 
     path = str(write_files(tmp_path, clique(8, 6)))
     monkeypatch.setattr(search, "LARGE", 0)
     # No table may be kept: only bounds are left.
-    monkeypatch.setattr(best_strategy, "__defaults__", (1.0,))
+    monkeypatch.setattr(search, "MEMORY_LIMIT", 1.0)
     answer = answer_of(["shard", path, "--json"], capsys)
     assert answer["exact"] is False
     assert answer["bound"] < answer["cost"]

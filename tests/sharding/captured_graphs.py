@@ -5,11 +5,14 @@ from __future__ import annotations
 from gnnplace.sharding.captured.layout import (
     CALL,
     PARAMETER,
+    Mesh,
     Shape,
     SplitGraph,
     SplitOp,
     SplitValue,
+    mesh_configurations,
 )
+from gnnplace.sharding.captured.problem import CapturedProblem
 
 
 def perceptron(batch: int = 8, width: int = 4, hidden: int = 16) -> SplitGraph:
@@ -66,3 +69,25 @@ def shared(batch: int = 8, width: int = 4) -> SplitGraph:
         SplitOp("sum", "elementwise", add, (2, 3, 2), (4,), "0"),
     )
     return SplitGraph("shared", ops, values)
+
+
+def batch_configuration(op: SplitOp, mesh: Mesh) -> int:
+    """Index of the configuration of data parallelism: the batch over all devices, else whole."""
+    options = mesh_configurations(op.shape, mesh)
+    wanted = (op.batch,) * len(mesh)
+    return options.index(wanted) if wanted in options else 0
+
+
+def captured_data_parallel(captured: CapturedProblem) -> tuple[int, ...]:
+    """Data parallelism: the batch over all devices, parameters whole everywhere."""
+    mesh = captured.mesh
+    chosen = [batch_configuration(op, mesh) for op in captured.graph.ops]
+    for value, states in captured.shared.items():
+        if captured.graph.values[value].source == PARAMETER:
+            whole = (-1,) * len(mesh)
+            chosen.append(states.index((whole, whole)) if (whole, whole) in states else 0)
+        else:
+            op, slot = captured.readers[value][0]
+            port = captured.ports(op, slot)[chosen[op]]
+            chosen.append(states.index(port))
+    return tuple(chosen)

@@ -140,22 +140,19 @@ def _gradients(
     return tuple(np.array(sorted(r), dtype=np.float64).reshape(-1, 2) for r in rows)
 
 
-def with_all_reduce(
-    step: PlacedStep, rings: Sequence[Ring], *, overlap: bool = True, bucket: float = BUCKET
-) -> StepParts:
+def with_all_reduce(step: PlacedStep, rings: Sequence[Ring], *, overlap: bool = True) -> StepParts:
     """The step with its gradients reduced.
 
     Args:
         step: the step of one group.
         rings: the rings of each of its devices; those with one member do nothing.
         overlap: whether reducing may begin before the backward pass has ended.
-        bucket: bytes that are reduced together.
     """
     end, reducing = step.step_time, 0.0
     for d, ring in enumerate(rings):
         floor = 0.0 if overlap and ring.overlaps else float(step.backward_end[d])
         done = spent = 0.0
-        for ready, size in buckets(step.gradients[d], bucket):
+        for ready, size in buckets(step.gradients[d], BUCKET):
             done = max(ready, floor, done) + ring.seconds(size)
             spent += ring.seconds(size)
         reducing = max(reducing, spent)

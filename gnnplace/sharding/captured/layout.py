@@ -225,10 +225,3 @@ def uses(graph: SplitGraph) -> dict[int, list[tuple[int, int]]]:
         for slot, value in enumerate(op.reads):
             found.setdefault(value, []).append((i, slot))
     return found
-
-
-def batch_configuration(op: SplitOp, mesh: Mesh) -> int:
-    """Index of the configuration of data parallelism: the batch over all devices, else whole."""
-    options = mesh_configurations(op.shape, mesh)
-    wanted = (op.batch,) * len(mesh)
-    return options.index(wanted) if wanted in options else 0

@@ -41,7 +41,6 @@ from gnnplace.sharding.captured.layout import (
     Mesh,
     SplitGraph,
     SplitValue,
-    batch_configuration,
     gradient_layout,
     made_layout,
     mesh_configurations,
@@ -305,21 +304,6 @@ def captured_parts(captured: CapturedProblem, chosen: Sequence[int]) -> Parts:
         sum(float(captured.memory(i)[chosen[i]]) for i in range(count))
         + sum(float(captured.shared_memory(v)[chosen[count + k]]) for k, v in enumerate(shared)),
     )
-
-
-def captured_data_parallel(captured: CapturedProblem) -> tuple[int, ...]:
-    """Data parallelism: the batch over all devices, parameters whole everywhere."""
-    mesh = captured.mesh
-    chosen = [batch_configuration(op, mesh) for op in captured.graph.ops]
-    for value, states in captured.shared.items():
-        if captured.graph.values[value].source == PARAMETER:
-            whole = (-1,) * len(mesh)
-            chosen.append(states.index((whole, whole)) if (whole, whole) in states else 0)
-        else:
-            op, slot = captured.readers[value][0]
-            port = captured.ports(op, slot)[chosen[op]]
-            chosen.append(states.index(port))
-    return tuple(chosen)
 
 
 def completed(captured: CapturedProblem, operations: Sequence[Configuration]) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from gnnplace.sharding.layers import (
 Convolution = tuple[int, int, int, int]
 Branch = list[Convolution | str]
 Shape = tuple[int, int, int]
+BATCH = 128  # images of a step, of every network
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Images:
         position: where the next layer is attached.
     """
 
-    def __init__(self, name: str, batch: int, size: int) -> None:
-        self.name, self.batch = name, batch
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
         self.layers: list[Layer] = []
         self.position = Position(None, (3, size, size))
 
@@ -73,7 +74,7 @@ class Images:
         )
         first = self.position.layer is None
         operation = convolution(
-            self.batch, channels, filters, output, (rows, columns), stride, first=first
+            BATCH, channels, filters, output, (rows, columns), stride, first=first
         )
         self._append(Layer(name, operation, (self.position.layer,)), (filters, *output))
 
@@ -99,28 +100,28 @@ class Images:
         channels, height, width = self.shape
         flat = 2 if height * width > 1 or self.layers[-1].operation.kind == "pool" else 0
         inner = Dimension("in", channels, height * width)
-        operation = linear(self.batch, inner, Dimension("out", features), flat=flat)
+        operation = linear(BATCH, inner, Dimension("out", features), flat=flat)
         self._append(Layer(name, operation, (self.position.layer,)), (features, 1, 1))
 
     def network(self) -> Network:
         """The network with its loss."""
-        loss = cross_entropy(self.batch, 0, self.shape[0])
+        loss = cross_entropy(BATCH, 0, self.shape[0])
         self._append(Layer("loss", loss, (self.position.layer,)), (1, 1, 1))
         return Network(self.name, tuple(self.layers))
 
     def _rows(self, shape: Shape) -> tuple[Dimension, ...]:
         names = ("channels", "height", "width")
         rows = [Dimension(name, size) for name, size in zip(names, shape, strict=True)]
-        return (Dimension("batch", self.batch), *rows)
+        return (Dimension("batch", BATCH), *rows)
 
     def _append(self, layer: Layer, shape: Shape) -> None:
         self.layers.append(layer)
         self.position = Position(layer.name, shape)
 
 
-def alexnet(batch: int = 128) -> Network:
+def alexnet() -> Network:
     """Krizhevsky, 2014, "One weird trick" (arXiv 1404.5997): the one-tower AlexNet."""
-    net = Images("alexnet", batch, 227)
+    net = Images("alexnet", 227)
     net.convolution("conv1", 96, 11, stride=4, padding=0)
     net.pool("pool1", 3, 2)
     net.convolution("conv2", 256, 5)
@@ -135,20 +136,20 @@ def alexnet(batch: int = 128) -> Network:
     return net.network()
 
 
-def resnet101(batch: int = 128) -> Network:
+def resnet101() -> Network:
     """He et al., 2015 (arXiv 1512.03385), table 1: bottleneck blocks 3, 4, 23, 3."""
-    return _residual("resnet101", batch, (3, 4, 23, 3), 1)
+    return _residual("resnet101", (3, 4, 23, 3), 1)
 
 
-def wide_resnet50(batch: int = 128) -> Network:
+def wide_resnet50() -> Network:
     """Zagoruyko and Komodakis, 2016 (arXiv 1605.07146), section 3: ResNet-50 whose bottlenecks are
     twice as wide inside.
     """
-    return _residual("wide_resnet50", batch, (3, 4, 6, 3), 2)
+    return _residual("wide_resnet50", (3, 4, 6, 3), 2)
 
 
-def _residual(name: str, batch: int, stages: tuple[int, ...], wider: int) -> Network:
-    net = Images(name, batch, 224)
+def _residual(name: str, stages: tuple[int, ...], wider: int) -> Network:
+    net = Images(name, 224)
     net.convolution("conv1", 64, 7, stride=2, padding=3)
     net.pool("pool1", 3, 2, padding=1)
     for stage, blocks in enumerate(stages):
@@ -172,11 +173,11 @@ def _bottleneck(net: Images, name: str, width: int, wider: int, stride: int) -> 
     net.join(f"{name}.add", "add", (main, net.position))
 
 
-def densenet121(batch: int = 128) -> Network:
+def densenet121() -> Network:
     """Huang et al., 2016 (arXiv 1608.06993), table 1: dense blocks of 6, 12, 24, 16 layers with 32
     new channels each; each layer reads all channels before it, kept as one growing concatenation.
     """
-    net = Images("densenet121", batch, 224)
+    net = Images("densenet121", 224)
     net.convolution("conv1", 64, 7, stride=2, padding=3)
     net.pool("pool1", 3, 2, padding=1)
     for block, layers in enumerate((6, 12, 24, 16)):
@@ -197,9 +198,9 @@ def _dense(net: Images, name: str) -> None:
     net.join(f"{name}.concat", "concat", (entry, net.position))
 
 
-def inception_v3(batch: int = 128) -> Network:
+def inception_v3() -> Network:
     """The 94 convolutions, their pools and concatenations, the classifier and the loss."""
-    net = Images("inception_v3", batch, 299)
+    net = Images("inception_v3", 299)
     net.convolution("conv1", 32, 3, stride=2, padding=0)
     net.convolution("conv2", 32, 3, padding=0)
     net.convolution("conv3", 64, 3)

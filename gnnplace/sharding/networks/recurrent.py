@@ -28,10 +28,11 @@ def head(source: str, batch: int, sequence: int, features: int, vocabulary: int)
     ]
 
 
-def rnnlm(batch: int = 64) -> Network:
+def rnnlm() -> Network:
     """A two-layer LSTM language model, sizes as in PaSE (arXiv 2407.04001): 2048 features, 40
     positions, the billion-word vocabulary.
     """
+    batch = 64
     sequence, hidden = 40, 2048
     layers = [
         Layer("embedding", embedding(batch, sequence, BILLION_WORDS, hidden), (None,)),
@@ -40,10 +41,11 @@ def rnnlm(batch: int = 64) -> Network:
     return Network("rnnlm", (*layers, *head("lstm", batch, sequence, hidden, BILLION_WORDS)))
 
 
-def biglstm(batch: int = 128) -> Network:
+def biglstm() -> Network:
     """Jozefowicz et al., 2016 (arXiv 1602.02410), section 4.2: two LSTM layers of 8192 cells, each
     projected to 1024, 20 positions. The state that a layer reads is its projection.
     """
+    batch = 128
     sequence, cells, features = 20, 8192, 1024
     layers = [Layer("embedding", embedding(batch, sequence, BILLION_WORDS, features), (None,))]
     inner, outer = Dimension("hidden", cells), Dimension("features", features)
@@ -57,11 +59,12 @@ def biglstm(batch: int = 128) -> Network:
     return Network("biglstm", (*layers, *tail))
 
 
-def gnmt(batch: int = 128) -> Network:
+def gnmt() -> Network:
     """Wu et al., 2016 (arXiv 1609.08144), section 3: eight LSTM layers of 1024 cells on either
     side, the first of the encoder in both directions, attention from the first of the decoder;
     32,000 word pieces. Residual additions are part of the stacks; sentences of 50 positions.
     """
+    batch = 128
     sequence, size, pieces = 50, 1024, 32_000
     rows = (Dimension("batch", batch), Dimension("sequence", sequence))
     both = pointwise("concat", (*rows, Dimension("features", 2 * size)), 2)

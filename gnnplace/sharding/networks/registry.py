@@ -26,7 +26,7 @@ from gnnplace.sharding.networks.transforming import (
     transformer_encoder,
 )
 
-NETWORKS: Mapping[str, Callable[..., Network]] = {
+NETWORKS: Mapping[str, Callable[[], Network]] = {
     "alexnet": alexnet,
     "biglstm": biglstm,
     "densenet121": densenet121,

@@ -169,10 +169,11 @@ def _stack(name: str, blocks: int, shape: Shape, vocabulary: int) -> Network:
     return Network(name, (*layers, *tail))
 
 
-def transformer(batch: int = 64) -> Network:
+def transformer() -> Network:
     """The base model of Vaswani et al., 2017 (arXiv 1706.03762), table 3: 6 blocks on either side,
     512 features, 8 heads, 37,000 tokens; sentences of 256 positions.
     """
+    batch = 64
     shape, vocabulary = Shape(batch, 256, 512, 8, 2048), 37_000
     words = embedding(batch, shape.sequence, vocabulary, shape.features)
     layers = [Layer("source", words, (None,))]
@@ -189,23 +190,23 @@ def transformer(batch: int = 64) -> Network:
     return Network("transformer", (*layers, *tail))
 
 
-def transformer_encoder(batch: int = 64) -> Network:
+def transformer_encoder() -> Network:
     """The encoder of ``transformer`` alone, with a classifier."""
-    return _stack("transformer_encoder", 6, Shape(batch, 256, 512, 8, 2048), 37_000)
+    return _stack("transformer_encoder", 6, Shape(64, 256, 512, 8, 2048), 37_000)
 
 
-def gpt(batch: int = 32) -> Network:
+def gpt() -> Network:
     """GPT-2 medium (Radford et al., 2019): 24 blocks of 1024 features and 16 heads."""
-    return _stack("gpt", 24, Shape(batch, 1024, 1024, 16, 4096), 50_257)
+    return _stack("gpt", 24, Shape(32, 1024, 1024, 16, 4096), 50_257)
 
 
-def gpt3_100(batch: int = 64) -> Network:
+def gpt3_100() -> Network:
     """A hundred blocks of 12,288 features and 96 heads, near GPT-3 (Brown et al., 2020)."""
-    return _stack("gpt3_100", 100, Shape(batch, 2048, 12_288, 96, 49_152), 50_257)
+    return _stack("gpt3_100", 100, Shape(64, 2048, 12_288, 96, 49_152), 50_257)
 
 
-def moe(batch: int = 64) -> Network:
+def moe() -> Network:
     """GShard (Lepikhin et al., 2020, arXiv 2006.16668), section 4: 12 blocks of 1024 features, 16
     heads, 8192 features inside, every second perceptron 128 experts, two of them a token.
     """
-    return _stack("moe", 12, Shape(batch, 512, 1024, 16, 8192, 128), 64_000)
+    return _stack("moe", 12, Shape(64, 512, 1024, 16, 8192, 128), 64_000)

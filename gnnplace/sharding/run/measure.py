@@ -23,7 +23,8 @@ from gnnplace.tracing.step import StepModule
 
 SMALL, LARGE = 256, 1 << 20
 """Elements of the tensors whose sums are timed."""
-ROUNDS = 15
+ROUNDS, TURNS = 15, 4
+"""Runs of a collective and of a step, of which the least counts."""
 SIDE, LARGE_SIDE = 512, 4096
 """Rows and columns of the product that is timed on CPUs and on GPUs."""
 
@@ -100,9 +101,7 @@ def _overhead(kind: str) -> float:
     return _timed(lambda: torch.relu(x).sum().backward(), kind) / 2
 
 
-def layer_seconds(
-    step: StepModule, graph: CallGraph, rules: Sequence[Rule], rounds: int = 3
-) -> tuple[float, ...]:
+def layer_seconds(step: StepModule, graph: CallGraph, rules: Sequence[Rule]) -> tuple[float, ...]:
     """CPU seconds of every call on one device, forward and backward.
 
     The forward pass is timed call by call, the whole step as it is; what the step takes beyond the
@@ -112,11 +111,10 @@ def layer_seconds(
         step: Model, loss and inputs; left with gradients.
         graph: The calls of the model.
         rules: The rules of the calls.
-        rounds: The least of so many runs counts.
     """
     forward = [float("inf")] * len(graph.calls)
     whole = float("inf")
-    for _ in range(rounds + 1):
+    for _ in range(TURNS):
         found = _forward_seconds(step, graph, rules)
         forward = [min(a, b) for a, b in zip(forward, found, strict=True)]
         start = time.thread_time()

@@ -43,7 +43,6 @@ from gnnplace.sharding.captured.layout import (
 )
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
-    captured_data_parallel,
     captured_parts,
     captured_tables,
     ddp_parts,
@@ -210,13 +209,9 @@ class ShardPlan:
         """Writes the plan's file at once or not at all."""
         write_json(path, plan_to_data(self))
 
-    def lines(self, *, shapes: bool = False) -> list[str]:
-        """Each layer's split in words.
-
-        Args:
-            shapes: Also calls that only move axes, or that no gradient flows through.
-        """
-        shown = [x for x in self.layers if shapes or x.kind not in ("shape", "data")]
+    def lines(self) -> list[str]:
+        """Each layer's split in words; calls that move axes or have no gradient are left out."""
+        shown = [x for x in self.layers if x.kind not in ("shape", "data")]
         width = max((len(layer.name) for layer in shown), default=0)
         return [
             f"{x.name:{width}}  {x.words}" + (f" ({x.reason})" if x.reason else "") for x in shown
@@ -322,7 +317,6 @@ def make_plan(
     memory_limit: float | None = None,
     parameters: dict[str, tuple[int, ...]] | None = None,
     with_loss: bool = True,
-    data_parallel: bool = False,
 ) -> Planned:
     """The best strategy of a captured model as a plan.
 
@@ -335,7 +329,6 @@ def make_plan(
         memory_limit: Bytes that a device has.
         parameters: Shapes of all parameters, those that no layer reads included.
         with_loss: The loss is one of the layers.
-        data_parallel: Plan data parallelism instead.
 
     Raises:
         InfeasibleError: nothing fits the memory.
@@ -346,13 +339,12 @@ def make_plan(
     found = (
         best_strategy(problem) if memory_limit is None else cheapest_within(problem, memory_limit)
     )
-    chosen = captured_data_parallel(captured) if data_parallel else found.configuration
     plan = ShardPlan(
         graph.name,
         mesh,
-        _layers(graph, captured, chosen),
-        _parameters(captured, chosen, parameters or {}),
-        captured_parts(captured, chosen),
+        _layers(graph, captured, found.configuration),
+        _parameters(captured, found.configuration, parameters or {}),
+        captured_parts(captured, found.configuration),
         ddp_parts(captured),
         with_loss,
     )

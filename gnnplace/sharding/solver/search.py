@@ -59,25 +59,23 @@ class ShardingResult:
         return (self.cost - self.bound) / self.cost
 
 
-def best_strategy(
-    problem: ShardingProblem, memory_limit: float = MEMORY_LIMIT, *, bounded: bool = False
-) -> ShardingResult:
+def best_strategy(problem: ShardingProblem, *, bounded: bool = False) -> ShardingResult:
     """The configuration of least cost.
 
     Args:
         problem: the cost tables of nodes and edges.
-        memory_limit: bytes that one intermediate table may take.
-        bounded: beyond that, answer with the best strategy known and a bound of the best there is.
+        bounded: where an intermediate table would take more than ``MEMORY_LIMIT`` bytes, answer
+            with the best strategy known and a bound of the best there is.
 
     Raises:
-        TooLargeError: a table would be larger than ``memory_limit``, and not ``bounded``.
+        TooLargeError: a table would be larger than that, and not ``bounded``.
     """
     begin = time.perf_counter()
     left, bounds = _discarded(problem, SMALL)
     if bounds is not None and _proven(left, bounds):
         return _result(problem, bounds.configuration, begin, bounds.bound)
     try:
-        configuration = left.solve(memory_limit)
+        configuration = left.solve()
     except TooLargeError:
         if not bounded:
             raise
@@ -96,7 +94,7 @@ def best_with_bounds(problem: ShardingProblem) -> tuple[tuple[int, ...], Bounds]
     assert bounds is not None
     if _proven(left, bounds):
         return bounds.configuration, bounds
-    return left.solve(MEMORY_LIMIT), bounds
+    return left.solve(), bounds
 
 
 def warm() -> None:
@@ -123,11 +121,11 @@ class _Left:
     problem: ShardingProblem
     kept: list[LongArray]
 
-    def solve(self, memory_limit: float) -> tuple[int, ...]:
+    def solve(self) -> tuple[int, ...]:
         """The best strategy, in the numbers of the whole problem."""
         if all(len(rows) == 1 for rows in self.kept):
             return tuple(int(rows[0]) for rows in self.kept)
-        found = cheapest(self.problem, self.order[0], memory_limit)
+        found = cheapest(self.problem, self.order[0], MEMORY_LIMIT)
         return tuple(int(rows[k]) for rows, k in zip(self.kept, found, strict=True))
 
     @property
@@ -179,7 +177,7 @@ def _better(problem: ShardingProblem, bounds: Bounds) -> Bounds:
         rows = [np.flatnonzero(part <= part.min() + above) for part in bounds.node]
         near = _Left(problem.restricted(rows), rows)
         if near.cells <= FEW and near.order[1] <= SMALL:
-            found = near.solve(MEMORY_LIMIT)
+            found = near.solve()
             cost, found = min((bounds.cost, bounds.configuration), (problem.value(found), found))
             return replace(bounds, configuration=found, cost=cost)
     return bounds

@@ -110,7 +110,6 @@ def supported_points(
     problem: ShardingProblem,
     factors: Factors,
     wanted: Wanted = lambda fast, small: True,
-    solves: int = SOLVES,
 ) -> Supported:
     """Supported points, the widest gaps first.
 
@@ -118,11 +117,10 @@ def supported_points(
         problem: the cost tables, with memory.
         factors: the tables by the nodes that they are over.
         wanted: whether the gap between two neighbours matters.
-        solves: weighings to solve at most.
     """
     result = Supported(problem, factors, wanted)
     result.gaps.append((result.solve((1.0, 0.0)), result.solve((0.0, 1.0))))
     result.refine(
-        solves, lambda fast, small: (small.time - fast.time) * (fast.memory - small.memory)
+        SOLVES, lambda fast, small: (small.time - fast.time) * (fast.memory - small.memory)
     )
     return result

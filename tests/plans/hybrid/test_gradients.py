@@ -66,23 +66,23 @@ def test_micro_batches_have_one_gradient() -> None:
 
 def test_reducing_overlaps_with_the_backward_pass() -> None:
     """By hand: gradients at 4, 7 and 10 s; a bucket each, 2 s, then the update."""
-    found = step([(4.0, 100.0), (7.0, 100.0), (10.0, 100.0)])
-    ring = Ring(pace=0.02, latency=0.0, overlaps=True)
-    parts = with_all_reduce(found, [ring], bucket=1.0)
+    found = step([(4.0, 1e8), (7.0, 1e8), (10.0, 1e8)])
+    ring = Ring(pace=2e-8, latency=0.0, overlaps=True)
+    parts = with_all_reduce(found, [ring])
     # The third is reduced from 10 to 12 s; the update ends at 13 instead of 11.
     assert (parts.alone, parts.all_reduce, parts.exposed) == pytest.approx((11.0, 6.0, 2.0))
-    slow = Ring(pace=0.05, latency=0.0, overlaps=True)  # 4-9, 9-14, 14-19
-    assert with_all_reduce(found, [slow], bucket=1.0).total == pytest.approx(20.0)
+    slow = Ring(pace=5e-8, latency=0.0, overlaps=True)  # 4-9, 9-14, 14-19
+    assert with_all_reduce(found, [slow]).total == pytest.approx(20.0)
 
 
 def test_without_overlap_all_of_it_is_exposed() -> None:
     """Turned off, or because devices copy themselves."""
-    found = step([(4.0, 100.0), (7.0, 100.0), (10.0, 100.0)])
-    ring = Ring(pace=0.02, latency=0.1, overlaps=True)
-    busy = Ring(pace=0.02, latency=0.1, overlaps=False)
-    off = with_all_reduce(found, [ring], overlap=False, bucket=1.0)
+    found = step([(4.0, 1e8), (7.0, 1e8), (10.0, 1e8)])
+    ring = Ring(pace=2e-8, latency=0.1, overlaps=True)
+    busy = Ring(pace=2e-8, latency=0.1, overlaps=False)
+    off = with_all_reduce(found, [ring], overlap=False)
     assert off.exposed == pytest.approx(off.all_reduce) == pytest.approx(6.3)
-    assert with_all_reduce(found, [busy], bucket=1.0).exposed == pytest.approx(6.3)
+    assert with_all_reduce(found, [busy]).exposed == pytest.approx(6.3)
 
 
 def test_buckets_wait_for_their_last_gradient() -> None:

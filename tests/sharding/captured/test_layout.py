@@ -9,7 +9,6 @@ from gnnplace.sharding.captured.layout import (
     Place,
     Shape,
     SplitOp,
-    batch_configuration,
     default_mesh,
     gradient_layout,
     made_layout,
@@ -19,6 +18,7 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
     settled,
 )
+from tests.sharding.captured_graphs import batch_configuration
 
 LINEAR = Shape(
     (("b", 8), ("in", 6), ("out", 4)), (("b", "in"), ("out", "in")), (("b", "out"),), 1.0

@@ -18,14 +18,13 @@ from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import REPLICATED, Place
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
-    captured_data_parallel,
     captured_parts,
     captured_tables,
     completed,
     ddp_parts,
 )
 from gnnplace.sharding.run.planning import layer_graph
-from tests.sharding.captured_graphs import perceptron, shared
+from tests.sharding.captured_graphs import captured_data_parallel, perceptron, shared
 
 MACHINE = MeshMachine(flops=100.0, bandwidth=1.0, latency=0.5)
 FLOPS, BANDWIDTH = 1e9, 1e6

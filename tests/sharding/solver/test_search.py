@@ -53,10 +53,11 @@ def test_published_optima(name):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_beyond_the_memory_limit_the_answer_has_a_gap_that_holds(seed):
+def test_beyond_the_memory_limit_the_answer_has_a_gap_that_holds(seed, monkeypatch):
     problem = clique(7, 5, seed)
     best = best_strategy(problem).cost
-    answer = best_strategy(problem, 100.0, bounded=True)
+    monkeypatch.setattr(search, "MEMORY_LIMIT", 100.0)
+    answer = best_strategy(problem, bounded=True)
     assert answer.bound <= best * (1 + 1e-12)
     assert best <= answer.cost * (1 + 1e-12)
     assert answer.cost == problem.value(answer.configuration)
@@ -64,17 +65,19 @@ def test_beyond_the_memory_limit_the_answer_has_a_gap_that_holds(seed):
     assert answer.exact == (answer.gap < 1e-9)
 
 
-def test_a_bound_that_meets_the_strategy_is_a_proof():
+def test_a_bound_that_meets_the_strategy_is_a_proof(monkeypatch):
     problem = random_problem(3, nodes=6, edges=5, configurations=4)
     best = best_strategy(problem).cost
-    answer = best_strategy(problem, 1.0, bounded=True)
+    monkeypatch.setattr(search, "MEMORY_LIMIT", 1.0)
+    answer = best_strategy(problem, bounded=True)
     assert answer.cost == pytest.approx(best)
     assert answer.gap == pytest.approx(0, abs=1e-9)
 
 
-def test_a_table_above_the_limit_is_refused_in_one_line():
+def test_a_table_above_the_limit_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(search, "MEMORY_LIMIT", 1000)
     with pytest.raises(TooLargeError, match=r"limit of 1e\+03") as caught:
-        best_strategy(clique(6, 8), memory_limit=1000)
+        best_strategy(clique(6, 8))
     assert "\n" not in str(caught.value)
 
 
