@@ -13,10 +13,12 @@ from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.report.plans import plan_lines
 
+MODEL = "recommender?tables=2&depth=1"
+
 
 @pytest.fixture(scope="module")
 def plan():
-    return gnnplace.plan("recommender", "pcie-a100-4", batch=64, optimizer="sgd", budget=0.5)[0]
+    return gnnplace.plan(MODEL, "pcie-a100-4", batch=64, optimizer="sgd", budget=0.1)[0]
 
 
 def test_branches_are_handed_over_with_a_command_that_works(plan, tmp_path, monkeypatch):
@@ -26,7 +28,7 @@ def test_branches_are_handed_over_with_a_command_that_works(plan, tmp_path, monk
     assert any(other.command in line for line in plan_lines(plan))
     assert plan.answer()["op_placement"]["command"] == other.command
     words = shlex.split(other.command)
-    assert words[:3] == ["gnnplace", "place", "recommender?batch=64"]
+    assert words[:3] == ["gnnplace", "place", f"{MODEL}&batch=64"]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main([*words[1:], "--budget", "0.5", "--placer", "portfolio"])
@@ -37,10 +39,10 @@ def test_branches_are_handed_over_with_a_command_that_works(plan, tmp_path, monk
 
 def test_nothing_is_handed_over_that_cannot_be_compared(plan):
     machine = preset("pcie-a100-4")
-    chain = chain_of("recommender", machine, batch=64, optimizer="sgd")
+    chain = chain_of(MODEL, machine, batch=64, optimizer="sgd")
     for other in (replace(chain, precision="bf16-mixed"), replace(chain, optimizer="adam")):
-        assert handed_over(plan, other, machine, "recommender", named="pcie-a100-4") is None
+        assert handed_over(plan, other, machine, MODEL, named="pcie-a100-4") is None
     many = preset("superpod-a100-80-2x8")
-    assert handed_over(plan, chain, many, "recommender", named="superpod-a100-80-2x8") is None
-    line = chain_of("mlp", machine, optimizer="sgd")
-    assert handed_over(plan, line, machine, "mlp", named="pcie-a100-4") is None
+    assert handed_over(plan, chain, many, MODEL, named="superpod-a100-80-2x8") is None
+    line = chain_of("mlp?depth=2", machine, optimizer="sgd")
+    assert handed_over(plan, line, machine, "mlp?depth=2", named="pcie-a100-4") is None

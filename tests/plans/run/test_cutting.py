@@ -17,7 +17,7 @@ from tests.plans.run.toys import toy, toy_plan
 
 @pytest.fixture(scope="module")
 def graph():
-    return layers_of(toy(batch=4), "32-true").calls
+    return layers_of(toy(batch=4, depth=3), "32-true").calls
 
 
 def counts(graph, call):

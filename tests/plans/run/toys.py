@@ -32,7 +32,7 @@ class Block(nn.Module):
 class Toy(nn.Module):
     """Blocks with a skip over all of them, and a head tied to the first product."""
 
-    def __init__(self, width=8, depth=3):
+    def __init__(self, width=8, depth=2):
         super().__init__()
         self.first = nn.Linear(width, width, bias=False)
         self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
@@ -46,7 +46,7 @@ class Toy(nn.Module):
         return self.head(y + skip)
 
 
-def toy(batch=16, width=8, depth=3):
+def toy(batch=16, width=8, depth=2):
     """Model, inputs and loss; the same whenever it is called."""
     torch.manual_seed(0)
     model = Toy(width, depth)
