@@ -32,6 +32,7 @@ from gnnplace.problem.cluster.headroom import with_headroom, with_slack
 from gnnplace.problem.constraints.constraints import Given, as_constraints
 
 AUTO = "auto"
+CAPTURING = "planning: capturing the model"
 FURTHER = 20  # plans that are looked through for each that is run
 STEPS = 5
 
@@ -162,17 +163,11 @@ def plan_model(
         raise InputError("max-memory: a plan's devices are alike; give memory_limit")
     devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
     if progress is not None:
-        progress("planning: capturing the model")
+        progress(CAPTURING)
     chain = chain_of(
-        model,
-        devices,
-        inputs,
-        loss=loss,
-        batch=batch,
-        precision=precision,
-        optimizer=optimizer,
+        model, devices, inputs, loss=loss, batch=batch, precision=precision, optimizer=optimizer,
         accept_other_loss=accept_other_loss,
-    )
+    )  # fmt: skip
     if given is not None:
         return [_joint(given_plan(chain, devices, _read(given)))]
     if tries:
@@ -223,17 +218,11 @@ def compare_plans(
     """
     devices = _devices(resolve_cluster(cluster), memory_limit, headroom)
     if progress is not None:
-        progress("planning: capturing the model")
+        progress(CAPTURING)
     chain = chain_of(
-        model,
-        devices,
-        inputs,
-        loss=loss,
-        batch=batch,
-        precision=precision,
-        optimizer=optimizer,
+        model, devices, inputs, loss=loss, batch=batch, precision=precision, optimizer=optimizer,
         accept_other_loss=accept_other_loss,
-    )
+    )  # fmt: skip
     return find_baselines(chain, devices, budget=budget, progress=progress)
 
 

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gnnplace.plans.run.seats import Seat
-from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Layout
+from gnnplace.sharding.captured.layout import REPLICATED, Layout
 from gnnplace.sharding.run.gradients import added_up, buckets
 from gnnplace.sharding.run.move import redistributed
 
@@ -296,8 +296,3 @@ def fill(leaf: torch.Tensor, values: torch.Tensor) -> None:
 def _gradient(held: Held) -> torch.Tensor:
     assert held.leaf.grad is not None
     return held.leaf.grad
-
-
-def is_partial(layout: Layout) -> bool:
-    """Whether a gradient in this layout is a sum over the shards."""
-    return PARTIAL in layout

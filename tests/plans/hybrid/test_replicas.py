@@ -12,7 +12,7 @@ import gnnplace
 from gnnplace import execution
 from gnnplace.errors import InputError
 from gnnplace.execution.verification import reference_step
-from gnnplace.plans.hybrid import Fabric
+from gnnplace.plans.hybrid.fabric import Fabric
 from gnnplace.plans.hybrid.replicas import replicated, replicated_placement, replicated_problem
 from gnnplace.simulation import simulate
 from gnnplace.tracing import load
