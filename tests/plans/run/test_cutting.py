@@ -12,7 +12,7 @@ from gnnplace.plans.run.cutting import drawn_alike, draws, moved_to, pieces_of, 
 from gnnplace.plans.segments.chains import layers_of
 from gnnplace.sharding.captured.calls import BUFFER
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import toy, toy_plan
+from tests.plans.run.toys import plan_for, toy
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_other_calls_than_the_models_are_refused(graph):
 
 
 def test_the_stages_of_a_plan_are_pieces_of_its_model(graph):
-    plan = toy_plan("pp=3,microbatch_size=4", 3)
+    plan = plan_for(toy(depth=3), "pp=3,microbatch_size=4", 3)
     pieces = pieces_of(graph, [s.members for s in plan.file.stages], [[], [], []])
     read = {name for piece in pieces for name in piece.parameters}
     assert read == set(dict(toy().model.named_parameters()))
