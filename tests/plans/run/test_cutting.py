@@ -85,7 +85,7 @@ def test_the_stages_of_a_plan_are_pieces_of_its_model(graph):
     plan = plan_for(toy(depth=3), "pp=3,microbatch_size=4", 3)
     pieces = pieces_of(graph, [s.members for s in plan.file.stages], [[], [], []])
     read = {name for piece in pieces for name in piece.parameters}
-    assert read == set(dict(toy().model.named_parameters()))
+    assert read == set(dict(toy(depth=3).model.named_parameters()))
 
 
 class Masked(nn.Module):
