@@ -17,7 +17,7 @@ def numeric_options(name):
         for action in parser._actions
         if action.option_strings
     }
-    words = ("int", "float", "function size")
+    words = ("int", "float", "bytes")
     numeric = {option for option, kind in kinds.items() if any(word in kind for word in words)}
     return numeric - {"--workers"}, dict(_ranges.get(parser, {}))
 
