@@ -9,7 +9,8 @@ uncalibrated simulation of the same placement: cores share caches and memory, an
 alone is slower beside others. Parameters may be negative; no time becomes so. They are fitted to
 measured placements by least squares of the logarithm of predicted over measured, with a loss that
 is linear for large errors so that single outliers weigh little, and judged by cross-validation:
-each placement is predicted with parameters fitted to others.
+each placement is predicted with parameters fitted to others. ``calibrate`` fits one to the runs of
+a store.
 """
 
 from __future__ import annotations

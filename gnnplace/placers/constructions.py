@@ -8,6 +8,10 @@ there, and others are left out as well that would not be back in time, by what t
 took. Memory is repaired last then, the least excess first, where a placement that does not fit yet
 would be quicker than the best that does: repairs take longer than constructions.
 Complexity: the sum of the members'.
+
+``portfolio`` is the best of them, and annealing from there with what budget is left: nobody gets
+worse than one device, since ``single`` is a member and one that fails or finds nothing feasible is
+passed over. ``annealing`` is ``search.annealing`` from the best of them.
 """
 
 from __future__ import annotations
