@@ -39,54 +39,35 @@ def run(command: str, folder: Path, *more: str, model: str = "Reinforce") -> Non
     main([command, f"--model={model}", *SMALL, *places, *more])
 
 
-def last_checkpoint(folder: Path) -> Path:
-    return max(folder.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """The folder of a run of one epoch."""
+    folder = tmp_path_factory.mktemp("fitted")
+    run("fit", folder, "--trainer.max_epochs=1", f"--model.export={folder / 'policy'}")
+    return folder
 
 
-def parameters(path: Path) -> dict[str, torch.Tensor]:
-    """Parameters of a Lightning checkpoint, which must load without unpickling objects."""
-    return torch.load(path, weights_only=True)["state_dict"]
-
-
-def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path):
-    run("fit", tmp_path / "whole", "--trainer.max_epochs=2")
-    run("fit", tmp_path / "part", "--trainer.max_epochs=1")
-    begun = last_checkpoint(tmp_path / "part")
-    run("fit", tmp_path / "rest", "--trainer.max_epochs=2", f"--ckpt_path={begun}")
-    whole = parameters(last_checkpoint(tmp_path / "whole"))
-    rest = parameters(last_checkpoint(tmp_path / "rest"))
-    early = parameters(begun)
-    assert all(torch.equal(whole[name], rest[name]) for name in whole)
-    assert any(not torch.equal(whole[name], early[name]) for name in whole)
-
-
-def test_fit_logs_the_validation_and_exports_the_policy(tmp_path):
-    run("fit", tmp_path, "--trainer.max_epochs=1", f"--model.export={tmp_path / 'policy'}")
-    with open(next(tmp_path.rglob("metrics.csv")), newline="") as file:
+def test_fit_logs_the_validation_and_exports_the_policy(fitted):
+    with open(next(fitted.rglob("metrics.csv")), newline="") as file:
         ratios = [row["val/ratio"] for row in csv.DictReader(file) if row["val/ratio"]]
     assert len(ratios) == 1
     assert 0.5 < float(ratios[0]) < 5
-    assert read_gnn(tmp_path / "policy").encoder.layers
-    assert not list(tmp_path.glob(".*"))
+    assert read_gnn(fitted / "policy").encoder.layers
+    assert not list(fitted.glob(".*"))
 
 
-@pytest.mark.parametrize("command", ["validate", "test"])
-def test_other_commands_log_their_figure(tmp_path, command):
-    run(command, tmp_path)
-    with open(next(tmp_path.rglob("metrics.csv")), newline="") as file:
-        [row] = csv.DictReader(file)
-    assert 0.5 < float(row["val/ratio" if command == "validate" else "test/ratio"]) < 5
-
-
-def test_the_network_at_the_end_is_saved_beside_the_best(tmp_path):
-    run("fit", tmp_path, "--trainer.max_epochs=1", f"--model.export={tmp_path / 'policy'}")
-    last = read_gnn(tmp_path / "policy-last").state_dict()
-    state = torch.load(next(tmp_path.rglob("last.ckpt")), weights_only=True)["state_dict"]
+def test_the_network_at_the_end_is_saved_beside_the_best(fitted):
+    last = read_gnn(fitted / "policy-last").state_dict()
+    state = torch.load(next(fitted.rglob("last.ckpt")), weights_only=True)["state_dict"]
     assert all(torch.equal(last[name], state[f"average.{name}"]) for name in last)
 
 
-def test_only_learning_exports_the_policy(tmp_path):
-    run("validate", tmp_path, f"--model.export={tmp_path / 'policy'}")
+@pytest.mark.parametrize("command", ["validate", "test"])
+def test_other_commands_log_their_figure_and_export_nothing(tmp_path, command):
+    run(command, tmp_path, f"--model.export={tmp_path / 'policy'}")
+    with open(next(tmp_path.rglob("metrics.csv")), newline="") as file:
+        [row] = csv.DictReader(file)
+    assert 0.5 < float(row["val/ratio" if command == "validate" else "test/ratio"]) < 5
     assert not (tmp_path / "policy").exists()
 
 

@@ -65,7 +65,7 @@ def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
         return ((candidates - start - bottom) ** 2).sum(axis=1)
 
     monkeypatch.setattr(module, "_fitness", fitness)
-    trainer_of(tmp_path, max_epochs=100, limit_val_batches=0).fit(module, data_of(pool=6))
+    trainer_of(tmp_path, max_epochs=80, limit_val_batches=0).fit(module, data_of(pool=6))
     found = module.policy.refiner.detach().double().numpy() - start
     assert np.abs(found - bottom).max() < 0.1
 

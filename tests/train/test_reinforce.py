@@ -144,8 +144,8 @@ def test_either_loss_alone_learns_one_problem(given):
         episodes.network(made.policy), 60, np.random.default_rng(0)
     ).unit_device
     mean = np.mean([episodes.seconds(devices) for devices in drawn])
-    optimizer = torch.optim.Adam(made.policy.parameters(), lr=3e-3)
-    for _ in range(80):
+    optimizer = torch.optim.Adam(made.policy.parameters(), lr=6e-3)
+    for _ in range(40):
         optimizer.zero_grad()
         made.batch_loss([one]).backward()
         optimizer.step()
@@ -176,8 +176,8 @@ def test_numbers_of_devices_are_wanted_by_their_seconds():
 def test_the_number_of_devices_is_learned_from_the_greedy_decodes():
     made, one = module(label=0.0, gradient=0.0, greedy=0.0, moves=0), sample()
     episodes, limits = made.episode(one), device_limits(3)
-    optimizer = torch.optim.Adam(made.policy.count.parameters(), lr=1e-2)
-    for _ in range(60):
+    optimizer = torch.optim.Adam(made.policy.count.parameters(), lr=2e-2)
+    for _ in range(30):
         optimizer.zero_grad()
         made.batch_loss([one]).backward()
         optimizer.step()
