@@ -17,7 +17,7 @@ their peak, so that something fits.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -146,8 +146,13 @@ def captured_problem(
         scale=_between(batch, rng),
     )
     link = _pick(LINKS, rng)
-    problem = _share_of(graph, draw, _cluster(draw, link, rng), link, seed)
-    return _with_memory(with_microbatches(problem, draw.microbatches, profiled=True), draw)
+    costs = {"fast": (link[0], 1.0), "slow": (link[1], SLOWER if link[0] == link[1] else 1.0)}
+    cluster, share = _cluster(draw, link, rng), draw.scale / draw.microbatches
+    one = share_of(graph, f"{graph.name}-{seed}", cluster, share, costs)
+    problem = with_microbatches(one, draw.microbatches, profiled=True)
+    return with_memory(
+        problem, tight_memory(problem) if draw.memory == TIGHT_MEMORY else ample_memory(problem)
+    )
 
 
 @dataclass(frozen=True)
@@ -189,20 +194,32 @@ def _cluster(draw: Draw, link: Link, rng: Generator) -> Cluster:
     return make_cluster(draw.cluster, draw.devices, bandwidth, latency, np.finfo(float).max, rng)
 
 
-def _share_of(graph: CapturedGraph, draw: Draw, cluster: Cluster, link: Link, seed: int) -> Problem:
-    """The problem of one share of the batch, its memory without limit."""
-    share = np.where(graph.phase == UPDATE, 1.0, draw.scale / draw.microbatches)
-    fast, slow = graph.kinds.index(link[0]), graph.kinds.index(link[1])
-    slower = SLOWER if fast == slow else 1.0
-    time = {
-        "fast": graph.launch[fast] + graph.work[fast] * share,
-        "slow": slower * (graph.launch[slow] + graph.work[slow] * share),
-    }
+def share_of(
+    graph: CapturedGraph,
+    name: str,
+    cluster: Cluster,
+    share: float,
+    costs: Mapping[str, tuple[str, float]],
+) -> Problem:
+    """The problem of a share of the batch.
+
+    Args:
+        graph: the captured graph.
+        name: the problem's.
+        cluster: its devices.
+        share: of the captured batch.
+        costs: for each kind of device the kind whose costs of the graph it has, and their factor.
+    """
+    of_op = np.where(graph.phase == UPDATE, 1.0, share)
+    time = {}
+    for kind in cluster.kinds:
+        row, factor = graph.kinds.index(costs[kind][0]), costs[kind][1]
+        time[kind] = factor * (graph.launch[row] + graph.work[row] * of_op)
     return build_problem(
-        f"{graph.name}-{seed}",
-        resized(graph, draw.scale / draw.microbatches),
+        name,
+        resized(graph, share),
         cluster,
-        {kind: time[kind] for kind in cluster.kinds},
+        time,
         state=graph.state,
         phase=graph.phase,
         colocate=graph.colocate,
@@ -218,12 +235,16 @@ def resized(captured: CapturedGraph, share: float) -> ComputationGraph:
     return replace(graph, size=np.where(taken, graph.size * share, graph.size))
 
 
-def _with_memory(problem: Problem, draw: Draw) -> Problem:
-    everything = float(problem.state.sum() + problem.graph.size.sum())
-    memory = tight_memory(problem) if draw.memory == TIGHT_MEMORY else 2.0 * everything
+def with_memory(problem: Problem, memory: float) -> Problem:
+    """The problem on devices of that many bytes each."""
     cluster = problem.cluster
     devices = tuple(device.model_copy(update={"memory": memory}) for device in cluster.devices)
     return replace(problem, cluster=Cluster(devices, cluster.links, cluster.name))
+
+
+def ample_memory(problem: Problem) -> float:
+    """Bytes of each device that everything fits into twice."""
+    return 2.0 * float(problem.state.sum() + problem.graph.size.sum())
 
 
 def tight_memory(problem: Problem) -> float:

@@ -7,22 +7,27 @@ A dataset is found by its name: ``store`` comes with the package, any other is a
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_text, write_text
-from gnnplace.problem import UPDATE, Problem, build_problem
+from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train.data.captured import CapturedStore, resized, shipped_store, tight_memory
+from gnnplace.train.data.captured import (
+    AMPLE,
+    MEMORY,
+    CapturedStore,
+    ample_memory,
+    share_of,
+    shipped_store,
+    tight_memory,
+    with_memory,
+)
 from gnnplace.train.data.captured_graph import CapturedGraph
 from gnnplace.train.data.recipes import STORE
 
 SUMS = "SHA256SUMS"
-AMPLE, TIGHT = "ample", "tight"
 
 
 def checksums(folder: str | Path) -> dict[str, str]:
@@ -115,35 +120,14 @@ def dataset_problem(
             f"graph {graph.name!r}: no costs for device kind {missing[0]!r}; "
             f"kinds: {', '.join(graph.kinds)}"
         )
-    if memory not in (AMPLE, TIGHT) or microbatches < 1:
-        raise InputError(f"graph {graph.name!r}: memory is {AMPLE} or {TIGHT}, micro-batches >= 1")
+    if memory not in MEMORY or microbatches < 1:
+        said = f"memory is {' or '.join(MEMORY)}, micro-batches >= 1"
+        raise InputError(f"graph {graph.name!r}: {said}")
     if groups is not None:
         graph = graph.coarsened(groups)
-    problem = with_microbatches(_share(graph, cluster, microbatches), microbatches, profiled=True)
-    return problem if memory == AMPLE else _tightened(problem)
-
-
-def _share(graph: CapturedGraph, cluster: Cluster, microbatches: int) -> Problem:
-    """The problem of one share of the batch."""
-    share = np.where(graph.phase == UPDATE, 1.0, 1.0 / microbatches)
-    rows = {kind: graph.kinds.index(kind) for kind in cluster.kinds}
-    return build_problem(
-        f"{graph.name} on {cluster.name}",
-        resized(graph, 1.0 / microbatches),
-        cluster,
-        {kind: graph.launch[row] + graph.work[row] * share for kind, row in rows.items()},
-        state=graph.state,
-        phase=graph.phase,
-        colocate=graph.colocate,
-        estimated=np.ones(graph.num_ops, dtype=bool),
-    )
-
-
-def _tightened(problem: Problem) -> Problem:
-    cluster = problem.cluster
-    ample = {"memory": 2.0 * float(problem.state.sum() + problem.graph.size.sum())}
-    devices = tuple(device.model_copy(update=ample) for device in cluster.devices)
-    roomy = replace(problem, cluster=Cluster(devices, cluster.links, cluster.name))
-    tight = {"memory": tight_memory(roomy)}
-    devices = tuple(device.model_copy(update=tight) for device in devices)
-    return replace(problem, cluster=Cluster(devices, cluster.links, cluster.name))
+    name, costs = f"{graph.name} on {cluster.name}", {kind: (kind, 1.0) for kind in cluster.kinds}
+    one = share_of(graph, name, cluster, 1.0 / microbatches, costs)
+    problem = with_microbatches(one, microbatches, profiled=True)
+    if memory == AMPLE:
+        return problem
+    return with_memory(problem, tight_memory(with_memory(problem, ample_memory(problem))))
