@@ -221,12 +221,12 @@ T5 = "hf:t5?batch=2&length=4&vocab_size=97&d_model=32&num_layers=1&num_heads=4&d
 @pytest.mark.parametrize(
     "model",
     [
-        "small_resnet?batch=4", "rnn_lm?batch=4&length=3",
+        "rnn_lm?batch=4&length=2",
         *(pytest.param(model, marks=pytest.mark.campaign)
           for model in ("mlp?batch=8", "two_tower?batch=8", "moe?batch=8", T5, f"hf:llama?{SMALL}",
-                        "vit?batch=2&size=16&layers=1&width=32&heads=2")),
+                        "vit?batch=2&size=16&layers=1&width=32&heads=2", "small_resnet?batch=4",
+                        f"hf:mixtral?num_local_experts=4&{SMALL}")),
         "gpt2?batch=2&length=8&layers=1&width=32&heads=2&vocabulary=50",
-        f"hf:mixtral?num_local_experts=4&{SMALL}",
     ],
 )  # fmt: skip
 def test_models_of_the_zoo_and_of_hugging_face_may_be_cut(model: str) -> None:
