@@ -178,12 +178,6 @@ def zero_int_table(rows: int, columns: int) -> IntArray:
 
 
 @inner()
-def empty_single_table(rows: int, columns: int) -> SingleArray:
-    """Single floats, not set. [rows, columns]"""
-    return np.empty((rows, columns), np.float32)
-
-
-@inner()
 def zero_single_table(rows: int, columns: int) -> SingleArray:
     """Single floats, all 0. [rows, columns]"""
     return np.zeros((rows, columns), np.float32)

@@ -260,14 +260,3 @@ def _next(advice: Advice, result: Result) -> str:
 
 def _more_budget(result: Result) -> str:
     return f"{max(10.0, 4 * result.seconds):.0f}"
-
-
-def advice_data(advice: Advice) -> dict[str, Any]:
-    """The same as plain data."""
-    return {
-        "used": list(advice.used),
-        "single": advice.single,
-        "speedup": advice.speedup,
-        "idle": [{"devices": list(idle.devices), "reason": idle.reason} for idle in advice.idle],
-        "tries": [dict(one.__dict__) for one in advice.tries],
-    }
