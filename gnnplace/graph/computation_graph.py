@@ -17,8 +17,6 @@ from typing import Any
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.errors import InputError
@@ -277,6 +275,10 @@ def united(label: IntArray, group: IntArray, count: int) -> IntArray:
     has = label >= 0
     if not has.any():
         return own
+    # Late: it takes a fifth of a second, and most who need a graph do without.
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
     num_labels = int(label.max()) + 1
     size = num_labels + count
     links = coo_matrix(

@@ -106,7 +106,6 @@ def test_without_the_compiler_all_of_it_is_python():
 
 SOURCE = """
 import numpy as np
-import pytest
 from gnnplace.graph.jit import inner, kernel
 
 @inner()
