@@ -11,7 +11,7 @@ demo: .venv/installed
 test: check
 	$(BIN)/python -m gnnplace.policy.warming
 	$(BIN)/python -m tests.house
-	$(BIN)/python -m pytest -n 2 -m "not alone and not campaign" --durations=10
+	$(BIN)/python -m pytest -n 2 -m "not alone and not campaign" --durations=10 --keep-durations
 	$(BIN)/python -m pytest -m "alone and not campaign"
 	$(BIN)/python -m pytest benchmarks/micro --benchmark-disable
 

@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-DURATIONS = "tests/durations.json"
+DURATIONS = Path(".pytest_cache/durations.json")
 SLOW = 1.0  # seconds of a test that ``make quick`` leaves out
 
 
@@ -126,7 +126,8 @@ def keep_durations(reports: Iterable[pytest.TestReport]) -> None:
         f'"{name}": {{"seconds": {row["seconds"]:.2f}, "slow": {json.dumps(row["slow"])}}}'
         for name, row in files.items()
     ]
-    Path(DURATIONS).write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+    DURATIONS.parent.mkdir(exist_ok=True)
+    DURATIONS.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 
 def pytest_terminal_summary(

@@ -3,10 +3,10 @@
 What changed is what differs from the branch ``main``, with files that git does not know yet; where
 nothing does, what the last commit changed. The linter looks at these files. Then tests run, nearest
 first: test files that changed, that import a module that changed, and those of its mirrored folder;
-after them, while there is time, whole files that take little. ``tests/durations.json`` says what
-took how long in a full run (``pytest --keep-durations`` writes it); tests of a second and more are
-left out, as are those that run alone and the campaign. What time did not reach is
-counted among the skipped; it is no failure.
+after them, while there is time, whole files that take little. What took how long is known from the
+last ``make test`` (``pytest --keep-durations``); tests of a second and more are left out then. In a
+fresh clone nothing is known, and short files are taken for quick ones. Tests that run alone and the
+campaign are left out. What time did not reach is counted among the skipped; it is no failure.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
-DURATIONS = ROOT / "tests" / "durations.json"
+DURATIONS = ROOT / ".pytest_cache" / "durations.json"
 CHEAP = 0.8  # seconds of a whole file that runs whatever changed
 WORK = 45.0  # seconds of tests that are chosen, of two processes; the rest is start-up
 STOP, KILL = 45.0, 58.0  # seconds after which no further test begins; after which all is ended
-GUESS = 2.0  # seconds of a file that has not been timed
+GUESS = 4e-4  # seconds a character of a test file that has not been timed
 
 
 def changed_files() -> list[str]:
@@ -79,19 +80,25 @@ def chosen(near: list[str], seconds: dict[str, float], work: float = WORK) -> li
 
     Args:
         near: test files, the nearest first.
-        seconds: what a file's quick tests took.
+        seconds: what the quick tests of every file took, or may take.
         work: seconds that there are.
     """
-    cheap = sorted(
-        (name for name, took in seconds.items() if took <= CHEAP), key=seconds.__getitem__
-    )
+    cheap = sorted((name for name in seconds if seconds[name] <= CHEAP), key=seconds.__getitem__)
     result = []
     for name in dict.fromkeys([*near, *cheap]):
-        took = seconds.get(name, GUESS)
+        took = seconds[name]
         if took <= work:
             work -= took
             result.append(name)
     return result
+
+
+def seconds_of(tests: dict[str, str], known: dict[str, Any]) -> dict[str, float]:
+    """Seconds of the quick tests of every file: as timed, else by its length."""
+    return {
+        name: known[name]["seconds"] if name in known else len(source) * GUESS
+        for name, source in tests.items()
+    }
 
 
 def run(files: list[str], slow: list[str], began: float) -> int:
@@ -119,12 +126,8 @@ def main() -> int:
     known = json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
     paths = sorted((ROOT / "tests").rglob("test_*.py"))
     tests = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
-    quick = {name: known[name]["seconds"] for name in tests if name in known}
     slow = [f"{name}::{test}" for name in known for test in known[name].get("slow", ())]
-    files = chosen(nearest(changed, tests), quick)
-    if not files:
-        print("quick: nothing changed, and no durations are known: run make test once")
-        return 0
+    files = chosen(nearest(changed, tests), seconds_of(tests, known))
     return run(files, slow, began)
 
 

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 
-from tests.quick import ROOT, chosen, nearest
+import pytest
+
+from tests.quick import ROOT, chosen, nearest, seconds_of
 
 TESTS = {
     "tests/a/test_one.py": "from gnnplace.a.one import thing\n",
@@ -31,7 +33,12 @@ def test_near_files_come_first_and_cheap_ones_fill_the_time():
     seconds = {"near": 5.0, "long": 30.0, "cheap": 0.5, "cheaper": 0.1, "dear": 3.0}
     assert chosen(["long", "near"], seconds, 40.0) == ["long", "near", "cheaper", "cheap"]
     assert chosen(["long", "near"], seconds, 6.0) == ["near", "cheaper", "cheap"]
-    assert chosen(["not timed"], {}, 6.0) == ["not timed"]
+
+
+def test_short_files_are_taken_for_quick_where_none_was_timed():
+    seconds = seconds_of({"long": 10_000 * "x", "short": 1_000 * "x"}, {"timed": {"seconds": 1.0}})
+    assert seconds == {"long": pytest.approx(4.0), "short": pytest.approx(0.4)}
+    assert seconds_of({"timed": "x"}, {"timed": {"seconds": 7.0}}) == {"timed": 7.0}
 
 
 def test_no_test_begins_behind_the_time():

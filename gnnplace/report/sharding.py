@@ -1,4 +1,4 @@
-"""Splits of layers as lines and plain data: a search's answer, counts, plans, and runs.
+"""Splits of layers as lines and plain data: a search's answer, plans, and runs.
 
 A picture of a frontier: every trade of time for memory, the knee marked.
 

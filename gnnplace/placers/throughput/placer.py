@@ -4,7 +4,8 @@
 
 1. Contiguous splits over several orders of the graph's units (``split``); the best of
    them is never given up but for a better placement.
-2. Any placement: annealing from the best split and from one device (``search``).
+2. Any placement: annealing from the best split and from one device (``search``); where there are
+   at most ``FEW`` placements, all of them.
 3. The bound: the work bound of ``simulation.bounds``, which holds for the busiest device as it
    stands, and the slowest unit's work; "optimal" is said only where the interval meets it within
    ``PROVEN``.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from gnnplace.simulation import lower_bounds
 
 PROVEN = 1e-6  # Interval over bound, minus one, that counts as optimal.
 MOST_SWAPPED = 32  # Devices of a split that are swapped in pairs.
+FEW = 4096  # Placements that are all tried.
 MOST_SORTS = 4  # Of devices whose sets are split over by themselves.
 DRAWN_WORK = 1_000_000  # Pairs of units in all orders that are drawn.
 SHARES = (1.0, 0.85, 0.7, 0.5)  # Of the memory for state, until activations fit as well.
@@ -84,6 +86,8 @@ class Throughput(Placer):
         search.contiguous()
         if not search.proven:
             search.improve()
+        if not search.proven:
+            search.try_all_of_few()
         return search.found()
 
     def _result(
@@ -227,6 +231,14 @@ class _Search:
             until = now + share * (self.deadline - now) if timed else NO_BUDGET
             if not self.proven and (not timed or until > time.perf_counter()):
                 self.take(local_search(self.flows, self.order, start, self.rng, until))
+
+    def try_all_of_few(self) -> None:
+        """Every placement of a tiny problem: annealing may be too cold for its optimum."""
+        units, devices = self.space.problem.num_units, self.space.problem.num_devices
+        if units * np.log(devices) > np.log(FEW):
+            return
+        for chosen in product(range(devices), repeat=units):
+            self.take(np.array(chosen, dtype=np.int32))
 
     def found(self) -> Found:
         """What is handed back: devices that fit when they run, in the best order known."""
