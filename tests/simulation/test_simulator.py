@@ -234,9 +234,12 @@ def test_bounds_hold_and_batches_agree(seed, num_devices):
 
 
 def _colocated(problem, device):
+    """The devices of units' first ops, or their first allowed one: pins, kinds, forbids."""
     unit_device = device[np.unique(problem.unit_of, return_index=True)[1]]
-    device = unit_device[problem.unit_of]
-    return np.where(problem.pin >= 0, problem.pin, device).astype(np.int32)
+    allowed = problem.unit_allowed
+    free = allowed[np.arange(problem.num_units), unit_device]
+    unit_device = np.where(free, unit_device, allowed.argmax(axis=1))
+    return unit_device[problem.unit_of].astype(np.int32)
 
 
 @settings(max_examples=60, deadline=None)
