@@ -76,6 +76,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     timer = Timer(
         max(0.1, until + GRACE - time.time()), signal.pthread_kill, (main, signal.SIGUSR1)
     )
+    timer.daemon = True
     timer.start()
     try:
         return (yield)

@@ -24,8 +24,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / ".pytest_cache" / "durations.json"
 CHEAP = 0.8  # seconds of a whole file that runs whatever changed
-WORK = 45.0  # seconds of tests that are chosen, of two processes; the rest is start-up
-STOP, KILL = 45.0, 58.0  # seconds after which no further test begins; after which all is ended
+WORK = 20.0  # seconds of tests that are chosen, of two processes; as much again goes into start-up
+STOP, KILL = 38.0, 58.0  # seconds after which no further test begins; after which all is ended
 GUESS = 4e-4  # seconds a character of a test file that has not been timed
 
 
