@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gnnplace"
 FILE = ROOT / "house.json"
 MODEL, PLANNED = "two_tower", "hf:gpt2?n_layer=4"
+TURNS = 0.03  # of what a command crosses: on a busy machine measuring takes another turn
 PREPARED = ("place", MODEL, "--cluster", "cpu:2", "--placer", "heft", "--budget", "0")
 """What writes the problem and the placement that the commands read."""
 COMMANDS = {
@@ -125,7 +126,8 @@ def faults(
     """
     found = []
     for name, value in figures.items():
-        if value > rows[name]["most"]:
+        slack = TURNS if ":" in name else 0.0
+        if value > rows[name]["most"] * (1 + slack):
             found.append(f"{name}: {value}, and house.json allows {rows[name]['most']}")
     for name, row in rows.items():
         old = before.get(name)
