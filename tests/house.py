@@ -6,7 +6,7 @@ new ``why`` beside it: a row that rose since the last commit of the file without
 
 *Crossed* are the files and functions of the package that a command enters in its main process, and
 the depth of its deepest stack of own functions; what runs because a module is imported does not
-count.
+count. These may be ``TURNS`` above their row: a busy machine measures again, by other functions.
 """
 
 from __future__ import annotations
