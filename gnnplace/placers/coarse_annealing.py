@@ -78,13 +78,13 @@ def _by_turns(
     while not expired(deadline):
         if above.score < shown:
             shown = above.score
-            start = projected(space, coarse, Found(above.device, above.order), deadline)
+            start = projected(space, coarse, above.found(), deadline)
             below.offer(start, space.score(start.device, start.order))
         below.cycle(deadline)
         if np.isfinite(above.score):
             above.cycle(deadline)
     note = f"{coarse.problem.num_ops} groups: {above.moves} moves; then {below.moves} moves"
-    return Found(below.device, below.order, note)
+    return below.found(note)
 
 
 def _note(coarse: CoarseProblem, found: Found) -> str:

@@ -27,8 +27,7 @@ from gnnplace.placers.search.repair import repair
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
-    from gnnplace.policy.search.anytime import Anytime
-    from gnnplace.policy.search.beside import Beside, NarrowBeside
+    from gnnplace.policy.search import Anytime, Beside, NarrowBeside
 
 FIRST_DECODE = 4e-6  # seconds an op that the learned placer takes for its first answer
 SINGLE_SCHEDULES = ("single", "heft-contention", "heft", "etf", "expert", "m-topo")
@@ -83,18 +82,17 @@ def _by_turns(
     """Local search, also of groups, and annealing by turns, each from the best of all."""
     annealer, finders = Annealer(space, best, rng), [best.note]
     while not expired(deadline):
-        local.offer(annealer.device, annealer.order, annealer.score)
+        local.offer(annealer.found(), annealer.score)
         while local.moves * LOCAL_COST <= annealer.moves and not expired(deadline):
             local.cycle(deadline)
             groups.turn(local, deadline)
-        score = float(local.state.score[1])
-        if score < annealer.score:
-            annealer.offer(Found(local.state.best_device, local.state.best_order), score)
+        if local.score < annealer.score:
+            annealer.offer(local.found(), local.score)
             finders.append("learned search")
         annealer.cycle(deadline)
-        if annealer.score < local.state.score[1]:
+        if annealer.score < local.score:
             finders.append("annealing")
-    return Found(annealer.device, annealer.order, "; then ".join([finders[0], *_last(finders[1:])]))
+    return annealer.found("; then ".join([finders[0], *_last(finders[1:])]))
 
 
 def _last(finders: list[str]) -> list[str]:

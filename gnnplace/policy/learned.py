@@ -2,7 +2,7 @@
 
 With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), the best few are
 refined by passes (``passes``), and the best by simulation stays. A budget goes on with a local
-search from there (``anytime``). Complexity: near-linear in the graph for each decode, pass and
+search from there (``search``). Complexity: near-linear in the graph for each decode, pass and
 move.
 
 On large problems the graph network decodes as well: it is run once a problem, then its decoder
@@ -38,8 +38,7 @@ from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import RefiningPasses
-from gnnplace.policy.search.anytime import Anytime
-from gnnplace.policy.search.beside import Beside, NarrowBeside
+from gnnplace.policy.search import Anytime, Beside, NarrowBeside
 from gnnplace.problem import Problem
 
 DRAWS = 8
@@ -131,8 +130,8 @@ class LearnedPlacer(Placer):
         while not expired(deadline):
             local.cycle(deadline)
             groups.turn(local, deadline)
-        state, what = local.state, f"{local.moves} moves, {local.cycles} cycles{groups.note}"
-        return Found(state.best_device, state.best_order, f"{first.found.note}, then {what}")
+        what = f"{local.moves} moves, {local.cycles} cycles{groups.note}"
+        return local.found(f"{first.found.note}, then {what}")
 
     def beside(self, space: SearchSpace, rng: np.random.Generator) -> Beside | NarrowBeside:
         """A search on groups of ops, to take turns with that on ops."""
@@ -169,15 +168,13 @@ class LearnedPlacer(Placer):
             return better(space, groups.found, first.found)
         local, before = first.search(rng), groups.chunks.ops
         while groups.has_time(deadline):
-            found = groups.found
-            local.offer(found.device, found.order, groups.expansion.score)
+            local.offer(groups.found, groups.expansion.score)
             local.cycle(deadline)
             wanted = before + ON_GROUPS * local.ops
             while groups.chunks.ops < wanted and groups.has_time(deadline):
                 groups.lap()
         note = f"{groups.found.note}; {local.moves} moves of the whole graph"
-        best = Found(local.state.best_device, local.state.best_order, note)
-        return better(space, best, groups.found)
+        return better(space, local.found(note), groups.found)
 
     def rollouts(self, space: SearchSpace) -> Rollouts:
         """What decodes a problem."""
@@ -235,8 +232,7 @@ class FirstChoice:
 
     def search(self, rng: np.random.Generator) -> Anytime:
         """A search that starts from the choice."""
-        start = self.best.unit_device, self.best.order
-        return Anytime(self.rollouts, rng, self.passes, start)
+        return Anytime(self.passes, self.best, rng)
 
 
 def untrained(orders: tuple[str, ...] | None = None) -> LearnedPlacer:

@@ -163,14 +163,13 @@ def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
     from gnnplace.policy.decode.rollouts import Rollouts
     from gnnplace.policy.learned import load_policy
     from gnnplace.policy.refine.passes import RefiningPasses
-    from gnnplace.policy.search.anytime import Anytime
+    from gnnplace.policy.search import Anytime
 
     graph = space.problem.graph
     flows_of_ops(*graph.edges, graph.num_ops)  # of problems without classes
     rollouts = Rollouts(space, learned.policy or load_policy())
     best = rollouts.greedy(most=1)[0]
-    start = best.unit_device, best.order
-    search = Anytime(rollouts, np.random.default_rng(0), RefiningPasses(rollouts), start)
+    search = Anytime(RefiningPasses(rollouts), best, np.random.default_rng(0))
     search.length = FEW_MOVES
     search.cycle(NO_BUDGET)
 

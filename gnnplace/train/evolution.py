@@ -33,13 +33,14 @@ from torch.nn import Parameter
 
 from gnnplace.arrays import BoolArray, FloatArray, SingleArray
 from gnnplace.errors import InputError
+from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining import NUM_REFINING, walk_again
 from gnnplace.policy.refine.refining_state import Placed, read_previous
-from gnnplace.policy.search.moves import Habit, SearchState, search_kernel, start_state
+from gnnplace.policy.search import searched_from
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import PolicyModule, check_least
 
@@ -64,13 +65,13 @@ def a_decode(rollouts: Rollouts, rng: np.random.Generator) -> Decoded:
 def a_placement(rollouts: Rollouts, rng: np.random.Generator, moves: int) -> SearchState:
     """One of the best few decodes after moves, at a temperature drawn at random."""
     space, start = rollouts.space, a_decode(rollouts, rng)
-    state = start_state(space, start.unit_device, start.order)
+    state = searched_from(space, start)
     if moves == 0:
         return state
     seed_kernel(int(rng.integers(2**31)))
     heat = state.score[0] * 10.0 ** rng.uniform(-4, -2)
     around = neighbourhood(space)
-    search_kernel(space.compiled, space.reversed, around, HABIT, state, heat, moves)
+    anneal_moves(space, around, HABIT, state, heat, moves)
     return state
 
 

@@ -49,11 +49,12 @@ from gnnplace.files import write_text
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placers import SearchSpace
+from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.passes import RefiningPasses
-from gnnplace.policy.search.moves import Habit, SearchState, search_kernel, start_state
+from gnnplace.policy.search import searched_from
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement, placement_from_data, placement_to_data
 from gnnplace.simulation import Simulator, finished_placement
@@ -62,7 +63,7 @@ from gnnplace.train.evolution import Evolution
 from gnnplace.train.learner import check_least, save_whole
 
 HABITS = (Habit(0.1, 0.1), Habit(0.2, 0.1), Habit(0.3, 0.0))
-"""Those of `gnnplace.policy.search.anytime`: cold with new orders, warm, hot in a fixed order."""
+"""Those of `gnnplace.policy.search`: cold with new orders, warm, hot in a fixed order."""
 HOTTEST, COLDEST = (0.003, 0.01, 0.03), 1e-4
 """Temperatures at a search's start, by habit, and at its end; of the step time."""
 STAGES = 8  # of cooling
@@ -131,19 +132,12 @@ def _moved(
 ) -> SearchState:
     """Moves from a placement while it cools."""
     space = rollouts.space
-    state = start_state(space, start.unit_device, start.order)
+    state = searched_from(space, start)
     seed_kernel(int(rng.integers(2**31)))
     around = neighbourhood(space)
     for heat in np.geomspace(HOTTEST[kind], COLDEST, STAGES):
-        search_kernel(
-            space.compiled,
-            space.reversed,
-            around,
-            HABITS[kind],
-            state,
-            float(heat * state.score[1]),
-            max(1, moves // STAGES),
-        )
+        temperature = float(heat * state.score[1])
+        anneal_moves(space, around, HABITS[kind], state, temperature, max(1, moves // STAGES))
     return state
 
 

@@ -86,10 +86,10 @@ def test_what_is_there_is_not_told(notes):
 
 
 def test_search_is_compiled_without_a_budget():
-    from gnnplace.policy.search.moves import search_until_better
+    from gnnplace.placers.search.annealing import anneal_until_better
 
     warming.warm(["learned"])
-    assert len(search_until_better.signatures) == 1
+    assert len(anneal_until_better.signatures) == 1
 
 
 @pytest.fixture

@@ -170,8 +170,7 @@ def use_order(space: SearchSpace) -> IntArray:
 def labels_by_use(space: SearchSpace, device: IntArray) -> IntArray:
     """New labels of equal devices, so that they are first used in the order listed. [D]"""
     label = np.arange(space.problem.num_devices, dtype=np.int32)
-    first = space.unit_ops[1][space.unit_ops[0][:-1]]
-    used = list(dict.fromkeys(device[first[use_order(space)]].tolist()))
+    used = list(dict.fromkeys(space.device_of_units(device)[use_order(space)].tolist()))
     for members in equal_devices(space.problem):
         appeared = [d for d in used if d in members]
         rest = [d for d in members if d not in appeared]

@@ -304,12 +304,11 @@ class ScheduleModel:
         device = label[simulation.device]
         for op, start in enumerate(self.scale.down(simulation.start).tolist()):
             self.model.add_hint(self.start[op], start)
-        first = self.space.unit_ops[1][self.space.unit_ops[0][:-1]]
-        for u, op in enumerate(first.tolist()):
+        for u, on in enumerate(self.space.device_of_units(device).tolist()):
             if len(self.options[u]) > 1:
                 for d, here in self.x[u].items():
                     if len(self.options[u]) > 2 or d == self.options[u][0]:
-                        self.model.add_hint(here, int(device[op] == d))
+                        self.model.add_hint(here, int(on == d))
         sends = simulation.transfers
         starts = self.scale.down(sends.start).tolist()
         targets = label[sends.target].tolist()

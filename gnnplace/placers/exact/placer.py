@@ -162,10 +162,9 @@ class Exact(Placer):
         space, problem = best.space, best.space.problem
         free = np.zeros(problem.num_units, dtype=bool)
         free[units] = True
-        first = space.unit_ops[1][space.unit_ops[0][:-1]]
         options = [
             np.flatnonzero(problem.unit_allowed[u]).tolist() if free[u] else [int(d)]
-            for u, d in enumerate(best.device[first])
+            for u, d in enumerate(space.device_of_units(best.device))
         ]
         scale = make_scale(problem, best.score)
         model = ScheduleModel(space, scale, options, kept_order(best, ~free[problem.unit_of]))

@@ -1,32 +1,46 @@
-"""Simulated annealing on units and order (Kirkpatrick, Gelatt and Vecchi, 1983).
+"""The annealer: moves of units and of the order from a good placement, in cycles that cool down.
 
-Formulation: states, moves and energy as ``moves`` has them. After three moves of units in ten list
-scheduling renews the order, the present one being the priority: without it what moves keeps a place
-in the order that was made for where it came from, and pipelines of micro-batches never form (5 % of
-the step time on captured graphs). A shift that passes no op of its own device changes nothing and
-is not simulated.
+Formulation: simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983) on a device for every unit
+and one order of all ops, with the moves and the energy of ``moves``. The acceptance threshold is
+drawn first (``moves.threshold_of``), so that a simulation stops as soon as it must be rejected. A
+shift that passes no op of its own device changes nothing and is not simulated. Cycles start from
+the best state so far and grow longer, whatever the budget is, so that a search which is cut off
+later is never worse. How a cycle treats the order is its ``Habit``:
 
-Cycles start from the best state so far, each twice as long as the one before, so that the search
-need not know when it will be cut off. In a cycle the temperature falls geometrically to a
-thirtieth. It starts at 0.1 % of the start's energy times the root of how many moves the cycle has
-an op, at 0.03 % to 0.3 %: hotter, and the few moves that a large graph gets destroy a good start
-and never come back. The acceptance threshold is drawn first, so that a simulation stops as soon as
-it must be rejected. A cycle that found something ends with a renewal by all known priorities.
-With budget 0: one cycle of 2,000 moves, fewer above 2,000 ops. Complexity: O(moves) simulations.
+* **renewed**: after so many moves of units list scheduling makes the order anew, the present one
+  being the priority: without it what moves keeps a place in the order that was made for where it
+  came from, and pipelines of micro-batches never form (5 % of the step time on captured graphs).
+* **loose**: a move is simulated in the order that is there; if that is not far above the state's
+  step time, list scheduling by the best state's distances to the end
+  (``justification.distances``) makes an order for the new devices, and the better one counts. Where
+  that hardly ever helps most moves go without. The best state is justified as soon as it is found.
+
+``Annealer`` is ``annealing``'s cycle: in 30 % of the moves a shift, in 30 % of the others an order
+renewed. The temperature falls geometrically to a thirtieth. It starts at 0.1 % of the start's
+energy times the root of how many moves the cycle has an op, at 0.03 % to 0.3 %: hotter, and the few
+moves that a large graph gets destroy a good start and never come back. Each cycle is twice as long
+as the one before; one that found something ends with a renewal by all known priorities. With budget
+0: one cycle of 2,000 moves, fewer above 2,000 ops. The learned placer's cycles are
+``policy.search``'s. Moves are all drawn at random: a network that valued them was no better
+(docs/learned.md). Complexity: O(moves) simulations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
-from gnnplace.arrays import IntArray
-from gnnplace.graph.jit import kernel
+from gnnplace.arrays import FloatArray, IntArray, LongArray
+from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.kernel_arrays import copy_to, empty_ints
 from gnnplace.placers.search.clock import NO_BUDGET, expired, now
 from gnnplace.placers.search.found import Found
 from gnnplace.placers.search.moves import (
     Neighbourhood,
     energy,
+    energy_of,
     move_units,
     neighbourhood,
     passes_none,
@@ -34,87 +48,222 @@ from gnnplace.placers.search.moves import (
     renewed_order,
     seed_kernel,
     shift,
+    threshold_of,
     undo_move,
     window_of,
 )
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
+from gnnplace.simulation.justification import distances
+from gnnplace.simulation.list_scheduling import list_schedule
 
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
-RENEWED = 0.3  # of the moves of units
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
 FIRST_OPS = 1_000_000  # moves of the first cycle times ops
 CALL_OPS = 50_000  # the same between two looks at the clock: some 5 ms
+WORTH = 50  # orders made for a move's devices that one better one must pay for
+
+
+class Habit(NamedTuple):
+    """How a cycle moves.
+
+    Attributes:
+        shifts: share of moves that shift an op in the order.
+        loose: a move whose step time in the old order is at most so far above, relatively, gets an
+            order of its own; 0: no move does.
+        renewed: share of the other moves whose order list scheduling makes of the old one.
+        polished: whether each best state is justified.
+    """
+
+    shifts: float
+    loose: float = 0.0
+    renewed: float = 0.0
+    polished: bool = True
+
+
+RENEWING = Habit(shifts=0.3, renewed=0.3, polished=False)
+
+
+class SearchState(NamedTuple):
+    """Where the search is; all arrays change in place.
+
+    Attributes:
+        unit_device: device of each unit. [U]
+        device: device of each op. [n]
+        order: order of all ops. [n]
+        priority: of each op, by which orders are made for a move's devices. [n]
+        best_device: device of each op in the best state. [n]
+        best_order: its order. [n]
+        score: predicted seconds with penalty, of the state and of the best state. [2]
+        orders: how many were made for a move's devices, and how many of them were better. [2]
+    """
+
+    unit_device: IntArray
+    device: IntArray
+    order: IntArray
+    priority: FloatArray
+    best_device: IntArray
+    best_order: IntArray
+    score: FloatArray
+    orders: LongArray
 
 
 @kernel
-def anneal_kernel(
+def anneal_until_better(
     compiled: Compiled,
     neighbourhood: Neighbourhood,
-    unit_device: IntArray,
-    device: IntArray,
-    order: IntArray,
-    now: float,
+    habit: Habit,
+    state: SearchState,
     temperature: float,
     moves: int,
-    best_device: IntArray,
-    best_order: IntArray,
-    best: float,
-) -> tuple[float, float]:
-    """``moves`` steps at one temperature; changes the state and the best state in place.
+) -> int:
+    """At most ``moves`` moves at one temperature, in seconds; changes ``state`` in place.
+
+    A polished search stops at a move that is better than the best state, for ``anneal_moves``.
 
     Returns:
-        Energy of the state and of the best state.
+        How many moves were tried.
     """
-    n, num_units = len(order), len(unit_device)
+    n, num_units = len(state.order), len(state.unit_device)
+    device = state.device
     touched = empty_ints(num_units + 16)
     former = empty_ints(num_units + 16)
     position = empty_ints(n)
-    for k in range(n):
-        position[order[k]] = k
-    for _ in range(moves):
-        # The most energy that is accepted is drawn first: what is above it need not be known.
-        threshold = now - temperature * np.log(1.0 - np.random.random())
+    take_order(state, state.order, position)
+    for move in range(moves):
+        threshold = threshold_of(state.score[0], temperature)
         # 1. An op is shifted in the order; that changes nothing if it passes none of its device.
-        if np.random.random() < 0.3:
+        if np.random.random() < habit.shifts:
             op = np.random.randint(n)
-            low, high = window_of(compiled, neighbourhood, order, position, op)
+            low, high = window_of(compiled, neighbourhood, state.order, position, op)
             if high <= low:
                 continue
             origin, goal = position[op], np.random.randint(low, high + 1)
-            same = passes_none(device, order, origin, goal)
-            shift(order, position, origin, goal)
+            same = passes_none(device, state.order, origin, goal)
+            shift(state.order, position, origin, goal)
             if same:
                 continue
-            tried = energy(compiled, neighbourhood, device, order, threshold)
-            if tried <= threshold:
-                now = tried
-            else:
-                shift(order, position, goal, origin)
+            tried = energy(compiled, neighbourhood, device, state.order, threshold)
+            if tried > threshold:
+                shift(state.order, position, goal, origin)
+                continue
         # 2. Units go to another device, sometimes with an order made anew for where they are.
         else:
-            count, target = propose(neighbourhood, unit_device, touched)
-            changed = move_units(
-                neighbourhood, unit_device, device, touched[:count], target, former
-            )
-            if changed == 0:
+            count, target = propose(neighbourhood, state.unit_device, touched)
+            units = touched[:count]
+            if move_units(neighbourhood, state.unit_device, device, units, target, former) == 0:
                 continue
-            renewed = np.random.random() < RENEWED
-            changed_order = renewed_order(compiled, device, order) if renewed else order
-            tried = energy(compiled, neighbourhood, device, changed_order, threshold)
+            renewed = habit.renewed > 0.0 and np.random.random() < habit.renewed
+            order = renewed_order(compiled, device, state.order) if renewed else state.order
+            limit = max(threshold, state.score[0] * (1.0 + habit.loose))
+            tried = energy(compiled, neighbourhood, device, order, limit)
+            if tried <= limit and is_worth_an_order(habit, state):
+                tried = in_own_order(compiled, neighbourhood, state, position, threshold, tried)
             if tried > threshold:
-                undo_move(neighbourhood, unit_device, device, touched[:count], former)
+                undo_move(neighbourhood, state.unit_device, device, units, former)
                 continue
-            now = tried
             if renewed:
-                copy_to(order, changed_order)
-                for k in range(n):
-                    position[order[k]] = k
-        if now < best:
-            best = now
-            copy_to(best_device, device)
-            copy_to(best_order, order)
-    return now, best
+                take_order(state, order, position)
+        # 3. What is accepted is the state, and what is better than all before the best one.
+        state.score[0] = tried
+        if tried < state.score[1]:
+            if habit.polished:
+                return move + 1
+            keep_best(state)
+    return moves
+
+
+@inner(_nrt=False)
+def take_order(state: SearchState, order: IntArray, position: IntArray) -> None:
+    """Makes ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
+    copy_to(state.order, order)
+    for k in range(len(order)):
+        position[order[k]] = k
+
+
+@inner(_nrt=False)
+def keep_best(state: SearchState) -> None:
+    """Makes the state the best one."""
+    state.score[1] = state.score[0]
+    copy_to(state.best_device, state.device)
+    copy_to(state.best_order, state.order)
+
+
+@inner(_nrt=False)
+def is_worth_an_order(habit: Habit, state: SearchState) -> bool:
+    """Whether a move is to get an order of its own: always while that pays, else now and then."""
+    if habit.loose <= 0.0:
+        return False
+    pays = WORTH * (state.orders[1] + 1) > state.orders[0]
+    return pays or np.random.random() < 1.0 / WORTH
+
+
+@inner()
+def in_own_order(
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    state: SearchState,
+    position: IntArray,
+    threshold: float,
+    tried: float,
+) -> float:
+    """Score of the state's devices in an order of their own if that is kept, else ``tried``."""
+    order = list_schedule(compiled, state.device, state.priority)
+    again = energy(compiled, neighbourhood, state.device, order, min(threshold, tried))
+    state.orders[0] += 1
+    if again >= tried or again > threshold:
+        return tried
+    state.orders[1] += 1
+    take_order(state, order, position)
+    return again
+
+
+def anneal_moves(
+    space: SearchSpace,
+    neighbourhood: Neighbourhood,
+    habit: Habit,
+    state: SearchState,
+    temperature: float,
+    moves: int,
+) -> None:
+    """``moves`` moves at one temperature, in seconds by which one may well be worse.
+
+    Changes ``state`` in place. A polished habit's best state is justified, if that makes it better.
+    """
+    compiled, left = space.compiled, moves
+    while left > 0:
+        left -= anneal_until_better(compiled, neighbourhood, habit, state, temperature, left)
+        if state.score[0] < state.score[1]:
+            state.priority[:] = distances(compiled, space.reversed, state.device, state.order)
+            order = list_schedule(compiled, state.device, state.priority)
+            tried = energy_of(compiled, neighbourhood, state.device, order, state.score[0])
+            if tried < state.score[0]:
+                state.order[:], state.score[0] = order, tried
+            keep_best(state)
+
+
+def start_state(space: SearchSpace, device: IntArray, order: IntArray) -> SearchState:
+    """A state and best state from a placement, without priority. [n], [n]"""
+    score = space.score(device, order)
+    return SearchState(
+        space.device_of_units(device),
+        device.copy(),
+        order.copy(),
+        np.zeros(len(order)),
+        device.copy(),
+        order.copy(),
+        np.array([score, score]),
+        np.zeros(2, np.int64),
+    )
+
+
+def back_to_best(space: SearchSpace, state: SearchState, *, polished: bool = True) -> None:
+    """Makes the best state the state; the priority is that of its justification."""
+    state.device[:], state.order[:] = state.best_device, state.best_order
+    state.score[0] = state.score[1]
+    state.unit_device[:] = space.device_of_units(state.device)
+    if polished:
+        state.priority[:] = distances(space.compiled, space.reversed, state.device, state.order)
 
 
 def hottest(moves_per_op: float) -> float:
@@ -126,9 +275,7 @@ class Annealer:
     """Cycles of annealing of one problem, each from the best state so far.
 
     Attributes:
-        device: device of each op in the best state. [n]
-        order: its order. [n]
-        score: its energy in seconds.
+        state: where the search is, and the best so far.
         moves: the number of moves that were tried so far.
 
     Args:
@@ -137,20 +284,37 @@ class Annealer:
         rng: for the seed of each cycle.
     """
 
+    call_ops = CALL_OPS
+
     def __init__(self, space: SearchSpace, start: Found, rng: np.random.Generator) -> None:
         self.space, self.rng = space, rng
         self.neighbourhood = neighbourhood(space)
-        self.device, self.order = start.device.copy(), start.order.copy()
-        self.score = space.score(start.device, start.order)
+        self.state = start_state(space, start.device, start.order)
         self.moves = 0
         n = len(start.order)
         self.next_cycle = max(1, FIRST_OPS // n)
-        self.per_call = int(np.clip(CALL_OPS // n, 1, 1_000))
+        self.per_call = int(np.clip(self.call_ops // n, 1, 1_000))
+
+    @property
+    def score(self) -> float:
+        """Predicted seconds of the best state, with penalty."""
+        return float(self.state.score[1])
+
+    @property
+    def ops(self) -> int:
+        """Moves times ops: what the search has cost."""
+        return self.moves * self.space.problem.num_ops
+
+    def found(self, note: str = "") -> Found:
+        """The best state so far; the next cycle changes its arrays."""
+        return Found(self.state.best_device, self.state.best_order, note)
 
     def offer(self, found: Found, score: float) -> None:
         """Takes a placement that is better than the best state."""
         if score < self.score:
-            self.device, self.order, self.score = found.device.copy(), found.order.copy(), score
+            state = self.state
+            state.best_device[:], state.best_order[:] = found.device, found.order
+            state.score[1] = score
 
     def cycle(self, deadline: float) -> None:
         """The next cycle, twice as long as the one before it."""
@@ -159,37 +323,33 @@ class Annealer:
 
     def run(self, moves: int, deadline: float) -> None:
         """A cycle of so many moves, cut off at the deadline."""
-        h, first = self.neighbourhood, self.score
-        device, order, now_energy = self.device.copy(), self.order.copy(), self.score
-        unit_device = device[h.ops[h.op_offset[:-1]]].copy()
-        hot, before = first * hottest(moves / len(order)), self.score
+        state, before = self.state, self.score
+        back_to_best(self.space, state, polished=False)
         seed_kernel(int(self.rng.integers(2**31)))
+        hot = before * hottest(moves / len(state.order))
+        self.cool(RENEWING, moves, lambda share: hot * FALL**-share, deadline)
+        if self.score < before:
+            score, order = self.space.sequence(state.best_device, cutoff=self.score)
+            if score < self.score:
+                state.score[1], state.best_order[:] = score, order
+
+    def cool(
+        self, habit: Habit, moves: int, temperature: Callable[[float], float], deadline: float
+    ) -> None:
+        """So many moves while the temperature falls, cut off at the deadline.
+
+        Args:
+            habit: how the cycle moves.
+            moves: how many to try.
+            temperature: seconds by which a move may well be worse, by the share that is done.
+            deadline: when to be back.
+        """
         for done in range(0, moves, self.per_call):
             if expired(deadline):
                 break
-            count = min(self.per_call, moves - done)
-            now_energy, self.score = anneal_kernel(
-                self.space.compiled,
-                h,
-                unit_device,
-                device,
-                order,
-                now_energy,
-                hot * FALL ** -(done / moves),
-                count,
-                self.device,
-                self.order,
-                self.score,
-            )
+            count, heat = min(self.per_call, moves - done), temperature(done / moves)
+            anneal_moves(self.space, self.neighbourhood, habit, self.state, heat, count)
             self.moves += count
-        if self.score < before:
-            self._renew()
-
-    def _renew(self) -> None:
-        """The best state with the best order by all known priorities, if that is better."""
-        score, order = self.space.sequence(self.device, cutoff=self.score)
-        if score < self.score:
-            self.score, self.order = score, order
 
 
 def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
@@ -202,4 +362,4 @@ def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline:
         annealer.run(max(1, min(MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET // n)), deadline)
     while now() < deadline:
         annealer.cycle(deadline)
-    return Found(annealer.device, annealer.order, f"{annealer.moves} moves")
+    return annealer.found(f"{annealer.moves} moves")

@@ -40,7 +40,13 @@ from gnnplace.placers.search.chunks import (
     same,
 )
 from gnnplace.placers.search.coarse_problem import NarrowProblem
-from gnnplace.placers.search.moves import Neighbourhood, energy, neighbourhood, seed_kernel
+from gnnplace.placers.search.moves import (
+    Neighbourhood,
+    energy,
+    neighbourhood,
+    seed_kernel,
+    threshold_of,
+)
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import timed_list_schedule
@@ -118,7 +124,7 @@ def chunk_kernel(
     for k in range(moves):
         # 1. A move, by the use of its kind so far; and the most seconds at which it is accepted.
         temperature = first * (last / first) ** (k / moves)
-        threshold = chunks.score[0] - temperature * np.log(1.0 - np.random.random())
+        threshold = threshold_of(chunks.score[0], temperature)
         copy_to(tried, chunks.unit_device)
         kind = choose_kind(chunks)
         change(chunks, tried, kind)

@@ -50,6 +50,15 @@ def seed_kernel(seed: int) -> None:
     np.random.seed(seed)
 
 
+@inner(_nrt=False)
+def threshold_of(now: float, temperature: float) -> float:
+    """The most energy that is accepted after ``now``, as Metropolis et al. (1953) draw it.
+
+    It is drawn before a move is tried: what is above it need not be known.
+    """
+    return now - temperature * np.log(1.0 - np.random.random())
+
+
 @inner(inline="always")
 def energy(
     compiled: Compiled,

@@ -72,8 +72,7 @@ def pack(space: SearchSpace) -> IntArray:
 def _move_units(
     space: SearchSpace, device: IntArray, order: IntArray, deadline: float, most_ops: int
 ) -> tuple[IntArray, IntArray]:
-    first_op = space.unit_ops[1][space.unit_ops[0][:-1]]
-    unit_device, score = device[first_op].copy(), space.score(device, order)
+    unit_device, score = space.device_of_units(device), space.score(device, order)
     tries = int(np.clip(most_ops // space.problem.num_ops, 30, 3_000))
     while tries > 0 and not expired(deadline):
         over = space.simulator.run(space.spread(unit_device), order).peak_memory

@@ -184,6 +184,11 @@ class SearchSpace:
         """Device of each op from the device of each unit. [n]"""
         return np.asarray(unit_device)[self.problem.unit_of].astype(np.int32)
 
+    def device_of_units(self, device: IntArray) -> IntArray:
+        """Device of each unit from the device of each op. [U]"""
+        offset, ops = self.unit_ops
+        return device[ops[offset[:-1]]]
+
     def allow(self, unit_device: IntArray) -> IntArray:
         """The same devices, but units that may not be there go where they take least time. [U]"""
         unit_device = np.array(unit_device, dtype=np.int32)

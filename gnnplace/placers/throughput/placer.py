@@ -109,7 +109,7 @@ class ContiguousThroughput(Throughput):
 
 def with_interval(space: SearchSpace, result: Result) -> ThroughputResult:
     """A result of any placer with the interval of its placement. ``space``: its problem's."""
-    value = interval(make_flows(space), result.placement.device[_first_ops(space)])
+    value = interval(make_flows(space), space.device_of_units(result.placement.device))
     bound = min(simple_bound(space), value)
     return ThroughputResult(**result.__dict__ | {"interval": value, "interval_bound": bound})
 
@@ -118,11 +118,6 @@ def simple_bound(space: SearchSpace) -> float:
     """Seconds that some device is busy at least: all work shared out, or one unit's."""
     shared = lower_bounds(space.problem).work
     return max(shared, float(space.work.min(axis=1).max()) * (1 - 1e-12))
-
-
-def _first_ops(space: SearchSpace) -> IntArray:
-    offset, ops = space.unit_ops
-    return ops[offset[:-1]]
 
 
 class _Search:
@@ -243,7 +238,7 @@ class _Search:
     def found(self) -> Found:
         """What is handed back: devices that fit when they run, in the best order known."""
         device, order = self._fitting()
-        value = interval(self.flows, device[_first_ops(self.space)])
+        value = interval(self.flows, self.space.device_of_units(device))
         note = "optimal" if value <= self.bound * (1 + PROVEN) else ""
         notes = "; ".join(part for part in (note, self.note) if part)
         return Found(device, order, notes)

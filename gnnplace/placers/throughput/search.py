@@ -18,7 +18,7 @@ from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.kernel_arrays import copy_to, empty_ints, greatest, zero_floats, zero_int_table
 from gnnplace.placers.search.clock import NO_BUDGET
-from gnnplace.placers.search.moves import seed_kernel
+from gnnplace.placers.search.moves import seed_kernel, threshold_of
 from gnnplace.placers.throughput.load import Flows
 
 MEAN = 0.05  # of the mean load in the energy
@@ -176,7 +176,7 @@ def anneal_kernel(
         if changed == 0:
             continue
         tried = energy(flows, load, resident, penalty)
-        if tried > now - temperature * np.log(1.0 - np.random.random()):
+        if tried > threshold_of(now, temperature):
             for i in range(count - 1, -1, -1):
                 if device[units[i]] != former[i]:
                     move(flows, units[i], former[i], device, readers, load, resident)

@@ -14,7 +14,6 @@ from itertools import product
 
 import numpy as np
 
-from gnnplace.arrays import IntArray
 from gnnplace.placers.search.clock import now
 from gnnplace.placers.search.moves import neighbourhood
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, weight_array
@@ -64,11 +63,6 @@ class RefiningPasses:
             weight_array(self.rollouts.policy.refiner),
         )
 
-    @cached_property
-    def first_op(self) -> IntArray:
-        """The first op of each unit. [U]"""
-        return np.asarray(self.space.unit_ops[1][self.space.unit_ops[0][:-1]])
-
     def best(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
         """A round of passes over each of a few placements, more over the best of them.
 
@@ -88,7 +82,7 @@ class RefiningPasses:
         device = self.space.spread(decoded.unit_device)
         placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
         placed = self.improved(placed, deadline, rounds)
-        score, units = float(placed.score[0]), placed.device[self.first_op]
+        score, units = float(placed.score[0]), self.space.device_of_units(placed.device)
         return self.rollouts.decoded(score, units, placed.order, decoded.aim)
 
     def improved(self, placed: Placed, deadline: float = np.inf, rounds: int = ROUNDS) -> Placed:

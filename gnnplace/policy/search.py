@@ -1,0 +1,264 @@
+"""Anytime search of the learned placer: cycles from the best, and groups of ops beside them.
+
+A cycle starts from the best placement so far, cools from one temperature to another, and has a
+habit of moving (``annealing.Habit``): cold with new orders, warm, or hot in a fixed order as
+annealing is. Temperatures start an order of magnitude below annealing's: a good start is worth
+keeping. Warm and hot cycles are worth it as soon as a cycle has some moves for every unit. Where
+there are few units a cycle soon has a thousand moves for each; then some melt everything and give
+every move an order of its own, since the best may be far from all that is nearly as good. Each kind
+gets a cycle; then the kind that found the best placement last goes on, and every third cycle is one
+drawn at random. What a long cycle has found is refined by passes.
+
+Where a transfer takes longer than an op, a move of one op gains nothing until its neighbours have
+followed, and a search on ops stays near its start. So a problem of some size gets a second search,
+on ``GROUPS`` groups (``placers.search.coarse_problem``), from decodes of its own. What it finds is
+projected in the order in which the groups start, justified, and offered to the search on ops. It
+begins once that has cost ``BEGUN``, so that short budgets are the ops' alone, and gets a share of
+the moves times ops: ``LEADING`` as long as its last placement was the best of all, ``FOLLOWING``
+else. The scheme is multilevel search by turns, as in ``coarse-annealing``.
+
+Where the batch is cut and memory is tight, a problem of some size gains from moves of whole chunks
+(``placers.narrow``), or from moves of ops, and which is not known before. So both have their turn
+(``NarrowBeside``): the search on narrow groups does ``SHARE`` of the work of that on ops, and
+offers what it expanded.
+
+Turns depend on what was done, never on the budget.
+Complexity: one coarsening, then as ``annealing`` and ``placers.narrow``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnplace.placers.coarse_annealing import GROUPS, MOST_OPS, has_time, projected
+from gnnplace.placers.narrow import NarrowSearch
+from gnnplace.placers.search.annealing import (
+    Annealer,
+    Habit,
+    SearchState,
+    back_to_best,
+    start_state,
+)
+from gnnplace.placers.search.clock import expired
+from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
+from gnnplace.placers.search.found import Found
+from gnnplace.placers.search.moves import seed_kernel
+from gnnplace.placers.search.space import SearchSpace
+from gnnplace.policy.decode.rollouts import Decoded
+from gnnplace.policy.refine.passes import RefiningPasses
+from gnnplace.policy.refine.refining_state import Placed
+from gnnplace.simulation.justification import justify
+
+COLDEST = 1e-4
+FEWEST_MOVES, FIRST_OPS = 50, 500_000  # moves of the first cycle, and moves times ops
+GROWTH = 1.3  # of a cycle's length from one to the next
+REFINED = 200  # moves of a cycle from which on passes come after it
+BEGUN = 10_000_000  # moves times ops of the search on ops before that on groups begins
+# Moves times ops of a search on groups over those of the ops'.
+SHARE, LEADING, FOLLOWING = 1.0, 1.0, 0.1  # on narrow groups; on others, as they lead or not
+LEAST_OPS = 800  # of a problem that gets groups; at most ``MOST_OPS`` of one micro-batch
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of cycle.
+
+    Attributes:
+        hottest: temperature at its start, of the step time.
+        shifts: share of shifts in the order.
+        loose: how far above its step time a move still gets an order of its own.
+        least: moves for each unit that a cycle must have.
+    """
+
+    hottest: float
+    shifts: float
+    loose: float
+    least: float
+
+
+KINDS = (
+    Kind(0.003, 0.1, 0.1, 0.0),
+    Kind(0.01, 0.2, 0.1, 10.0),
+    Kind(0.03, 0.3, 0.0, 60.0),
+    Kind(0.2, 0.1, 1.0, 1000.0),
+)
+
+
+def searched_from(space: SearchSpace, start: Decoded) -> SearchState:
+    """The state of a search that begins where a decode ended; the priority is justification's."""
+    state = start_state(space, space.spread(start.unit_device), start.order)
+    back_to_best(space, state)
+    return state
+
+
+class Anytime(Annealer):
+    """Searches one problem with one policy, from a start or from what it is offered.
+
+    Attributes:
+        state: where the search is, and the best so far.
+        moves: the number of moves tried so far.
+        cycles: the number of cycles begun so far.
+
+    Args:
+        passes: the passes of refinement, over the best placement of each cycle.
+        start: what to start from.
+        rng: the source of all randomness.
+    """
+
+    call_ops = 20_000
+
+    def __init__(self, passes: RefiningPasses, start: Decoded, rng: np.random.Generator) -> None:
+        space = passes.space
+        super().__init__(space, Found(space.spread(start.unit_device), start.order), rng)
+        back_to_best(space, self.state)
+        self.passes, self.cycles, self.last = passes, 0, KINDS[0]
+        self.length = max(FEWEST_MOVES, FIRST_OPS / space.problem.num_ops)
+
+    def offer(self, found: Found, score: float) -> None:
+        if score < self.score:
+            super().offer(found, score)
+            back_to_best(self.space, self.state)
+
+    def cycle(self, deadline: float) -> None:
+        """The next cycle, longer than the one before; passes after it; back to the best."""
+        kind, before = self._next(), self.score
+        seed_kernel(int(self.rng.integers(2**31)))
+        fall = COLDEST / kind.hottest
+        self.cool(
+            Habit(kind.shifts, kind.loose),
+            round(self.length),
+            lambda share: kind.hottest * fall**share * self.score,
+            deadline,
+        )
+        if self.score < before:
+            self.last = kind
+            if self.length >= REFINED:
+                self._refine(deadline)
+        back_to_best(self.space, self.state)
+        self.cycles += 1
+        self.length *= GROWTH
+
+    def _next(self) -> Kind:
+        """Kinds in turn at first; then the one that found something last, or one in three drawn."""
+        kinds = self._kinds()
+        if self.cycles < len(kinds):
+            return kinds[self.cycles]
+        if self.cycles % 3 == 2 or self.last not in kinds:
+            return kinds[int(self.rng.integers(len(kinds)))]
+        return self.last
+
+    def _kinds(self) -> list[Kind]:
+        """The kinds of cycles that are worth it at the present length."""
+        each = self.length / self.space.problem.num_units
+        return [kind for kind in KINDS if each >= kind.least]
+
+    def _refine(self, deadline: float) -> None:
+        """Passes over the best state; none begins after the deadline."""
+        state = self.state
+        best = Placed(state.best_device.copy(), state.best_order.copy(), state.score[1:].copy())
+        best = self.passes.improved(best, deadline, 1)
+        self.offer(Found(best.device, best.order), float(best.score[0]))
+
+
+Begin = Callable[[SearchSpace, np.random.Generator, float], Anytime | None]
+
+
+class Beside:
+    """The search on groups of one problem.
+
+    Args:
+        space: the problem whose ops are grouped.
+        begin: makes the search on groups; None where there is no time.
+        rng: of the search on groups.
+        open: False leaves it out.
+    """
+
+    def __init__(
+        self, space: SearchSpace, begin: Begin, rng: np.random.Generator, *, open: bool = True
+    ) -> None:
+        self.space, self.begin, self.rng = space, begin, rng
+        self.open = open and worth_it(space)
+        self.groups: tuple[CoarseProblem, Anytime] | None = None
+        self.shown, self.share = np.inf, LEADING
+
+    @property
+    def note(self) -> str:
+        """What was done, empty if nothing was."""
+        if self.groups is None:
+            return ""
+        coarse, search = self.groups
+        return f"; {search.moves} moves of {coarse.problem.num_ops} groups"
+
+    def turn(self, local: Anytime, deadline: float) -> None:
+        """Cycles of groups while it is their turn; what they find is offered to ``local``."""
+        if not self.open or local.ops < BEGUN or expired(deadline):
+            return
+        self.groups = self.groups or self._begun(deadline)
+        self.open = self.groups is not None
+        while self.groups and not expired(deadline):
+            coarse, search = self.groups
+            if search.ops >= self.share * (local.ops - BEGUN):
+                break
+            search.cycle(deadline)
+            self._offer(coarse, search, local, deadline)
+
+    def _begun(self, deadline: float) -> tuple[CoarseProblem, Anytime] | None:
+        """Groups and a search on them; None where there is nothing to group, or no time."""
+        if not has_time(self.space, deadline):
+            return None
+        count = int(GROUPS * self.space.problem.microbatches**0.5)
+        coarse = coarse_problem(self.space.problem, count)
+        if coarse is None:
+            return None
+        search = self.begin(SearchSpace(coarse.problem), self.rng, deadline)
+        return None if search is None else (coarse, search)
+
+    def _offer(
+        self, coarse: CoarseProblem, search: Anytime, local: Anytime, deadline: float
+    ) -> None:
+        """Projects what is new, and sees whether that leads."""
+        if search.score < self.shown:
+            self.shown, best = search.score, search.found()
+            order = search.space.simulator.run(best.device, best.order).order
+            fine = projected(self.space, coarse, Found(best.device, order), deadline)
+            once = justify(self.space.compiled, self.space.reversed, fine.device, fine.order)
+            orders = fine.order, once
+            scores = [self.space.score(fine.device, order) for order in orders]
+            least = int(np.argmin(scores))
+            self.share = LEADING if scores[least] < local.score else FOLLOWING
+            local.offer(Found(fine.device, orders[least]), scores[least])
+
+
+def worth_it(space: SearchSpace) -> bool:
+    """Whether the problem is of a size for groups."""
+    ops = space.problem.num_ops
+    return ops >= LEAST_OPS and ops <= MOST_OPS * space.problem.microbatches
+
+
+class NarrowBeside:
+    """The search on narrow groups of one problem.
+
+    Args:
+        begin: makes it; called at the first turn.
+    """
+
+    def __init__(self, begin: Callable[[], NarrowSearch]) -> None:
+        self.begin = begin
+        self.groups: NarrowSearch | None = None
+
+    @property
+    def note(self) -> str:
+        """What was done, empty if nothing was."""
+        return "" if self.groups is None else f"; {self.groups.found.note}"
+
+    def turn(self, local: Anytime, deadline: float) -> None:
+        """Laps of groups while it is their turn; what they find is offered to ``local``."""
+        if expired(deadline):
+            return
+        self.groups = groups = self.groups or self.begin()
+        while groups.chunks.ops < SHARE * local.ops and groups.has_time(deadline):
+            groups.lap()
+        local.offer(groups.found, groups.expansion.score)
