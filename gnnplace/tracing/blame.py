@@ -123,14 +123,18 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
     return f"{told}; {instead}" if instead else told
 
 
+def is_users(path: str) -> bool:
+    """Whether a file's code is neither torch's nor Python's nor this package's."""
+    library = path.startswith(_PYTHON) and "site-packages" not in path
+    return not path.startswith((_TORCH, _OWN, "<")) and not library
+
+
 def user_place() -> str:
     """Line of the innermost caller that is neither torch nor this package: ' at FILE:LINE'."""
     frame = inspect.currentframe()
     while frame is not None:
-        path = frame.f_code.co_filename
-        library = path.startswith(_PYTHON) and "site-packages" not in path
-        if not path.startswith((_TORCH, _OWN, "<")) and not library:
-            return f" at {path}:{frame.f_lineno}"
+        if is_users(frame.f_code.co_filename):
+            return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 

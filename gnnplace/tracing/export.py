@@ -30,6 +30,7 @@ from gnnplace.tracing.attributes import Attributes, unchanged
 from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
 from gnnplace.tracing.notices import check_memory, check_model
+from gnnplace.tracing.proof import lasting
 from gnnplace.tracing.recompute import checkpoints
 from gnnplace.tracing.step import StepModule
 from gnnplace.tracing.traced import (
@@ -263,14 +264,7 @@ def _check_replaced(traced: Traced, whole: Whole) -> None:
     nodes = {node.name: node for node in traced.graph.find_nodes(op="placeholder")}
     for node, slot in traced.inputs.items():
         if slot.kind == "constant" and slot.name in whole.replaced and nodes[node].users:
-            raise CaptureError(_lasting(repr(slot.name.removeprefix("model."))))
-
-
-def _lasting(names: str) -> str:
-    return (
-        f"the forward pass sets {names}, and the next step would be another one for it; a "
-        "captured step keeps tensors alone: register them as buffers"
-    )
+            raise CaptureError(lasting(repr(slot.name.removeprefix("model."))))
 
 
 def _fake_mode(step: StepModule, inputs: tuple[torch.Tensor, ...]) -> FakeTensorMode:
@@ -300,7 +294,7 @@ def _check_state(
         except Exception:
             same = False
     if not same:
-        raise CaptureError(_lasting(names))
+        raise CaptureError(lasting(names))
 
 
 def _gradient(slot: Slot) -> str:

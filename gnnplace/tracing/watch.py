@@ -64,17 +64,13 @@ def watched() -> Iterator[None]:
         CaptureError: names what was done and, where it is known, the line.
     """
     asked: list[str] = []
-    python, arrays = random.getstate(), _arrays()
-    with ExitStack() as stack:
+    with other_generators() as drawn, ExitStack() as stack:
         for context in (*_answers(), *_refusals(), _unanswered(asked)):
             stack.enter_context(context)
         yield
-        drawn = _drawn(python, arrays)
-    random.setstate(python)
-    np.random.set_state(arrays)  # noqa: NPY002 - the user's, not ours
     if drawn:
         raise CaptureError(
-            f"the model draws from {drawn}, and a captured step would use the same number every "
+            f"the model draws from {drawn[0]}, and a captured step would use the same number every "
             "time; draw from torch's generators"
         )
     if asked:
@@ -84,11 +80,17 @@ def watched() -> Iterator[None]:
         )
 
 
-def _drawn(python: Any, arrays: Any) -> str:
-    if random.getstate() != python:
-        return "Python's `random`"
-    same = all(map(np.array_equal, _arrays(), arrays))
-    return "" if same else "`numpy.random`"
+@contextmanager
+def other_generators() -> Iterator[list[str]]:
+    """Collects the generators of Python and numpy that are drawn from; leaves them as they were."""
+    python, arrays, found = random.getstate(), _arrays(), list[str]()
+    try:
+        yield found
+    finally:
+        found += ["Python's `random`"] * (random.getstate() != python)
+        found += ["`numpy.random`"] * (not all(map(np.array_equal, _arrays(), arrays)))
+        random.setstate(python)
+        np.random.set_state(arrays)  # noqa: NPY002 - the user's, not ours
 
 
 def _arrays() -> Any:

@@ -196,7 +196,7 @@ def record(
             results = run_part(call, _alone(rule, call, split), share, given)
         forward = ops.taken()
         ops.phase = BACKWARD
-        learned = [r for r in results if r.requires_grad]
+        learned = [r for r in results if r.grad_fn is not None]
         made = [
             x
             for x, v in zip(operands, call.reads, strict=True)

@@ -90,6 +90,8 @@ class CallGraph:
         values: The tensors between them, by their number.
         output: What the forward pass returned, with a `Ref` for every tensor.
         constants: Tensors that are none of the model's parameters or buffers.
+        random: Indices of calls that draw random numbers, as often as they draw.
+        statistics: Buffers that take what they hold from the batch, batch norms' aside.
     """
 
     name: str
@@ -97,6 +99,8 @@ class CallGraph:
     values: tuple[LayerValue, ...]
     output: Any
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
+    random: tuple[int, ...] = ()
+    statistics: tuple[str, ...] = ()
 
 
 def function_name(function: Callable[..., Any]) -> str:

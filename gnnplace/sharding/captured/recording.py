@@ -9,9 +9,9 @@ in, as in every trace; a change in place becomes a value of its own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,11 +31,15 @@ from gnnplace.sharding.captured.calls import (
     LayerCall,
     LayerValue,
     Ref,
+    fill,
     function_name,
 )
 from gnnplace.tracing.attributes import custom_functions, unchanged
 from gnnplace.tracing.blame import blame
+from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
+from gnnplace.tracing.proof import Replay, prove
 from gnnplace.tracing.step import StepModule
+from gnnplace.tracing.watch import other_generators
 
 PREFIX = "model."
 ASIDE = (
@@ -74,10 +78,11 @@ def record_calls(step: StepModule, name: str, *, zeros: bool = False) -> CallGra
     Raises:
         CaptureError: the forward pass failed, or does what cannot be split; names the module.
     """
-    with unchanged(step), torch.random.fork_rng(), warnings.catch_warnings():
+    with torch.random.fork_rng(), other_generators(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return _recorded(step, name, _fake_tensors(step))
+            stand = _fake_tensors(step)
+            graph = _recorded(step, name, stand)
         except CaptureError:
             raise
         except Exception:  # such as a decision that depends on data
@@ -85,11 +90,36 @@ def record_calls(step: StepModule, name: str, *, zeros: bool = False) -> CallGra
             try:
                 if fake:
                     raise
-                return _recorded(step, name, _real_tensors(step, zeros))
+                stand = _real_tensors(step, zeros)
+                graph = _recorded(step, name, stand)
             except CaptureError:
                 raise
             except Exception as error:
                 raise CaptureError(blame(error, step)) from error
+        trains = not isinstance(step, OutputModule)
+        known = prove(step, _replay(graph), name, stand.mode, trains=trains)
+    return replace(graph, random=known.random, statistics=known.statistics)
+
+
+def _replay(graph: CallGraph) -> Replay:
+    """Runs a graph's calls as a plan on one device does."""
+
+    def run(numbering: Numbering, inputs: Any, state: Any) -> Any:
+        values: dict[int, torch.Tensor] = dict(graph.constants)
+        for i, value in enumerate(graph.values):
+            if value.source in (PARAMETER, BUFFER):
+                values[i] = state[value.name]
+            elif value.source == INPUT:
+                values[i] = inputs[int(value.name)]
+        for numbering.label, call in enumerate(graph.calls):
+            args, kwargs = (fill(x, values.__getitem__) for x in (call.args, call.kwargs))
+            with torch.set_grad_enabled(call.gradient):
+                result = call.function(*args, **kwargs)
+            made = [args[0]] if call.changes else tensors_in(result)
+            values.update(zip(call.results, made, strict=True))
+        return pytree.tree_map(lambda x: values[x.value] if isinstance(x, Ref) else x, graph.output)
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -119,13 +149,14 @@ def _fake_tensors(step: StepModule) -> _Stand:
 
 
 def _real_tensors(step: StepModule, zeros: bool) -> _Stand:
-    def real(tensor: torch.Tensor) -> torch.Tensor:
+    def real(tensor: torch.Tensor, zeros: bool) -> torch.Tensor:
         if not zeros:
             return tensor.detach().clone().requires_grad_(tensor.requires_grad)
         made = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return made.requires_grad_(tensor.requires_grad)
 
-    return _Stand({n: real(t) for n, t in _named_state(step)}, step.inputs(), None)
+    state = {n: real(t, zeros) for n, t in _named_state(step)}
+    return _Stand(state, tuple(real(t, False) for t in step.inputs()), None)
 
 
 def _named_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
@@ -134,7 +165,7 @@ def _named_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
-    recorder = _Recorder()
+    recorder = _Recorder(stand.state[k] for k, _ in step.named_buffers())
     parameters = {n for n, _ in step.named_parameters()}
     for key, tensor in stand.state.items():
         source = PARAMETER if key in parameters else BUFFER
@@ -146,6 +177,7 @@ def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
             stack.enter_context(stand.mode)
         custom = stack.enter_context(custom_functions())
         stack.enter_context(_paths(step, recorder))
+        stack.enter_context(unchanged(step))
         stack.enter_context(_own_tensors(step))
         stack.enter_context(torch.enable_grad())
         with recorder:
@@ -204,10 +236,12 @@ def _leaving(recorder: _Recorder) -> Callable[..., None]:
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes every call that returns or changes a tensor."""
+    """Notes every call that returns or changes a tensor; `buffers` keep what is done to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, buffers: Iterable[torch.Tensor]) -> None:
         super().__init__()
+        self._buffers = {storage_of(x) for x in buffers}
+        self._lasting: set[int] = set()
         self.stack: list[tuple[str, bool]] = []
         self.calls: list[LayerCall] = []
         self.values: list[LayerValue] = []
@@ -251,7 +285,9 @@ class _Recorder(TorchFunctionMode):
         given, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
         changes = not made
         results = changed[:1] if changes else made
-        inplace = any(self.values[self._of[id(x)]].source != BUFFER for x in changed)
+        inplace = any(storage_of(x) not in self._buffers for x in changed)
+        if any(storage_of(x) in self._buffers for x in changed):
+            self._lasting.add(len(self.calls))
         for tensor in changed:
             self._spoil(tensor, name)
         indices = tuple(self.enter(x, CALL) for x in results)
@@ -276,11 +312,11 @@ class _Recorder(TorchFunctionMode):
 
     def _spoil(self, tensor: torch.Tensor, name: str) -> None:
         """Other tensors on the same storage must not be read any more."""
-        if self.values[self._of[id(tensor)]].source == BUFFER:
+        storage = storage_of(tensor)
+        if storage in self._buffers:
             return  # changed in place on every device alike
-        storage = tensor.untyped_storage()._cdata
         for other, index in self._alive:
-            if other is not tensor and other.untyped_storage()._cdata == storage:
+            if other is not tensor and storage_of(other) == storage:
                 self._stale[index] = name
 
     def _name(self, func: Any) -> str:
@@ -297,10 +333,8 @@ class _Recorder(TorchFunctionMode):
         template = pytree.tree_map(self._ref_output, output)
         needed = {x.value for x in pytree.tree_leaves(template) if isinstance(x, Ref)}
         kept: list[LayerCall] = []
-        for call in reversed(self.calls):
-            sources = {self.values[i].source for i in call.reads[:1]}
-            keeps = BUFFER in sources and (call.changes or function_name(call.function) == "add")
-            if needed.intersection(call.results) or keeps:
+        for index, call in reversed([*enumerate(self.calls)]):
+            if needed.intersection(call.results) or index in self._lasting:
                 needed.update(call.reads)
                 kept.append(call)
         constants = {i: t for i, t in self.constants.items() if i in needed}
