@@ -68,7 +68,7 @@ def run(model: str, plan: str, train: int = 20) -> tuple[str, bool]:
     found = gnnplace.run_plan(made, spec, train=train, steps=5)
     assert found is not None
     file = made.file
-    count = len({d for stage in file.stages for row in stage.devices for d in row})
+    count = len({d for stage in file.stages for row in stage.rows for d in row})
     exact = max((d.relative for d in found.verification.different), default=0.0)
     row = (
         model, words, count, made.microbatches, "yes" if found.single == 0.0 else "no",

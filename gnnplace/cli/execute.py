@@ -36,12 +36,10 @@ from gnnplace.report.units import bytes_text, eager_line, seconds_text
 if TYPE_CHECKING:
     from gnnplace.execution.result import WorkerMemory
     from gnnplace.runtime.hosts import Hosts
-from pathlib import Path
-
 from gnnplace.cli.console import print_lines
-from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.plans.plans import read_plan
+from gnnplace.plans.reading import check_cluster, is_plan
 from gnnplace.report.plans import plan_page, run_lines
 
 RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
@@ -257,23 +255,10 @@ def _memory_text(found: WorkerMemory, predicted: float) -> str:
     )
 
 
-FORMAT = "gnnplace-plan"
-
-
-def is_plan(path: str) -> bool:
-    """Whether a file is that of a joint plan."""
-    if not Path(path).is_file():
-        return False
-    try:
-        data = read_json(path)
-    except GnnplaceError:
-        return False  # what reads placements says what is wrong
-    return isinstance(data, dict) and data.get("format") == FORMAT
-
-
 def run_plan(args: Namespace) -> int:
     """Runs a plan, compares it with one device, and measures it."""
     plan = read_plan(args.placement)
+    check_cluster(plan.file, args.placement)
     if os.environ.get("RANK", "0") == "0":
         say(f"executing: {len(plan.file.stages)} stages, {plan.microbatches} micro-batches")
     found = gnnplace.run_plan(

@@ -50,10 +50,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         (
             "--precision",
             str,
-            "32-true",
-            "32-true, bf16-true, 16-true, bf16-mixed, 16-mixed, bf16-master or 16-master.",
+            None,
+            "32-true (the default), bf16-true, 16-true, bf16-mixed, 16-mixed, bf16-master or "
+            "16-master.",
         ),
-        ("--optimizer", str, "adamw", "The optimizer: sgd, adam or adamw."),
+        ("--optimizer", str, None, "The optimizer: sgd, adam or adamw (the default)."),
     )
     add_number(
         parser,
@@ -78,7 +79,8 @@ def add_arguments(parser: ArgumentParser) -> None:
             "--given",
             str,
             None,
-            "A plan of your own to predict instead: a file, or words such as "
+            "A plan of your own to predict instead: a file, whose batch, precision and optimizer "
+            "count, or words such as "
             "dp=2,tp=2,pp=2,layers=12+12,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
         ),
         (

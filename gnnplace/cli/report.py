@@ -8,7 +8,7 @@ import gnnplace
 from gnnplace.cli.console import check_output, console
 from gnnplace.cli.options import add_output, add_trace
 from gnnplace.files import write_text
-from gnnplace.plans.plan import read_plan
+from gnnplace.plans.reading import read_plan
 from gnnplace.report.plans import plan_page, write_plan_trace
 
 SUMMARY = "Writes a page about placements of one problem, or about a joint plan."

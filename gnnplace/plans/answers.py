@@ -10,7 +10,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.given import draft_of_plan, draft_of_words, orders_in
 from gnnplace.plans.mesh import Fabric, Mesh
 from gnnplace.plans.order.rows import with_messages, words
-from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, StageEntry
+from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, RecomputeEntry, StageEntry
 from gnnplace.plans.search.draft import Draft, Priced, meshes_of, realized
 from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.search.search import Found, search
@@ -91,7 +91,7 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
     bound, one = (None, None) if found is None else (found.bound, found.bound_of_one)
     file = PlanFile(
         format="gnnplace-plan",
-        version=1,
+        version=2,
         model=chain.name,
         fingerprint=chain.fingerprint,
         cluster=cluster.name,
@@ -111,6 +111,7 @@ def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None 
         claim=_claim(bound, one, step),
         parts=_parts(priced),
         memory=_memory(priced, cluster),
+        fits=float(lack <= 0),
         sent=list(priced.line.sent),
         ends=list(priced.ends),
         frontier=[list(p) for p in _frontier(found.best if found is not None else (priced,))],
@@ -145,9 +146,9 @@ def _entry(
     return StageEntry(
         modules=list(dict.fromkeys(m for segment in own for m in segment.modules)),
         members=[name for segment in own for name in segment.members],
-        devices=stage.mesh.rows(cluster),
+        devices=stage.mesh.nested(cluster),
         zero=stage.zero,
-        recompute=again,
+        recompute=RecomputeEntry(kind="full" if again else "none", modules=again),
         placements=placed(kind, stage.mesh.shards, examples, stage.first, stage.last)
         if placed is not None and stage.mesh.shards > 1
         else {},

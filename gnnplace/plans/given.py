@@ -16,11 +16,14 @@ import numpy as np
 from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.plans.mesh import Fabric, Mesh
 from gnnplace.plans.order.orders import SEARCHED, Action, Orders, chunk_ranks
-from gnnplace.plans.plan import Plan
+from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.segments.chains import check_inputs
+from gnnplace.plans.segments.placements import check_placements, check_stages
+from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 
 NUMBERS = {"dp": 1, "tp": 1, "pp": 1, "microbatch_size": 1, "zero": 0}
@@ -151,15 +154,16 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
         MismatchError: the plan is of another model, or its devices are not the cluster's.
     """
     file = plan.file
+    _check_basis(chain, cluster, file)
     index = cluster.device_index
     first_of = {name: k for k, s in enumerate(chain.segments) for name in s.members}
     by_name = {s.name: k for k, s in enumerate(chain.segments)}
     stages, begin = [], 0
     for k, entry in enumerate(file.stages):
-        unknown = next((n for row in entry.devices for n in row if n not in index), None)
+        unknown = next((n for row in entry.rows for n in row if n not in index), None)
         if unknown is not None:
             raise MismatchError(f"plan: stages[{k}].devices: {cluster.name!r} has no {unknown!r}")
-        places = [index[n] for row in entry.devices for n in row]
+        places = [index[n] for row in entry.rows for n in row]
         if places != list(range(places[0], places[0] + len(places))):
             raise MismatchError(f"plan: stages[{k}].devices: must be neighbours, in cluster order")
         own = sorted({first_of.get(name, -1) for name in entry.members})
@@ -168,16 +172,38 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
                 f"plan: stages[{k}].members: not the calls of {chain.name!r} from segment {begin} "
                 "on; make a plan for this model"
             )
-        again = frozenset(by_name[name] for name in entry.recompute if name in by_name)
-        mesh = Mesh(places[0], len(entry.devices), len(entry.devices[0]))
+        again = frozenset(by_name[name] for name in entry.recompute.modules)
+        mesh = Mesh(places[0], len(entry.rows), len(entry.rows[0]))
         stages.append(Stage(begin, begin + len(own), mesh, entry.zero, again))
         begin += len(own)
     if begin != len(chain):
         raise MismatchError(f"plan: stages: {len(chain) - begin} segments of the model are missing")
     size = file.microbatch_size * stages[0].mesh.replicas
-    if chain.batch % size:
-        raise MismatchError(f"plan: a batch of {chain.batch} is no multiple of {size} examples")
     return Draft(size, chain.batch // size, file.schedule, tuple(stages))
+
+
+def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
+    """Whether a plan is of this model and cluster, in its words.
+
+    Raises:
+        MismatchError: naming the key path and what differs.
+    """
+    here = {
+        "fingerprint": chain.fingerprint,
+        "batch": chain.batch,
+        "precision": chain.precision,
+        "optimizer": chain.optimizer,
+        "cluster": cluster.name,
+    }
+    for key, value in here.items():
+        told = getattr(file, key)
+        if told != value:
+            what = "of another model" if key == "fingerprint" else f"for {told!r}, not {value!r}"
+            raise MismatchError(f"plan: {key}: it is {what}; make a plan for this")
+    check_inputs(file, chain.inputs)
+    check_stages(chain.segments, file.stages)
+    if isinstance(chain.source, ModelCosts):
+        check_placements(chain.source.layers, file.stages)
 
 
 def layer_of(module: str) -> str:

@@ -53,9 +53,10 @@ class Mesh:
         """Devices that hold the first part of the layers."""
         return range(self.first, self.first + self.count, self.shards)
 
-    def rows(self, cluster: Cluster) -> list[list[str]]:
-        """Names of devices, a row a replica."""
-        return [[cluster.devices[d].name for d in self.of_shards(r)] for r in range(self.replicas)]
+    def nested(self, cluster: Cluster) -> list[list[list[str]]]:
+        """Names of devices: replicas of one row each, the shards."""
+        names = [device.name for device in cluster.devices]
+        return [[[names[d] for d in self.of_shards(r)]] for r in range(self.replicas)]
 
 
 @dataclass(eq=False)

@@ -1,4 +1,7 @@
-"""`Plan`: how a model is trained on a cluster, and its file (`gnnplace-plan`, version 1)."""
+"""`Plan`: how a model is trained on a cluster, and its file (`gnnplace-plan`, version 2).
+
+What a key may be by itself stands here, what keys say of each other in `plans.reading`.
+"""
 
 from __future__ import annotations
 
@@ -6,83 +9,135 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from gnnplace.errors import FormatError
-from gnnplace.files import Schema, parse, read_json, write_json
+from gnnplace.files import Schema, write_json
 
-Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Whole = Annotated[int, Field(ge=0, le=10**9)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Size = Annotated[float, Field(ge=0, le=1e18)]
+Name = Annotated[str, StringConstraints(min_length=1)]
+Type = Annotated[str, StringConstraints(pattern=r"^(bool|(u?int|float|bfloat|complex)[0-9]\w*)$")]
+Part = Annotated[
+    str,
+    StringConstraints(pattern="^(compute|recompute|zero|collectives|reduction|update|bubble)$"),
+]
+Devices = Annotated[
+    list[Annotated[list[Annotated[list[Name], Field(min_length=1)]], Field(min_length=1)]],
+    Field(min_length=1),
+]
+
+
+class RecomputeEntry(Schema):
+    """What a stage makes again for its backward passes.
+
+    `full` keeps the input alone of each of the segments that `modules` names, by their first call.
+    """
+
+    kind: Literal["none", "full"] = "none"
+    modules: list[Name] = []
 
 
 class StageEntry(Schema):
     """A stage of a plan's file.
 
-    `devices` is a mesh, a row a replica and a column a shard. `placements` gives the split of
-    parameters and calls over the shards in DTensor's words (`segments.placements`). `saved` are the
-    bytes that a device keeps of a micro-batch between its forward and its backward pass,
-    `seconds` those of its forward pass, gradients of activations and of weights; predicted.
+    `devices` are nested as replicas, outer shards, inner shards. `placements` gives the split of
+    parameters and calls over each of the three in DTensor's words (`segments.placements`). What
+    goes on to the next stage is `whole` on every shard. `saved` are the bytes that a device keeps
+    of a micro-batch between its forward and its backward pass, `seconds` those of its forward pass,
+    gradients of activations and of weights; predicted.
     """
 
-    modules: list[str]
-    members: list[str]
-    devices: Annotated[list[Annotated[list[str], Field(min_length=1)]], Field(min_length=1)]
+    modules: list[Name]
+    members: Annotated[list[Name], Field(min_length=1)]
+    devices: Devices
+    border: Literal["whole"] = "whole"
     zero: Annotated[int, Field(ge=0, le=3)] = 0
-    recompute: list[str] = []
-    placements: dict[str, list[str]] = {}
-    seconds: list[float] = []
-    saved: float | None = None
+    recompute: RecomputeEntry = RecomputeEntry()
+    placements: dict[Name, Annotated[list[Name], Field(min_length=3, max_length=3)]] = {}
+    seconds: list[Seconds] = []
+    saved: Size | None = None
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """Names of devices, a row a replica."""
+        return [[name for outer in replica for name in outer] for replica in self.devices]
 
 
 class InputEntry(Schema):
     """An input that the model was recorded with; `name` where inputs are a mapping."""
 
-    name: str | None = None
-    shape: list[int]
-    dtype: str
+    name: Name | None = None
+    shape: list[Whole]
+    dtype: Type
 
 
 class MemoryEntry(Schema):
     """Bytes of a device."""
 
-    state: float
-    activations: float
-    working: float
-    slack: float
+    state: Size
+    activations: Size
+    working: Size
+    slack: Size
+
+    @property
+    def all(self) -> float:
+        """Bytes in all."""
+        return sum((self.state, self.activations, self.working, self.slack))
 
 
 class PlanFile(Schema):
     """The keys of a plan's file.
 
-    `sent` are predicted seconds of a message from each stage to the next, `ends` those of each rank
-    after its last pass; no plan is below `lower_bound`, and none with one stage a rank below
-    `one_stage_bound`; `frontier` has bytes of the fullest device and seconds of the step of plans
-    that were timed, none worse than another in both.
+    `cluster_file` is the cluster's YAML file where it has one. `gradients` says in which type
+    gradients are summed, `same` as the parameters'. `fits` is the probability that the fullest
+    device holds the plan: 1 or 0, as it is counted without a spread. `sent` are predicted seconds
+    of a message from each stage to the next, `ends` those of each rank after its last pass; no plan
+    is below `lower_bound`, and none with one stage a rank below `one_stage_bound`; `frontier` has
+    bytes of the fullest device and seconds of the step of plans that were timed, none worse than
+    another in both.
     """
 
     format: Literal["gnnplace-plan"]
-    version: Literal[1]
-    model: str
-    fingerprint: str
-    cluster: str
-    batch: Positive
-    microbatch_size: Positive
+    version: Literal[2]
+    model: Name
+    fingerprint: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+    cluster: Name
+    cluster_file: Name | None = None
+    batch: Count
+    microbatch_size: Count
     precision: str
+    gradients: Literal["same"] = "same"
     optimizer: str
+    framework: Literal["pytorch"] = "pytorch"
+    environment: None = None
     inputs: list[InputEntry] = []
     schedule: str = "1f1b"
     stages: Annotated[list[StageEntry], Field(min_length=1)]
-    ranks: list[int] = []
+    ranks: list[Whole] = []
     actions: list[list[str]]
-    step_time: float | None = None
-    interval: list[float] | None = None
-    lower_bound: float | None = None
-    one_stage_bound: float | None = None
+    step_time: Seconds | None = None
+    interval: Annotated[list[Seconds], Field(min_length=2, max_length=2)] | None = None
+    lower_bound: Seconds | None = None
+    one_stage_bound: Seconds | None = None
     claim: str = ""
-    parts: dict[str, float] = {}
-    memory: dict[str, MemoryEntry] = {}
-    sent: list[float] = []
-    ends: list[float] = []
-    frontier: list[list[float]] = []
+    parts: dict[Part, Seconds] = {}
+    memory: dict[Name, MemoryEntry]
+    fits: Annotated[float, Field(ge=0, le=1)] | None = None
+    sent: list[Seconds] = []
+    ends: list[Seconds] = []
+    frontier: list[Annotated[list[Size], Field(min_length=2, max_length=2)]] = []
+
+    @property
+    def rank_of(self) -> tuple[int, ...]:
+        """Pipeline rank of every stage: as the file says, else each has its own. [stages]"""
+        return tuple(self.ranks) or tuple(range(len(self.stages)))
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches of a step, M."""
+        return self.batch // (self.microbatch_size * len(self.stages[0].devices))
 
 
 @dataclass(frozen=True)
@@ -147,16 +202,15 @@ class Plan:
     @property
     def microbatches(self) -> int:
         """Micro-batches of a step, M."""
-        replicas = len(self.file.stages[0].devices)
-        return self.file.batch // (self.file.microbatch_size * replicas)
+        return self.file.microbatches
 
     @property
     def shape(self) -> str:
         """Meshes of the stages, micro-batches and schedule, in a few words."""
-        meshes = [f"{len(s.devices)}x{len(s.devices[0])}" for s in self.file.stages]
+        meshes = [f"{len(s.rows)}x{len(s.rows[0])}" for s in self.file.stages]
         told = f"{len(meshes)} x {meshes[0]}" if len(set(meshes)) == 1 else " + ".join(meshes)
         zeros = sorted({s.zero for s in self.file.stages if len(s.devices) > 1})
-        again = sum(len(s.recompute) for s in self.file.stages)
+        again = sum(len(s.recompute.modules) for s in self.file.stages)
         more = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
         more += [f"{again} recomputed"] if again else []
         cut = f"{self.microbatches} of {self.file.microbatch_size}"
@@ -173,51 +227,15 @@ class Plan:
     def answer(self) -> dict[str, Any]:
         """What `plan --json` prints."""
         file = self.file
-        memory = {n: sum(m.model_dump().values()) for n, m in file.memory.items()}
         return {
             "step_time": file.step_time,
             "interval": file.interval,
             "lower_bound": file.lower_bound,
             "one_stage_bound": file.one_stage_bound,
-            "memory": memory,
+            "memory": {name: entry.all for name, entry in file.memory.items()},
             "feasible": self.feasible,
             "reason": self.reason,
             "op_placement": None if self.op_placement is None else asdict(self.op_placement),
             "trials": [asdict(trial) for trial in self.trials],
             "plan": self.to_data(),
         }
-
-
-def read_plan(path: str | Path) -> Plan:
-    """Reads a plan's file.
-
-    Raises:
-        FormatError: naming the file, the key path and the fault.
-    """
-    return plan_from_data(read_json(path), str(path))
-
-
-def plan_from_data(data: Any, source: str) -> Plan:
-    """The plan that JSON holds.
-
-    Raises:
-        FormatError: naming `source`, the key path and the fault.
-    """
-    file = parse(PlanFile, data, source)
-    seen: set[str] = set()
-    for k, stage in enumerate(file.stages):
-        width = {len(row) for row in stage.devices}
-        if len(width) > 1:
-            raise FormatError(f"{source}: stages[{k}].devices: rows of different lengths")
-        names = {name for row in stage.devices for name in row}
-        if len(names) < sum(len(row) for row in stage.devices):
-            raise FormatError(f"{source}: stages[{k}].devices: a device is repeated")
-        seen |= names
-    replicas = len(file.stages[0].devices)
-    share = file.microbatch_size * replicas
-    if file.batch % share:
-        raise FormatError(
-            f"{source}: batch: {file.batch} is no multiple of {file.microbatch_size} examples on "
-            f"{replicas} replicas"
-        )
-    return Plan(file)

@@ -21,8 +21,8 @@ from gnnplace.plans.answers import find_baselines, find_plans, given_plan
 from gnnplace.plans.handover import handed_over
 from gnnplace.plans.obeying import find_obeying
 from gnnplace.plans.plan import Plan, Trial
-from gnnplace.plans.plan import read_plan as parsed_plan
-from gnnplace.plans.run.apply import apply_plan, checked_rows
+from gnnplace.plans.reading import read_plan as parsed_plan
+from gnnplace.plans.run.apply import apply_plan
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.run.workers import run_plan
 from gnnplace.plans.segments.chains import chain_of
@@ -89,13 +89,15 @@ def read_plan(path: str | Path) -> JointPlan:
     Raises:
         FormatError: naming the file, the key path and the fault, or the action that cannot run.
     """
-    plan = parsed_plan(path)
-    checked_rows(plan, str(path))
-    return _joint(plan)
+    return _joint(parsed_plan(path))
 
 
-def _joint(plan: Plan) -> JointPlan:
-    return JointPlan(plan.file, plan.reason, plan.notices, plan.op_placement, plan.trials)
+def _joint(plan: Plan, cluster: str | Cluster = "") -> JointPlan:
+    """The plan, which names the cluster's file where it was given as one."""
+    file = plan.file
+    if isinstance(cluster, str) and Path(cluster).is_file():
+        file = file.model_copy(update={"cluster_file": cluster})
+    return JointPlan(file, plan.reason, plan.notices, plan.op_placement, plan.trials)
 
 
 def plan_model(
@@ -105,8 +107,8 @@ def plan_model(
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     batch: int | None = None,
-    precision: str = "32-true",
-    optimizer: str = "adamw",
+    precision: str | None = None,
+    optimizer: str | None = None,
     memory_limit: float | None = None,
     headroom: str | float | None = AUTO,
     budget: float = 10.0,
@@ -128,9 +130,11 @@ def plan_model(
         cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
         inputs: example inputs of a module.
         loss: the loss of a module; None: its output is the loss.
-        batch: examples of a step over all devices; by default those of the example inputs.
-        precision: of parameters and passes, in Lightning's words.
-        optimizer: "sgd", "adam" or "adamw".
+        batch: examples of a step over all devices; by default those of the given plan, or of the
+            example inputs.
+        precision: of parameters and passes, in Lightning's words; by default that of the given
+            plan, or "32-true".
+        optimizer: "sgd", "adam" or "adamw"; by default that of the given plan, or "adamw".
         memory_limit: bytes that every device has, instead of its own.
         headroom: what stays free on every device: "auto" is what allocator, libraries and NCCL
             take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
@@ -161,15 +165,23 @@ def plan_model(
         raise InputError("--given: a plan of one's own is priced as it is; leave constraints out")
     if asked.max_memory:
         raise InputError("max-memory: a plan's devices are alike; give memory_limit")
+    given = None if given is None else _read(given)
+    own = given.file if isinstance(given, Plan) else None
     devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
     if progress is not None:
         progress(CAPTURING)
     chain = chain_of(
-        model, devices, inputs, loss=loss, batch=batch, precision=precision, optimizer=optimizer,
+        model,
+        devices,
+        inputs,
+        loss=loss,
+        batch=own.batch if own and batch is None else batch,
+        precision=precision or (own.precision if own else "32-true"),
+        optimizer=optimizer or (own.optimizer if own else "adamw"),
         accept_other_loss=accept_other_loss,
-    )  # fmt: skip
+    )
     if given is not None:
-        return [_joint(given_plan(chain, devices, _read(given)))]
+        return [_joint(given_plan(chain, devices, given), cluster)]
     if tries:
         check_trials(devices, model)
     most, runnable = max(top, FURTHER * tries), runnable or tries > 0
@@ -191,7 +203,7 @@ def plan_model(
             found[0], chain, devices, model, inputs, loss, named=named, headroom=told, budget=budget
         )
         found[0] = replace(found[0], op_placement=other)
-    return [_joint(plan) for plan in found]
+    return [_joint(plan, cluster) for plan in found]
 
 
 def compare_plans(
@@ -294,7 +306,7 @@ def unlike(plans: Sequence[Plan]) -> list[Plan]:
     """The first of plans with the same stages, micro-batches and schedule."""
     known: dict[object, Plan] = {}
     for plan in plans:
-        stages = tuple((tuple(s.members), tuple(map(tuple, s.devices))) for s in plan.file.stages)
+        stages = tuple((tuple(s.members), tuple(map(tuple, s.rows))) for s in plan.file.stages)
         key = (plan.file.microbatch_size, plan.file.schedule.partition(":")[0], stages)
         known.setdefault(key, plan)
     return list(known.values())

@@ -56,10 +56,10 @@ def plan_rows(plan: Plan) -> tuple[list[str], Rows]:
     """Headings, and a row for every module in each stage that has some of it."""
     rows = []
     for number, stage in enumerate(plan.file.stages):
-        devices = " ".join(name for shards in stage.devices for name in shards)
-        mesh = f"{len(stage.devices)} x {len(stage.devices[0])}"
+        devices = " ".join(name for shards in stage.rows for name in shards)
+        mesh = f"{len(stage.rows)} x {len(stage.rows[0])}"
         for module in stage.modules:
-            again = "yes" if module in stage.recompute else "no"
+            again = "yes" if module in stage.recompute.modules else "no"
             rows.append([module, str(number), devices, mesh, str(stage.zero), again])
     return ["module", "stage", "devices", "replicas x shards", "ZeRO", "recomputed"], rows
 

@@ -46,10 +46,10 @@ def plan_lines(plan: Plan) -> list[str]:
     lines += [_stage(k, stage) for k, stage in enumerate(file.stages)]
     parts = ", ".join(f"{name} {_time(s)}" for name, s in file.parts.items() if s > 0)
     lines.append(f"  busiest rank: {parts}")
-    fullest = max(file.memory, key=lambda name: sum(file.memory[name].model_dump().values()))
+    fullest = max(file.memory, key=lambda name: file.memory[name].all)
     memory = file.memory[fullest].model_dump()
     told = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.items())
-    lines.append(f"  fullest device {fullest}: {sum(memory.values()) / 1e9:.2f} GB ({told})")
+    lines.append(f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({told})")
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
@@ -94,11 +94,11 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
 
 
 def _stage(number: int, stage: StageEntry) -> str:
-    replicas, shards = len(stage.devices), len(stage.devices[0])
+    replicas, shards = len(stage.rows), len(stage.rows[0])
     first, last = stage.members[0], stage.members[-1]
-    mesh = f"{replicas} x {shards} devices from {stage.devices[0][0]}"
+    mesh = f"{replicas} x {shards} devices from {stage.rows[0][0]}"
     more = [f"ZeRO {stage.zero}"] if stage.zero else []
-    more += [f"{len(stage.recompute)} segments recomputed"] if stage.recompute else []
+    more += [f"{count} segments recomputed"] if (count := len(stage.recompute.modules)) else []
     return f"  stage {number}: {first} to {last}, {', '.join([mesh, *more])}"
 
 
@@ -163,13 +163,13 @@ def _stages(plan: Plan) -> Html:
     heads = ["stage", "rank", "from", "to", "replicas", "shards", "devices", "ZeRO",
              "recomputed", "forward ms", "gradients ms", "of weights ms"]  # fmt: skip
     lines = []
-    ranks = plan.file.ranks or list(range(len(plan.file.stages)))
     for k, stage in enumerate(plan.file.stages):
         seconds = [f"{1e3 * s:.3g}" for s in stage.seconds] or ["", "", ""]
         lines.append(
-            [str(k), str(ranks[k]), stage.members[0], stage.members[-1], str(len(stage.devices)),
-             str(len(stage.devices[0])), f"{stage.devices[0][0]} to {stage.devices[-1][-1]}",
-             str(stage.zero), str(len(stage.recompute)), *seconds]
+            [str(k), str(plan.file.rank_of[k]), stage.members[0], stage.members[-1],
+             str(len(stage.rows)), str(len(stage.rows[0])),
+             f"{stage.rows[0][0]} to {stage.rows[-1][-1]}",
+             str(stage.zero), str(len(stage.recompute.modules)), *seconds]
         )  # fmt: skip
     return table(heads, lines)
 
@@ -187,10 +187,9 @@ def _timing(plan: Plan) -> Timing | None:
     if not file.ends or sum(map(len, rows)) > MOST:
         return None
     apart = any(action.kind == "W" for row in rows for action in row)
-    ranks = tuple(file.ranks or range(len(file.stages)))
     seconds = tuple((s.seconds[0], s.seconds[1], s.seconds[2]) for s in file.stages)
     count = plan.microbatches
-    line = Pipeline(ranks, seconds, tuple(file.sent), count, apart, (count,) * len(ranks))
+    line = Pipeline(file.rank_of, seconds, tuple(file.sent), count, apart, (count,) * len(seconds))
     return timed(line, rows, file.ends)
 
 
@@ -231,7 +230,7 @@ def write_plan_trace(path: str | Path, plan: Plan) -> None:
 def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
     """Bytes of each device of a rank: what stays, and what micro-batches keep from F to B or W."""
     own = next(k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank)
-    held = file.memory.get(file.stages[own].devices[0][0])
+    held = file.memory.get(file.stages[own].rows[0][0])
     changes = [(0.0, held.state + held.working + held.slack if held is not None else 0.0)]
     for action, (_, _, start, end) in zip(timing.orders[rank], _spans(timing, rank), strict=False):
         size = file.stages[action.chunk].saved or 0.0
@@ -277,7 +276,7 @@ def _timeline(plan: Plan) -> list[Html]:
 
 def _memory(memory: dict[str, MemoryEntry]) -> list[Html]:
     kinds = list(MemoryEntry.model_fields)
-    sums = {name: sum(entry.model_dump().values()) for name, entry in memory.items()}
+    sums = {name: entry.all for name, entry in memory.items()}
     most = max(sums.values(), default=1.0) or 1.0
     lines = [
         [

@@ -3,7 +3,7 @@
 import json
 
 from gnnplace.cli.main import run
-from gnnplace.plans.plan import read_plan
+from gnnplace.plans.reading import read_plan
 
 MODEL = "gpt2?layers=2&width=64&heads=4&vocabulary=128&length=32&batch=8"
 GIVEN = ["plan", MODEL, "--cluster", "nvlink-a100-8"]

@@ -40,7 +40,7 @@ def test_never_worse_than_all_plans_that_obey(seed):
 def devices_of(plan, module):
     """Devices of the stage that has a module."""
     (stage,) = [s for s in plan.file.stages if module in s.modules]
-    return {name for row in stage.devices for name in row}
+    return {name for row in stage.rows for name in row}
 
 
 def test_layers_are_where_they_are_pinned_whatever_the_order():
@@ -56,7 +56,7 @@ def test_few_devices_are_used():
     """Two of four devices, and no plan on two is better than the search on a cluster of two."""
     model, machine = chain(np.random.default_rng(1), count=4), cluster(4)
     plan = find_obeying(model, machine, Constraints(max_devices=2), budget=0.0)[0]
-    used = {name for stage in plan.file.stages for row in stage.devices for name in row}
+    used = {name for stage in plan.file.stages for row in stage.rows for name in row}
     assert len(used) <= 2
     alone = search(model, cluster(2), budget=0.0).best[0]
     assert plan.file.step_time == alone.step_time

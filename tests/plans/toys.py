@@ -41,7 +41,7 @@ class Given:
 def chain(rng, count=5, batch=4, tied=()):
     segments = tuple(Segment(f"s{i}", (f"s{i}",), (f"s{i}",), i) for i in range(count))
     border = np.array([0.0, *[0.5] * (count - 1), 0.0])
-    return Chain("toy", "f", segments, border, Given(rng, count), batch, tied=tied)
+    return Chain("toy", "f" * 64, segments, border, Given(rng, count), batch, tied=tied)
 
 
 def cluster(count=4, memory=1e9, bandwidth=50.0, kinds=()):

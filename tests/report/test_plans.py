@@ -5,7 +5,7 @@ import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.plans.answers import find_plans, given_plan
-from gnnplace.plans.plan import plan_from_data
+from gnnplace.plans.reading import plan_from_data
 from gnnplace.report.plans import NAMES, _pass, plan_page
 from tests.plans.toys import chain, cluster
 from tests.report.embedded import held, unpacked
@@ -24,7 +24,7 @@ def test_a_page_has_every_pass_and_every_device(schedule):
     kinds = [graph["kinds"][k] for k in unpacked(graph["kind"], "u1")]
     assert kinds == [_named(name) for name in graph["names"]]
     for rank, (_, sizes) in enumerate(step["memory"]):
-        planned = plan.file.memory[plan.file.stages[rank].devices[0][0]].model_dump().values()
+        planned = plan.file.memory[plan.file.stages[rank].rows[0][0]].model_dump().values()
         assert unpacked(sizes, "f4").max() <= sum(planned) * (1 + 1e-6)
         if schedule == "1f1b":  # with several stages a rank, not all of them are full at once
             assert unpacked(sizes, "f4").max() == pytest.approx(sum(planned), rel=1e-6)

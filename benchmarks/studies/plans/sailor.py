@@ -21,8 +21,10 @@ from benchmarks.studies.plans.runs import Run
 from gnnplace.errors import InputError
 from gnnplace.plans.given import draft_of_plan
 from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.order.orders import one_by_one
+from gnnplace.plans.order.rows import with_messages, words
 from gnnplace.plans.order.timing import timed
-from gnnplace.plans.plan import Plan, PlanFile, StageEntry
+from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain, Segment, SegmentCosts
@@ -30,6 +32,7 @@ from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import preset
 
 SHARDS = 4
+NAMELESS = "0" * 64  # the fingerprint of profiles, which have no calls
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def chain_of(plan: dict[str, Any]) -> Chain:
     border = np.array([0.0, *[float(size)] * (count - 1), 0.0])
     batch = max(plan["batch"], plan["microbatch"] * plan["replicas"])
     return Chain(
-        plan["model"], "published", segments, border, Profile(plan["model"], count), batch,
+        plan["model"], NAMELESS, segments, border, Profile(plan["model"], count), batch,
         optimizer="adam",
     )  # fmt: skip
 
@@ -85,27 +88,32 @@ def cluster_of(servers: int) -> Cluster:
 def given(plan: dict[str, Any]) -> Plan:
     """A published plan as a file has it."""
     stages, layer, server = [], 0, 0
+    batch = max(plan["batch"], plan["microbatch"] * plan["replicas"])
     for count in plan["layers"]:
         rows = [
-            [f"gpu:{SHARDS * (server + r) + k}" for k in range(SHARDS)]
+            [[f"gpu:{SHARDS * (server + r) + k}" for k in range(SHARDS)]]
             for r in range(plan["replicas"])
         ]
         names = [f"layer{k}" for k in range(layer, layer + count)]
         stages.append(StageEntry(modules=names, members=names, devices=rows))
         layer, server = layer + count, server + plan["replicas"]
+    ranks = range(len(stages))
+    orders = one_by_one(len(stages), batch // (plan["microbatch"] * plan["replicas"]))
+    nothing = MemoryEntry(state=0.0, activations=0.0, working=0.0, slack=0.0)
     file = PlanFile(
         format="gnnplace-plan",
-        version=1,
+        version=2,
         model=plan["model"],
-        fingerprint="published",
+        fingerprint=NAMELESS,
         cluster=cluster_of(plan["nodes"]).name,
-        batch=max(plan["batch"], plan["microbatch"] * plan["replicas"]),
+        batch=batch,
         microbatch_size=plan["microbatch"],
         precision="32-true",
         optimizer="adam",
         stages=stages,
-        ranks=list(range(len(stages))),
-        actions=[],
+        ranks=list(ranks),
+        actions=words(with_messages(orders, ranks)),
+        memory={name: nothing for stage in stages for row in stage.rows for name in row},
     )
     return Plan(file)
 

@@ -21,6 +21,7 @@ Complexity: O(C M log(C M)) for M micro-batches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,8 +33,8 @@ from gnnplace.errors import InputError
 from gnnplace.plans.order.listing import Line, listed, replayed
 
 FORWARD, INPUT, WEIGHT, FULL = "F", "I", "W", "B"
-SCHEDULES = ("1f1b", "zero-bubble", "interleaved", "v")
 SEARCHED = "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.search`
+SCHEDULE = re.compile(f"1f1b|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?")
 
 
 class Action(NamedTuple):
@@ -106,23 +107,29 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
     """Rank of every chunk under a schedule.
 
     Args:
-        schedule: one of `SCHEDULES`; "interleaved:v" has v chunks a rank, 2 by default.
+        schedule: as `SCHEDULE` has it; "interleaved:v" has v chunks a rank, 2 by default.
         ranks: P, the number of pipeline ranks.
 
     Raises:
         InputError: there is no schedule of that name.
     """
-    name, _, count = schedule.partition(":")
-    more = {"interleaved": count.isdecimal(), "zero-bubble": count == SEARCHED}
-    more["v"] = more["zero-bubble"]
-    if name not in SCHEDULES or (count and not more.get(name)):
+    if SCHEDULE.fullmatch(schedule) is None:
         known = "1f1b, zero-bubble, interleaved:2, v"
         raise InputError(f"schedule {schedule!r}: unknown; use one of {known}")
+    name, _, count = schedule.partition(":")
     if name == "interleaved":
         return tuple(c % ranks for c in range(int(count or 2) * ranks))
     if name == "v" and ranks > 1:
         return (*range(ranks), *reversed(range(ranks)))
     return tuple(range(ranks))
+
+
+def stage_ranks(schedule: str, stages: int) -> tuple[int, ...]:
+    """Rank of each of so many stages under a schedule; see `chunk_ranks`."""
+    each = len(chunk_ranks(schedule, 1))
+    if schedule.startswith("v") and stages > 1:
+        each = 2
+    return chunk_ranks(schedule, stages // each)
 
 
 def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:

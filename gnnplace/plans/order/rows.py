@@ -25,7 +25,7 @@ from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action
 SEND_F, RECV_F, SEND_B, RECV_B = "SEND_F", "RECV_F", "SEND_B", "RECV_B"
 PASSES = (FORWARD, FULL, INPUT, WEIGHT)
 MESSAGES = (SEND_F, RECV_F, SEND_B, RECV_B)
-WORD = re.compile(r"(\d+)(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)(\d+)")
+WORD = re.compile(r"([0-9]{1,9})(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)([0-9]{1,9})")
 Row = tuple[Action, ...]
 
 
@@ -56,7 +56,7 @@ def _action(word: str, where: str) -> Action:
     found = WORD.fullmatch(word)
     if found is None:
         raise FormatError(
-            f"{where}: {word!r} is no action; write the stage, one of "
+            f"{where}: {word[:40]!r} is no action; write the stage, one of "
             f"{', '.join((*PASSES, *MESSAGES))}, and the micro-batch, as in 0F0"
         )
     return Action(int(found[1]), found[2], int(found[3]))

@@ -14,12 +14,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from gnnplace.costs.memory import PARAMETER
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import Action
-from gnnplace.plans.order.rows import parsed, with_messages
 from gnnplace.plans.plan import Plan, PlanFile
+from gnnplace.plans.reading import check_plan
 from gnnplace.plans.run.cutting import Piece, moved_to, numbered_draws, pieces_of
 from gnnplace.plans.run.executor import Executor
 from gnnplace.plans.run.parameters import Parameters, held_of
@@ -27,40 +25,28 @@ from gnnplace.plans.run.passes import StageCode, last_readers, output_of
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.run.seats import Seat, seats_of, take_seat
 from gnnplace.plans.run.weights import scale_for
-from gnnplace.plans.segments.chains import batch_of, fingerprint, inputs_of, layers_of, with_batch
+from gnnplace.plans.segments.chains import (
+    batch_of,
+    check_inputs,
+    fingerprint,
+    inputs_of,
+    layers_of,
+    told_inputs,
+    with_batch,
+)
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
-from gnnplace.plans.segments.placements import Layouts, layouts_of
+from gnnplace.plans.segments.placements import (
+    Layouts,
+    check_placements,
+    check_stages,
+    layouts_of,
+)
 from gnnplace.plans.segments.recording import MIXED
 from gnnplace.sharding.captured.calls import BUFFER
 from gnnplace.sharding.run.planning import LayerGraph
 from gnnplace.sharding.run.runner import Stage as PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
 from gnnplace.zoo import Workload
-
-
-def ranks_of(file: PlanFile) -> tuple[int, ...]:
-    """Rank of every stage: as the plan says, else each has its own."""
-    return tuple(file.ranks) or tuple(range(len(file.stages)))
-
-
-def checked_rows(plan: Plan, source: str = "plan") -> Checked:
-    """The plan's actions, with their messages, if they can run.
-
-    Raises:
-        FormatError: which action is wrong, and why.
-    """
-    file = plan.file
-    ranks = ranks_of(file)
-    rows = with_messages(parsed(file.actions, source), ranks)
-    saved = [stage.saved for stage in file.stages]
-    known = [x for x in saved if x is not None]
-    room = []
-    if len(known) == len(saved):
-        first = [file.stages[ranks.index(p)].devices[0][0] for p in range(max(ranks) + 1)]
-        room = [file.memory[d].activations for d in first if d in file.memory]
-    return check_actions(
-        rows, ranks, plan.microbatches, source, saved=known if room else (), room=room
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,16 +77,20 @@ def apply_plan(
     """
     file, beat = plan.file, told or _nothing
     inputs = inputs_of(file) if inputs is None else inputs
-    _check_words(file, reduction)
-    checked, ranks = checked_rows(plan), ranks_of(file)
+    if reduction not in ("mean", "sum"):
+        raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
+    checked, ranks = check_plan(file), file.rank_of
     known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
+    fakes = [t for t in known.layers.calls.constants.values() if isinstance(t, FakeTensor)]
+    if fakes:
+        raise MismatchError("plan: the model makes constants from shapes alone; it cannot be run")
     where = _device(device, model)
     known = replace(known, layers=replace(known.layers, calls=moved_to(known.layers.calls, where)))
     beat(None)
     pieces = _pieces(file, known)
     holders = _holders(pieces, ranks, model)
     ties = [owners for owners in holders.values() if len(owners) > 1]
-    seat = take_seat(seats_of(file, ranks), where, ties)
+    seat = take_seat(seats_of(file), where, ties)
     beat(None)
     own = [k for k, rank in enumerate(ranks) if rank == seat.rank]
     code = _code(file, known, pieces, own, seat, holders)
@@ -121,19 +111,10 @@ def apply_plan(
     )
 
 
-def _check_words(file: PlanFile, reduction: str) -> None:
-    if reduction not in ("mean", "sum"):
-        raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
-    if file.precision not in PARAMETER:
-        raise InputError(
-            f"plan: precision {file.precision!r}: unknown; use one of {', '.join(PARAMETER)}"
-        )
-
-
 def _pieces(file: PlanFile, known: _Model) -> tuple[Piece, ...]:
     """The plan's stages of the model's calls."""
     names = {s.name: s.members for s in known.cuts.segments}
-    again = [[names[n] for n in stage.recompute if n in names] for stage in file.stages]
+    again = [[names[n] for n in stage.recompute.modules] for stage in file.stages]
     return pieces_of(known.layers.calls, [stage.members for stage in file.stages], again)
 
 
@@ -196,7 +177,21 @@ def _autocast(precision: str, device: torch.device) -> Callable[[], AbstractCont
     return partial(torch.autocast, device.type, MIXED.get(precision), enabled, cache_enabled=False)
 
 
-def _recorded(file: PlanFile, workload: Workload, attention: bool) -> _Model:
+def check_model(file: PlanFile, workload: Workload) -> None:
+    """Whether a plan is of a model, and fits its calls, parameters and inputs.
+
+    Args:
+        file: of a plan that was checked.
+        workload: the model, whose tensors may be fake.
+
+    Raises:
+        MismatchError: naming the key path and what differs.
+    """
+    check_inputs(file, told_inputs(with_batch(workload, file.batch).inputs))
+    _recorded(file, replace(workload, name=file.model))
+
+
+def _recorded(file: PlanFile, workload: Workload, attention: bool = True) -> _Model:
     """The model's calls at the plan's micro-batch, if it is the model of the plan.
 
     Raises:
@@ -205,15 +200,15 @@ def _recorded(file: PlanFile, workload: Workload, attention: bool) -> _Model:
     whole = layers_of(with_batch(workload, file.batch), file.precision)
     if fingerprint(whole.calls, cuts_of(whole.calls, whole.rules)) != file.fingerprint:
         raise MismatchError(
-            "plan: it was made for another model (its calls or their shapes differ); make a plan "
-            "for this one"
+            "plan: fingerprint: it was made for another model (its calls or their shapes differ, "
+            "or model has another name); make a plan for this one"
         )
     share = with_batch(workload, file.microbatch_size)
     layers = layers_of(share, file.precision, as_run=attention)
-    fakes = [t for t in layers.calls.constants.values() if isinstance(t, FakeTensor)]
-    if fakes:
-        raise MismatchError("plan: the model makes constants from shapes alone; it cannot be run")
-    return _Model(layers, cuts_of(layers.calls, layers.rules), share)
+    cuts = cuts_of(layers.calls, layers.rules)
+    check_stages(cuts.segments, file.stages)
+    check_placements(layers, file.stages)
+    return _Model(layers, cuts, share)
 
 
 def _holders(

@@ -7,7 +7,7 @@ All processes make all groups, in one order, as `torch.distributed.new_group` ne
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -58,17 +58,13 @@ class Seats:
         raise InputError(f"plan: there is no process {process} among {self.count}")
 
 
-def seats_of(file: PlanFile, ranks: Sequence[int]) -> Seats:
-    """The processes of a plan.
+def seats_of(file: PlanFile) -> Seats:
+    """The processes of a plan that was checked.
 
     Raises:
         MismatchError: its meshes cannot be run, with the reason.
     """
-    meshes: dict[int, list[list[str]]] = {}
-    for k, (stage, rank) in enumerate(zip(file.stages, ranks, strict=True)):
-        if meshes.setdefault(rank, stage.devices) != stage.devices:
-            raise MismatchError(f"plan: stages[{k}].devices: rank {rank} has others already")
-    rows = [meshes[p] for p in range(len(meshes))]
+    rows = [file.stages[file.rank_of.index(p)].rows for p in range(max(file.rank_of) + 1)]
     counts = {len(row) for row in rows}
     if len(counts) > 1:
         told = " and ".join(map(str, sorted(counts)))
@@ -77,9 +73,6 @@ def seats_of(file: PlanFile, ranks: Sequence[int]) -> Seats:
             "numbers of replicas cannot be run, only predicted; plan again with --runnable"
         )
     devices = [name for mesh in rows for row in mesh for name in row]
-    twice = [name for name in devices if devices.count(name) > 1]
-    if twice:
-        raise MismatchError(f"plan: stages[..].devices: {twice[0]!r} is in two ranks")
     return Seats(counts.pop(), tuple(len(mesh[0]) for mesh in rows), tuple(devices))
 
 

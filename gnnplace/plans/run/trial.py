@@ -209,7 +209,7 @@ def collected(runner: PlanRunner) -> Gradients:
 
 def attends(plan: Plan) -> bool:
     """Whether the dropout of attention can be compared: not where heads are split."""
-    return all(len(stage.devices[0]) == 1 for stage in plan.file.stages)
+    return all(len(stage.rows[0]) == 1 for stage in plan.file.stages)
 
 
 def alone_step(plan: Plan, workload: Workload, number: int = 0) -> torch.Tensor:

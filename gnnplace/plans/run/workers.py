@@ -21,7 +21,8 @@ from gnnplace.errors import MismatchError
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.order.rows import MESSAGES, PASSES
 from gnnplace.plans.plan import Plan
-from gnnplace.plans.run.apply import checked_rows, ranks_of
+from gnnplace.plans.reading import check_plan
+from gnnplace.plans.run.apply import check_model
 from gnnplace.plans.run.seats import seats_of
 from gnnplace.plans.run.trial import LOSSES, Trial, apart, tried
 from gnnplace.runtime.comparison import Verification
@@ -129,17 +130,20 @@ def run_plan(
         MismatchError: the plan is of another model.
         ExecutionError: a worker died, failed or hung.
     """
-    checked_rows(plan)
-    seats = seats_of(plan.file, ranks_of(plan.file))
+    check_plan(plan.file)
+    seats = seats_of(plan.file)
     make = (lambda: workload_of(model)) if isinstance(model, str) else model
     if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         return _under_torchrun(plan, make, train, steps, timeout)
     odd = [name for name in seats.devices if not name.startswith("cpu")]
     if odd:
         raise MismatchError(
-            f"plan: device {odd[0]!r} is no worker of this machine; plan for cpu:{seats.count}, or "
-            f"start torchrun --nproc-per-node {seats.count} -m gnnplace execute on its machines"
+            f"plan: stages[..].devices: {odd[0]!r} is no worker of this machine; plan for "
+            f"cpu:{seats.count}, or start torchrun --nproc-per-node {seats.count} -m gnnplace "
+            "execute on its machines"
         )
+    if isinstance(model, str):
+        check_model(plan.file, workload_of(model, fake=True))
     words = shared_words(seats.count * WORDS)
 
     def work(process: int) -> Trial:

@@ -18,7 +18,6 @@ from gnnplace.plans.order.orders import (
     Orders,
     Pipeline,
     Rules,
-    chunk_ranks,
     in_flight,
     is_apart,
     limits,
@@ -26,6 +25,7 @@ from gnnplace.plans.order.orders import (
     order_of,
     orders_of,
     seconds_of,
+    stage_ranks,
 )
 from gnnplace.plans.order.timing import Timing, timed
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
@@ -52,11 +52,7 @@ class Draft:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Rank of every chunk. [C]"""
-        name, _, count = self.schedule.partition(":")
-        each = 2 if name == "v" and len(self.stages) > 1 else 1
-        if name == "interleaved":
-            each = int(count or 2)
-        return chunk_ranks(self.schedule, len(self.stages) // each)
+        return stage_ranks(self.schedule, len(self.stages))
 
     @property
     def limit(self) -> tuple[int, ...]:

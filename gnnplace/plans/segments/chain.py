@@ -18,6 +18,8 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray
 
+Input = tuple[str | None, tuple[int, ...], str]
+"""Name, shape and type of an input."""
 Placed = Callable[[str, int, int, int, int], dict[str, list[str]]]
 
 
@@ -130,7 +132,7 @@ class Chain:
     tied: tuple[Tied, ...] = ()
     mixes: str = ""
     notices: tuple[str, ...] = ()
-    inputs: tuple[tuple[str | None, tuple[int, ...], str], ...] = ()
+    inputs: tuple[Input, ...] = ()
     placed: Placed | None = None
     allowed: BoolArray | None = None
     _known: dict[tuple[str, int, int], SegmentCosts | None] = field(default_factory=dict)

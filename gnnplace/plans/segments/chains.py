@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.costs.memory import MOMENTS, PARAMETER
-from gnnplace.errors import CaptureError, GnnplaceError, InputError, OtherLossError
+from gnnplace.errors import CaptureError, GnnplaceError, InputError, MismatchError, OtherLossError
 from gnnplace.plans.mesh import Fabric
 from gnnplace.plans.plan import PlanFile
-from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.segments.chain import Chain, Input
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.recording import precision_of
@@ -110,12 +111,29 @@ def chain_of(
         cuts.tied,
         mixes=mixes,
         notices=(*_notices(cluster), *notices),
-        inputs=_inputs(workload.inputs),
+        inputs=told_inputs(workload.inputs),
         placed=source.placements,
     )
 
 
-def _inputs(inputs: Any) -> tuple[tuple[str | None, tuple[int, ...], str], ...]:
+def check_inputs(file: PlanFile, known: Sequence[Input]) -> None:
+    """Whether a plan was made with a model's inputs, where both are known.
+
+    Raises:
+        MismatchError: naming the first that differs.
+    """
+    told = [(x.name, tuple(x.shape), x.dtype) for x in file.inputs]
+    for k, (one, other) in enumerate(zip_longest(told, known if told else ())):
+        if one != other and known:
+            raise MismatchError(f"plan: inputs[{k}]: {_worded(one)}; the model has {_worded(other)}"
+                                " at this batch")  # fmt: skip
+
+
+def _worded(one: Input | None) -> str:
+    return "none" if one is None else f"{one[0] or ''} {list(one[1])} {one[2]}".strip()
+
+
+def told_inputs(inputs: Any) -> tuple[Input, ...]:
     """Name, shape and type of every input; nothing where one is no tensor."""
     named = list(inputs.items()) if isinstance(inputs, dict) else [(None, x) for x in inputs]
     if not all(isinstance(x, torch.Tensor) for _, x in named):
@@ -127,11 +145,14 @@ def inputs_of(file: PlanFile) -> Any:
     """Inputs like those that a plan was made with, all zeros.
 
     Raises:
-        InputError: its file does not have them.
+        InputError: its file does not have them, or they do not fit this machine.
     """
     if not file.inputs:
         raise InputError("apply: the plan's file has no shapes of inputs; give example inputs")
-    made = [torch.zeros(x.shape, dtype=getattr(torch, x.dtype)) for x in file.inputs]
+    try:
+        made = [torch.zeros(x.shape, dtype=getattr(torch, x.dtype)) for x in file.inputs]
+    except (AttributeError, TypeError, RuntimeError):
+        raise InputError("plan: inputs: cannot be made: unknown types, or too large") from None
     names = [x.name for x in file.inputs]
     return tuple(made) if None in names else dict(zip(names, made, strict=True))
 

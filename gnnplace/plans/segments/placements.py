@@ -2,19 +2,22 @@
 
 A plan names, for every parameter and every call whose result is not whole, what each dimension of
 the mesh does with it, as DTensor's placements do: R (each has all of it), S and an axis (a part), P
-(a summand); `S0|3` cuts each of three groups of the axis, as in queries, keys and values side by
-side. The first dimension is that of the replicas, the second that of the shards. Where several
-labels of a call give its result the same place, the label follows: `P:in`.
+(a summand); `S0/3` cuts each of three groups of the axis, as in queries, keys and values side by
+side. The first dimension is that of the replicas, the others those of outer and inner shards (there
+are inner ones alone). Where several labels of a call give its result the same place, the label
+follows: `P:in`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from gnnplace.errors import MismatchError
+from gnnplace.errors import MismatchError, suggestion
 from gnnplace.plans.plan import StageEntry
 from gnnplace.plans.run.cutting import Piece
+from gnnplace.plans.segments.chain import Segment
 from gnnplace.sharding.captured.calls import PARAMETER, CallGraph
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
@@ -30,15 +33,16 @@ from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.run.planning import LayerGraph
 
 WHOLE: Layout = (REPLICATED,)
+WHOLE_WORDS = ("R", "R", "R")
 
 
 def word_of(place: Place) -> str:
-    """R, P, S1, or S0|3."""
+    """R, P, S1, or S0/3."""
     if place == REPLICATED:
         return "R"
     if place == PARTIAL:
         return "P"
-    return f"S{place.axis}" + (f"|{place.groups}" if place.groups else "")
+    return f"S{place.axis}" + (f"/{place.groups}" if place.groups else "")
 
 
 def placements_of(
@@ -59,10 +63,10 @@ def placements_of(
             if info.source == PARAMETER:
                 place = read_layout(axes, chosen)[0]
                 if place.cuts:
-                    found.setdefault(info.name, ["R", word_of(place)])
+                    found.setdefault(info.name, ["R", "R", word_of(place)])
     for i in sorted(split):
         if split[i] != (None,):
-            found[graph.calls[i].name] = ["R", _told(rules[i], split[i])]
+            found[graph.calls[i].name] = ["R", "R", _told(rules[i], split[i])]
     return found
 
 
@@ -76,13 +80,13 @@ def _told(rule: Rule, chosen: Configuration) -> str:
     return word if len(alike) == 1 else f"{word}:{chosen[0]}"
 
 
-def label_of(rule: Rule, word: str, name: str) -> str | None:
+def label_of(rule: Rule, word: str, where: str) -> str | None:
     """The label whose split gives a call's result this place; None: it stays whole.
 
     Args:
         rule: how the call may be split.
         word: of its result's place.
-        name: of the call, for messages.
+        where: the key path, for messages.
 
     Raises:
         MismatchError: the call cannot be split so.
@@ -93,7 +97,7 @@ def label_of(rule: Rule, word: str, name: str) -> str | None:
     for found in rule.extents:
         if label in ("", found) and word_of(made_layout(rule.results[0], (found,))[0]) == place:
             return found
-    raise MismatchError(f"plan: placements: {name!r} cannot be {word!r}; it can be split along "
+    raise MismatchError(f"plan: {where}: cannot be {word!r}; it can be split along "
                         f"{', '.join(rule.extents) or 'nothing'}")  # fmt: skip
 
 
@@ -115,6 +119,71 @@ class Layouts:
     whole: Layout = WHOLE
 
 
+def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> None:
+    """Whether a plan's stages have a model's calls, modules and segments.
+
+    Raises:
+        MismatchError: naming the key path and the first that differs.
+    """
+    own = [name for segment in segments for name in segment.members]
+    told = [(k, name) for k, entry in enumerate(entries) for name in entry.members]
+    for wanted, (k, name) in zip_longest(own, told, fillvalue=(len(entries) - 1, "nothing")):
+        if wanted != name:
+            raise MismatchError(f"plan: stages[{k}].members: {name!r} where the model has "
+                                f"{wanted!r}; make a plan for this model")  # fmt: skip
+    for k, entry in enumerate(entries):
+        members = frozenset(entry.members)
+        some = [segment for segment in segments if not members.isdisjoint(segment.members)]
+        modules = dict.fromkeys(path for segment in some for path in segment.modules)
+        for path in (*entry.modules, *modules):
+            if path not in modules or path not in entry.modules:
+                raise MismatchError(f"plan: stages[{k}].modules: {path!r} is not both here and "
+                                    "among the modules of the stage's members")  # fmt: skip
+        whole = {segment.name for segment in some if members.issuperset(segment.members)}
+        for name in entry.recompute.modules:
+            if name not in whole:
+                raise MismatchError(f"plan: stages[{k}].recompute.modules: {name!r} is the first "
+                                    "call of none of the stage's segments")  # fmt: skip
+
+
+def check_placements(layers: LayerGraph, entries: Sequence[StageEntry]) -> None:
+    """Whether calls and parameters can be split as a plan's stages say.
+
+    Args:
+        layers: the model's calls on one micro-batch, and their rules.
+        entries: the stages, which have these calls.
+
+    Raises:
+        MismatchError: naming the key path, and what the call or the parameter can be.
+    """
+    graph = layers.calls
+    index = {call.name: i for i, call in enumerate(graph.calls)}
+    for k, entry in enumerate(entries):
+        ways: dict[str, set[str]] = {}
+        for i in (index[name] for name in entry.members):
+            told = entry.placements.get(graph.calls[i].name, WHOLE_WORDS)
+            where = f"stages[{k}].placements.{graph.calls[i].name}"
+            chosen = (label_of(layers.rules[i], told[-1], where),)
+            _check_parts(layers.rules[i], chosen, len(entry.rows[0]), where)
+            for value, axes in zip(graph.calls[i].reads, layers.rules[i].reads, strict=True):
+                if graph.values[value].source == PARAMETER:
+                    word = word_of(read_layout(axes, chosen)[0])
+                    ways.setdefault(graph.values[value].name, set()).add(word)
+        for name, words in entry.placements.items():
+            if name not in ways and name not in entry.members:
+                raise MismatchError(f"plan: stages[{k}].placements.{name}: the stage has no such "
+                                    f"call or parameter{suggestion(name, ways)}")  # fmt: skip
+            if name not in entry.members and words[-1] not in ways[name]:
+                raise MismatchError(f"plan: stages[{k}].placements.{name}: {words[-1]!r}: "
+                                    f"it is read as {', '.join(sorted(ways[name]))}")  # fmt: skip
+
+
+def _check_parts(rule: Rule, chosen: Configuration, shards: int, where: str) -> None:
+    extent = rule.extents.get(chosen[0], shards) if chosen[0] is not None else shards
+    if extent % shards:
+        raise MismatchError(f"plan: {where}: {extent} of {chosen[0]} have no {shards} equal parts")
+
+
 def layouts_of(
     layers: LayerGraph, pieces: Sequence[Piece], entries: Sequence[StageEntry]
 ) -> Layouts:
@@ -134,7 +203,8 @@ def layouts_of(
         for i in piece.calls:
             told = entry.placements.get(graph.calls[i].name)
             if told is not None:
-                split[i] = (label_of(layers.rules[i], told[-1], graph.calls[i].name),)
+                name = graph.calls[i].name
+                split[i] = (label_of(layers.rules[i], told[-1], f"placements.{name}"),)
     return _with_homes(graph, layers.rules, pieces, split)
 
 

@@ -139,17 +139,13 @@ def test_the_number_of_rows_is_that_of_ranks():
         check_actions(rows[:1], stages, COUNT)
 
 
-def test_more_in_flight_than_memory_was_counted_for_is_refused():
+def test_what_is_in_flight_is_counted():
     rows, stages = rows_of("1f1b", 2, COUNT)
-    saved, room = (10.0, 7.0), (20.0, 7.0)
-    checked = check_actions(rows, stages, COUNT, saved=saved, room=room)
+    checked = check_actions(rows, stages, COUNT, saved=(10.0, 7.0))
     assert checked.flying == (2, 1)
-    assert checked.live == room
-    first = [a for kind in ("F", "B") for a in rows[0] if a.kind == kind]
+    assert checked.live == (20.0, 7.0)
     eager = parsed([[*(f"0F{m}" for m in range(COUNT)), *(f"0B{m}" for m in range(COUNT))]], "p")
-    assert len(first) == len(eager[0])
-    with pytest.raises(FormatError, match="activations at once"):
-        check_actions(eager, (0,), COUNT, saved=(10.0,), room=(20.0,))
+    assert check_actions(eager, (0,), COUNT, saved=(10.0,)).live == (10.0 * COUNT,)
 
 
 def test_activations_live_until_the_weight_gradients_are_made():

@@ -32,11 +32,11 @@ def split_by_hand(plan):
         told = {}
         for name in stage.members:
             if name.startswith("blocks.") and name.endswith((".up", ".relu")):
-                told[name] = ["R", "S1"]
+                told[name] = ["R", "R", "S1"]
             if name.endswith(".down"):
-                told[name] = ["R", "P"]
+                told[name] = ["R", "R", "P"]
             if name.endswith(".norm"):
-                told[name] = ["R", "S0"]  # gradients of its parameters are sums over shards
+                told[name] = ["R", "R", "S0"]  # gradients of its parameters are sums over shards
         stages.append(stage.model_copy(update={"placements": told}))
     return replace(plan, file=plan.file.model_copy(update={"stages": stages}))
 
@@ -109,7 +109,9 @@ def test_bad_actions_and_other_devices_are_refused_before_anything_starts():
     broken = Plan(plan.file.model_copy(update={"actions": rows}))
     with pytest.raises(FormatError, match="0SEND_F0 is missing"):
         run_plan(broken, raises)
-    stages = [s.model_copy(update={"devices": [[f"gpu:{k}"]]}) for k, s in
+    stages = [s.model_copy(update={"devices": [[[f"gpu:{k}"]]]}) for k, s in
               enumerate(plan.file.stages)]  # fmt: skip
+    memory = {f"gpu:{k}": plan.file.memory[f"cpu:{k}"] for k in range(2)}
+    file = plan.file.model_copy(update={"stages": stages, "memory": memory})
     with pytest.raises(MismatchError, match="'gpu:0' is no worker of this machine"):
-        run_plan(replace(plan, file=plan.file.model_copy(update={"stages": stages})), raises)
+        run_plan(replace(plan, file=file), raises)

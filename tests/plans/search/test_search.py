@@ -10,7 +10,7 @@ import pytest
 from gnnplace.plans.answers import find_plans, given_plan, plan_of
 from gnnplace.plans.given import draft_of_words
 from gnnplace.plans.mesh import Fabric
-from gnnplace.plans.plan import plan_from_data
+from gnnplace.plans.reading import plan_from_data
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.search import Shortlist, improved, search
 from gnnplace.plans.search.stage import Pricer

@@ -20,7 +20,7 @@ def layers():
 
 def test_words_of_places():
     found = [word_of(place) for place in (REPLICATED, PARTIAL, Place(1), Place(0, 3))]
-    assert found == ["R", "P", "S1", "S0|3"]
+    assert found == ["R", "P", "S1", "S0/3"]
 
 
 def test_every_split_of_every_call_is_read_as_it_is_written(layers):
@@ -29,7 +29,7 @@ def test_every_split_of_every_call_is_read_as_it_is_written(layers):
         for label in rule.extents:
             told = placements_of(graph, layers.rules, {i: (label,)})[call.name]
             assert told[0] == "R"
-            assert label_of(rule, told[1], call.name) == label
+            assert label_of(rule, told[2], call.name) == label
             count += 1
     assert count > 20
 
@@ -37,13 +37,13 @@ def test_every_split_of_every_call_is_read_as_it_is_written(layers):
 def test_a_plan_over_shards_says_how_parameters_and_calls_are_split():
     plan = plan_for(load(WIDE), "tp=2,microbatch_size=2", 2)
     (stage,) = plan.file.stages
-    assert stage.placements["transformer.h.0.attn.c_attn.weight"] == ["R", "S1|3"]
-    assert stage.placements["transformer.h.0.mlp.c_fc.weight"][1] in ("S0", "S1")
-    assert any("P" in words[1] for words in stage.placements.values())
+    assert stage.placements["transformer.h.0.attn.c_attn.weight"] == ["R", "R", "S1/3"]
+    assert stage.placements["transformer.h.0.mlp.c_fc.weight"][2] in ("S0", "S1")
+    assert any("P" in words[2] for words in stage.placements.values())
     whole = plan_for(load(MODEL), "pp=2,microbatch_size=2", 2)
     assert all(not stage.placements for stage in whole.file.stages)
 
 
 def test_a_split_that_a_call_cannot_have_is_refused(layers):
-    with pytest.raises(MismatchError, match="'norm' cannot be 'S9'"):
+    with pytest.raises(MismatchError, match="plan: norm: cannot be 'S9'"):
         label_of(layers.rules[0], "S9", "norm")

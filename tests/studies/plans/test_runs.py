@@ -25,7 +25,7 @@ def test_sailor_s_plans():
 
 
 def test_a_published_plan_survives_its_file(tmp_path):
-    from gnnplace.plans.plan import read_plan
+    from gnnplace.plans.reading import read_plan
 
     plan = next(p for p in sailor.data()["plans"] if p["name"] == "N8_D4")
     sailor.given(plan).save(tmp_path / "plan.json")

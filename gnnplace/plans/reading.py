@@ -1,0 +1,334 @@
+"""The one reader of plans' files: strict, and it knows version 1.
+
+What a key may be by itself is `plans.plan`'s; here is what keys say of each other. Every road takes
+plans through `check_plan`, which says in one line, with the key's path, what contradicts what. What
+only a model or a cluster can contradict (calls, parameters, the fingerprint, devices) is held
+against them where they are: `check_cluster`, `run.apply.check_model`, `given.draft_of_plan`.
+
+Version 1 had a row of shards a replica, two words a placement, whole borders, a list of what is
+recomputed, and no word of framework and gradients. It is read as what it meant.
+
+Complexity: O(A P) for A actions on P ranks (`order.checker`), else linear in the file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.errors import FormatError, InputError, suggestion
+from gnnplace.files import parse, read_json
+from gnnplace.plans.order.checker import Checked, check_actions
+from gnnplace.plans.order.orders import stage_ranks
+from gnnplace.plans.order.rows import parsed, with_messages
+from gnnplace.plans.plan import Plan, PlanFile, StageEntry
+from gnnplace.problem.cluster import load_cluster
+
+PLAN, SHARD_PLAN = "gnnplace-plan", "gnnplace-shard-plan"
+SINCE_2 = ("cluster_file", "gradients", "framework", "environment", "fits")
+CLOSE = 1e-6  # relative, of times that are compared
+MOST_PASSES = 10**7  # of a step: stages times micro-batches
+MOST_ELEMENTS = 2**33  # of an input
+WORD = re.compile(r"(R|P|S[0-9]{1,2}(/[1-9][0-9]{0,5})?)(:\w+)?")
+LOCAL = re.compile("(cpu|cuda):([1-9][0-9]{0,3})")
+
+
+def is_plan(path: str | Path) -> bool:
+    """Whether a file is that of a plan, of whichever kind; what is unreadable is none."""
+    try:
+        data = read_json(path)
+    except InputError:
+        return False
+    return isinstance(data, dict) and data.get("format") in (PLAN, SHARD_PLAN)
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Reads a plan's file.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    return plan_from_data(read_json(path), str(path))
+
+
+def plan_from_data(data: Any, source: str) -> Plan:
+    """The plan that JSON holds.
+
+    Raises:
+        FormatError: naming `source`, the key path and the fault.
+    """
+    try:
+        file = parse(PlanFile, _as_version_2(data, source), source)
+    except FormatError as error:
+        raise FormatError(str(error)) from None  # one line, however many keys are wrong
+    check_plan(file, source)
+    return Plan(file)
+
+
+def check_plan(file: PlanFile, source: str = "plan") -> Checked:
+    """The actions of every rank, messages included, if no key contradicts another.
+
+    Args:
+        file: a plan's file, each key of which is right by itself.
+        source: what messages begin with.
+
+    Raises:
+        FormatError: naming `source`, the key path and the fault.
+    """
+    fault = next(_faults(file), None)
+    if fault is not None:
+        raise FormatError(f"{source}: {fault}")
+    ranks = file.rank_of
+    rows = with_messages(parsed(file.actions, source), ranks)
+    saved = [stage.saved for stage in file.stages if stage.saved is not None]
+    saved = saved if len(saved) == len(file.stages) else []
+    checked = check_actions(rows, ranks, file.microbatches, source, saved=saved)
+    for k, stage in enumerate(file.stages if saved else ()):
+        for name in (name for row in stage.rows for name in row):
+            held, room = checked.live[ranks[k]], file.memory[name].activations
+            if held > room * (1 + CLOSE):
+                raise FormatError(
+                    f"{source}: memory.{name}.activations: {room / 1e6:.3g} MB, and "
+                    f"actions[{ranks[k]}] keeps {held / 1e6:.3g} MB at once of what stages[{k}]."
+                    "saved says; run backward passes earlier"
+                )
+    return checked
+
+
+def check_cluster(file: PlanFile, source: str) -> None:
+    """Whether there is a cluster of a plan's name with its devices.
+
+    Raises:
+        FormatError: naming `source`, the key path and the fault.
+    """
+    local = LOCAL.fullmatch(file.cluster)
+    try:
+        if local is not None:
+            known = {f"{local[1]}:{k}" for k in range(int(local[2]))}
+        else:
+            key = "cluster" if file.cluster_file is None else "cluster_file"
+            known = set(load_cluster(file.cluster_file or file.cluster).device_index)
+    except InputError as error:
+        raise FormatError(f"{source}: {key}: {error}") from None
+    for k, stage in enumerate(file.stages):
+        for name in (name for row in stage.rows for name in row):
+            if name not in known:
+                raise FormatError(
+                    f"{source}: stages[{k}].devices: cluster {file.cluster!r} has no {name!r}"
+                )
+
+
+def _faults(file: PlanFile) -> Iterator[str]:
+    """What contradicts what, actions apart; each may rely on those before it."""
+    yield from _unknown_words(file)
+    yield from _stages(file)
+    yield from _ranks(file)
+    yield from _cut(file)
+    yield from _times(file)
+    yield from _memory(file)
+    yield from _inputs(file)
+
+
+def _unknown_words(file: PlanFile) -> Iterator[str]:
+    for key, known in (("precision", PARAMETER), ("optimizer", MOMENTS)):
+        word = getattr(file, key)
+        if word not in known:
+            yield f"{key}: {word!r}: unknown; use one of {', '.join(known)}"
+
+
+def _stages(file: PlanFile) -> Iterator[str]:
+    stage_of: dict[str, int] = {}
+    for k, stage in enumerate(file.stages):
+        where = f"stages[{k}]"
+        yield from _devices(stage, f"{where}.devices")
+        yield from _twice(stage.modules, f"{where}.modules")
+        yield from _twice(stage.members, f"{where}.members")
+        for name in stage.members:
+            if stage_of.setdefault(name, k) != k:
+                yield f"{where}.members: {name!r} is in stages[{stage_of[name]}], too"
+        again, known = stage.recompute, frozenset(stage.members)
+        yield from _twice(again.modules, f"{where}.recompute.modules")
+        if (again.kind == "none") != (not again.modules):
+            yield f"{where}.recompute: kind {again.kind!r} with {len(again.modules)} modules"
+        for name in again.modules:
+            if name not in known:
+                yield f"{where}.recompute.modules: {name!r} is none of the stage's members"
+        for name, words in stage.placements.items():
+            yield from _placed(words, len(stage.rows[0]), f"{where}.placements.{name}")
+        if len(stage.seconds) not in (0, 3):
+            yield f"{where}.seconds: has {len(stage.seconds)} numbers; forward, I and W are three"
+
+
+def _placed(words: list[str], shards: int, where: str) -> Iterator[str]:
+    odd = next((word for word in words if WORD.fullmatch(word) is None), None)
+    if odd is not None:
+        yield f"{where}: {odd[:40]!r} is no placement; write R, P, or S and the axis: S1, S0/3"
+    if words[:2] != ["R", "R"]:
+        yield f"{where}: {words}: only the inner shards split: the first two words are R"
+    if shards == 1 and words[2] != "R":
+        yield f"{where}: {words}: the stage has one shard"
+
+
+def _devices(stage: StageEntry, where: str) -> Iterator[str]:
+    if len({len(row) for row in stage.rows}) > 1:
+        yield f"{where}: rows of different lengths"
+    if any(len(replica) > 1 for replica in stage.devices):
+        yield f"{where}: has outer shards; only one axis of shards can be run: [[[inner, …]], …]"
+    yield from _twice([name for row in stage.rows for name in row], where)
+
+
+def _ranks(file: PlanFile) -> Iterator[str]:
+    ranks, count = file.rank_of, len(file.stages)
+    if len(ranks) != count:
+        yield f"ranks: has {len(ranks)} numbers for {count} stages"
+    if set(ranks) != set(range(len(set(ranks)))):
+        yield f"ranks: {_short(ranks)}: must be numbered from 0 on, without a gap"
+    try:
+        wanted = stage_ranks(file.schedule, count)
+    except InputError as error:
+        yield str(error).replace(" ", ": ", 1)
+        return
+    if ranks != wanted:
+        yield (
+            f"ranks: {_short(ranks)}: schedule {file.schedule!r} has {count} stages on ranks "
+            f"{_short(wanted)}"
+        )
+    owner: dict[str, int] = {}
+    for k, (stage, rank) in enumerate(zip(file.stages, ranks, strict=True)):
+        if stage.devices != file.stages[ranks.index(rank)].devices:
+            yield f"stages[{k}].devices: rank {rank} has others already"
+        for name in (name for row in stage.rows for name in row):
+            if owner.setdefault(name, rank) != rank:
+                yield f"stages[{k}].devices: {name!r} is of rank {owner[name]} already"
+
+
+def _cut(file: PlanFile) -> Iterator[str]:
+    """Whether the batch can be cut as the plan says."""
+    share = file.microbatch_size * len(file.stages[0].devices)
+    if file.batch % share:
+        yield (
+            f"batch: {file.batch} is no multiple of microbatch_size, {file.microbatch_size} "
+            f"examples, on {len(file.stages[0].devices)} replicas"
+        )
+    for k, stage in enumerate(file.stages):
+        if share % len(stage.devices):
+            yield (
+                f"stages[{k}].devices: a micro-batch of {share} examples has no "
+                f"{len(stage.devices)} equal parts"
+            )
+    if file.microbatches * len(file.stages) > MOST_PASSES:
+        yield f"batch: {file.microbatches} micro-batches of a step are more than can be run"
+
+
+def _times(file: PlanFile) -> Iterator[str]:
+    step, (low, high) = file.step_time, file.interval or (0.0, math.inf)
+    if (step is None) != (file.interval is None):
+        yield "interval: must be there with step_time, and only with it"
+    if low > high:
+        yield f"interval: [{low:g}, {high:g}]: the lower end comes first"
+    if step is not None and not low * (1 - CLOSE) <= step <= high * (1 + CLOSE):
+        yield f"step_time: {step:g} s is not in the interval, [{low:g}, {high:g}]"
+    if step is not None and (file.lower_bound or 0.0) > step * (1 + CLOSE):
+        yield f"lower_bound: {file.lower_bound:g} s is above the step_time, {step:g} s"
+    ranks, cuts = max(file.rank_of) + 1, len(file.stages) - 1
+    if (len(file.sent), len(file.ends)) not in ((0, 0), (cuts, ranks)):
+        yield (
+            f"sent, ends: have {len(file.sent)} and {len(file.ends)} numbers for {cuts} cuts of "
+            f"stages and {ranks} ranks"
+        )
+
+
+def _memory(file: PlanFile) -> Iterator[str]:
+    devices = dict.fromkeys(name for stage in file.stages for row in stage.rows for name in row)
+    for name in file.memory:
+        if name not in devices:
+            yield f"memory.{name}: is among no stage's devices" + suggestion(name, devices)
+    for name in devices:
+        if name not in file.memory:
+            yield f"memory: lacks {name!r}, which is among the devices"
+
+
+def _inputs(file: PlanFile) -> Iterator[str]:
+    names = [x.name for x in file.inputs if x.name is not None]
+    if len(names) not in (0, len(file.inputs)):
+        yield "inputs: all have a name, or none has"
+    yield from _twice(names, "inputs[..].name")
+    for k, entry in enumerate(file.inputs):
+        if math.prod(entry.shape) > MOST_ELEMENTS:
+            yield f"inputs[{k}].shape: {_short(entry.shape)}: is too large"
+    if file.inputs and file.inputs[0].shape[:1] not in ([], [file.batch]):
+        yield f"inputs[0].shape: has {file.inputs[0].shape[0]} examples, and batch is {file.batch}"
+
+
+def _twice(names: Iterable[str], where: str) -> Iterator[str]:
+    for name, times in Counter(names).items():
+        if times > 1:
+            yield f"{where}: {name!r} is there {times} times"
+
+
+def _short(numbers: Iterable[int]) -> str:
+    """The first few of some numbers."""
+    told = [str(number) for number in numbers]
+    return f"[{', '.join([*told[:8], *(['…'] if len(told) > 8 else [])])}]"
+
+
+def _as_version_2(data: Any, source: str) -> Any:
+    """Version 1 as version 2 says it; anything else as it is, for the schema to judge.
+
+    Raises:
+        FormatError: it splits a model for any training, and is no plan of one.
+    """
+    if not isinstance(data, dict):
+        return data
+    if data.get("format") == SHARD_PLAN:
+        raise FormatError(f"{source}: format: {_anew(data)}")
+    if type(data.get("version")) is not int or data["version"] != 1:
+        return data
+    for key in SINCE_2:
+        if key in data:
+            raise FormatError(f"{source}: {key}: unknown key of version 1")
+    stages = data.get("stages")
+    if isinstance(stages, list):
+        stages = [_stage_of_1(x, f"{source}: stages[{k}]") for k, x in enumerate(stages)]
+    return {**data, "version": 2, "stages": stages}
+
+
+def _stage_of_1(stage: Any, where: str) -> Any:
+    if not isinstance(stage, dict):
+        return stage
+    if "border" in stage:
+        raise FormatError(f"{where}.border: unknown key of version 1")
+    devices, placed = stage.get("devices"), stage.get("placements", {})
+    again = stage.get("recompute", [])
+    if isinstance(devices, list):
+        devices = [[row] if isinstance(row, list) else row for row in devices]
+    if isinstance(placed, dict):
+        placed = {name: _words_of_1(words) for name, words in placed.items()}
+    if isinstance(again, list):
+        again = {"kind": "full" if again else "none", "modules": again}
+    return {**stage, "devices": devices, "placements": placed, "recompute": again}
+
+
+def _words_of_1(words: Any) -> Any:
+    """Of replicas and shards; groups of an axis were told by a bar."""
+    if not isinstance(words, list) or len(words) != 2:
+        return words
+    return [words[0], "R", *(w.replace("|", "/") if isinstance(w, str) else w for w in words[1:])]
+
+
+def _anew(data: dict[str, Any]) -> str:
+    """What to do about a file of `gnnplace shard`, which knows neither batch nor devices."""
+    mesh, model = data.get("mesh"), data.get("model")
+    sizes = mesh if isinstance(mesh, list) and all(type(n) is int for n in mesh) else []
+    count = str(math.prod(sizes)) if sizes else "N"
+    told = model if isinstance(model, str) and model else "MODEL"
+    return (
+        f"it is a {SHARD_PLAN} file, which has no batch and no devices; make a plan of one stage: "
+        f"gnnplace plan {told} --cluster cpu:{count} --given tp={count},microbatch_size=B "
+        "-o plan.json"
+    )
