@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, open_store, print_json, say_kept
+from gnnplace.cli.console import (
+    check_output,
+    console,
+    open_store,
+    print_json,
+    print_lines,
+    say_kept,
+)
 from gnnplace.cli.numbers import STEPS, add_options
 from gnnplace.cli.options import (
     add_capture_options,
@@ -27,8 +34,11 @@ from gnnplace.cli.options import (
 from gnnplace.cli.placed import cluster_of, placed_options
 from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError
-from gnnplace.files import read_json
+from gnnplace.files import read_json, write_text
+from gnnplace.plans.plans import read_plan
+from gnnplace.plans.reading import check_cluster, is_plan
 from gnnplace.report.placements import write_placements
+from gnnplace.report.plans import plan_page, run_lines
 from gnnplace.report.timeline import from_execution, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text, eager_line, seconds_text
@@ -36,11 +46,6 @@ from gnnplace.report.units import bytes_text, eager_line, seconds_text
 if TYPE_CHECKING:
     from gnnplace.execution.result import WorkerMemory
     from gnnplace.runtime.hosts import Hosts
-from gnnplace.cli.console import print_lines
-from gnnplace.files import write_text
-from gnnplace.plans.plans import read_plan
-from gnnplace.plans.reading import check_cluster, is_plan
-from gnnplace.report.plans import plan_page, run_lines
 
 RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
 SUMMARY = "Runs a placement or a joint plan on workers, checks it, and measures it."

@@ -46,7 +46,13 @@ from gnnplace.files import in_place, read_json, read_text, write_json, write_tex
 from gnnplace.placers import Result
 from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem, problem_to_data
-from gnnplace.problem.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, placement_to_data
+from gnnplace.problem.placement import (
+    CLUSTER_KEY,
+    CONSTRAINTS_KEY,
+    OPTIONS_KEY,
+    Placement,
+    placement_to_data,
+)
 from gnnplace.report.chakra import write_chakra
 from gnnplace.report.explanations import advice_lines
 from gnnplace.report.intervals import interval_keys
@@ -58,12 +64,6 @@ from gnnplace.report.units import bytes_text
 
 if TYPE_CHECKING:
     from gnnplace.policy.sizes import Size
-    from gnnplace.tracing.program import Program
-from typing import TYPE_CHECKING
-
-from gnnplace.problem.placement import Placement
-
-if TYPE_CHECKING:
     from gnnplace.tracing.program import Program
 
 

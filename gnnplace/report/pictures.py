@@ -16,12 +16,16 @@ becomes the mark's ``<title>``, which browsers show where the pointer rests.
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import numpy as np
 
@@ -33,10 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis as Scale
     from matplotlib.figure import Figure as Figure
-import json
-import re
-from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
 
 SPACE = "http://www.w3.org/2000/svg"
 FONT = "font-family: 'DejaVu Sans', sans-serif"

@@ -8,27 +8,24 @@ predicted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from gnnplace.plans.plan import Plan, StageEntry
-
-if TYPE_CHECKING:
-    from gnnplace.plans.run.workers import PlanRun as Run
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gnnplace.errors import InputError
 from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
 from gnnplace.plans.order.timing import Timing, timed
-from gnnplace.plans.plan import MemoryEntry, PlanFile
+from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
+
+if TYPE_CHECKING:
+    from gnnplace.plans.run.workers import PlanRun as Run
 
 
 def plan_lines(plan: Plan) -> list[str]:

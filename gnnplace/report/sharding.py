@@ -15,27 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
-
-from gnnplace.report.pictures import write_picture
-from gnnplace.sharding import Frontier, ShardingProblem, ShardingResult
-from gnnplace.sharding.rivals import expert, greedy
-from gnnplace.sharding.solver.markov_chain import random_search
-from gnnplace.sharding.strategy import Parts, Setting
-
-if TYPE_CHECKING:
-    from gnnplace.report.pictures import Figure
-    from gnnplace.sharding.run.plan import Planned, ShardPlan
-    from gnnplace.sharding.run.sharded import ShardRun
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark
-
-if TYPE_CHECKING:
-    from gnnplace.report.pictures import Figure
-from dataclasses import replace
 
 import numpy as np
 
@@ -44,11 +26,20 @@ from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.report import html
 from gnnplace.report.html import Html
-from gnnplace.report.pictures import svg
+from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write_picture
 from gnnplace.report.timeline import Naming, Timeline, from_simulation
 from gnnplace.report.units import bytes_text, page_seconds
 from gnnplace.report.viewer import viewer
+from gnnplace.sharding import Frontier, ShardingProblem, ShardingResult
+from gnnplace.sharding.rivals import expert, greedy
+from gnnplace.sharding.solver.markov_chain import random_search
+from gnnplace.sharding.strategy import Parts, Setting
 from gnnplace.simulation import Simulator
+
+if TYPE_CHECKING:
+    from gnnplace.report.pictures import Figure
+    from gnnplace.sharding.run.plan import Planned, ShardPlan
+    from gnnplace.sharding.run.sharded import ShardRun
 
 PROPOSALS = 1_000_000  # of the random search: less than a second
 WHOLE = "whole on every device"  # what a layer that is not split is called
