@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from gnnplace.bench.rows import ruled
 from gnnplace.files import Schema, parse, read_json, write_text
 
 ProblemId = tuple[str, str]
@@ -65,7 +66,8 @@ def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
     if not Path(path).is_file():
         return {}
     problems = parse(BestKnownFile, read_json(path), str(path)).problems
-    return {(key, best.digest): best for key, best in problems.items()}
+    known = (best.model_copy(update={"digest": ruled(best.digest)}) for best in problems.values())
+    return {(key, best.digest): best for key, best in zip(problems, known, strict=True)}
 
 
 def merged(

@@ -36,7 +36,7 @@ class Task:
     """A cell of a suite that is to be run.
 
     Attributes:
-        suite: name of the suite.
+        suite: name and version of the suite.
         kind: the kind of the suite.
         mode: the mode of executions.
         timeout: seconds that the cell may take.
@@ -77,7 +77,7 @@ class Task:
 def tasks_of(suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = "") -> list[Task]:
     """Tasks of cells of a suite whose files are relative to ``folder``."""
     where = str(folder.resolve())
-    about = (suite.name, suite.kind, suite.mode, suite.timeout, where)
+    about = (suite.title, suite.kind, suite.mode, suite.timeout, where)
     return [Task(*about, cell, keep) for cell in todo]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gnnplace.bench.best_known import RUN_SUFFIX
 from gnnplace.bench.placed import PlacedProblem
+from gnnplace.bench.rows import ruled
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import ExecutionError
@@ -29,7 +30,7 @@ class Executable(PlacedProblem):
 
     def described(self, entry: ProblemEntry) -> Data:
         """The part of a row that tells of the problem."""
-        told = f"{self.problem.fingerprint[:12]}{RUN_SUFFIX}"
+        told = ruled(f"{self.problem.fingerprint[:12]}{RUN_SUFFIX}")
         return super().described(entry) | {"digest": told, "clock": "measured"}
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import EXECUTE, SHARD, Cell, ProblemEntry
-from gnnplace.policy.roster import placer_names
+from gnnplace.errors import InputError
+from gnnplace.policy.roster import find_placer
 from gnnplace.policy.warming import warm as warm_placers
 
 Data = dict[str, Any]
@@ -63,13 +64,20 @@ def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
     return PlacedProblem(entry.load(folder))
 
 
-def known_names(kind: str) -> tuple[str, ...]:
-    """Names of those who can be named as placers of a suite."""
+def check_name(kind: str, name: str) -> None:
+    """Refuses a name that no placer, or no method of splitting, has.
+
+    Raises:
+        InputError: says which there are, or what is wrong with a class of one's own.
+    """
     if kind != SHARD:
-        return placer_names()
+        find_placer(name)
+        return
     from gnnplace.bench.split import EXACT_SHARDER, SHARDERS
 
-    return (EXACT_SHARDER, *SHARDERS)
+    known = (EXACT_SHARDER, *SHARDERS)
+    if name not in known:
+        raise InputError(f"placers: {name!r} is unknown; {', '.join(known)}")
 
 
 def warm_up(kind: str, names: list[str], progress: Callable[[str], None] | None = None) -> None:

@@ -68,7 +68,7 @@ def _placed(result: Result) -> Data:
 def _kept(folder: Path, cell: Cell, problem: Problem, result: Result) -> Data:
     """Writes what ``gnnplace simulate`` takes: the problem once, and the placement."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = digest(problem)
+    told = digest(problem).replace(":", "-")
     path = folder / f"{told}.json"
     if not path.exists():
         write_problem(path, problem)

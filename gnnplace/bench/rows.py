@@ -26,6 +26,12 @@ from gnnplace.problem import Problem
 from gnnplace.problem.cluster.machine import processor_name
 
 IDENTITY = ("problem", "placer", "seed", "budget")
+RULE = 1  # version of ``digest``
+FIRST = "@1"  # version of a suite that no row and no file's name tells
+ALWAYS = frozenset(
+    ("name", "kind", "memory", "source", "target", "latency", "bandwidth", "channel",
+     "sender_busy", "send_overhead", "receive_overhead")
+)  # fmt: skip
 PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")
 
 
@@ -152,7 +158,7 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         raise FormatError(f"{where}: not a result row: {told}; mend or remove it") from None
     except (ValueError, RecursionError, OverflowError):
         raise FormatError(f"{where}: not a result row; mend or remove it") from None
-    return dict(row)
+    return {**row, "digest": ruled(row["digest"])} if "digest" in row else dict(row)
 
 
 def _keep(path: Path, lines: list[bytes]) -> None:
@@ -166,19 +172,32 @@ def identity(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def digest(problem: Problem) -> str:
-    """What tells two problems apart that have one key: structure, costs, links and memory."""
+    """What tells two problems apart that have one key: structure, costs, links and memory.
+
+    It hashes what a problem says. A field of a device or a link that is not among ``ALWAYS`` counts
+    where it differs from its default alone, so that a field more moves no digest. Written with the
+    version of this rule before it, which is not hashed, as ``1:0123456789ab``.
+    """
     hashed = hashlib.sha256(problem.fingerprint.encode())
     barred = () if problem.forbid is None else (problem.forbid,)
     for array in (problem.times, problem.state, problem.phase, problem.pin, *barred):
         hashed.update(np.ascontiguousarray(array).tobytes())
     cluster = problem.cluster
     for entry in (*cluster.devices, *cluster.links):
-        hashed.update(entry.model_dump_json().encode())
-    return hashed.hexdigest()[:12]
+        said = {*ALWAYS, *entry.model_dump(exclude_defaults=True)}
+        hashed.update(entry.model_dump_json(include=said).encode())
+    return ruled(hashed.hexdigest()[:12])
+
+
+def ruled(told: str) -> str:
+    """A digest with the version of its rule; those of older rows were written without it."""
+    return told if not told or ":" in told else f"{RULE}:{told}"
 
 
 def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = None) -> Path:
     """The rows' file of a suite or of a part of it; makes the folder.
+
+    A suite's first version has no number in the file's name.
 
     Raises:
         InputError: the folder cannot be made.
@@ -188,4 +207,4 @@ def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = 
     except OSError as error:
         raise InputError(f"results folder {str(folder)!r}: {error.strerror}") from None
     suffix = f"-{part[0]}-of-{part[1]}" if part else ""
-    return Path(folder) / f"{suite}{suffix}.jsonl"
+    return Path(folder) / f"{suite.replace(FIRST, '')}{suffix}.jsonl"

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from gnnplace.bench.cells import tasks_of
-from gnnplace.bench.kinds import known_names
+from gnnplace.bench.kinds import check_name
 from gnnplace.bench.rows import append, identity, read_rows, results_file, sole_writer
 from gnnplace.bench.suite import ProblemEntry, SuiteFile, cells, read_suite
 from gnnplace.bench.summary import print_standings
@@ -128,7 +128,7 @@ def run_suite(
     override, where = override or Override(), where or Where()
     suite = override.apply(read_suite(path))
     _check_names(path, suite)
-    rows_path = results_file(folder, suite.name, override.part)
+    rows_path = results_file(folder, suite.title, override.part)
     with sole_writer(rows_path):
         _run_missing(suite, rows_path, Path(path).parent, where, say)
     print_standings(read_rows(rows_path), out)
@@ -142,17 +142,18 @@ def _run_missing(suite: SuiteFile, rows_path: Path, folder: Path, where: Where, 
     run = where.runner(suite, say)
     keep = str((rows_path.parent / KEPT).resolve()) if where.keep else ""
     tasks = tasks_of(suite, todo, folder, keep)
-    say(f"{suite.name}: {len(todo)} cells to run, {len(done)} rows already in {rows_path}")
+    say(f"{suite.title}: {len(todo)} cells to run, {len(done)} rows already in {rows_path}")
     for number, row in enumerate(run(tasks), 1):
         append(rows_path, row)
         say(f"{number}/{len(todo)} {row['problem']}: {row['placer']} {_outcome(row)}")
 
 
 def _check_names(path: str, suite: SuiteFile) -> None:
-    known = known_names(suite.kind)
-    unknown = [name for name in (*suite.constructions, *suite.placers) if name not in known]
-    if unknown:
-        raise InputError(f"{path}: placers: {unknown[0]!r} is unknown; {', '.join(known)}")
+    for name in (*suite.constructions, *suite.placers):
+        try:
+            check_name(suite.kind, name)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
 
 
 def _outcome(row: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnplace.bench.rows import ruled
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.sharding import ShardingProblem, best_strategy
 from gnnplace.sharding.costs import Machine, sharding_problem
@@ -59,7 +60,7 @@ def _described_split(loaded: Split) -> Data:
         "num_ops": len(loaded.tables.names),
         "num_devices": loaded.setting.devices,
         "microbatches": 1,
-        "digest": f"{hashed.hexdigest()[:12]}-split",
+        "digest": ruled(f"{hashed.hexdigest()[:12]}-split"),
         "family": loaded.setting.network.name,
         "cluster": f"{loaded.setting.devices} devices",
     }

@@ -3,6 +3,7 @@
 ::
 
     name: smoke
+    version: 1                # raised when a problem changes; rows say smoke@1, never mixed
     problems:
       - {family: layered, seed: 1, ops: [100, 300]}       # a random family
       - {captured: bert-base, seed: 1, groups: 200, microbatches: 4, memory: tight}
@@ -229,7 +230,8 @@ class ProblemEntry(Schema):
 class SuiteFile(Schema):
     """The keys of a suite file."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1, pattern="^[^@]*$")]
+    version: Annotated[int, Field(ge=1)] = 1
     problems: Annotated[list[ProblemEntry], Field(min_length=1)]
     placers: list[str] = []
     constructions: list[str] = []
@@ -238,6 +240,11 @@ class SuiteFile(Schema):
     timeout: Annotated[float, Field(gt=0)] = 60.0
     kind: Literal["place", "execute", "shard"] = PLACE
     mode: Literal["auto", "measured", "emulated"] = "auto"
+
+    @property
+    def title(self) -> str:
+        """Name and version, as rows have it: ``standard@1``."""
+        return f"{self.name}@{self.version}"
 
     @model_validator(mode="after")
     def _some_placer(self) -> SuiteFile:

@@ -24,13 +24,14 @@ from gnnplace.bench.best_known import (
     BestKnown,
     ProblemId,
     merged,
+    problem_id,
     read_best_known,
     was_run,
     write_best_known,
 )
 from gnnplace.bench.grid import Grid
 from gnnplace.bench.profiles import Profile, performance_profiles
-from gnnplace.bench.rows import read_rows, results_file
+from gnnplace.bench.rows import FIRST, read_rows, results_file
 from gnnplace.bench.standings import RIVAL, Standing, standings
 from gnnplace.bench.statistics import Interval
 from gnnplace.bench.tables import tables
@@ -151,6 +152,7 @@ def summarise(
     rival: str = RIVAL,
     only: str = "",
     folder: str | None = None,
+    dirty: bool = False,
 ) -> int:
     """Prints standings of all rows of result files.
 
@@ -162,9 +164,11 @@ def summarise(
         rival: who wins and losses are counted against.
         only: problems whose key contains this text.
         folder: tables and plots are written here too, as Markdown, HTML and SVG.
+        dirty: rows of a checkout with changes that no commit has count, too.
 
     Raises:
-        InputError: there are no rows, or no file to record in.
+        InputError: there are no rows, or no file to record in; rows of changed code; two rows of
+            one suite disagree on what their problem says.
         FormatError: a malformed file.
     """
     if record and best_known is None:
@@ -172,7 +176,7 @@ def summarise(
     for path in files:
         if not Path(path).is_file():
             raise InputError(f"{path}: no such file of rows")
-    rows = [row for path in files for row in read_rows(Path(path))]
+    rows = [row for path in files for row in _clean(path, dirty)]
     best = merged(read_best_known(best_known) if best_known else {}, rows)
     if record and best_known is not None:
         write_best_known(best_known, {p: found for p, found in best.items() if not was_run(p)})
@@ -181,6 +185,34 @@ def summarise(
         raise InputError(f"bench summary: no row's problem contains {only!r}")
     print_standings(shown, out, best, rival, folder)
     return 0
+
+
+def _clean(path: str, dirty: bool) -> list[dict[str, Any]]:
+    """Rows of a file, all of them of code that a commit has."""
+    rows = read_rows(Path(path))
+    for number, row in enumerate(rows, 1):
+        commit = str(row.get("commit") or "")
+        if commit.endswith("+") and not dirty:
+            raise InputError(
+                f"{path}: line {number}: a row of code that was changed after {commit[:10]}; "
+                "commit and run it again, or give --dirty"
+            )
+    return rows
+
+
+def _check_digests(rows: Sequence[Row]) -> None:
+    """Refuses rows of one problem of one suite's version that were made from different data."""
+    known: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        first = (
+            known.setdefault((_suite(row), problem_id(row)[0]), row) if row.get("digest") else row
+        )
+        if first.get("digest") != row.get("digest") and _clock(first) == _clock(row):
+            told = [f"{r['digest']} of commit {str(r.get('commit'))[:10]}" for r in (first, row)]
+            raise InputError(
+                f"{_suite(row)}: {row['problem']}: it says something else in two rows, {told[0]} "
+                f"and {told[1]}; leave the older rows out, or raise the suite's version"
+            )
 
 
 def print_standings(
@@ -199,6 +231,7 @@ def print_standings(
         rival: who others are compared with.
         folder: gets ``summary.md``, ``summary.html`` and the plots as SVG.
     """
+    _check_digests(rows)
     best = merged({}, rows) if best is None else best
     drawn = folder is not None
     sections = [_section(name, part, best, rival, drawn) for name, part in parts(rows).items()]
@@ -272,7 +305,10 @@ def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _suite(row: Row) -> str:
-    return f"{row.get('suite', 'rows')}{'-seen' if row.get('seen') else ''}"
+    """Name, version and part; rows of older runs do not say the version, and are of the first."""
+    suite = row.get("suite", "rows")
+    suite += "" if "@" in suite or "suite" not in row else FIRST
+    return f"{suite}{'-seen' if row.get('seen') else ''}"
 
 
 def _clock(row: Row) -> str:

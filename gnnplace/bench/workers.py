@@ -42,10 +42,11 @@ class Worker:
 
     Args:
         names: kind of the suite and placers, to compile before the first cell.
+        folder: the process starts in it, if it is there: classes of one's own are found from it.
     """
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        self.names = names
+    def __init__(self, names: Sequence[str] = (), folder: str = "") -> None:
+        self.names, self.folder = names, folder
         self.process: subprocess.Popen[str] | None = None
         self.closed = False
         self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -94,6 +95,7 @@ class Worker:
             command,
             **pipes,
             env={**os.environ, **ONE_THREAD},
+            cwd=self.folder if os.path.isdir(self.folder) else None,
             start_new_session=True,
             preexec_fn=ends_with_this(),
         )
@@ -211,7 +213,9 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
     def run(tasks: Sequence[Task]) -> Iterator[Row]:
         with client:
             lines = [task.to_json() for task in tasks]
-            futures = client.map(run_on_dask, lines, names=list(names), pure=False, retries=0)
+            futures = client.map(
+                run_on_dask, lines, names=list(names), folder=os.getcwd(), pure=False, retries=0
+            )
             origin = dict(zip((f.key for f in futures), tasks, strict=True))
             for future in done(futures):
                 yield _row_of(future, origin[future.key])
@@ -230,11 +234,11 @@ def _row_of(future: Any, task: Task) -> Row:
 _of_thread = threading.local()
 
 
-def run_on_dask(line: str, names: list[str]) -> str:
+def run_on_dask(line: str, names: list[str], folder: str) -> str:
     """Runs one task in the calling thread's own worker process; both are JSON."""
     worker = getattr(_of_thread, "worker", None)
-    if worker is None or worker.names != names:
+    if worker is None or (worker.names, worker.folder) != (names, folder):
         if worker is not None:
             worker.close()
-        _of_thread.worker = Worker(names)
+        _of_thread.worker = Worker(names, folder)
     return json.dumps(_of_thread.worker.run(Task.from_json(line)))

@@ -46,6 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--record", bool, False, "For summary: write that file anew with the rows."),
         ("--rival", str, "annealing", "For summary: who wins and losses are counted against."),
         ("--only", str, "", "For summary: only problems whose key contains this text."),
+        ("--dirty", bool, False, "For summary: rows of code that no commit has count, too."),
     )
 
 
@@ -60,6 +61,7 @@ def run(args: Namespace) -> int:
             rival=args.rival,
             only=args.only,
             folder=args.output,
+            dirty=args.dirty,
         )
     if args.files or args.output is None:
         raise InputError("bench: give one suite and -o FOLDER, or: gnnplace bench summary FILE...")

@@ -50,7 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
             str,
             "",
             "The placers, separated by commas; all by default: "
-            f"{', '.join(gnnplace.placer_names())}.",
+            f"{', '.join(gnnplace.placer_names())}, or module:Class.",
         ),
         (
             "--plans",

@@ -172,7 +172,13 @@ def add_search_options(parser: ArgumentParser, budget: float = gnnplace.DEFAULT_
 def add_placer_options(parser: ArgumentParser) -> None:
     """The placer and the options that placers have."""
     add_options(
-        parser, ("--placer", str, "best", f"The placer: {', '.join(gnnplace.placer_names())}.")
+        parser,
+        (
+            "--placer",
+            str,
+            "best",
+            f"The placer: {', '.join(gnnplace.placer_names())}, or module:Class.",
+        ),
     )
     for name, option in gnnplace.placer_options().items():
         having = [row.name for row in gnnplace.ROSTER.values() if name in row.options]

@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.errors import InfeasibleError, UnsupportedError
+from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, UnsupportedError
+from gnnplace.imports import said
 from gnnplace.placers.search.clock import NO_BUDGET, now
 from gnnplace.placers.search.found import LARGE
 from gnnplace.placers.search.found import Found as Found
@@ -20,6 +21,7 @@ from gnnplace.problem.placement import Placement, faults
 from gnnplace.simulation import Simulation, finished_placement, lower_bounds
 from gnnplace.simulation.bounds import LowerBounds, quick_bounds
 
+PACKAGE = __name__.partition(".")[0]
 FINISHING = 1e-5  # seconds an op that bounds and the checked placement take after a search
 BOUNDING = 1e-5  # seconds an op that all bounds of a large graph take
 QUICK = "quick bounds alone, for want of time"
@@ -122,8 +124,22 @@ class Placer(ABC):
         space.check_possible()
         deadline = begin + _searching(budget, problem) if budget > 0 else NO_BUDGET
         until = begin + budget if budget > 0 else np.inf
-        found = self.search(space, np.random.default_rng(seed), deadline)
+        found = self._searched(space, np.random.default_rng(seed), deadline)
         return self._result(space, self._repaired(space, found), begin, until, seed)
+
+    def _searched(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        """What ``search`` finds; what a class from elsewhere does wrong is told in one line."""
+        if type(self).__module__.startswith(f"{PACKAGE}."):
+            return self.search(space, rng, deadline)
+        try:
+            found = self.search(space, rng, deadline)
+        except GnnplaceError:
+            raise
+        except Exception as error:
+            raise InputError(f"placer {self.name!r}: its search failed: {said(error)}") from error
+        if fault := _fault(found, space.problem):
+            raise InputError(f"placer {self.name!r}: its search gave {fault}")
+        return found
 
     def _repaired(self, space: SearchSpace, found: Found) -> Found:
         """What was found, with devices within their memory where that can be had."""
@@ -164,6 +180,21 @@ class Placer(ABC):
         return Result(
             placement, simulation, simulation.step_time, bound, seconds, self.name, found.note, by
         )
+
+
+def _fault(found: object, problem: Problem) -> str:
+    """What is wrong with the outcome of a search; empty where nothing is."""
+    if not isinstance(found, Found):
+        return f"{type(found).__name__}, not Found(device, order)"
+    device, order = np.asarray(found.device), np.asarray(found.order)
+    ops, most = problem.num_ops, problem.num_devices
+    if device.shape != (ops,) or device.dtype.kind not in "iu":
+        return f"devices of shape {device.shape} and type {device.dtype}, not {ops} whole numbers"
+    if ops and not (device.min() >= 0 and device.max() < most):
+        return f"device {device.min() if device.min() < 0 else device.max()} of {most}"
+    if order.shape != (ops,) or not np.array_equal(np.sort(order), np.arange(ops)):
+        return f"an order that does not hold each of {ops} ops once"
+    return ""
 
 
 def _searching(budget: float, problem: Problem) -> float:

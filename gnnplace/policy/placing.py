@@ -22,7 +22,7 @@ DEFAULT_BUDGET = 2.0
 TIME, THROUGHPUT = "time", "throughput"
 
 
-def placer_for(objective: str, name: str, **options: Any) -> Placer:
+def placer_for(objective: str, name: str | Placer, **options: Any) -> Placer:
     """A placer by its name, for an objective; see ``place``.
 
     Raises:
@@ -30,7 +30,8 @@ def placer_for(objective: str, name: str, **options: Any) -> Placer:
         UnsupportedError: the placer does not minimise this objective.
     """
     if objective == THROUGHPUT:
-        return make_throughput_placer(name, **options)
+        told = name if isinstance(name, str) else name.name
+        return make_throughput_placer(told, **options)
     if objective == TIME:
         return make_placer(name, **options)
     raise InputError(f"objective {objective!r}: must be 'time' or 'throughput'")
@@ -49,7 +50,7 @@ def check_budget(budget: float) -> None:
 def place(
     problem: Problem,
     *,
-    placer: str = "best",
+    placer: str | Placer = "best",
     budget: float = DEFAULT_BUDGET,
     seed: int = 0,
     objective: str = TIME,
@@ -61,7 +62,8 @@ def place(
 
     Args:
         problem: what to place; cut it with ``with_microbatches`` for pipelines.
-        placer: one of ``placer_names()``; options may stand behind it (``exact?workers=2``).
+        placer: one of ``placer_names()``, ``module:Class`` or ``path/to/file.py:Class``; options
+            may stand behind it (``exact?workers=2``). Or a placer itself.
         budget: seconds to search, from here on.
         seed: the seed of all randomness.
         objective: ``time``: seconds of one step; ``throughput``: seconds between two pipelined

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.errors import InputError
 from gnnplace.graph.orders import ORDERS
 from gnnplace.placers.base import Placer
+from gnnplace.placers.plugins import installed, installed_class, named_class
 from gnnplace.placers.registry import PLACERS
 from gnnplace.placers.row import Option, Row, Speed, parse_name
 
@@ -78,13 +79,14 @@ ROSTER: dict[str, Row] = PLACERS | {row.name: row for row in POLICIES}
 
 
 def placer_names() -> tuple[str, ...]:
-    """Names of all placers."""
-    return tuple(ROSTER)
+    """Names of all placers; those of packages that are installed beside this one come last."""
+    return (*ROSTER, *installed(frozenset(ROSTER)))
 
 
 def shown_placers() -> tuple[str, ...]:
     """Names of the placers that a comparison shows unasked: all but the untrained control."""
-    return tuple(row.name for row in ROSTER.values() if row.shown)
+    hidden = {row.name for row in ROSTER.values() if not row.shown}
+    return tuple(name for name in placer_names() if name not in hidden)
 
 
 def placer_options() -> dict[str, Option]:
@@ -92,23 +94,48 @@ def placer_options() -> dict[str, Option]:
     return {key: option for row in ROSTER.values() for key, option in row.options.items()}
 
 
-def make_placer(name: str, **options: Any) -> Placer:
+def find_placer(name: str) -> tuple[Row, dict[str, Any]]:
+    """The row of a placer, and the options written behind its name.
+
+    Args:
+        name: one of ``placer_names()``, ``module:Class`` or ``path/to/file.py:Class``; options may
+            stand behind it: ``exact?workers=2``.
+
+    Raises:
+        InputError: an unknown placer, or a class that is none.
+    """
+    base, written = parse_name(name)
+    others = installed(frozenset(ROSTER))
+    if base in ROSTER:
+        return ROSTER[base], written
+    if base in others:
+        return installed_class(others[base]), written
+    if ":" in base:
+        return named_class(base), written
+    known = ", ".join(placer_names())
+    raise InputError(f"placer {base!r}: unknown; placers: {known}, or module:Class")
+
+
+def make_placer(name: str | Placer, **options: Any) -> Placer:
     """A placer by its name.
 
     Args:
-        name: one of ``placer_names()``; options may stand behind it: ``exact?workers=2``.
+        name: as ``find_placer`` has it; or a placer, which is given back.
         options: options of the placer; None stands for an option that is not given.
 
     Raises:
         InputError: an unknown placer or option, or an option that the placer does not have.
         FormatError, MismatchError: the checkpoint is missing, malformed or of another version.
     """
-    base, written = parse_name(name)
-    if base not in ROSTER:
-        raise InputError(f"placer {base!r}: unknown; placers: {', '.join(ROSTER)}")
+    if isinstance(name, Placer):
+        if asked := [key for key, value in options.items() if value is not None]:
+            raise InputError(f"{asked[0]}: the placer {name.name!r} is made; give it to its class")
+        return name
+    row, written = find_placer(name)
+    base = row.name
     given = written | {key: value for key, value in options.items() if value is not None}
     for key in given:
         having = [row.name for row in ROSTER.values() if key in row.options]
         if having and base not in having:
             raise InputError(f"placer {base!r}: {key} is an option of {', '.join(having)} alone")
-    return ROSTER[base].made(given)
+    return row.made(given)

@@ -1,25 +1,14 @@
 """Finds the model that a command line names: a zoo name, `hf:CONFIG`, or a function.
 
-A function is named as ``module:callable`` or ``path/to/file.py:callable``. A module is looked for
-in the current directory too. A file is imported as Python would import it with its folder on the
-path, so that it finds the files beside it; one of a package (a folder with ``__init__.py``) under
-its name in the package. Where another module has that name already, the file gets one of its own.
+A function is named as ``module:callable`` or ``path/to/file.py:callable`` (``gnnplace.imports``).
 """
 
 from __future__ import annotations
 
 import copy
-import importlib
-import importlib.util
 import inspect
-import os
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from hashlib import sha256
-from pathlib import Path
-from types import ModuleType
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -32,12 +21,12 @@ from torch.utils import _pytree as pytree
 
 from gnnplace import zoo
 from gnnplace.errors import GnnplaceError, InputError, suggestion
+from gnnplace.imports import SUFFIX, find_callable, importable, said
 from gnnplace.zoo import Workload
 from gnnplace.zoo.hugging_face import BATCH
 
 ZOO, HUGGING_FACE = "zoo", "hf"
 SHORT = 4096  # elements of a fake tensor whose numbers are kept
-SUFFIX = ".py"
 
 
 def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
@@ -99,7 +88,7 @@ def _unknown(path: str, spec: str) -> str:
 def _from_callable(
     module: str, name: str, options: dict[str, Any], share: int, spec: str
 ) -> Workload:
-    function = find_callable(module, name, spec)
+    function = find_callable(module, name, f"model {spec!r}")
     sized = share > 1 and _default_batch(function, options) is not None
     if sized:
         options["batch"] = _share(int(_default_batch(function, options) or 0), share, spec)
@@ -125,7 +114,8 @@ def is_sized(spec: str) -> bool:
     module, colon, name = path.partition(":")
     if not colon or module in (ZOO, HUGGING_FACE):
         return False
-    return _default_batch(find_callable(module, name, spec), _options(query, spec)) is not None
+    function = find_callable(module, name, f"model {spec!r}")
+    return _default_batch(function, _options(query, spec)) is not None
 
 
 def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> int | None:
@@ -253,131 +243,3 @@ def _with_numbers(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.T
         return torch.tensor(numbers, dtype=fake.dtype)
 
     return made
-
-
-def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
-    """The function of a module or a file.
-
-    Args:
-        module: A module's name, or the path of a file that ends in ``.py``.
-        name: The function there, or a dotted path to it.
-        spec: What the user wrote, for errors.
-
-    Raises:
-        InputError: there is no such file, module or function, or its code failed.
-    """
-    with importable(module):
-        try:
-            holder = _of_file(module, spec) if module.endswith(SUFFIX) else _of_name(module)
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"model {spec!r}: cannot import {module!r}: {said(error)}{_moved(module, error)}"
-            ) from None
-    found: Any = holder
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        near = suggestion(name, _functions(holder))
-        raise InputError(f"model {spec!r}: module {module!r} has no callable {name!r}{near}")
-    return found
-
-
-@contextmanager
-def importable(module: str) -> Iterator[None]:
-    """Within it the files beside a module can be imported.
-
-    A console script has its own folder on the path instead of the current one.
-    """
-    folders = [str(_root(Path(module).resolve()))] if module.endswith(SUFFIX) else []
-    folders.append(os.getcwd())
-    sys.path[:0] = folders
-    try:
-        yield
-    finally:
-        for folder in folders:
-            with suppress(ValueError):  # the code may have changed the path itself
-                sys.path.remove(folder)
-
-
-def said(error: Exception) -> str:
-    """What an error of the user's code says, and the last line of that code."""
-    lines = str(error).splitlines() or ["no message"]
-    frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parent)
-    own = [f for f in frames if not f.filename.startswith((here, "<"))]
-    place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    return f"{type(error).__name__}: {lines[0]}{place}"
-
-
-def _of_name(module: str) -> ModuleType:
-    importlib.invalidate_caches()
-    return importlib.import_module(module)
-
-
-def _of_file(module: str, spec: str) -> ModuleType:
-    path = Path(module).resolve()
-    if not path.is_file():
-        raise InputError(f"model {spec!r}: there is no file {module!r}; check the path")
-    parts = path.relative_to(_root(path)).with_suffix("").parts
-    name = ".".join(parts)
-    if all(part.isidentifier() for part in parts) and parts[0] not in sys.stdlib_module_names:
-        found = _of_name(name) if not _is_other(name, path) else None
-        if found is not None and _file_of(found) == path:
-            return found
-    return _by_itself(path)
-
-
-def _root(path: Path) -> Path:
-    """The folder that must be on the path: the first one above that is no package."""
-    folder = path.parent
-    while (folder / "__init__.py").is_file():
-        folder = folder.parent
-    return folder
-
-
-def _file_of(module: ModuleType) -> Path | None:
-    return Path(module.__file__).resolve() if module.__file__ else None
-
-
-def _is_other(name: str, path: Path) -> bool:
-    """Whether another module of that name is imported already."""
-    known = sys.modules.get(name)
-    return known is not None and _file_of(known) != path
-
-
-def _by_itself(path: Path) -> ModuleType:
-    """A file under a name of its own."""
-    name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    try:
-        found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _functions(holder: Any) -> list[str]:
-    """What of a module was made there and can be called."""
-    own = getattr(holder, "__name__", None)
-    found = [key for key, value in vars(holder).items() if callable(value) and key[:1] != "_"]
-    return [key for key in found if getattr(vars(holder)[key], "__module__", None) == own]
-
-
-def _moved(module: str, error: Exception) -> str:
-    """Where a module's file lies, if what failed is that it was looked for elsewhere."""
-    missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
-    path = Path(module.replace(".", "/") + SUFFIX)
-    if not missing:
-        return ""
-    if path.is_file():
-        return f"; write {path}:NAME for a file"
-    return "; start in its folder, or write the path of its file, as in path/to/file.py:build"

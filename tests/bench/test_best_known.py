@@ -16,18 +16,18 @@ def test_the_minimum_of_all_rows_is_kept_with_where_it_is_from(tmp_path):
     known = merged(read_best_known(path), again)
     write_best_known(path, known)
     assert read_best_known(path) == known
-    best = known["a", "d"]
+    best = known["a", "1:d"]
     assert (best.step_time, best.placer, best.budget, best.seed) == (1.5, "annealing", 10.0, 4)
-    assert known['b "x"', "d"].step_time == 7.0
+    assert known['b "x"', "1:d"].step_time == 7.0
     assert path.read_text().count("\n") == 4  # a problem a line
 
 
 def test_a_problem_that_changed_starts_anew(tmp_path):
     path = tmp_path / "best.json"
-    known = merged({}, [row("a", "heft", 2.0), row("a", "heft", 5.0, digest="e")])
+    known = merged({}, [row("a", "heft", 2.0), row("a", "heft", 5.0, digest="1:e")])
     assert {key: best.step_time for key, best in known.items()} == {
-        ("a", "d"): 2.0,
-        ("a", "e"): 5.0,
+        ("a", "1:d"): 2.0,
+        ("a", "1:e"): 5.0,
     }
     write_best_known(path, known)
     assert [best.step_time for best in read_best_known(path).values()] == [5.0]

@@ -97,7 +97,7 @@ def test_a_cell_pays_for_its_own_search_space(monkeypatch, suite):
 def test_rows_are_summed_up_and_the_best_known_kept(suite, capsys):
     start(suite)
     rows, best = str(suite / "results" / "tiny.jsonl"), str(suite / "best.json")
-    more = ["--best-known", best, "--rival", "heft", "-o", str(suite / "tables")]
+    more = ["--best-known", best, "--rival", "heft", "--dirty", "-o", str(suite / "tables")]
     assert run(["bench", "summary", rows, "--record", *more]) == 0
     assert "gap closed" in capsys.readouterr().out
     assert len(read_best_known(best)) == 3
@@ -110,7 +110,7 @@ def test_rows_are_summed_up_and_the_best_known_kept(suite, capsys):
     page = (suite / "tables" / "summary.html").read_text()
     assert page.count("<svg") == 2
     assert "Share of problems" in page
-    assert run(["bench", "summary", rows, "--only", "layered"]) == 0
+    assert run(["bench", "summary", rows, "--only", "layered", "--dirty"]) == 0
     assert "1 problems" in capsys.readouterr().out
 
 
@@ -124,7 +124,7 @@ def test_rows_are_summed_up_and_the_best_known_kept(suite, capsys):
         (["SUITE", "-o", "r", "--part", "3/2"], "part 3/2"),
         (["SUITE", "-o", "r", "--part", "3"], "--part '3': give K/N"),
         (["SUITE", "-o", "r", "--budgets", "a"], "--budgets 'a': give numbers"),
-        (["SUITE", "-o", "r", "--placers", "magic"], "'magic' is unknown"),
+        (["SUITE", "-o", "r", "--placers", "magic"], "placer 'magic': unknown"),
     ],
 )
 def test_mistakes_of_the_command_line_are_one_line(suite, more, message, capsys):

@@ -1,17 +1,28 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from gnnplace.bench.best_known import merged
 from gnnplace.bench.grid import Grid
 from gnnplace.bench.profiles import performance_profiles
 from gnnplace.bench.standings import standings
-from gnnplace.bench.summary import Section, page, parts, print_standings, profile_plot, quality_plot
+from gnnplace.bench.summary import (
+    Section,
+    page,
+    parts,
+    print_standings,
+    profile_plot,
+    quality_plot,
+    summarise,
+)
+from gnnplace.errors import InputError
 from gnnplace.report.pictures import svg
 from tests.bench.rows import row
 from tests.report.drawn import texts, tooltips
@@ -22,17 +33,17 @@ def test_seen_problems_and_clocks_stand_apart():
     rows += [row("c", "heft", 1.0, suite="run", clock="measured")]
     rows += [row("d", "heft", None, suite="run")]
     assert {title: len(part) for title, part in parts(rows).items()} == {
-        "s": 1,
-        "s-seen": 1,
-        "run": 2,
+        "s@1": 1,
+        "s@1-seen": 1,
+        "run@1": 2,
     }
     rows += [row("c", "etf", 1.0, suite="run", clock="emulated")]
     assert {title: len(part) for title, part in parts(rows).items()} == {
-        "s": 1,
-        "s-seen": 1,
-        "run-measured": 1,
-        "run-emulated": 1,
-        "run-failed": 1,
+        "s@1": 1,
+        "s@1-seen": 1,
+        "run@1-measured": 1,
+        "run@1-emulated": 1,
+        "run@1-failed": 1,
     }
 
 
@@ -132,3 +143,23 @@ def test_profiles_rise_and_show_the_largest_budget():
 
 def test_no_profile_is_still_a_picture():
     assert "empty" in texts(svg(profile_plot([], "empty")))
+
+
+def test_versions_of_a_suite_stand_apart():
+    rows = [row("a", "heft", 1.0), row("a", "heft", 2.0, suite="s@2", digest="1:e")]
+    assert {title: len(part) for title, part in parts(rows).items()} == {"s@1": 1, "s@2": 1}
+
+
+def test_a_problem_that_says_two_things_is_refused():
+    rows = [row("a", "random", 9.0, digest="1:e"), row("a", "heft", 1.0, suite="s@1")]
+    with pytest.raises(InputError, match=r"s@1: a: .* 1:e of commit c and 1:d of commit c; leave"):
+        print_standings(rows, Console(file=io.StringIO()))
+
+
+def test_rows_of_changed_code_count_where_they_are_asked_for(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [row("a", "heft", 1.0), row("b", "heft", 1.0, commit="0123456789abc+")]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    with pytest.raises(InputError, match="line 2: a row of code that was changed after 0123456789"):
+        summarise([str(path)], Console(file=io.StringIO()))
+    assert summarise([str(path)], Console(file=io.StringIO()), dirty=True) == 0

@@ -1,0 +1,160 @@
+"""Code that a user names: ``module:name`` or ``path/to/file.py:name``, found and imported.
+
+A module is looked for in the current directory too. A file is imported as Python would import it
+with its folder on the path, so that it finds the files beside it; one of a package (a folder with
+``__init__.py``) under its name in the package. Where another module has that name already, the file
+gets one of its own. What goes wrong is told in one line that begins with what was named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gnnplace.errors import InputError, suggestion
+
+SUFFIX = ".py"
+LIBRARY = sysconfig.get_paths()["stdlib"]
+OWN = tuple(str(Path(__file__).parent / name) for name in ("imports.py", "tracing", "placers"))
+
+
+def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
+    """The function of a module or a file.
+
+    Args:
+        module: A module's name, or the path of a file that ends in ``.py``.
+        name: The function there, or a dotted path to it.
+        spec: What the user wrote it for, such as ``model 'mine:build'``; errors begin with it.
+
+    Raises:
+        InputError: there is no such file, module or function, or its code failed.
+    """
+    with importable(module):
+        try:
+            holder = _of_file(module, spec) if module.endswith(SUFFIX) else _of_name(module)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"{spec}: cannot import {module!r}: {said(error)}{_moved(module, error)}"
+            ) from None
+    found: Any = holder
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        near = suggestion(name, _functions(holder))
+        raise InputError(f"{spec}: module {module!r} has no callable {name!r}{near}")
+    return found
+
+
+@contextmanager
+def importable(module: str) -> Iterator[None]:
+    """Within it the files beside a module can be imported.
+
+    A console script has its own folder on the path instead of the current one.
+    """
+    folders = [str(_root(Path(module).resolve()))] if module.endswith(SUFFIX) else []
+    folders.append(os.getcwd())
+    sys.path[:0] = folders
+    try:
+        yield
+    finally:
+        for folder in folders:
+            with suppress(ValueError):  # the code may have changed the path itself
+                sys.path.remove(folder)
+
+
+def said(error: Exception) -> str:
+    """What an error of the user's code says, and the last line of that code."""
+    lines = str(error).splitlines() or ["no message"]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((*OWN, "<")) and not _is_python(f)]
+    place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    return f"{type(error).__name__}: {lines[0]}{place}"
+
+
+def _is_python(frame: traceback.FrameSummary) -> bool:
+    """Whether a line is of Python's own library."""
+    return frame.filename.startswith(LIBRARY) and "site-packages" not in frame.filename
+
+
+def _of_name(module: str) -> ModuleType:
+    importlib.invalidate_caches()
+    return importlib.import_module(module)
+
+
+def _of_file(module: str, spec: str) -> ModuleType:
+    path = Path(module).resolve()
+    if not path.is_file():
+        raise InputError(f"{spec}: there is no file {module!r}; check the path")
+    parts = path.relative_to(_root(path)).with_suffix("").parts
+    name = ".".join(parts)
+    if all(part.isidentifier() for part in parts) and parts[0] not in sys.stdlib_module_names:
+        found = _of_name(name) if not _is_other(name, path) else None
+        if found is not None and _file_of(found) == path:
+            return found
+    return _by_itself(path)
+
+
+def _root(path: Path) -> Path:
+    """The folder that must be on the path: the first one above that is no package."""
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    return Path(module.__file__).resolve() if module.__file__ else None
+
+
+def _is_other(name: str, path: Path) -> bool:
+    """Whether another module of that name is imported already."""
+    known = sys.modules.get(name)
+    return known is not None and _file_of(known) != path
+
+
+def _by_itself(path: Path) -> ModuleType:
+    """A file under a name of its own."""
+    name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _functions(holder: Any) -> list[str]:
+    """What of a module was made there and can be called."""
+    own = getattr(holder, "__name__", None)
+    found = [key for key, value in vars(holder).items() if callable(value) and key[:1] != "_"]
+    return [key for key in found if getattr(vars(holder)[key], "__module__", None) == own]
+
+
+def _moved(module: str, error: Exception) -> str:
+    """Where a module's file lies, if what failed is that it was looked for elsewhere."""
+    missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+    path = Path(module.replace(".", "/") + SUFFIX)
+    if not missing:
+        return ""
+    if path.is_file():
+        return f"; write {path}:NAME for a file"
+    return "; start in its folder, or write the path of its file, as in path/to/file.py:NAME"

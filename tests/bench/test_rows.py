@@ -1,0 +1,58 @@
+"""Digests: what tells two problems of one name apart, and joins them with committed rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gnnplace.bench.rows import digest, read_rows, ruled
+from gnnplace.bench.suite import read_suite
+from gnnplace.placers.contract import branches as toy
+from gnnplace.problem.cluster import Cluster, Device
+from gnnplace.problem.cluster.cluster import Link
+
+ROOT = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_committed_rows_are_joined_again():
+    """Every eighth problem of the suite; loading all forty takes ten seconds."""
+    rows = read_rows(ROOT / "results" / "standard" / "standard.jsonl")
+    known = {row["problem"]: row["digest"] for row in rows}
+    for entry in read_suite(ROOT / "suites" / "standard.yaml").problems[::8]:
+        assert digest(entry.load(ROOT / "suites")) == known[entry.key], entry.key
+
+
+def test_a_field_more_with_a_default_moves_no_digest():
+    class Later(Device):
+        cooling: str = "air"
+
+    class LaterLink(Link):
+        lanes: int = 0
+
+    problem = toy()
+    cluster = problem.cluster
+
+    def with_more(device: dict[str, object], link: dict[str, object]) -> str:
+        devices = tuple(Later(**one.model_dump(), **device) for one in cluster.devices)
+        links = tuple(LaterLink(**one.model_dump(), **link) for one in cluster.links)
+        return digest(replace(problem, cluster=Cluster(devices, links)))
+
+    told = digest(problem)
+    assert with_more({}, {}) == told
+    assert len({told, with_more({"cooling": "water"}, {}), with_more({}, {"lanes": 2})}) == 3
+
+
+def test_what_a_problem_says_moves_its_digest():
+    problem = toy()
+    told = {digest(problem), digest(replace(problem, state=problem.state + 1.0))}
+    device, *others = problem.cluster.devices
+    spare = (device.model_copy(update={"reserve": 1.0}), *others)
+    told.add(digest(replace(problem, cluster=Cluster(spare, problem.cluster.links))))
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize(("told", "known"), [("", ""), ("ab", "1:ab"), ("2:ab", "2:ab")])
+def test_digests_of_older_rows_are_of_the_first_rule(told, known):
+    assert ruled(told) == known
