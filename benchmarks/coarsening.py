@@ -29,7 +29,7 @@ from gnnplace.placers.coarse_annealing import GROUPS, projected
 from gnnplace.placers.search.coarse_problem import coarse_problem, narrow_problem
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.simulation import Simulator
-from gnnplace.simulation.justification import justify
+from gnnplace.simulation.list_scheduling import justify
 from gnnplace.train.data.captured import shipped_store
 
 MODELS = "two_tower,inception,seq2seq,moe,gpt2,bert,vit,small_resnet"

@@ -27,8 +27,7 @@ import numpy as np
 from gnnplace.costs.calibration import calibrate
 from gnnplace.costs.rows import FAMILY, Rows, from_records, read_rows, roofline, write_rows
 from gnnplace.costs.rows import Record as Row
-from gnnplace.costs.surface import Surface
-from gnnplace.costs.tables import ERRORS
+from gnnplace.costs.tables import ERRORS, Surface
 from gnnplace.files import write_json
 
 FLOAT, HALF = 4, 2

@@ -34,7 +34,7 @@ from gnnplace.policy.gnn.features import CLUSTER, STATIC
 from gnnplace.policy.gnn.held import NUM_CANDIDATE
 from gnnplace.policy.gnn.network import EncoderInputs, GnnPolicy, tensors_of
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.policy.roster import make_placer
+from gnnplace.policy.placing import make_placer
 from gnnplace.train import reinforce
 from gnnplace.train.data.captured import VALIDATION
 from gnnplace.train.reinforce import Reinforce
@@ -70,7 +70,7 @@ def always_all_devices() -> Iterator[None]:
         patch.object(decoder, "device_limits", lambda devices: [1, devices]),
         patch.object(reinforce.Episodes, "alike", True),
         patch.object(reinforce, "unevenness", lambda *given: 1.0),
-        patch("gnnplace.train.label_moves.unevenness", lambda *given: 1.0),
+        patch("gnnplace.train.reinforce.unevenness", lambda *given: 1.0),
     ):
         yield
 

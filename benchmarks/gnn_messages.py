@@ -28,7 +28,7 @@ from gnnplace.bench.statistics import geometric_interval
 from gnnplace.placers import Placer, SearchSpace
 from gnnplace.policy.gnn.network import read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.policy.roster import make_placer
+from gnnplace.policy.placing import make_placer
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data.datasets import dataset_problem, find_dataset

@@ -20,7 +20,7 @@ from gnnplace.errors import InfeasibleError
 from gnnplace.placers import Placer, SearchSpace
 from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
-from gnnplace.policy.roster import make_placer
+from gnnplace.policy.placing import make_placer
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data.captured import AMPLE, MEMORY, TRAIN, VALIDATION, shipped_store
 from gnnplace.train.data.datasets import dataset_problem, find_dataset

@@ -38,7 +38,7 @@ from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.problem import Problem, write_problem
 from gnnplace.tracing.program import Program
-from gnnplace.zoo.registry import default_batch, names
+from gnnplace.zoo.workload import default_batch, names
 
 DTYPES = "float32,bfloat16"
 BATCHES = "1,4,16"

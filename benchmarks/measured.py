@@ -42,11 +42,11 @@ from rich.console import Console
 from rich.table import Table
 
 import gnnplace
-from gnnplace.measurements.agreement import shortest
 from gnnplace.measurements.calibration import Forward, calibrated, mean_overlap
 from gnnplace.measurements.candidates import candidates
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.measurements.posterior import Posterior, fit_parameters
+from gnnplace.measurements.samples import shortest
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import ORDERS
 from gnnplace.policy.learned import CHECKPOINT, load_policy

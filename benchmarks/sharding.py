@@ -27,12 +27,18 @@ from gnnplace.bench.rows import append, identity, now, provenance, read_rows
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.sharding import ShardingProblem, ShardingResult, best_strategy, read_sharding, warm
-from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, layouts, sharding_problem
+from gnnplace.sharding.costs import (
+    Machine,
+    Setting,
+    edge_costs,
+    layer_costs,
+    layouts,
+    sharding_problem,
+)
 from gnnplace.sharding.layers import configurations
 from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.solver.markov_chain import random_search
-from gnnplace.sharding.strategy import Setting
 
 RESULTS = Path(__file__).parent / "results"
 ROWS, TABLE = RESULTS / "sharding.jsonl", RESULTS / "sharding.md"

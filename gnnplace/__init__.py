@@ -47,19 +47,19 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.plans.plans import read_plan as read_plan
     from gnnplace.plans.run.workers import run_plan as run_plan
     from gnnplace.policy.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
+    from gnnplace.policy.placing import ROSTER as ROSTER
     from gnnplace.policy.placing import THROUGHPUT as THROUGHPUT
     from gnnplace.policy.placing import TIME as TIME
     from gnnplace.policy.placing import Failure as Failure
     from gnnplace.policy.placing import check_budget as check_budget
     from gnnplace.policy.placing import compare as compare
     from gnnplace.policy.placing import compare_intervals as compare_intervals
+    from gnnplace.policy.placing import make_placer as make_placer
     from gnnplace.policy.placing import place as place
     from gnnplace.policy.placing import placer_for as placer_for
-    from gnnplace.policy.roster import ROSTER as ROSTER
-    from gnnplace.policy.roster import make_placer as make_placer
-    from gnnplace.policy.roster import placer_names as placer_names
-    from gnnplace.policy.roster import placer_options as placer_options
-    from gnnplace.policy.roster import shown_placers as shown_placers
+    from gnnplace.policy.placing import placer_names as placer_names
+    from gnnplace.policy.placing import placer_options as placer_options
+    from gnnplace.policy.placing import shown_placers as shown_placers
     from gnnplace.policy.sizes import choose_microbatches as choose_microbatches
     from gnnplace.policy.warming import is_warm as is_warm
     from gnnplace.policy.warming import warm as warm

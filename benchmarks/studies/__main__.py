@@ -13,10 +13,9 @@ from benchmarks.studies.orders.networks import study_network_orders
 from benchmarks.studies.orders.study import study_orders
 from benchmarks.studies.plans.study import headline as plans_headline
 from benchmarks.studies.plans.study import study_plans
-from gnnplace.cli.console import console, names_in, print_lines
+from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import add_output
-from gnnplace.cli.progress import say
 from gnnplace.errors import GnnplaceError, InputError
 
 SUMMARY = "Runs an experiment again: traversal orders, or predictions against published runs."

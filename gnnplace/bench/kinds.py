@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import EXECUTE, SHARD, Cell, ProblemEntry
 from gnnplace.errors import InputError
-from gnnplace.policy.roster import find_placer
+from gnnplace.policy.placing import find_placer
 from gnnplace.policy.warming import warm as warm_placers
 
 Data = dict[str, Any]

@@ -13,12 +13,11 @@ import numpy as np
 from gnnplace.bench.rows import ruled
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.sharding import ShardingProblem, best_strategy
-from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.costs import Machine, Setting, sharding_problem
 from gnnplace.sharding.layers import Space
 from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.solver.markov_chain import random_search
-from gnnplace.sharding.strategy import Setting
 
 Data = dict[str, Any]
 PROPOSALS = 1_000_000  # of a random search for a split without a budget: less than a second

@@ -29,12 +29,10 @@ from gnnplace.bench.best_known import (
     was_run,
     write_best_known,
 )
-from gnnplace.bench.grid import Grid
-from gnnplace.bench.profiles import Profile, performance_profiles
 from gnnplace.bench.rows import FIRST, read_rows, results_file
 from gnnplace.bench.standings import RIVAL, Standing, standings
 from gnnplace.bench.statistics import Interval
-from gnnplace.bench.tables import tables
+from gnnplace.bench.tables import Grid, Profile, performance_profiles, tables
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report import html

@@ -8,6 +8,14 @@ For problem p and seed s the ratio is the placer's step time over the rival's wi
 over the rival's geometric mean where it did not run with s, as of constructions). The figure is the
 geometric mean of ratios with a 95 % bootstrap interval over problems and seeds; pairs remove what
 makes one problem harder than another. Where the interval holds 1 the two cannot be told apart.
+
+``Grid``: a table of texts, and the same table for a terminal, for Markdown and for HTML.
+
+Performance profiles (Dolan and Moré, Mathematical Programming 91, 2002).
+
+For each placer, the share of problems that it solves within a factor of the best known step time.
+At factor 1: how often it is the best; far right: how often it finds anything feasible at all. One
+bad problem cannot move a profile the way it moves a mean.
 """
 
 from __future__ import annotations
@@ -19,13 +27,13 @@ from math import isnan
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from gnnplace.bench.best_known import BestKnown, ProblemId, problem_id
-from gnnplace.bench.grid import Grid, interval_text
-from gnnplace.bench.profiles import FACTORS, performance_profiles
-from gnnplace.bench.standings import RIVAL, Entrant, Standing, standings
+from gnnplace.bench.standings import RIVAL, Entrant, Standing, standings, step_times
 from gnnplace.bench.statistics import Interval, nested_geometric_interval
-from gnnplace.measurements.agreement import FEWEST, agreement
+from gnnplace.measurements.samples import FEWEST, agreement
+from gnnplace.report.html import Html, heading, table
 
 LABELS = ("family", "cluster")
 Row = Mapping[str, Any]
@@ -233,3 +241,94 @@ def _short(text: str) -> str:
     """``text``, or its begin and its end: a file's name and the reason stand there."""
     begin = LONGEST // 4
     return text if len(text) <= LONGEST else f"{text[:begin]}…{text[begin + 1 - LONGEST :]}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table.
+
+    Attributes:
+        title: one line.
+        headings: the headings of the columns; the first column is a name, the others are figures.
+        lines: the lines of cells, as many as headings.
+    """
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+    def table(self) -> Table:
+        """For a terminal."""
+        shown = Table(title=self.title, title_justify="left")
+        for i, text in enumerate(self.headings):
+            shown.add_column(text, justify="right" if i else "left")
+        for line in self.lines:
+            shown.add_row(*line)
+        return shown
+
+    def markdown(self) -> list[str]:
+        """Lines of Markdown, with the title as a heading."""
+        rule = "|---|" + "---:|" * (len(self.headings) - 1)
+        rows = [f"| {' | '.join(line)} |" for line in (self.headings, *self.lines)]
+        return [f"### {self.title}", "", rows[0], rule, *rows[1:], ""]
+
+    def html(self) -> Html:
+        """A heading and a table."""
+        return Html(heading(self.title, level=3) + "\n" + table(self.headings, self.lines))
+
+
+def interval_text(interval: Interval | None, form: str = ".3f") -> str:
+    """A mean with its interval, if it has a width; a dash for none."""
+    if interval is None:
+        return "-"
+    if interval.low == interval.high:
+        return f"{interval.mean:{form}}"
+    return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
+
+
+FACTORS = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5, 2.0)
+EQUAL = 1e-9  # relative: the best known itself, after a file
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How far a placer is from the best known, problem by problem.
+
+    Attributes:
+        placer: its name.
+        budget: seconds that it had.
+        ratios: over the best known, of problems solved, ascending.
+        tried: problems.
+    """
+
+    placer: str
+    budget: float
+    ratios: tuple[float, ...]
+    tried: int
+
+    def share(self, factor: float) -> float:
+        """Share of all problems tried that were solved within ``factor``, 0 to 1."""
+        return sum(ratio <= factor * (1 + EQUAL) for ratio in self.ratios) / self.tried
+
+
+def performance_profiles(
+    rows: Iterable[Mapping[str, Any]], best: Mapping[ProblemId, BestKnown]
+) -> list[Profile]:
+    """A profile of every placer and budget, by budget, those first who are within 5 % most often.
+
+    Args:
+        rows: cells.
+        best: best known step times; at least those of the rows.
+    """
+    cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        cells[row["placer"], row["budget"]].append(row)
+    found = [_profile(who, mine, best) for who, mine in cells.items()]
+    return sorted(found, key=lambda profile: (profile.budget, -profile.share(1.05), profile.placer))
+
+
+def _profile(
+    who: Entrant, rows: Sequence[Mapping[str, Any]], best: Mapping[ProblemId, BestKnown]
+) -> Profile:
+    ratios = [seconds / best[p].step_time for p, seconds in step_times(rows).items()]
+    return Profile(*who, tuple(sorted(ratios)), len({problem_id(row) for row in rows}))

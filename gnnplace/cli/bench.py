@@ -8,10 +8,9 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.bench.runner import Override, Where
-from gnnplace.cli.console import console, names_in
+from gnnplace.cli.console import console, names_in, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, add_options, check_number
 from gnnplace.cli.options import add_accept, add_output
-from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 
 SUMMARY = "Runs a suite, resumable, one JSON line a cell; or sums such lines up."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console
+from gnnplace.cli.console import check_output, console, say
 from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     add_capture_options,
@@ -14,7 +14,6 @@ from gnnplace.cli.options import (
     model_help,
     options_entry,
 )
-from gnnplace.cli.progress import say
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
 from gnnplace.report.units import bytes_text

@@ -7,7 +7,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, names_in, print_json, print_lines
+from gnnplace.cli.console import check_output, console, names_in, print_json, print_lines, say
 from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import (
     add_by_module,
@@ -26,7 +26,6 @@ from gnnplace.cli.options import (
     model_help,
 )
 from gnnplace.cli.place import read_problem_of
-from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.problem import Problem
 from gnnplace.report.intervals import interval_row, interval_table

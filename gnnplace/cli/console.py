@@ -1,23 +1,37 @@
-"""What commands print to and check: tables and JSON on stdout, output paths."""
+"""What commands print to and check: tables and JSON on stdout, output paths.
+
+What a command is doing, on stderr: the one owner of progress.
+
+On a terminal a bar stands from the second second on: what is being done, how much of it where a
+line says so ("40 of 119"), and for how long; what is done stays above it with its seconds.
+Elsewhere every line is printed as it is, of those that count one now and then; with ``--quiet``
+nothing is.
+
+The bar is drawn by a thread, and commands fork workers: nothing is drawn while one is forked, and
+the new process has no bar.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from gnnplace.cli.progress import pause, say
 from gnnplace.errors import ChangedWarning, InputError
 from gnnplace.files import descriptor_of, in_place
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
     from gnnplace.measurements import MeasurementStore
     from gnnplace.problem import Problem
 
@@ -32,6 +46,8 @@ def console(output: str | None = None) -> Console:
         output: the file that a command wrote; where it is stdout itself, what is said of it goes to
             stderr.
     """
+    from rich.console import Console
+
     taken = output is not None and descriptor_of(output) == STDOUT
     stream = sys.stderr if taken else sys.stdout
     pause()
@@ -152,3 +168,186 @@ def correction(path: str | None) -> Callable[[Problem], Problem]:
 
     calibration, overlap = read_calibration(path)
     return lambda problem: calibrated(problem, calibration, overlap)
+
+
+QUEUE, PUT, CALLERS = "/queue.py", "put", 4  # frames at most from an interrupt up to ``Queue.put``
+
+
+AFTER = 2.0  # seconds of a command before there is a bar
+EVERY = 0.2  # seconds between two drawings
+COUNT = re.compile(r"\b(\d[\d,]*) of (\d[\d,]*)\b")
+
+
+class Bar:
+    """The line at the bottom of a terminal.
+
+    Args:
+        console: where it is drawn.
+        doing: what the command does, until it says more.
+        after: seconds until it is drawn first.
+    """
+
+    def __init__(self, console: Console, doing: str, after: float = AFTER) -> None:
+        self.console, self.line, self.after = console, doing, after
+        self.begin = self.since = time.monotonic()
+        self.said = False  # whether the command has said what it does
+        self.lock = threading.RLock()
+        self.drawn: Progress | None = None
+        self.paused = False
+        self._over = threading.Event()
+        threading.Thread(target=self._tick, daemon=True).start()
+
+    def say(self, line: str) -> None:
+        """What begins now; what was done until now stays above, with its seconds."""
+        with self.lock:
+            self.paused = False
+            if self.said and _without_count(line) != _without_count(self.line):
+                self._keep()
+            if not self.said or _without_count(line) != _without_count(self.line):
+                self.since = time.monotonic()
+            self.line, self.said = line, True
+            self.draw()
+
+    def pause(self) -> None:
+        """Removes it, so that something else can be printed; the next line brings it back."""
+        with self.lock:
+            self._clear()
+            if self.said:
+                self._keep()
+            self.said, self.paused = False, True
+
+    def close(self) -> None:
+        """Removes it for good."""
+        self._over.set()
+        self.pause()
+
+    def draw(self) -> None:
+        """Draws it as it is now, if it is time."""
+        with self.lock:
+            if self.paused or time.monotonic() - self.begin < self.after:
+                return
+            if self.drawn is None:
+                self.drawn = _made(self.console)
+                self.drawn.add_task("")
+                self.drawn.start()
+            found = COUNT.search(self.line)
+            done, total = map(_number, found.groups()) if found else (0, None)
+            task = self.drawn.tasks[0]
+            task.start_time = self.drawn.get_time() - (time.monotonic() - self.since)
+            self.drawn.update(task.id, description=self.line, completed=done, total=total)
+            self.drawn.refresh()
+
+    def _keep(self) -> None:
+        seconds = time.monotonic() - self.since
+        told = f"  {self.line}" + (f" ({seconds:.0f} s)" if seconds >= 1 else "")
+        self.console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+    def _clear(self) -> None:
+        if self.drawn is not None:
+            self.drawn.stop()
+            self.drawn = None
+
+    def _tick(self) -> None:
+        while not self._over.wait(EVERY):
+            with suppress(OSError, ValueError):  # nobody listens any more
+                self.draw()
+
+
+class _State:
+    """Whether progress is shown, and the bar there is."""
+
+    shown = True
+    bar: Bar | None = None
+    counted = ("", 0.0)  # the last line that counts, without its count, and when it was printed
+
+
+def show_progress(shown: bool) -> None:
+    """Whether ``say`` prints: not with ``--quiet``."""
+    _State.shown = shown
+
+
+@contextmanager
+def working(doing: str) -> Iterator[None]:
+    """Within it a terminal shows that the command works, whatever it says of it."""
+    if _State.shown and sys.stderr.isatty():
+        from rich.console import Console
+
+        _State.bar = Bar(Console(stderr=True), doing)
+    try:
+        yield
+    finally:
+        if _State.bar is not None:
+            with suppress(OSError, ValueError):
+                _State.bar.close()
+            _State.bar = None
+
+
+def say(line: str) -> None:
+    """Prints progress on stderr, so that stdout stays clean."""
+    if not _State.shown:
+        return
+    with suppress(OSError):  # nobody listens, or a full disk: the work goes on
+        if _State.bar is not None:
+            _State.bar.say(line)
+            return
+        if not _is_counted_again(line):
+            sys.stderr.write(f"  {line}\n")
+            sys.stderr.flush()
+
+
+def _is_counted_again(line: str) -> bool:
+    """Whether a line counts on from one that was printed a moment ago: a log needs not all."""
+    plain, now = _without_count(line), time.monotonic()
+    known, since = _State.counted
+    if plain == line or (plain == known and now - since < AFTER):
+        return plain != line
+    _State.counted = (plain, now)
+    return False
+
+
+def pause() -> None:
+    """Takes the bar away before something else is printed."""
+    if _State.bar is not None:
+        with suppress(OSError):
+            _State.bar.pause()
+
+
+def _made(console: Console) -> Progress:
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+def _without_count(line: str) -> str:
+    return COUNT.sub("", line)
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def _before_fork() -> None:
+    if _State.bar is not None:
+        _State.bar.lock.acquire()
+
+
+def _after_fork() -> None:
+    if _State.bar is not None:
+        _State.bar.lock.release()
+
+
+def _in_child() -> None:
+    _State.bar = None
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

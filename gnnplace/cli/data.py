@@ -5,9 +5,8 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import names_in
+from gnnplace.cli.console import names_in, say
 from gnnplace.cli.numbers import add_options
-from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 
 SUMMARY = "Captures models as graphs to learn from; or checks a folder of graphs."

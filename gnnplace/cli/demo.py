@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import console, open_store, output_folder
+from gnnplace.cli.console import console, open_store, output_folder, say
 from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     AUTO,
@@ -19,7 +19,6 @@ from gnnplace.cli.options import (
     capture_options,
     model_help,
 )
-from gnnplace.cli.progress import say
 from gnnplace.report.rows import summary_lines
 from gnnplace.report.tables import comparison_table
 from gnnplace.report.units import eager_line, seconds_text

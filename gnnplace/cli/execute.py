@@ -19,6 +19,7 @@ from gnnplace.cli.console import (
     open_store,
     print_json,
     print_lines,
+    say,
     say_kept,
 )
 from gnnplace.cli.numbers import STEPS, add_options
@@ -32,7 +33,6 @@ from gnnplace.cli.options import (
     model_help,
 )
 from gnnplace.cli.placed import cluster_of, placed_options
-from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json, write_text
 from gnnplace.plans.plans import read_plan

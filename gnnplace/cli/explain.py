@@ -5,11 +5,10 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import console, print_json
+from gnnplace.cli.console import console, print_json, say
 from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import add_json, add_search_options
 from gnnplace.cli.placed import add_placed, read_placed
-from gnnplace.cli.progress import say
 from gnnplace.report.explanations import explanation_data, explanation_parts
 
 SUMMARY = "Says what bounds a placement's step, why devices idle, and what else would cost."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json
+from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json, say
 from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import (
     add_capture_options,
@@ -16,7 +16,6 @@ from gnnplace.cli.options import (
     capture_options,
     model_help,
 )
-from gnnplace.cli.progress import say
 
 SUMMARY = "Measures placements that differ, and how well they were predicted."
 

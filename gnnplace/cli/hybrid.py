@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, print_json
+from gnnplace.cli.console import check_output, console, print_json, say
 from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_options
 from gnnplace.cli.options import (
     add_capture_options,
@@ -22,7 +22,6 @@ from gnnplace.cli.options import (
     cluster_help,
     model_help,
 )
-from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 

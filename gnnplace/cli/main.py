@@ -157,8 +157,7 @@ def _run(arguments: list[str]) -> int:
     if name not in COMMANDS:
         near = suggestion(name, COMMANDS)
         raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}{near}")
-    from gnnplace.cli.console import changes_said
-    from gnnplace.cli.progress import show_progress, working
+    from gnnplace.cli.console import changes_said, show_progress, working
 
     show_progress("--quiet" not in rest)
     rest = [argument for argument in rest if argument != "--quiet"]

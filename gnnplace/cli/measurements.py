@@ -12,10 +12,9 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, print_json
+from gnnplace.cli.console import check_output, console, print_json, say
 from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_options
 from gnnplace.cli.options import add_output, add_store
-from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.measurements import MeasurementStore, Selection, StoredRun, default_store

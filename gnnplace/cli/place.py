@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, correction, say_idle
+from gnnplace.cli.console import check_output, console, correction, say, say_idle
 from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     AUTO,
@@ -40,7 +40,6 @@ from gnnplace.cli.options import (
     options_entry,
     placer_options,
 )
-from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import in_place, read_json, read_text, write_json, write_text
 from gnnplace.placers import Result

@@ -7,9 +7,9 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
+from gnnplace.cli.console import say
 from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import CAPTURE, add_capture_options
-from gnnplace.cli.progress import say
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
 from gnnplace.problem import Problem

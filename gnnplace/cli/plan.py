@@ -7,7 +7,7 @@ from dataclasses import replace
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, print_json, print_lines
+from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number, add_options, size
 from gnnplace.cli.options import (
     add_constraints,
@@ -20,7 +20,6 @@ from gnnplace.cli.options import (
     constraints_of,
     model_help,
 )
-from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.module_tables import check_table, plan_rows, write_table

@@ -6,7 +6,7 @@ import numpy as np
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, correction
+from gnnplace.cli.console import check_output, console, correction, say
 from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     add_by_module,
@@ -22,7 +22,6 @@ from gnnplace.cli.options import (
     model_help,
     options_entry,
 )
-from gnnplace.cli.progress import say
 from gnnplace.errors import InputError
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data

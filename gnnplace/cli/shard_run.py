@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, print_json, print_lines
+from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_options
 from gnnplace.cli.options import add_json, add_output, model_help
-from gnnplace.cli.progress import say
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.report.sharding import run_data, run_lines
 from gnnplace.sharding.answers import EXECUTED_DEVICES

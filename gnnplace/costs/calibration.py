@@ -26,8 +26,7 @@ from scipy.stats import t as student
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
 from gnnplace.costs.rows import Rows, read_rows
-from gnnplace.costs.surface import Surface
-from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.costs.tables import CostTables, Surface, shipped
 from gnnplace.problem.cluster.gpus import figures, known_kind
 
 NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law

@@ -25,7 +25,7 @@ from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, h
 from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster, Link
-from gnnplace.problem.cluster.fabrics import OWN_BETWEEN, OWN_INSIDE, is_between
+from gnnplace.problem.cluster.cluster import OWN_BETWEEN, OWN_INSIDE, is_between
 from gnnplace.problem.formats.nccl_tests import Run, read_nccl_tests
 
 RELIED_ON = (P2P, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE)  # the first that was measured

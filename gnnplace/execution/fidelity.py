@@ -20,13 +20,20 @@ from gnnplace.execution.recording import step_record
 from gnnplace.execution.running import Executed, execute_placement
 from gnnplace.execution.setting import execution_mode
 from gnnplace.measurements import MeasurementStore, Selection
-from gnnplace.measurements.agreement import agreement, halves, settled, shortest
 from gnnplace.measurements.calibration import Forward, cross_validated, fit, mean_overlap
 from gnnplace.measurements.candidates import Candidate, candidates
 from gnnplace.measurements.fidelity import Row, Study
-from gnnplace.measurements.samples import CLOCKS, Sample, clocked, stored_samples
-from gnnplace.policy.placing import place
-from gnnplace.policy.roster import shown_placers
+from gnnplace.measurements.samples import (
+    CLOCKS,
+    Sample,
+    agreement,
+    clocked,
+    halves,
+    settled,
+    shortest,
+    stored_samples,
+)
+from gnnplace.policy.placing import place, shown_placers
 from gnnplace.policy.warming import warm
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster.machine import machine

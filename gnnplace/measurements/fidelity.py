@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from gnnplace.measurements.agreement import Agreement
 from gnnplace.measurements.calibration import Calibration
 from gnnplace.measurements.records import StepRecord
-from gnnplace.measurements.samples import Sample
+from gnnplace.measurements.samples import Agreement, Sample
 from gnnplace.problem import Problem
 from gnnplace.simulation.transfer import sender_seconds
 

@@ -1,21 +1,24 @@
-"""The contract of every placer: ``Placer``, and what it hands back (``Found``, ``Result``)."""
+"""The contract of every placer: ``Placer``, and what it hands back (``Found``, ``Result``).
+
+One row of the table of placers: how to make a placer, its options, how long it takes.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, ClassVar
 
 import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, UnsupportedError
 from gnnplace.imports import said
-from gnnplace.placers.search.clock import NO_BUDGET, now
-from gnnplace.placers.search.found import LARGE
-from gnnplace.placers.search.found import Found as Found
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, now
+from gnnplace.placers.search.space import Found as Found
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement, faults
 from gnnplace.simulation import Simulation, finished_placement, lower_bounds
@@ -91,7 +94,7 @@ class Placer(ABC):
         Args:
             space: the problem, its simulator, its placement units and their positions.
             rng: the only source of randomness.
-            deadline: what ``clock.now`` says when to be back; ``NO_BUDGET``, which is in the
+            deadline: what ``space.now`` says when to be back; ``NO_BUDGET``, which is in the
                 past, for budget 0: one construction, or a fixed small number of iterations.
         """
 
@@ -200,3 +203,99 @@ def _fault(found: object, problem: Problem) -> str:
 def _searching(budget: float, problem: Problem) -> float:
     """Seconds of a budget that are for the search; on large graphs what follows takes some."""
     return max(budget / 2, budget - FINISHING * problem.num_ops)
+
+
+class Speed(Enum):
+    """What a placer takes on a problem of a few hundred ops, without a budget."""
+
+    CONSTRUCTION = "milliseconds: builds one placement"
+    SEARCH = "as long as the budget: improves a placement until the time is up"
+    SOLVER = "seconds to minutes: searches with a proof"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a placer, on the command line, from Python and in suites alike.
+
+    Attributes:
+        kind: the type of its value, ``int`` or ``str``.
+        default: its value where it is not given.
+        help: one sentence that says what it does.
+        least: the least value, where the option is a number.
+    """
+
+    kind: type
+    default: Any
+    help: str
+    least: int | None = None
+
+    def read(self, placer: str, name: str, value: Any) -> Any:
+        """The value as the placer takes it; text is parsed.
+
+        Raises:
+            InputError: it is not of this kind, or too small.
+        """
+        try:
+            given = self.kind(value)
+        except ValueError:
+            why = f"must be of type {self.kind.__name__}"
+            raise InputError(f"placer {placer!r}: {name} {value!r}: {why}") from None
+        if self.least is not None and given < self.least:
+            raise InputError(f"placer {placer!r}: {name} {given}: must be at least {self.least}")
+        return given
+
+
+@dataclass(frozen=True)
+class Row:
+    """A placer as others see it.
+
+    Attributes:
+        name: what it is called everywhere.
+        make: makes one; its keyword arguments are the options.
+        speed: how long it takes on a problem of a few hundred ops.
+        cost: the cost of a construction, for the order they run in; of no meaning for others.
+        options: the options that it takes, by name.
+        quick: makes a shorter variant that runs first where time is short, if there is one.
+        shown: whether comparisons show it unasked.
+        executed: whether the demo runs what it finds on real workers.
+    """
+
+    name: str
+    make: Callable[..., Placer]
+    speed: Speed
+    cost: float = 0.0
+    options: Mapping[str, Option] = field(default_factory=dict)
+    quick: Callable[[], Placer] | None = None
+    shown: bool = True
+    executed: bool = False
+
+    def made(self, given: Mapping[str, Any]) -> Placer:
+        """The placer with the options that are given.
+
+        Raises:
+            InputError: it has no such option, or the value is wrong.
+        """
+        for name in given:
+            if name not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise InputError(
+                    f"placer {self.name!r}: it has no option {name!r}; its options: {known}"
+                )
+        read = {k: self.options[k].read(self.name, k, value) for k, value in given.items()}
+        return self.make(**read)
+
+
+def parse_name(text: str) -> tuple[str, dict[str, str]]:
+    """A placer's name and the options written behind it: ``exact?workers=2&order=...``.
+
+    Raises:
+        InputError: an option without a value.
+    """
+    name, _, query = text.partition("?")
+    options = {}
+    for part in query.split("&") if query else []:
+        key, equals, value = part.partition("=")
+        if not (key and equals):
+            raise InputError(f"placer {text!r}: write options as {name}?option=value")
+        options[key] = value
+    return name, options

@@ -17,9 +17,7 @@ import numpy as np
 
 from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.clock import expired, now
-from gnnplace.placers.search.found import LARGE
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import LARGE, SearchSpace, expired, now
 from gnnplace.simulation.kernels import ROUNDING
 
 

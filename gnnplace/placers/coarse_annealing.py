@@ -18,10 +18,9 @@ import numpy as np
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import annealed_construction, best_construction
 from gnnplace.placers.search.annealing import Annealer, anneal
-from gnnplace.placers.search.clock import NO_BUDGET, expired, now
 from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired, now
 
 GROUPS = 200
 MOST_OPS = 20_000  # of one micro-batch, above which nothing is grouped

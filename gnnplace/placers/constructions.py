@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.base import Found, Placer, Row, Speed
 from gnnplace.placers.baselines import RoundRobin, Single
 from gnnplace.placers.contiguous import Contiguous
 from gnnplace.placers.etf import Etf
@@ -31,12 +31,9 @@ from gnnplace.placers.heft import Heft, HeftContention
 from gnnplace.placers.interleaved import Interleaved
 from gnnplace.placers.m_topo import MTopo
 from gnnplace.placers.min_cut import MinCut
-from gnnplace.placers.row import Row, Speed
 from gnnplace.placers.search.annealing import anneal
-from gnnplace.placers.search.clock import NO_BUDGET, expired, now
-from gnnplace.placers.search.found import LARGE
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, expired, now
 
 REPAIRED, REPAIRING = 8, 150_000  # placements, and ops simulated for each, where there is a budget
 WHOLE = 1_000  # ops above which the whole variants are left out, where there is a budget

@@ -24,8 +24,7 @@ from gnnplace.placers.search.chunks import (
     most_constructed,
     move_cut,
 )
-from gnnplace.placers.search.clock import NO_BUDGET, expired, now
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired, now
 
 KEPT = 3
 PASSES = 4

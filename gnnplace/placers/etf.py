@@ -31,8 +31,7 @@ from gnnplace.graph.kernel_arrays import (
     zero_table,
 )
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.found import rank_order, with_own_order
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace, rank_order, with_own_order
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.transfer import linked, pay, seconds_between

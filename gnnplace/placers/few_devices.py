@@ -23,7 +23,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers.base import Placer, Result
-from gnnplace.placers.search.clock import now
+from gnnplace.placers.search.space import now
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.placement import Placement

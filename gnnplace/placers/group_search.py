@@ -30,9 +30,8 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.clock import NO_BUDGET, now
 from gnnplace.placers.search.coarse_problem import coarse_problem
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
 from gnnplace.problem import Problem
 
 if TYPE_CHECKING:

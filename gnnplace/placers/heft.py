@@ -25,9 +25,8 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import ahead, inner, kernel
 from gnnplace.graph.kernel_arrays import Index, full_ints, full_table, zero_floats
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.found import rank_order, with_own_order
 from gnnplace.placers.search.gaps import earliest_gap, empty_gaps, least_start, take
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace, rank_order, with_own_order
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.transfer import (
     BUSY,

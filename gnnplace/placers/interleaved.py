@@ -22,8 +22,7 @@ from gnnplace.placers.search.chunks import (
     most_constructed,
     move_cut,
 )
-from gnnplace.placers.search.clock import expired
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace, expired
 from gnnplace.problem import BACKWARD, Problem
 
 ROUNDS = (2, 3, 4)

@@ -24,9 +24,8 @@ from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import Index, empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.etf import NEVER
-from gnnplace.placers.search.found import with_own_order
 from gnnplace.placers.search.repair import unit_bytes
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace, with_own_order
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, least_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank

@@ -19,8 +19,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import device_counts, device_ranking, most_constructed
-from gnnplace.placers.search.clock import expired
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace, expired
 from gnnplace.problem import Problem
 
 OUTPUT = 1  # file descriptor of the standard output

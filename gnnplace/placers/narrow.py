@@ -27,10 +27,9 @@ from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
 from gnnplace.placers.search.chunk_search import ChunkSearch, Start, justified
 from gnnplace.placers.search.chunks import device_counts, device_ranking
-from gnnplace.placers.search.clock import NO_BUDGET, now
 from gnnplace.placers.search.coarse_problem import NarrowProblem, narrow_problem
 from gnnplace.placers.search.in_flight import fewer_in_flight
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
 from gnnplace.simulation.list_scheduling import timed_list_schedule
 
 ROUNDS = (1, 2, 3, 4, 6, 8)

@@ -18,8 +18,7 @@ import yaml
 
 from gnnplace.errors import InputError
 from gnnplace.imports import find_callable, said
-from gnnplace.placers.base import Placer
-from gnnplace.placers.row import Option, Row, Speed
+from gnnplace.placers.base import Option, Placer, Row, Speed
 
 GROUP = "gnnplace.placers"
 

@@ -2,11 +2,12 @@
 
 A placer of your own is one row: in ``constructions.CONSTRUCTIONS`` if it builds a placement in
 milliseconds, which makes it a member of the portfolio, else in ``SEARCHES`` here. Placers that need
-a policy have their rows in ``gnnplace.policy.roster``.
+a policy have their rows in ``gnnplace.policy.placing``.
 """
 
 from __future__ import annotations
 
+from gnnplace.placers.base import Option, Row, Speed
 from gnnplace.placers.baselines import Random
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
 from gnnplace.placers.constructions import CONSTRUCTIONS, Annealing, Portfolio
@@ -14,7 +15,6 @@ from gnnplace.placers.exact import Exact
 from gnnplace.placers.group_search import Optuna, RandomSearch
 from gnnplace.placers.m_sct import MSct
 from gnnplace.placers.narrow import Narrow
-from gnnplace.placers.row import Option, Row, Speed
 
 WORKERS = Option(int, 1, "Threads of the constraint solver.", least=1)
 SEARCHES = (

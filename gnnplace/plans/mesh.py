@@ -21,7 +21,7 @@ from gnnplace.costs.collectives import Group, collective, hops, ring_seconds, sh
 from gnnplace.costs.links import message
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster, Link
-from gnnplace.problem.cluster.fabrics import FABRICS, is_between
+from gnnplace.problem.cluster.cluster import FABRICS, is_between
 
 OCTAVES, EACH = 14, 4  # sizes of collectives that rates are looked for at, from the largest down
 

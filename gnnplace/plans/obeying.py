@@ -21,7 +21,7 @@ from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.constraints import Constraints
-from gnnplace.problem.constraints.matching import Matched, Names, devices_matched
+from gnnplace.problem.constraints.applying import Matched, Names, devices_matched
 
 MOST = 6  # runs of neighbours that are searched
 

@@ -20,10 +20,9 @@ import numpy as np
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.constructions import best_construction, run_member
 from gnnplace.placers.search.annealing import Annealer
-from gnnplace.placers.search.clock import NO_BUDGET, expired, now
 from gnnplace.placers.search.coarse_problem import searched_alone
-from gnnplace.placers.search.found import better
 from gnnplace.placers.search.repair import repair
+from gnnplace.placers.search.space import NO_BUDGET, better, expired, now
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer

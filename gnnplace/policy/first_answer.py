@@ -26,9 +26,8 @@ from gnnplace.files import write_json
 from gnnplace.placers import Placer, Result
 from gnnplace.placers.baselines import Single
 from gnnplace.placers.contiguous import Contiguous
-from gnnplace.placers.search.found import Found
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import Found, SearchSpace
 from gnnplace.problem.placement import placement_to_data
 from gnnplace.processes import ends_with_this
 from gnnplace.simulation.bounds import LowerBounds, quick_bounds

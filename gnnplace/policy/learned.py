@@ -29,9 +29,8 @@ import torch
 
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.narrow import NarrowSearch
-from gnnplace.placers.search.clock import NO_BUDGET, expired, now
 from gnnplace.placers.search.coarse_problem import narrow_problem, searched_alone
-from gnnplace.placers.search.found import LARGE, better
+from gnnplace.placers.search.space import LARGE, NO_BUDGET, better, expired, now
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn

@@ -42,15 +42,13 @@ from gnnplace.placers.search.annealing import (
     back_to_best,
     start_state,
 )
-from gnnplace.placers.search.clock import expired
 from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
-from gnnplace.placers.search.found import Found
 from gnnplace.placers.search.moves import seed_kernel
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import Found, SearchSpace, expired
 from gnnplace.policy.decode.rollouts import Decoded
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining_state import Placed
-from gnnplace.simulation.justification import justify
+from gnnplace.simulation.list_scheduling import justify
 
 COLDEST = 1e-4
 FEWEST_MOVES, FIRST_OPS = 50, 500_000  # moves of the first cycle, and moves times ops

@@ -31,17 +31,16 @@ from numba.core import event
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
 from gnnplace.graph import jit
+from gnnplace.graph.kernels import flows_of_ops
 from gnnplace.placers import Placer, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.narrow import Expansion, ranked_starts
 from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.chunk_search import ChunkSearch
-from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.placers.search.coarse_problem import LEAST_TIGHT, narrow_groups
-from gnnplace.placers.search.found import Found
-from gnnplace.placers.search.space_kernels import flows_of_ops
+from gnnplace.placers.search.space import NO_BUDGET, Found
 from gnnplace.placers.throughput.placer import make_throughput_placer
-from gnnplace.policy.roster import make_placer, shown_placers
+from gnnplace.policy.placing import make_placer, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.processes import ends_with_this

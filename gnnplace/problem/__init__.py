@@ -2,13 +2,13 @@
 
 from gnnplace.problem.problem import BACKWARD as BACKWARD
 from gnnplace.problem.problem import FORWARD as FORWARD
+from gnnplace.problem.problem import OPTIONS_KEY as OPTIONS_KEY
 from gnnplace.problem.problem import PHASES as PHASES
 from gnnplace.problem.problem import UPDATE as UPDATE
 from gnnplace.problem.problem import Problem as Problem
 from gnnplace.problem.problem import build_problem as build_problem
-from gnnplace.problem.problem_file import OPTIONS_KEY as OPTIONS_KEY
-from gnnplace.problem.problem_file import plain_number as plain_number
-from gnnplace.problem.problem_file import problem_from_data as problem_from_data
-from gnnplace.problem.problem_file import problem_to_data as problem_to_data
-from gnnplace.problem.problem_file import read_problem as read_problem
-from gnnplace.problem.problem_file import write_problem as write_problem
+from gnnplace.problem.problem import plain_number as plain_number
+from gnnplace.problem.problem import problem_from_data as problem_from_data
+from gnnplace.problem.problem import problem_to_data as problem_to_data
+from gnnplace.problem.problem import read_problem as read_problem
+from gnnplace.problem.problem import write_problem as write_problem

@@ -1,21 +1,28 @@
-"""``Problem``: a graph with costs on a cluster; its fingerprint, its placement units."""
+"""``Problem``: a graph with costs on a cluster; its fingerprint, its placement units.
+
+Problem files: JSON that is read with all its faults named, and written whole.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sized
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sized
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.errors import InputError
+from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.files import Bytes, Schema, parse, read_json, uncollected, write_json
 from gnnplace.graph import ComputationGraph
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.cluster.cluster import cluster_faults
 
 FORWARD, BACKWARD, UPDATE = 0, 1, 2
 PHASES = ("forward", "backward", "update")
@@ -208,3 +215,235 @@ def build_problem(
         raise InputError(f"problem attribute {sorted(unknown)[0]!r}: unknown")
     costs = {kind: np.asarray(seconds, dtype=np.float64) for kind, seconds in time.items()}
     return Problem(name, graph, cluster, costs, **(plain | given))
+
+
+OPTIONS_KEY = "x-capture"  # of problem and placement files: how the model was captured
+Name = Annotated[str, Field(min_length=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class OpEntry(Schema):
+    """An op of a problem file."""
+
+    name: Name
+    time: dict[str, NonNegative]
+    state: Bytes = 0.0
+    phase: Literal["forward", "backward", "update"] = "forward"
+    colocate: Name | None = None
+    pin: str | None = None
+    forbid: list[str] = Field(default_factory=list)
+    module: str | None = None
+    members: list[str] = Field(default_factory=list)
+    estimated: bool = False
+    error: dict[str, NonNegative] = Field(default_factory=dict)
+    source: dict[str, str] = Field(default_factory=dict)
+
+
+class TensorEntry(Schema):
+    """A tensor of a problem file."""
+
+    producer: str
+    bytes: Bytes
+    consumers: list[str]
+
+
+class ProblemFile(Schema):
+    """The keys of a problem file."""
+
+    format: Literal["gnnplace-problem"]
+    version: Literal[1]
+    name: str
+    microbatches: Annotated[int, Field(ge=1)] = 1
+    devices: list[Device]
+    links: list[Link]
+    ops: Annotated[list[OpEntry], Field(min_length=1)]
+    tensors: list[TensorEntry]
+
+
+def read_problem(path: str | Path) -> Problem:
+    """Reads a problem file.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    with uncollected():
+        return problem_from_data(read_json(path), str(path))
+
+
+def problem_from_data(data: Any, source: str = "problem") -> Problem:
+    """Builds a problem from the data of a problem file; ``source`` is named in errors."""
+    file = parse(ProblemFile, data, source)
+    faults = [*cluster_faults(file.devices, file.links), *_op_faults(file), *_tensor_faults(file)]
+    if faults:
+        raise of_faults(FormatError, faults, source)
+    try:
+        cluster = Cluster(tuple(file.devices), tuple(file.links))
+        problem = replace(_assemble(file, cluster), captured=_captured(data))
+    except InputError as error:
+        raise FormatError(f"{source}: {error}") from None
+    if faults := spelling_faults(problem.cluster, problem.time):
+        raise of_faults(FormatError, faults, source)
+    return problem
+
+
+def _captured(data: Any) -> dict[str, Any] | None:
+    kept = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    return kept if isinstance(kept, dict) else None
+
+
+def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
+    ops = file.ops
+    graph = ComputationGraph.from_tensors([op.name for op in ops], _tensor_triples(file))
+    kinds = dict.fromkeys(kind for op in ops for kind in op.time)
+    return build_problem(
+        file.name,
+        graph,
+        cluster,
+        {kind: [op.time.get(kind, np.inf) for op in ops] for kind in kinds},
+        state=np.array([op.state for op in ops], dtype=np.float64),
+        phase=np.array([PHASES.index(op.phase) for op in ops], dtype=np.int8),
+        colocate=tuple(op.colocate for op in ops),
+        pin=np.array([_pin(op, cluster) for op in ops], dtype=np.int32),
+        module=tuple(op.module for op in ops),
+        members=tuple(tuple(op.members) for op in ops),
+        estimated=np.array([op.estimated for op in ops], dtype=bool),
+        microbatches=file.microbatches,
+        error={
+            kind: np.array([op.error.get(kind, np.nan) for op in ops], dtype=np.float64)
+            for kind in dict.fromkeys(kind for op in ops for kind in op.error)
+        },
+        source={
+            kind: tuple(op.source.get(kind) for op in ops)
+            for kind in dict.fromkeys(kind for op in ops for kind in op.source)
+        },
+        forbid=_forbidden(ops, cluster),
+    )
+
+
+def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
+    """Whether an op must not be on a device; None where no op says so. [num_ops, D]"""
+    forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
+    for i, op in ((i, op) for i, op in enumerate(ops) if op.forbid):
+        forbid[i, [cluster.device_index[name] for name in op.forbid]] = True
+    return forbid if forbid.any() else None
+
+
+def _pin(op: OpEntry, cluster: Cluster) -> int:
+    return -1 if op.pin is None else cluster.device_index[op.pin]
+
+
+def _op_faults(file: ProblemFile) -> list[str]:
+    """Names of ops that are repeated, and pins to devices that are not there."""
+    seen: set[str] = set()
+    devices = {device.name for device in file.devices}
+    faults = []
+    for i, op in enumerate(file.ops):
+        if op.name in seen:
+            faults.append(f"ops[{i}].name: {op.name!r} is repeated")
+        if op.pin is not None and op.pin not in devices:
+            faults.append(f"ops[{i}].pin: no device is named {op.pin!r}")
+        faults += [
+            f"ops[{i}].forbid[{j}]: no device is named {name!r}"
+            for j, name in enumerate(op.forbid)
+            if name not in devices
+        ]
+        seen.add(op.name)
+    return faults
+
+
+def _tensor_faults(file: ProblemFile) -> list[str]:
+    """Producers and consumers that are not there."""
+    ops = {op.name for op in file.ops}
+    faults = []
+    for k, tensor in enumerate(file.tensors):
+        if tensor.producer not in ops:
+            faults.append(f"tensors[{k}].producer: no op is named {tensor.producer!r}")
+        faults += [
+            f"tensors[{k}].consumers[{j}]: no op is named {consumer!r}"
+            for j, consumer in enumerate(tensor.consumers)
+            if consumer not in ops
+        ]
+    return faults
+
+
+def _tensor_triples(file: ProblemFile) -> list[tuple[int, float, list[int]]]:
+    index = {op.name: i for i, op in enumerate(file.ops)}
+    return [(index[t.producer], t.bytes, [index[c] for c in t.consumers]) for t in file.tensors]
+
+
+def plain_number(value: float) -> int | float:
+    """``value`` as an int where it is whole, so that files say 4096 and not 4096.0."""
+    return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value)
+
+
+def problem_to_data(problem: Problem) -> dict[str, Any]:
+    """The data of a problem file."""
+    graph = problem.graph
+    return {
+        "format": "gnnplace-problem",
+        "version": 1,
+        "name": problem.name,
+        "microbatches": problem.microbatches,
+        "devices": [d.model_dump(exclude_defaults=True) for d in problem.cluster.devices],
+        "links": [link.model_dump(exclude_defaults=True) for link in problem.cluster.links],
+        "ops": [_op_data(problem, i) for i in range(problem.num_ops)],
+        "tensors": [
+            {
+                "producer": graph.names[graph.producer[k]],
+                "bytes": plain_number(graph.size[k]),
+                "consumers": [graph.names[c] for c in graph.consumers(k)],
+            }
+            for k in range(graph.num_tensors)
+        ],
+    }
+
+
+def _op_data(problem: Problem, i: int) -> dict[str, Any]:
+    times = {kind: float(t[i]) for kind, t in problem.time.items() if np.isfinite(t[i])}
+    data: dict[str, Any] = {"name": problem.graph.names[i], "time": times}
+    if problem.state[i]:
+        data["state"] = plain_number(problem.state[i])
+    data["phase"] = PHASES[problem.phase[i]]
+    if problem.colocate[i] is not None:
+        data["colocate"] = problem.colocate[i]
+    if problem.pin[i] >= 0:
+        data["pin"] = problem.cluster.devices[problem.pin[i]].name
+    if problem.forbid is not None and problem.forbid[i].any():
+        data["forbid"] = [
+            problem.cluster.devices[d].name for d in np.flatnonzero(problem.forbid[i])
+        ]
+    if problem.module[i] is not None:
+        data["module"] = problem.module[i]
+    if problem.members[i]:
+        data["members"] = list(problem.members[i])
+    if problem.estimated[i]:
+        data["estimated"] = True
+    error = {k: round(float(e[i]), 4) for k, e in problem.error.items() if np.isfinite(e[i])}
+    source = {kind: named[i] for kind, named in problem.source.items() if named[i] is not None}
+    return data | ({"error": error} if error else {}) | ({"source": source} if source else {})
+
+
+def write_problem(path: str | Path, problem: Problem) -> None:
+    """Writes a problem file atomically."""
+    write_json(path, problem_to_data(problem))
+
+
+def spelling_faults(cluster: Cluster, known: Iterable[str]) -> list[str]:
+    """Kinds of a cluster that are unknown and are a known one, spelt differently.
+
+    Args:
+        cluster: whose devices' kinds are looked at.
+        known: kinds that ops have a time for.
+    """
+    kinds = list(known)
+    plain = {_plain(kind): kind for kind in kinds}
+    return [
+        f"devices[{i}].kind: no op has a time for {device.kind!r} but ops have for "
+        f"{plain[_plain(device.kind)]!r}; write both alike"
+        for i, device in enumerate(cluster.devices)
+        if device.kind not in kinds and _plain(device.kind) in plain
+    ]
+
+
+def _plain(kind: str) -> str:
+    return "".join(letter for letter in kind.lower() if letter.isalnum())

@@ -11,10 +11,9 @@ import numpy as np
 from rich.table import Table
 
 from gnnplace.files import write_json, write_text
-from gnnplace.measurements.agreement import Agreement, ceiling
 from gnnplace.measurements.calibration import calibrated, calibrated_cluster, write_calibration
 from gnnplace.measurements.fidelity import Row, Study, link_residuals, op_residuals
-from gnnplace.measurements.samples import Sample
+from gnnplace.measurements.samples import Agreement, Sample, ceiling
 from gnnplace.problem import problem_to_data
 from gnnplace.problem.cluster import write_cluster
 from gnnplace.problem.cluster.machine import machine

@@ -16,8 +16,7 @@ from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.execution.running import Executed, eager_times, execute_placement
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placers import Result
-from gnnplace.policy.placing import DEFAULT_BUDGET, compare, place
-from gnnplace.policy.roster import ROSTER
+from gnnplace.policy.placing import DEFAULT_BUDGET, ROSTER, compare, place
 from gnnplace.policy.sizes import Size, choose_microbatches
 from gnnplace.policy.warming import warm
 from gnnplace.problem import Problem, write_problem

@@ -31,9 +31,9 @@ from gnnplace.report.timeline import Naming, Timeline, from_simulation
 from gnnplace.report.units import bytes_text, page_seconds
 from gnnplace.report.viewer import viewer
 from gnnplace.sharding import Frontier, ShardingProblem, ShardingResult
+from gnnplace.sharding.costs import Parts, Setting
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.solver.markov_chain import random_search
-from gnnplace.sharding.strategy import Parts, Setting
 from gnnplace.simulation import Simulator
 
 if TYPE_CHECKING:

@@ -35,10 +35,9 @@ from gnnplace.sharding import (
 )
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import default_mesh
-from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.costs import Machine, Setting, sharding_problem
 from gnnplace.sharding.layers import Network, Space
 from gnnplace.sharding.networks.registry import NETWORKS, build_network
-from gnnplace.sharding.strategy import Setting
 
 if TYPE_CHECKING:
     from gnnplace.sharding.run.plan import Planned

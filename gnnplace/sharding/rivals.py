@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
+from gnnplace.sharding.costs import Setting
 from gnnplace.sharding.layers import Operation, configurations
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.strategy import Setting
 
 MODEL = ("heads", "hidden", "vocabulary", "out")
 TENSOR = dict.fromkeys(("linear", "attention", "embedding", "cross_entropy"), MODEL)

@@ -2,7 +2,7 @@
 
 Formulation. The network draws K placements of a problem, decision by decision from the softmax of
 its scores, and each is simulated. They are to use a random number of devices, and what a draw costs
-is its seconds times its ``unevenness`` (``label_moves``): c(k). Three losses share the draws.
+is its seconds times its ``unevenness``: c(k). Three losses share the draws.
 
 * **Self-labelling** (Corsini et al., 2024, arXiv 2401.11849). The placement of the problem of least
   cost that was ever drawn for that number of devices is the label of all its decisions: the mean
@@ -28,10 +28,26 @@ devices (``policy.gnn.decoder``): its cross-entropy with the softmax of the nega
 seconds of the greedy decodes under all numbers, over ``HEAT``.
 
 Beside the K draws ``shared`` more are made with noise that clusters share, and ``moves``
-moves are tried on the label (``label_moves``): for labels alone.
+moves are tried on the label: for labels alone.
 
 Cost of a problem: K + ``shared`` decodes and one for each number of devices, and as many
 simulations, in numba, ``moves`` simulations, ``kept`` + 2 decodes in torch, one encoding.
+
+Labels: what a placement counts for, and moves that better it.
+
+A label is the placement of least cost of a problem that is known for a number of devices. It costs
+its seconds, and more where it uses another number: the number of devices that a placement really
+uses is 1 / sum of squares of their shares of the work. Where that is below ``EVEN`` of the number
+asked for, seconds are multiplied by one plus what is missing, and by one more for each device
+beyond that number. Without it the best placement under a limit is often one device, which says
+nothing of how work is divided: a network that learns from both learns neither. Whether dividing
+pays is another decision (``policy.gnn.decoder``), which is judged by seconds alone.
+
+The network's own draws find better labels more and more seldom, so a few moves are tried whenever
+the problem is met (expert iteration: Anthony et al., 2017): a random level or none, a random
+cluster of it, a random device; the units of the cluster that may be there go there. A move that
+makes the cost less stays. Training alone has this; a decode has no search. Cost: a simulation a
+move, ended early where it is worse.
 """
 
 from __future__ import annotations
@@ -53,7 +69,6 @@ from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.train.data_module import ProblemSample
-from gnnplace.train.label_moves import bettered, unevenness
 from gnnplace.train.learner import Learner, begin_with, check_least
 
 MOST = 2.0  # greatest advantage, in standard deviations
@@ -338,3 +353,54 @@ def extremes(gains: FloatArray, count: int) -> NDArray[np.intp]:
     """Indices of the greatest and the least gains, half of ``count`` each. [count]"""
     ranked = np.argsort(gains, kind="stable")
     return ranked if count >= len(gains) else np.r_[ranked[: count // 2], ranked[-(count // 2) :]]
+
+
+EVEN = 0.75  # 3 : 1 on two devices is 0.8 of them
+LEAST = 1e-6  # gain of a move that stays, of the step time
+
+
+def unevenness(episodes: Episodes, unit_device: IntArray, limit: int) -> float:
+    """What seconds are multiplied by. ``unit_device``: [U]"""
+    work = np.bincount(unit_device, episodes.walk.unit_work)
+    used = float(work.sum() ** 2 / max(float((work**2).sum()), 1e-300))
+    beyond = int(np.count_nonzero(np.bincount(unit_device))) - limit
+    return 1.0 + max(0.0, EVEN - used / limit) + max(0, beyond)
+
+
+def bettered(
+    episodes: Episodes,
+    label: tuple[float, IntArray],
+    limit: int,
+    count: int,
+    rng: np.random.Generator,
+) -> tuple[float, IntArray]:
+    """Cost and units' devices of the best placement after some moves; never a worse one.
+
+    Args:
+        episodes: the problem as the network walks it.
+        label: cost of a placement (seconds times ``unevenness``), and each unit's device. [U]
+        limit: the number of devices to use.
+        count: the number of moves to try.
+        rng: what they are drawn with.
+    """
+    for _ in range(count):
+        moved = _moved(episodes, label[1], rng)
+        if (moved == label[1]).all():
+            continue
+        uneven = unevenness(episodes, moved, limit)
+        cost = uneven * episodes.seconds(moved, label[0] / uneven)
+        if cost < label[0] * (1.0 - LEAST):
+            label = float(cost), moved
+    return label
+
+
+def _moved(episodes: Episodes, unit_device: IntArray, rng: np.random.Generator) -> IntArray:
+    """A placement with a cluster or a unit on another device."""
+    levels, problem = episodes.clusters.of, episodes.space.problem
+    level = int(rng.integers(len(levels) + 1))
+    unit, device = int(rng.integers(problem.num_units)), int(rng.integers(problem.num_devices))
+    alone = level == len(levels)
+    mine = np.array([unit]) if alone else np.flatnonzero(levels[level] == levels[level, unit])
+    moved = unit_device.copy()
+    moved[mine[problem.unit_allowed[mine, device]]] = device
+    return moved

@@ -1,14 +1,23 @@
-"""`Workload`: a model with example inputs and the loss that it is trained on."""
+"""`Workload`: a model with example inputs and the loss that it is trained on.
+
+Workloads by name, each imported when it is built.
+
+Models that suites and recipes alone name stand in `gnnplace.bench.models`.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from gnnplace.errors import InputError
 
 Loss = Callable[..., torch.Tensor]
 
@@ -42,3 +51,80 @@ def classified_images(name: str, model: nn.Module, batch: int, size: int, classe
     x = torch.randn(batch, 3, size, size, generator=random)
     y = torch.randint(classes, (batch,), generator=random)
     return Workload(name, model, (x, y), functional.cross_entropy)
+
+
+WORKLOADS: Mapping[str, str] = {
+    "bert": "gnnplace.zoo.transformers:bert",
+    "densenet": "gnnplace.bench.models.densenet:densenet",
+    "fractal": "gnnplace.bench.models.fractal:fractal",
+    "gnmt": "gnnplace.bench.models.gnmt:gnmt",
+    "gpt2": "gnnplace.zoo.transformers:gpt2",
+    "highway": "gnnplace.bench.models.highway:highway",
+    "inception": "gnnplace.zoo.inception:inception",
+    "mlp": "gnnplace.zoo.mlp:mlp",
+    "moe": "gnnplace.bench.models.mixture:moe",
+    "nasnet": "gnnplace.bench.models.cells:nasnet",
+    "recommender": "gnnplace.bench.models.recommender:recommender",
+    "resnet50": "gnnplace.zoo.resnet:resnet50",
+    "rnn_lm": "gnnplace.zoo.language_models:rnn_lm",
+    "searched_cnn": "gnnplace.bench.models.cells:searched_cnn",
+    "searched_rnn": "gnnplace.zoo.language_models:searched_rnn",
+    "seq2seq": "gnnplace.bench.models.seq2seq:seq2seq",
+    "small_resnet": "gnnplace.zoo.resnet:small_resnet",
+    "speech": "gnnplace.bench.models.speech:speech",
+    "tagger": "gnnplace.zoo.language_models:tagger",
+    "tree_lstm": "gnnplace.bench.models.tree_lstm:tree_lstm",
+    "two_tower": "gnnplace.zoo.two_tower:two_tower",
+    "unet": "gnnplace.bench.models.unet:unet",
+    "vit": "gnnplace.zoo.transformers:vit",
+    "wired": "gnnplace.bench.models.wired:wired",
+}
+"""Name: module and function, as ``module:callable`` names a model of one's own."""
+
+
+def names() -> tuple[str, ...]:
+    """Names of all workloads, sorted."""
+    return tuple(sorted(WORKLOADS))
+
+
+def default_batch(name: str) -> int:
+    """Examples in a step of the workload as `build(name)` makes it.
+
+    Raises:
+        InputError: no such workload.
+    """
+    return int(inspect.signature(find_factory(name)).parameters["batch"].default)
+
+
+def build(name: str, *, seed: int = 0, **size: Any) -> Workload:
+    """Make a workload; the same arguments give the same parameters and inputs.
+
+    Args:
+        name: One of `names()`.
+        seed: The seed of the parameters.
+        **size: Arguments of its factory, such as `batch`.
+
+    Raises:
+        InputError: no such workload, or an argument that it does not have.
+    """
+    factory = find_factory(name)
+    known = inspect.signature(factory).parameters
+    unknown = [key for key in size if key not in known]
+    if unknown:
+        raise InputError(f"{name}: no size {unknown[0]!r}; there are {', '.join(known)}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return factory(**size)
+
+
+def find_factory(name: str) -> Callable[..., Workload]:
+    """The function that makes a workload.
+
+    Raises:
+        InputError: no such workload.
+    """
+    if name not in WORKLOADS:
+        raise InputError(f"{name!r}: no such workload; there are {', '.join(names())}")
+    module, _, function = WORKLOADS[name].partition(":")
+    factory: Callable[..., Workload] = getattr(import_module(module), function)
+    return factory

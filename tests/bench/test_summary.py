@@ -10,8 +10,6 @@ import pytest
 from rich.console import Console
 
 from gnnplace.bench.best_known import merged
-from gnnplace.bench.grid import Grid
-from gnnplace.bench.profiles import performance_profiles
 from gnnplace.bench.standings import standings
 from gnnplace.bench.summary import (
     Section,
@@ -22,6 +20,7 @@ from gnnplace.bench.summary import (
     quality_plot,
     summarise,
 )
+from gnnplace.bench.tables import Grid, performance_profiles
 from gnnplace.errors import InputError
 from gnnplace.report.pictures import svg
 from tests.bench.rows import row

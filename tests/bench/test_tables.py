@@ -1,10 +1,24 @@
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from gnnplace.bench.best_known import merged
-from gnnplace.bench.tables import BETTER, NOISE, WORSE, breakdown, pairings, tables
+from gnnplace.bench.statistics import Interval
+from gnnplace.bench.tables import (
+    BETTER,
+    NOISE,
+    WORSE,
+    Grid,
+    breakdown,
+    interval_text,
+    pairings,
+    performance_profiles,
+    tables,
+)
 from tests.bench.rows import row
 
 
@@ -100,3 +114,55 @@ def test_the_verdict_is_what_the_interval_says():
     assert verdicts == {"same": NOISE, "good": BETTER, "bad": WORSE}
     assert [found.placer for found in pairings(rows)] == ["good", "same", "bad"]
     assert pairings(rows, rival="nobody") == []
+
+
+GRID = Grid("Times of <all>", ("placer", "ratio"), [("heft & co", "1.5"), ("etf", "2.0")])
+
+
+def test_one_table_in_three_ways():
+    out = Console(file=io.StringIO(), width=80)
+    out.print(GRID.table())
+    assert "heft & co" in out.file.getvalue()
+    assert GRID.markdown() == [
+        "### Times of <all>",
+        "",
+        "| placer | ratio |",
+        "|---|---:|",
+        "| heft & co | 1.5 |",
+        "| etf | 2.0 |",
+        "",
+    ]
+    html = GRID.html()
+    assert "<h3>Times of &lt;all&gt;</h3>" in html
+    assert html.count("<tr>") == 3
+    assert "<td>heft &amp; co</td><td>1.5</td>" in html
+
+
+def test_intervals_as_text():
+    assert interval_text(Interval(1.0, 0.9, 1.25, 3)) == "1.000 [0.900, 1.250]"
+    assert interval_text(Interval(0.5, 0.25, 0.75, 3), ".0%") == "50% [25%, 75%]"
+    assert interval_text(Interval(2.0, 2.0, 2.0, 1)) == "2.000"
+    assert interval_text(None) == "-"
+
+
+def test_shares_count_what_is_infeasible_as_never_solved():
+    rows = [row(p, "best", 1.0) for p in "abcd"]
+    rows += [row("a", "mine", 1.0), row("b", "mine", 1.2), row("c", "mine", 3.0)]
+    rows += [row("d", "mine", None)]
+    best, mine = performance_profiles(rows, merged({}, rows))
+    assert (best.placer, best.share(1.0)) == ("best", 1.0)
+    assert mine.tried == 4
+    assert [mine.share(factor) for factor in (1.0, 1.19, 1.2, 2.99, 3.0, 1e9)] == [
+        0.25,
+        0.25,
+        0.5,
+        0.5,
+        0.75,
+        0.75,
+    ]
+
+
+def test_seeds_of_a_problem_count_as_one_problem():
+    rows = [row("a", "mine", 1.0, seed=0), row("a", "mine", 4.0, seed=1)]
+    (mine,) = performance_profiles(rows, merged({}, rows))
+    assert (mine.tried, mine.ratios) == (1, (2.0,))

@@ -29,7 +29,7 @@ from gnnplace.placers.etf import Etf
 from gnnplace.plans.hybrid.convergence import read_epochs
 from gnnplace.problem import read_problem, write_problem
 from gnnplace.problem.cluster import preset
-from gnnplace.problem.cluster.files import read_cluster, write_cluster
+from gnnplace.problem.cluster.presets import read_cluster, write_cluster
 from gnnplace.problem.formats import convert
 from gnnplace.problem.placement import placement_to_data, read_placement_for
 from gnnplace.sharding import best_strategy, read_sharding

@@ -9,7 +9,6 @@ import pytest
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.graph import ComputationGraph
-from gnnplace.measurements.agreement import agreement
 from gnnplace.measurements.calibration import (
     Calibration,
     Forward,
@@ -22,8 +21,8 @@ from gnnplace.measurements.calibration import (
     write_calibration,
 )
 from gnnplace.measurements.candidates import candidates
-from gnnplace.measurements.samples import Sample
-from gnnplace.policy.roster import make_placer as placer
+from gnnplace.measurements.samples import Sample, agreement
+from gnnplace.policy.placing import make_placer as placer
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.placement import Placement

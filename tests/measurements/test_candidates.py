@@ -6,7 +6,7 @@ import numpy as np
 
 from gnnplace.errors import InputError
 from gnnplace.measurements.candidates import candidates
-from gnnplace.policy.roster import make_placer as placer
+from gnnplace.policy.placing import make_placer as placer
 from gnnplace.simulation import simulate
 from tests.measurements.test_calibration import problem
 

@@ -7,9 +7,9 @@ import numpy as np
 from gnnplace.placers import SearchSpace, contract
 from gnnplace.placers.coarse_annealing import GROUPS, has_time, projected
 from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.placers.search.coarse_problem import coarse_problem
-from gnnplace.policy.roster import make_placer as placer
+from gnnplace.placers.search.space import NO_BUDGET
+from gnnplace.policy.placing import make_placer as placer
 from gnnplace.problem.microbatching import with_microbatches
 
 

@@ -15,8 +15,8 @@ from gnnplace.placers.constructions import (
     cheapest_first,
     run_member,
 )
-from gnnplace.placers.search.clock import NO_BUDGET, counted, now
-from gnnplace.policy.roster import make_placer as placer
+from gnnplace.placers.search.space import NO_BUDGET, counted, now
+from gnnplace.policy.placing import make_placer as placer
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.microbatching import with_microbatches
 

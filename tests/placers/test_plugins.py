@@ -18,7 +18,7 @@ from gnnplace.bench.standings import standings
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.placers import contract, plugins
-from gnnplace.policy.roster import make_placer
+from gnnplace.policy.placing import make_placer
 from gnnplace.problem import write_problem
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from gnnplace.placers import Found, SearchSpace
 from gnnplace.placers.search.annealing import Habit, anneal_moves, back_to_best
-from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.placers.search.coarse_problem import searched_alone
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
+from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.policy import search as policy_search
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer

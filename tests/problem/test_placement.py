@@ -15,7 +15,7 @@ from gnnplace.problem.placement import (
     sequence_from_order,
     write_placement,
 )
-from tests.problem.test_problem_file import TOY, changed
+from tests.problem.test_problem import TOY, changed
 from tests.random_problems import random_order, random_problem, seeds
 
 PROBLEM = problem_from_data(TOY)

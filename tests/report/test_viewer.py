@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from gnnplace.placers import contract
-from gnnplace.policy.roster import make_placer as placer
+from gnnplace.policy.placing import make_placer as placer
 from gnnplace.report import from_simulation
 from gnnplace.report.explanation.causes import Causes
 from gnnplace.report.explanation.critical_path import COMPUTING, critical_path

@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.costs import Machine, sharding_problem
+from gnnplace.sharding.costs import Machine, Setting, sharding_problem
 from gnnplace.sharding.networks.registry import NETWORKS, build_network
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.solver.markov_chain import random_search
-from gnnplace.sharding.strategy import Setting
 from tests.sharding.problems import every_point, random_problem
 
 

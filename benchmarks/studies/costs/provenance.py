@@ -13,7 +13,7 @@ from benchmarks.studies.costs.steps import mean_error
 from gnnplace.costs.prediction import PROVENANCES
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.tracing.models import capture_model
-from gnnplace.zoo.registry import names
+from gnnplace.zoo.workload import names
 
 KIND = "h100"
 HUGGING_FACE = (

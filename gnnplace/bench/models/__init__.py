@@ -1,1 +1,1 @@
-"""Models that suites, recipes and data sets name, one a file; `gnnplace.zoo.registry` has them."""
+"""Models that suites, recipes and data sets name, one a file; `gnnplace.zoo.workload` has them."""

@@ -12,10 +12,14 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling import cache as disk
-from gnnplace.costs.profiling.estimation import KindTimes, estimated_times, measured_times
+from gnnplace.costs.profiling.estimation import (
+    KindTimes,
+    estimate_ops,
+    estimated_times,
+    measured_times,
+)
 from gnnplace.costs.profiling.grouping import group_graph
 from gnnplace.costs.profiling.measurement import measure_ops
-from gnnplace.costs.profiling.roofline import estimate_ops
 from gnnplace.costs.profiling.targets import (
     gpu_kind,
     gpu_names,

@@ -12,7 +12,7 @@ later is never worse. How a cycle treats the order is its ``Habit``:
   came from, and pipelines of micro-batches never form (5 % of the step time on captured graphs).
 * **loose**: a move is simulated in the order that is there; if that is not far above the state's
   step time, list scheduling by the best state's distances to the end
-  (``justification.distances``) makes an order for the new devices, and the better one counts. Where
+  (``list_scheduling.distances``) makes an order for the new devices; the better one counts. Where
   that hardly ever helps most moves go without. The best state is justified as soon as it is found.
 
 ``Annealer`` is ``annealing``'s cycle: in 30 % of the moves a shift, in 30 % of the others an order
@@ -35,8 +35,6 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray, LongArray
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.kernel_arrays import copy_to, empty_ints
-from gnnplace.placers.search.clock import NO_BUDGET, expired, now
-from gnnplace.placers.search.found import Found
 from gnnplace.placers.search.moves import (
     Neighbourhood,
     energy,
@@ -52,10 +50,9 @@ from gnnplace.placers.search.moves import (
     undo_move,
     window_of,
 )
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, expired, now
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.justification import distances
-from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.list_scheduling import distances, list_schedule
 
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000

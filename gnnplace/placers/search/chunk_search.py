@@ -1,7 +1,7 @@
 """Local search on a coarse problem whose moves are of chunks (``chunks``).
 
 Formulation: what a move makes is list-scheduled by the state's priority and justified once
-(``justification``); the seconds of that schedule are its value, and the distances of the
+(``list_scheduling.justify``); the seconds of that schedule are its value, and the distances of the
 justification the new priority. A device with more work than the threshold rejects a move unseen.
 So does a schedule that is ``HOPELESS`` times as long as the threshold before it is justified: of
 moves that are worth taking one in thirty is lost, of the others half cost a third or less, since

@@ -32,6 +32,7 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
 from gnnplace.graph.computation_graph import quotient, united
+from gnnplace.graph.kernels import follow_forward
 from gnnplace.graph.narrow import (
     beside_consumers,
     bundled,
@@ -42,7 +43,6 @@ from gnnplace.graph.narrow import (
     split_cycles,
 )
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.placers.search.space_kernels import follow_forward
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
 from gnnplace.simulation.compiled import least_times, longest_path
 

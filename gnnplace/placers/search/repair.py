@@ -12,8 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.placers.search.clock import NO_BUDGET, expired
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired
 
 Move = tuple[IntArray, int]  # Units, and the device they go to.
 MOST_OPS_SIMULATED = 1_000_000  # Simulations times ops that a repair may take.

@@ -5,31 +5,75 @@ chunks of a training graph keep a layer's backward ops with its forward ops: a f
 coordinate is its topological position; a backward or update op takes the largest coordinate of its
 forward inputs (the activations it differentiates), or the smallest of its other inputs (gradients
 flow from late layers to early ones). A unit's coordinate is the mean of its forward ops'.
+
+``Found``: what a search hands back; and orders of ops by upward rank, or a scheduler's own.
+
+The clock of budgets: what a deadline means to placers and to what they share.
+
+A deadline is what ``now`` will say when one has to be back. ``NO_BUDGET`` stands for budget 0: one
+whole construction, or a fixed number of steps, however long that takes.
+
+A search does not look at its budget but to end: what it does next depends on the seed and on what
+it did so far. So a larger budget goes on where a smaller one was cut off, and is never worse. To
+test that without a stopwatch, ``counted`` has ``now`` count how often it is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InfeasibleError
-from gnnplace.placers.search.lean import lean
-from gnnplace.placers.search.space_kernels import (
+from gnnplace.graph.kernels import (
     flows_between,
     flows_of_ops,
     follow_forward,
     mean_of_finite,
     sum_of_finite,
 )
+from gnnplace.placers.search.lean import lean
 from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation import Compiled, Simulator
-from gnnplace.simulation.justification import reversed_problem
 from gnnplace.simulation.kernels import ROUNDING
-from gnnplace.simulation.list_scheduling import list_schedule, priorities, turn_order
+from gnnplace.simulation.list_scheduling import (
+    list_schedule,
+    mean_upward_rank,
+    priorities,
+    reversed_problem,
+    turn_order,
+)
 from gnnplace.simulation.memory import most_memory
+
+NO_BUDGET = 0.0
+LARGE = 200_000  # ops whose list schedules take a noticeable share of a second
+_counts: list[Iterator[int]] = []
+
+
+def now() -> float:
+    """Seconds of ``time.perf_counter()``; within ``counted`` how often it was asked."""
+    return float(next(_counts[-1])) if _counts else time.perf_counter()
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """Within it a budget is so many looks at the clock, the same on every machine."""
+    _counts.append(count(1))
+    try:
+        yield
+    finally:
+        _counts.pop()
+
+
+def expired(deadline: float) -> bool:
+    """Whether a budget is used up; never so without a budget."""
+    return NO_BUDGET < deadline <= now()
 
 
 class SearchSpace:
@@ -245,3 +289,45 @@ class SearchSpace:
     def _greatest_load(self, device: IntArray) -> float:
         times = self.compiled.times[np.arange(len(device)), device]
         return float(np.bincount(device, times).max())
+
+
+@dataclass(frozen=True)
+class Found:
+    """A placement as a search hands it back; it may not fit in memory yet.
+
+    Attributes:
+        device: device of each op. [n]
+        order: all ops; a device runs its ops in this order. [n]
+        note: a remark in a few words.
+        bound: seconds that the search proved no placement to be below, if it proves anything.
+    """
+
+    device: IntArray
+    order: IntArray
+    note: str = ""
+    bound: float = 0.0
+
+
+def better(space: SearchSpace, one: Found, other: Found) -> Found:
+    """The one of less score; the first among equals."""
+    return min(one, other, key=lambda found: space.score(found.device, found.order))
+
+
+def rank_order(space: SearchSpace) -> IntArray:
+    """Ops by descending upward rank; topological position breaks ties. [n]"""
+    rank = mean_upward_rank(space.problem)
+    return np.lexsort((space.problem.graph.position, -rank)).astype(np.int32)
+
+
+def with_own_order(
+    space: SearchSpace, device: IntArray, start: FloatArray, deadline: float = NO_BUDGET
+) -> Found:
+    """The devices with the better of the scheduler's own order and list-scheduled ones.
+
+    Of a large problem its own alone after the deadline.
+    """
+    own = np.lexsort((space.problem.graph.position, start)).astype(np.int32)
+    if space.problem.num_ops > LARGE and expired(deadline):
+        return Found(device, own)
+    score, order = space.sequence(device)
+    return Found(device, own if space.score(device, own) < score else order)

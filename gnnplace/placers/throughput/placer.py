@@ -27,11 +27,9 @@ import numpy as np
 
 from gnnplace.arrays import IntArray
 from gnnplace.errors import GnnplaceError, UnsupportedError
-from gnnplace.placers.base import Found, Placer, Result
-from gnnplace.placers.row import Row, Speed, parse_name
-from gnnplace.placers.search.clock import NO_BUDGET, expired
+from gnnplace.placers.base import Found, Placer, Result, Row, Speed, parse_name
 from gnnplace.placers.search.repair import pack, repair
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired
 from gnnplace.placers.throughput.load import interval, make_flows, restricted, state_excess
 from gnnplace.placers.throughput.search import local_search
 from gnnplace.placers.throughput.split import Blocks, depth_first, make_blocks, split

@@ -17,8 +17,8 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.kernel_arrays import copy_to, empty_ints, greatest, zero_floats, zero_int_table
-from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.placers.search.moves import seed_kernel, threshold_of
+from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.placers.throughput.load import Flows
 
 MEAN = 0.05  # of the mean load in the energy

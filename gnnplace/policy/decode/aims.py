@@ -2,15 +2,34 @@
 
 An **aim** is a traversal order, a number of devices, a number of rounds (runs of consecutive work a
 device) and what the decoder leans to. ``AimNet`` says which ones to try first.
+
+Chunk plans: where a pipeline of so many devices and rounds would cut the units.
+
+Formulation: units in the order of ``WalkGraph.unit_order`` are cut into k r chunks, chunk c for
+device c mod k; a chunk costs its work there or the transfers over its two cuts, whichever is more,
+and a little of the other, and much for bytes that do not fit. The plan has the
+least greatest cost of a chunk: V(c, j) = min over i <= j of max(V(c - 1, i), cost of i..j), the
+bottleneck partition of PipeDream (Narayanan et al., 2019). Deviations: transfers at the cluster's
+mean link; of many units, the cheapest cut of each of ``MOST_CUTS`` stretches of equal work alone.
+Where memory is tight and nothing is pipelined, costs add up instead: the fewest transfers that fit.
+The decoder sees the plan as a feature; it is a hint, and the policy may leave it.
+Complexity: O(edges + k r MOST_CUTS^2).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from gnnplace.arrays import FloatArray, IntArray
+from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import empty_ints, full_table, greatest, zero_int_table
+from gnnplace.placers.search.chunks import device_ranking
 from gnnplace.policy.decode import ready_queue
-from gnnplace.policy.decode.walk import COORDINATE
+from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
 from gnnplace.problem import Problem
+from gnnplace.simulation.list_scheduling import mean_transfer_times
 
 # The decoder picks the next op itself: see ``ready_queue``.
 RULES = {"in-time": ready_queue.IN_TIME, "earliest-start": ready_queue.EARLY}
@@ -90,3 +109,110 @@ def _chunk_aims(problem: Problem, limits: list[int]) -> list[Aim]:
         for limit in every
         for r in (rounds if limit in limits else rounds[:2])
     ]
+
+
+MOST_CUTS = 300
+TOO_MUCH = 100.0  # cost, in all the work, of twice the bytes that fit
+OVERLAP = 0.1  # share of the lesser of work and transfers that the greater does not hide
+
+
+def chunk_plan(
+    graph: WalkGraph, limit: int, rounds: int, margin: float = 0.0, any_load: bool = False
+) -> IntArray:
+    """Device of each unit in the plan for ``limit`` devices and ``rounds`` rounds. [U]
+
+    ``margin`` times the bytes at the peak have to fit. With ``any_load`` the plan has the least
+    sum of the chunks' costs, not the least greatest: for steps that are no pipeline.
+    """
+    devices = np.sort(device_ranking(graph.space)[:limit])
+    order, times = graph.unit_order, graph.forward.unit_time[:, devices]
+    work = np.where(np.isfinite(times), times, graph.forward.unit_work[:, None])[order]
+    done = np.concatenate((np.zeros((1, len(devices))), np.cumsum(work, axis=0)))
+    crossing = crossing_seconds(graph)
+    cuts = _thinned(done[:, 0], crossing)
+    walk = graph.forward
+    need = np.concatenate(([0.0], np.cumsum((walk.unit_state + margin * walk.unit_peak)[order])))
+    room = walk.memory[devices] / rounds
+    chunks = len(devices) * rounds
+    cut_after = bottleneck_cuts(done[cuts], crossing[cuts], need[cuts], room, chunks, any_load)
+    chunk = np.searchsorted(cuts[cut_after], np.arange(len(order)), side="right")
+    plan = np.empty(len(order), np.int32)
+    plan[order] = devices[chunk % len(devices)]
+    return plan
+
+
+def crossing_seconds(graph: WalkGraph) -> FloatArray:
+    """Seconds of transfers between the first i units in order and the others. [U + 1]
+
+    A tensor crosses once each way however many consumers it has there; all micro-batches count.
+    """
+    g, count = graph.graph, len(graph.unit_order)
+    rank = np.empty(count, np.int64)
+    rank[graph.unit_order] = np.arange(count)
+    made = rank[graph.unit[g.producer]]
+    used = rank[graph.unit[g.consumer]]
+    tensor = g.consumption_tensor
+    first, last = made.copy(), made.copy()
+    np.minimum.at(first, tensor, used)
+    np.maximum.at(last, tensor, used)
+    seconds = mean_transfer_times(graph.problem, g.size) * graph.problem.microbatches
+    steps = np.zeros(count + 2)
+    np.add.at(steps, first + 1, seconds)
+    np.add.at(steps, last + 1, -seconds)
+    return np.cumsum(steps)[: count + 1]
+
+
+def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
+    """Cuts to choose from, ascending, both ends among them."""
+    count = len(done)
+    if count <= MOST_CUTS:
+        return np.arange(count, dtype=np.int32)
+    stretch = np.minimum((done / max(done[-1], 1e-300) * MOST_CUTS).astype(int), MOST_CUTS - 1)
+    by = np.lexsort((crossing, stretch))
+    firsts = by[np.flatnonzero(np.diff(stretch[by], prepend=-1))]
+    return np.unique(np.concatenate(([0], firsts, [count - 1]))).astype(np.int32)
+
+
+@kernel
+def bottleneck_cuts(
+    done: FloatArray,
+    crossing: FloatArray,
+    need: FloatArray,
+    room: FloatArray,
+    chunks: int,
+    summed: bool,
+) -> IntArray:
+    """Which cuts end the chunks but the last, for the least greatest or summed cost. [chunks - 1]
+
+    Args:
+        done: work before each cut on each of k devices. [cuts, k]
+        crossing: seconds of the transfers over each cut. [cuts]
+        need: bytes before each cut. [cuts]
+        room: bytes of a chunk on each of k devices. [k]
+        chunks: how many; chunk c is on device c mod k.
+        summed: whether costs add up.
+    """
+    cuts, num_devices = done.shape
+    everything = greatest(done[-1]) + greatest(crossing)
+    best = full_table(chunks + 1, cuts, np.inf)
+    came = zero_int_table(chunks + 1, cuts)
+    best[0, 0] = 0.0
+    for c in range(1, chunks + 1):
+        d = (c - 1) % num_devices
+        for j in range(cuts):
+            for i in range(j, -1, -1):
+                own = done[j, d] - done[i, d]
+                if own > best[c, j]:
+                    break
+                moved = crossing[i] + crossing[j] if i < j else 0.0
+                cost = own + moved / 2.0 if summed else max(own, moved) + OVERLAP * min(own, moved)
+                cost += TOO_MUCH * everything * max(0.0, (need[j] - need[i]) / room[d] - 1.0)
+                value = best[c - 1, i] + cost if summed else max(best[c - 1, i], cost)
+                if value < best[c, j]:
+                    best[c, j], came[c, j] = value, i
+    result = empty_ints(chunks - 1)
+    at = cuts - 1
+    for c in range(chunks, 1, -1):
+        at = came[c, at]
+        result[c - 2] = at
+    return result

@@ -17,17 +17,14 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.interleaved import round_priority
-from gnnplace.placers.search.clock import now
-from gnnplace.placers.search.found import LARGE
+from gnnplace.placers.search.space import LARGE, now
 from gnnplace.policy.decode import kernels, ready_queue
-from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, RULES, Aim, possible_aims
+from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, RULES, Aim, chunk_plan, possible_aims
 from gnnplace.policy.decode.decoder_state import Goal, PartialSchedule
 from gnnplace.policy.decode.kernels import DYNAMIC
-from gnnplace.policy.decode.plans import chunk_plan
 from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
 from gnnplace.policy.network import PlacementPolicy, global_features
-from gnnplace.simulation.justification import justify
-from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.list_scheduling import justify, list_schedule
 
 MARGINS = (1.1, 1.6, 2.4)  # on the bytes at the peak, where memory matters
 MOST_AIMS = 8  # of the first choice, by promise

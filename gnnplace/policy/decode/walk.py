@@ -21,10 +21,9 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import full_floats, zero_flags, zero_floats
-from gnnplace.graph.kernels import grouped
+from gnnplace.graph.kernels import follow_forward, grouped, sum_of_finite
 from gnnplace.graph.orders import BACKWARD_ORDERS, downward_rank, traversal, upward_rank
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.search.space_kernels import follow_forward, sum_of_finite
 from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation.compiled import mean_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times

@@ -15,7 +15,7 @@ from itertools import cycle
 import numpy as np
 
 from gnnplace.placers import Found, Placer, SearchSpace
-from gnnplace.placers.search.clock import NO_BUDGET, expired
+from gnnplace.placers.search.space import NO_BUDGET, expired
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn

@@ -50,8 +50,7 @@ from gnnplace.policy.refine.refining_state import (
     start_pass,
 )
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.justification import justify
-from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.list_scheduling import justify, list_schedule
 from gnnplace.simulation.transfer import (
     DELAY,
     PACE,

@@ -25,8 +25,7 @@ from gnnplace.placers.search.moves import Neighbourhood
 from gnnplace.policy.decode.decoder_state import Booked, bring, nothing_booked
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.justification import times_of
-from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.list_scheduling import list_schedule, times_of
 from gnnplace.simulation.memory import peak_memory
 
 SOFT = 0.02  # slack, of the step time, in which criticality falls by e

@@ -3,8 +3,8 @@
 from gnnplace.problem.cluster.cluster import Cluster as Cluster
 from gnnplace.problem.cluster.cluster import Device as Device
 from gnnplace.problem.cluster.cluster import Link as Link
-from gnnplace.problem.cluster.files import load_cluster as load_cluster
-from gnnplace.problem.cluster.files import read_cluster as read_cluster
-from gnnplace.problem.cluster.files import write_cluster as write_cluster
+from gnnplace.problem.cluster.presets import load_cluster as load_cluster
 from gnnplace.problem.cluster.presets import preset as preset
 from gnnplace.problem.cluster.presets import preset_names as preset_names
+from gnnplace.problem.cluster.presets import read_cluster as read_cluster
+from gnnplace.problem.cluster.presets import write_cluster as write_cluster

@@ -1,11 +1,26 @@
-"""Devices and links as files have them, validated; and ``Cluster``: the same as dense arrays."""
+"""Devices and links as files have them, validated; and ``Cluster``: the same as dense arrays.
+
+What joins GPUs: measured figures of one message, by the machine that they were measured on.
+
+A message of ``s`` bytes takes ``latency + s / bandwidth``. ``bandwidth`` is what the largest
+message measured attains, ``latency`` what the smallest took beyond its bytes. Where no single
+messages were measured, both are those of an all-gather of two GPUs, of which each sends one half to
+the other, or the bus bandwidth and the latency of a step of an all-reduce; ``source`` says so.
+Collectives of the same machines are in ``gnnplace/costs/tables/links.json``, with commits and
+licences in ``LINKS.md`` beside it.
+
+How links share what is between them is the presets' matter: behind an NVSwitch or PCIe with peer
+copies each GPU has one port a direction, on dedicated NVLinks every pair its own channel.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,7 +30,6 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError, of_faults, suggestion
 from gnnplace.files import Bytes, Rate, Schema
-from gnnplace.problem.cluster.fabrics import is_between
 
 Name = Annotated[str, Field(min_length=1)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -71,7 +85,7 @@ class LinkCosts(Schema):
     Links that name the same ``channel`` share it; one that names several holds them all at once.
     ``sender_busy``, ``send_overhead`` and ``receive_overhead`` (seconds a message) say what a
     transfer costs the devices themselves. ``fabric`` names the measured machine that it is part of
-    (``gnnplace.problem.cluster.fabrics``): what collectives over it take is known then.
+    (``gnnplace.problem.cluster.cluster``): what collectives over it take is known then.
     """
 
     latency: NonNegative
@@ -226,3 +240,62 @@ class Cluster:
 def _channel_names(link: Link, index: int) -> list[str]:
     """The channels of a link; a link that names none has one of its own."""
     return [f"={name}" for name in link.channels] or [f"link {index}"]
+
+
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """A kind of connection, of one machine that it was measured on.
+
+    Attributes:
+        about: what it is, in words.
+        latency: seconds of a message beside its bytes.
+        bandwidth: bytes per second of a message.
+        source: where the figures are from.
+        between: whether it joins servers, and not the GPUs of one.
+        server: bytes per second that all GPUs of a server send at once; None where each has a
+            network card of its own, which no other shares.
+    """
+
+    about: str
+    latency: float
+    bandwidth: float
+    source: str
+    between: bool = False
+    server: float | None = None
+
+
+def _fabrics() -> dict[str, Fabric]:
+    """The rows of ``fabrics.json``: microseconds and GB/s."""
+    rows = json.loads(Path(__file__).with_name("fabrics.json").read_text(encoding="utf-8"))
+    return {
+        name: Fabric(
+            row["about"],
+            row["latency_us"] / 1e6,
+            row["bandwidth_gb_s"] * GIGA,
+            row["source"],
+            row.get("between", False),
+            row["server_gb_s"] * GIGA if "server_gb_s" in row else None,
+        )
+        for name, row in rows.items()
+    }
+
+
+FABRICS: Mapping[str, Fabric] = _fabrics()
+# What a user measured; its figures stand on the links themselves.
+OWN_INSIDE, OWN_BETWEEN = "own-inside", "own-between"
+
+
+def is_between(name: str) -> bool:
+    """Whether a fabric joins servers.
+
+    Raises:
+        InputError: there is none of that name; the names are listed.
+    """
+    if name in (OWN_INSIDE, OWN_BETWEEN):
+        return name == OWN_BETWEEN
+    if name not in FABRICS:
+        raise InputError(f"fabric {name!r}: unknown; known: {', '.join(FABRICS)}")
+    return FABRICS[name].between

@@ -1,6 +1,6 @@
 """``Constraints``: what a user asks of an answer; from words, a mapping or a YAML file.
 
-A pattern is a shell's (``*``, ``?``, ``[…]``) over dotted module names, case and all; ``matching``
+A pattern is a shell's (``*``, ``?``, ``[…]``) over dotted module names, case and all; ``applying``
 says what it matches. Devices are names or patterns over them. A file has the same keys::
 
     pin: {"encoder.*": "gpu:0", "head": ["gpu:0", "gpu:1"]}   # on one of these

@@ -21,8 +21,7 @@ from gnnplace.costs.floors import EAGER
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import Result
 from gnnplace.placers.baselines import Single
-from gnnplace.placers.search.clock import NO_BUDGET, now
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
 from gnnplace.policy.placing import place
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.problem.microbatching import with_microbatches

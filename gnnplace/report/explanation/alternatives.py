@@ -15,7 +15,7 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.errors import InputError
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.problem.constraints.matching import Names
+from gnnplace.problem.constraints.applying import Names
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,8 +48,8 @@ from gnnplace.sharding.captured.layout import (
     settled,
     uses,
 )
+from gnnplace.sharding.costs import Parts
 from gnnplace.sharding.problem import Edge, ShardingProblem
-from gnnplace.sharding.strategy import Parts
 
 Port = tuple[Layout, Layout]
 """How a value is read: its layout, and that of the gradient left behind."""

@@ -1,18 +1,168 @@
-"""The rule of every call."""
+"""The rule of every call.
+
+Calls that no rule knows: whether parts of the batch can go through them one by one.
+
+Such a call is tried on random numbers: once as a whole, and in 2 and in as many parts as the batch
+has (at most 8). If every result is the parts' results side by side, to within rounding, the call is
+split along the batch and along nothing else, and says so. What draws random numbers, changes its
+arguments, has the batch's size among its arguments or mixes examples fails the trial and stays
+whole, as does what is too large to try. A trial is no proof; it is made twice with other numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
-from gnnplace.sharding.captured.calls import CallGraph
+import torch
+from torch.utils import _pytree as pytree
+
+from gnnplace.sharding.captured.calls import INPUT, CallGraph, LayerCall, fill
 from gnnplace.sharding.rules.attention import ATTENTION_RULES
 from gnnplace.sharding.rules.elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
 from gnnplace.sharding.rules.losses import LOSS_RULES
 from gnnplace.sharding.rules.norms import NORM_RULES
-from gnnplace.sharding.rules.probing import UNKNOWN, with_batches
 from gnnplace.sharding.rules.products import PRODUCT_RULES, TRANSPOSED
-from gnnplace.sharding.rules.rule import Case, Rule, case_of, whole
+from gnnplace.sharding.rules.rule import WHOLE, Axes, Case, Rule, case_of, whole
 from gnnplace.sharding.rules.shapes import SHAPE_RULES, with_groups
+
+EXAMPLES = "0"  # the label of the batch, as in other rules
+MOST_ELEMENTS = 1 << 24  # of all tensors that a call reads or makes, to be tried
+MOST_PARTS = 8
+SEEDS = (0, 1)
+UNKNOWN = "no rule for"  # how the reason of such a call begins
+
+
+def with_batches(graph: CallGraph, rules: list[Rule]) -> list[Rule]:
+    """Rules with the calls that none knows split along the batch, where that can be."""
+    inputs = [(i, v) for i, v in enumerate(graph.values) if v.source == INPUT and v.shape]
+    examples = inputs[0][1].shape[0] if inputs else 1
+    axis = {i: 0 for i, v in inputs if v.shape[0] == examples}
+    found = []
+    for call, rule in zip(graph.calls, rules, strict=True):
+        if rule.kind == WHOLE and rule.reason.startswith(UNKNOWN) and examples > 1:
+            rule = _tried(graph, call, rule, axis, examples)
+        found.append(rule)
+        _follow(call, rule, axis)
+    return found
+
+
+def _follow(call: LayerCall, rule: Rule, axis: dict[int, int]) -> None:
+    """Notes which axes of a call's results are the batch."""
+    for value, axes in zip(call.reads, rule.reads, strict=True):
+        label = axes[axis[value]] if value in axis and axis[value] < len(axes) else None
+        if label is None or "|" in label:
+            continue
+        for result, made in zip(call.results, rule.results, strict=True):
+            if label in made:
+                axis[result] = made.index(label)
+
+
+def _tried(
+    graph: CallGraph, call: LayerCall, rule: Rule, axis: Mapping[int, int], examples: int
+) -> Rule:
+    """The rule of a call that may be split along the batch; as it was where it may not."""
+    if call.changes or call.inplace or not any(value in axis for value in call.reads):
+        return rule
+    values = [graph.values[v] for v in (*call.reads, *call.results)]
+    if sum(math.prod(v.shape) for v in values) > MOST_ELEMENTS:
+        return replace(rule, reason=f"{rule.reason}; it is too large to try in parts")
+    made: tuple[int, ...] | None = None
+    for seed in SEEDS:
+        for parts in sorted({_fewest_parts(examples), _most_parts(examples)}):
+            there = _axes_in_parts(graph, call, axis, parts, seed)
+            if there is None or (made is not None and there != made):
+                return rule
+            made = there
+    assert made is not None
+    return replace(
+        rule,
+        extents={EXAMPLES: math.gcd(*(_sizes(graph, call, axis, made)))},
+        reads=tuple(_labels(len(graph.values[v].shape), axis.get(v)) for v in call.reads),
+        results=tuple(
+            _labels(len(graph.values[v].shape), at)
+            for v, at in zip(call.results, made, strict=True)
+        ),
+        reason=f"{rule.reason}: along the batch alone, as tried",
+    )
+
+
+def _fewest_parts(examples: int) -> int:
+    return next(k for k in range(2, examples + 1) if examples % k == 0)
+
+
+def _most_parts(examples: int) -> int:
+    most = [k for k in range(2, min(examples, MOST_PARTS) + 1) if examples % k == 0]
+    return max(most, default=examples)
+
+
+def _labels(rank: int, axis: int | None) -> Axes:
+    return tuple(EXAMPLES if k == axis else None for k in range(rank))
+
+
+def _sizes(
+    graph: CallGraph, call: LayerCall, axis: Mapping[int, int], made: tuple[int, ...]
+) -> list[int]:
+    read = [graph.values[v].shape[axis[v]] for v in call.reads if v in axis]
+    return read + [graph.values[v].shape[k] for v, k in zip(call.results, made, strict=True)]
+
+
+def _axes_in_parts(
+    graph: CallGraph, call: LayerCall, axis: Mapping[int, int], parts: int, seed: int
+) -> tuple[int, ...] | None:
+    """The axis of each result along which parts of the batch lie; None if they do not."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        drawn = {v: _drawn(graph.values[v].shape, graph.values[v].dtype) for v in call.reads}
+        try:
+            whole = _results(call, drawn)
+            shares = [_results(call, _part(drawn, axis, parts, k)) for k in range(parts)]
+        except Exception:  # whatever an unknown function raises: it cannot be tried
+            return None
+    found = [_joined(one, [s[i] for s in shares]) for i, one in enumerate(whole)]
+    fits = len(whole) == len(call.results) and all(len(s) == len(whole) for s in shares)
+    known = tuple(k for k in found if k is not None)
+    return known if fits and known and len(known) == len(found) else None
+
+
+def _drawn(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, dtype=dtype)
+    return torch.randint(0, 2, shape).to(dtype)
+
+
+def _part(
+    drawn: Mapping[int, torch.Tensor], axis: Mapping[int, int], parts: int, k: int
+) -> dict[int, torch.Tensor]:
+    return {v: t.chunk(parts, axis[v])[k] if v in axis else t for v, t in drawn.items()}
+
+
+def _results(call: LayerCall, tensors: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+    copies = {v: t.clone() for v, t in tensors.items()}
+    made: Any = call.function(
+        *fill(call.args, copies.__getitem__), **fill(call.kwargs, copies.__getitem__)
+    )
+    if any(not torch.equal(copies[v], tensors[v]) for v in tensors):
+        raise ValueError(f"{call.kind}: changes what it reads")
+    leaves = pytree.tree_leaves(made)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _joined(whole: torch.Tensor, shares: list[torch.Tensor]) -> int | None:
+    """The axis along which shares side by side are the whole, if there is one."""
+    for axis in range(whole.dim()):
+        rest = [s.shape[:axis] + s.shape[axis + 1 :] for s in (whole, *shares)]
+        size = sum(s.shape[axis] for s in shares if s.dim() == whole.dim())
+        if len(set(rest)) > 1 or size != whole.shape[axis]:
+            continue
+        joined = torch.cat(shares, axis)
+        close = torch.isclose(joined, whole, rtol=1e-3, atol=1e-5, equal_nan=True)
+        if joined.dtype == whole.dtype and bool(close.all()):
+            return axis
+    return None
+
 
 RULES: dict[str, Callable[[Case], Rule]] = {
     **SHAPE_RULES,

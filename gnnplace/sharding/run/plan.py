@@ -47,7 +47,7 @@ from gnnplace.sharding.captured.problem import (
     captured_tables,
     ddp_parts,
 )
-from gnnplace.sharding.strategy import Parts
+from gnnplace.sharding.costs import Parts
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

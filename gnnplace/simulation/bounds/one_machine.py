@@ -7,6 +7,26 @@ so a bound on those that may not (Jackson, 1955; Carlier, 1982). It is the large
 jobs, of least head + work + least tail. A unit may be on the device that is best for it.
 
 Complexity: O(n K log n) for K columns of devices that are alike.
+
+Windows, filling and draining (after Fernandez and Bussell, 1973).
+
+Windows: ops that cannot start before ``a`` and leave at least ``b`` seconds of path after them do
+their work within step time - a - b. Complexity: O(n log n + g^2) with g thresholds.
+
+Filling and draining: what devices cannot do yet, or no longer, early and late in the step.
+
+Until ``a`` seconds a unit, alone on a device, can do no more than its jobs that are released, one
+after the other: ``P(a)``; in the last ``b`` seconds no more than ``Q(b)``, likewise by tails. What
+is left of its work is done in the ``T - a - b`` seconds between. With the weights ``w`` of devices
+of the work bound, for all ``a`` and ``b`` that leave work to some unit,
+
+    T >= a + b + sum over units of min over devices of w[d] * max(0, W[d] - P[d](a) - Q[d](b)),
+
+theirs being ops without devices. If some unit has work left, the
+two ends do not overlap, for together they would have seen all of its work. Where micro-batches
+fill a pipeline this is the bound that sees it.
+
+Complexity: O(n log n + U K g^2) with g thresholds, spread evenly over the ranks of heads (tails).
 """
 
 from __future__ import annotations
@@ -15,7 +35,15 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import empty_floats, empty_ints, heap_pop, heap_push
+from gnnplace.graph.kernel_arrays import (
+    empty_floats,
+    empty_ints,
+    empty_table,
+    heap_pop,
+    heap_push,
+    zero_table,
+)
+from gnnplace.simulation.bounds.copies import offsets
 
 
 @kernel
@@ -70,3 +98,124 @@ def on_one_machine(
         if result[unit] == np.inf:
             result[unit] = 0.0
     return result
+
+
+THRESHOLDS = 64
+MOST_CELLS = 20_000_000
+ROUNDING = 1e-9  # Of a unit's work: what is left by rounding alone is nothing.
+
+
+def thresholds(values: FloatArray, count: int = THRESHOLDS) -> FloatArray:
+    """At most ``count`` of the values, spread evenly over their ranks, the least included."""
+    ranks = np.linspace(0, len(values) - 1, count).astype(np.int64)
+    return np.unique(np.sort(values)[ranks])
+
+
+def fill(
+    part: IntArray,
+    group: IntArray,
+    columns: FloatArray,
+    weight: FloatArray,
+    head: FloatArray,
+    tail: FloatArray,
+) -> float:
+    """The bound in seconds.
+
+    Args:
+        part: unit of each job. [n]
+        group: row of ``columns`` of each job. [n]
+        columns: seconds of a job on devices that are alike, inf where not allowed. [G, K]
+        weight: weight of a device of each column. [K]
+        head: least seconds before each job. [n]
+        tail: least seconds after it. [n]
+    """
+    num_units = int(part.max()) + 1
+    cells = MOST_CELLS / (num_units * len(weight))
+    count = int(np.clip(np.sqrt(cells), 8, THRESHOLDS))
+    a, b = thresholds(head, count), thresholds(tail, count)
+    early = _done(*by_unit(part, head), group, columns, head, a)
+    late = _done(*by_unit(part, tail), group, columns, tail, b)
+    inside = _inside(early, late, weight)
+    value = np.where(inside > 0, a[:, None] + b[None, :] + inside, 0.0)
+    return float(value.max())
+
+
+def by_unit(part: IntArray, release: FloatArray) -> tuple[IntArray, IntArray]:
+    """Where the jobs of each unit start, and jobs by unit, ascending by release. [U + 1], [n]"""
+    return offsets(part, int(part.max()) + 1), np.lexsort((release, part)).astype(np.int32)
+
+
+@kernel
+def _done(
+    offset: IntArray,
+    job: IntArray,
+    group: IntArray,
+    columns: FloatArray,
+    head: FloatArray,
+    at: FloatArray,
+) -> FloatArray:
+    """Seconds of work that each unit can have done by each threshold, then all of it.
+
+    A row a unit and column; inf where it is not allowed. [U K, g + 1]
+    """
+    num_units, num_columns = len(offset) - 1, columns.shape[1]
+    done = zero_table(num_units * num_columns, len(at) + 1)
+    for unit in range(num_units):
+        low, count = offset[unit], offset[unit + 1] - offset[unit]
+        for k in range(num_columns):
+            row, now, work, t = unit * num_columns + k, 0.0, 0.0, 0
+            for i in range(low, low + count):
+                now = max(now, head[job[i]])
+                seconds = columns[group[job[i]], k]
+                while t < len(at) and at[t] <= now + seconds:
+                    done[row, t] = work + max(0.0, at[t] - now)
+                    t += 1
+                now += seconds
+                work += seconds
+            while t <= len(at):
+                done[row, t] = work
+                t += 1
+    return done
+
+
+@kernel
+def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArray:
+    """Weighted seconds of all units between each two thresholds. [a, b]"""
+    rows, columns = early.shape[1] - 1, late.shape[1] - 1
+    total, least = zero_table(rows, columns), empty_table(rows, columns)
+    num_columns = len(weight)
+    for unit in range(len(early) // num_columns):
+        some = False
+        for k in range(num_columns):
+            row = unit * num_columns + k
+            work = early[row, rows]
+            if work == np.inf:
+                continue
+            most = work * (1.0 - ROUNDING)
+            for i in range(rows):
+                for j in range(columns):
+                    left = weight[k] * max(0.0, most - early[row, i] - late[row, j])
+                    least[i, j] = min(least[i, j], left) if some else left
+            some = True
+        if some:
+            for i in range(rows):
+                for j in range(columns):
+                    total[i, j] += least[i, j]
+    return total
+
+
+def windows(head: FloatArray, tail: FloatArray, share: FloatArray) -> float:
+    """The bound in seconds.
+
+    Args:
+        head: least seconds before each job. [n]
+        tail: least seconds after it. [n]
+        share: its share of the work bound, in seconds. [n]
+    """
+    a, b = thresholds(head), thresholds(tail)
+    row = np.searchsorted(a, head, side="right") - 1
+    column = np.searchsorted(b, tail, side="right") - 1
+    work = np.bincount(row * len(b) + column, share, len(a) * len(b)).reshape(len(a), len(b))
+    inside = work[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
+    value = np.where(inside > 0, a[:, None] + b[None, :] + inside, 0.0)
+    return float(value.max())

@@ -27,9 +27,8 @@ from gnnplace.graph.kernel_arrays import empty_ints
 from gnnplace.graph.orders import downward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, offsets, starts
-from gnnplace.simulation.bounds.fill import by_unit, fill, windows
-from gnnplace.simulation.bounds.one_machine import on_one_machine
-from gnnplace.simulation.bounds.work import UPDATES, work_weights
+from gnnplace.simulation.bounds.one_machine import by_unit, fill, on_one_machine, windows
+from gnnplace.simulation.bounds.work_and_path import UPDATES, work_weights
 from gnnplace.simulation.compiled import least_times, tails
 from gnnplace.simulation.transfer import least_seconds
 

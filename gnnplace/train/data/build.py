@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gnnplace.arrays import FloatArray
+from gnnplace.costs.profiling.estimation import estimate_ops
 from gnnplace.costs.profiling.grouping import group_graph
 from gnnplace.costs.profiling.profiler import group_ops
-from gnnplace.costs.profiling.roofline import estimate_ops
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph

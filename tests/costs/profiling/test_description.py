@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gnnplace.costs.profiling.description import PASSES, describe
-from gnnplace.costs.profiling.roofline import op_flops
+from gnnplace.costs.profiling.estimation import op_flops
 from gnnplace.tracing import Program, capture
 from gnnplace.tracing.models import capture_model
 from tests.costs.profiling.programs import faked, small

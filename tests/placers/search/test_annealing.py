@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from gnnplace.placers import Found, SearchSpace, contract
 from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.search.annealing import COLDEST, HOTTEST, anneal, hottest
-from gnnplace.placers.search.clock import NO_BUDGET
 from gnnplace.placers.search.moves import (
     move_units,
     neighbourhood,
@@ -19,7 +18,8 @@ from gnnplace.placers.search.moves import (
     undo_move,
     window_of,
 )
-from gnnplace.policy.roster import make_placer as placer
+from gnnplace.placers.search.space import NO_BUDGET
+from gnnplace.policy.placing import make_placer as placer
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.problem.placement import sequence_from_order
 from tests.random_problems import random_problem, seeds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.roster import make_placer as placer
+from gnnplace.placers.search.space import NO_BUDGET, counted, expired, now
+from gnnplace.policy.placing import make_placer as placer
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
 from gnnplace.simulation.list_scheduling import list_schedule
@@ -84,3 +86,23 @@ def test_the_best_sequence_is_that_of_all_priorities(seed):
     score, order = space.sequence(device)
     assert score == pytest.approx(min(scores), rel=1e-8)
     assert score == space.score(device, order)
+
+
+def test_without_a_budget_nothing_expires():
+    assert not expired(NO_BUDGET)
+
+
+def test_a_budget_expires_when_its_time_has_come():
+    at = time.perf_counter()
+    assert expired(at)
+    assert not expired(at + 60)
+
+
+def test_the_clock_counts_how_often_it_is_asked():
+    with counted():
+        assert [now(), now(), now()] == [1.0, 2.0, 3.0]
+        assert not expired(NO_BUDGET)
+        assert expired(4.0)
+        with counted():
+            assert now() == 1.0
+    assert now() != 5.0

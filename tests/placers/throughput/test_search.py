@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.search.clock import NO_BUDGET
+from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.placers.throughput.load import interval, loads, make_flows, state_excess
 from gnnplace.placers.throughput.search import count_readers, fresh_loads, local_search, move
 from tests.placers.throughput.throughput_problems import (

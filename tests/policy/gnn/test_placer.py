@@ -9,7 +9,7 @@ from gnnplace.placers import SearchSpace, contract
 from gnnplace.policy.gnn.network import load_gnn, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.gnn.rollouts import Episodes
-from gnnplace.policy.roster import make_placer
+from gnnplace.policy.placing import make_placer
 from gnnplace.train.data.random_families import random_problem
 from tests.policy.gnn.test_decoder import random_network
 from tests.policy.problems import permuted_devices

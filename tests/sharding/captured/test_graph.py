@@ -13,9 +13,8 @@ from gnnplace.sharding.captured.layout import (
     SplitValue,
 )
 from gnnplace.sharding.captured.recording import record_calls
-from gnnplace.sharding.costs import Machine, layer_costs, sharding_problem
+from gnnplace.sharding.costs import Machine, Setting, layer_costs, sharding_problem
 from gnnplace.sharding.rules.registry import rules_of
-from gnnplace.sharding.strategy import Setting
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.step import StepModule
 from tests.sharding.captured_graphs import perceptron

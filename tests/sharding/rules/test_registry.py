@@ -1,13 +1,17 @@
+"""Calls without a rule are split along the batch where a trial says that they can be."""
+
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
 
+from gnnplace.sharding.answers import load_layers
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.step import StepModule
+from tests.sharding.split_oracle import check, traced
 
 
 @pytest.mark.parametrize("name", ["mlp", "two_tower", "moe", "vit", "small_resnet", "seq2seq"])
@@ -39,3 +43,70 @@ def test_what_no_rule_knows_stays_whole_and_says_so():
     (rule,) = rules_of(record_calls(step, "test"))
     assert rule.kind == "whole"
     assert "linalg" in rule.reason or "inv" in rule.reason
+
+
+BATCH = 8
+
+
+def real(*shape):
+    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.roll(x, 1, 1),
+        lambda x: x.renorm(2, 0, 1.0),
+        lambda x: torch.logcumsumexp(x, 1),
+    ],
+    ids=["roll", "renorm", "logcumsumexp"],
+)
+def test_parts_of_the_batch_go_through_one_by_one(function):
+    _, rules = traced(function, real(BATCH, 6))
+    assert all("along the batch alone" in rule.reason for rule in rules if rule.reason)
+    assert check(function, real(BATCH, 6)) == {"0"}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.roll(x, 1, 0),  # examples change places
+        lambda x: torch.logcumsumexp(x, 0),  # an example meets those before it
+        lambda x: torch.quantile(x, 0.5),  # no axis is left
+        lambda x: torch.poisson(x.detach().abs() + x * 0),  # random numbers
+        lambda x: torch.broadcast_to(torch.trace(x), (BATCH,)),
+    ],
+    ids=["roll", "logcumsumexp", "quantile", "poisson", "trace"],
+)
+def test_what_mixes_examples_stays_whole(function):
+    _, rules = traced(function, real(BATCH, 6))
+    first = next(rule for rule in rules if rule.reason)
+    assert first.reason.startswith("no rule for")
+    assert not first.extents
+
+
+def test_the_batch_goes_on_behind_a_call_without_a_rule():
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.after = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.after(torch.fft.fft(self.before(x)).real)
+
+    from gnnplace.sharding.run.planning import layer_graph
+    from gnnplace.tracing.step import default_loss
+
+    layers = layer_graph(Odd(), (torch.randn(BATCH, 6),), default_loss, "odd")
+    assert [op.batch for op in layers.operations.ops[:4]] == ["0"] * 4
+
+
+def test_transposed_convolutions_have_a_rule_of_their_own():
+    assert not [rule for rule in load_layers("unet").rules if rule.reason]
+
+
+def test_a_trial_leaves_the_random_state_alone():
+    graph, _ = traced(lambda x: torch.roll(x, 1, 1), real(BATCH, 6))
+    before = torch.get_rng_state()
+    rules_of(graph)
+    assert torch.equal(before, torch.get_rng_state())

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnplace.simulation.bounds.fill import by_unit
-from gnnplace.simulation.bounds.one_machine import on_one_machine
+from gnnplace.simulation.bounds.one_machine import by_unit, on_one_machine
 from tests.random_problems import seeds
 
 

@@ -8,7 +8,7 @@ import torch
 
 import gnnplace
 from gnnplace.cli.main import run
-from gnnplace.costs.profiling.roofline import estimate_ops
+from gnnplace.costs.profiling.estimation import estimate_ops
 from gnnplace.train.data.build import build_store, capture_graph, select
 from gnnplace.train.data.captured import captured_problem, shipped_store
 from gnnplace.train.data.captured_graph import read_captured

@@ -5,7 +5,7 @@ import pytest
 from gnnplace.errors import InputError
 from gnnplace.train.data.captured_models import MORE_SPLIT, SPLIT
 from gnnplace.train.data.recipes import COUNTS, EACH, FAMILIES, RECIPES, recipe, varied_sizes
-from gnnplace.zoo.registry import WORKLOADS
+from gnnplace.zoo.workload import WORKLOADS
 
 
 def test_recipes_have_no_name_twice_and_a_part_for_every_family():

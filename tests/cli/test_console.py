@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from gnnplace.cli import progress
-from gnnplace.cli.progress import Bar, say, show_progress, working
+from gnnplace.cli import console
+from gnnplace.cli.console import Bar, say, show_progress, working
 
 
 class Terminal(io.StringIO):
@@ -62,7 +62,7 @@ def test_nothing_is_drawn_while_results_are_printed(bar: Bar, written: Terminal)
     bar.say("placing")
     bar.pause()
     length = len(written.getvalue())
-    time.sleep(2 * progress.EVERY)
+    time.sleep(2 * console.EVERY)
     assert len(written.getvalue()) == length
 
 
@@ -72,10 +72,10 @@ def test_a_worker_has_no_bar(monkeypatch: pytest.MonkeyPatch, written: Terminal)
         for _ in range(20):  # while the thread draws
             child = os.fork()
             if child == 0:
-                os._exit(0 if progress._State.bar is None else 1)
+                os._exit(0 if console._State.bar is None else 1)
             assert os.waitpid(child, 0)[1] == 0
-        assert progress._State.bar is not None
-    assert progress._State.bar is None
+        assert console._State.bar is not None
+    assert console._State.bar is None
 
 
 def test_a_log_has_one_of_many_lines_that_count(capsys: pytest.CaptureFixture[str]) -> None:

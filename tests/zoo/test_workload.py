@@ -10,7 +10,7 @@ import torch
 from gnnplace import zoo
 from gnnplace.errors import InputError
 from gnnplace.tracing.step import StepModule
-from gnnplace.zoo.registry import WORKLOADS, find_factory
+from gnnplace.zoo.workload import WORKLOADS, find_factory
 
 
 @pytest.mark.parametrize("name", zoo.names())

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gnnplace.costs.surface import Surface
+from gnnplace.costs.tables import Surface
 
 
 def grid(count: int = 8) -> np.ndarray:

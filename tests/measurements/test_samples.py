@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import InputError
-from gnnplace.measurements.agreement import agreement, ceiling, halves, settled, shortest
+from gnnplace.measurements.samples import agreement, ceiling, halves, settled, shortest
 
 
 def test_numbers_by_hand():
