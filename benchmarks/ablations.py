@@ -1,8 +1,8 @@
 """What each part of the learned placer is worth: three seeds, shortened trainings.
 
 Every variant places the same problems of families held out for validation; a row has its log step
-times over those of the whole policy of the same seed (beyond ``MOST`` they count as that). Trained
-pieces (``AimNet``, the refiner's weights) are trained anew for each seed, on training families,
+times over those of the whole policy of the same seed (beyond ``MOST`` they count as that). The
+weights of the refiner are trained anew for each seed, on training families,
 shortened. Rows are kept in a JSONL file; a run that was stopped goes on where it was.
 
     python benchmarks/ablations.py --rows benchmarks/results/ablations.jsonl > table.md
@@ -35,7 +35,7 @@ from gnnplace.policy.network import DECODER_PRIOR, PlacementPolicy, weights_of
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
-from gnnplace.train import AimChoice, Evolution, ProblemDataModule
+from gnnplace.train import Evolution, ProblemDataModule
 
 GENERATIONS, AIM_STEPS = 5, 30
 MOST = 0.5
@@ -72,7 +72,6 @@ def begin() -> PlacementPolicy:
     policy = copy.deepcopy(load_policy())
     set_weights(policy.decoder, DYNAMIC, DECODER_PRIOR)
     set_weights(policy.refiner, REFINING, REFINER_PRIOR)
-    torch.nn.init.zeros_(policy.aims.last.weight)
     return policy
 
 
@@ -106,13 +105,6 @@ def evolved(policy: PlacementPolicy, seed: int, *, static: bool) -> PlacementPol
         set_weights(policy.refiner, REFINING, kept)
         module.spread.copy_(torch.tensor([0.3 if n in STATIC else 1e12 for n in REFINING]))
     return fitted(module, policy, seed, 60 * GENERATIONS, 60)
-
-
-def chosen(policy: PlacementPolicy, seed: int) -> PlacementPolicy:
-    """``AimNet`` trained for ``AIM_STEPS``."""
-    seed_everything(seed, verbose=False)
-    module = AimChoice(learning_rate=1e-2, steps=AIM_STEPS)
-    return fitted(module, policy, seed, 16 * AIM_STEPS, 16)
 
 
 def first_choice(space: SearchSpace, policy: PlacementPolicy, orders: Any = ORDERS) -> float:
@@ -149,20 +141,16 @@ def searched(space: SearchSpace, policy: PlacementPolicy, seed: int) -> float:
 def variants(seed: int) -> dict[str, Any]:
     """Name of each variant and how it places a problem."""
     prior = begin()
-    aims = chosen(prior, seed)
-    whole, static = evolved(aims, seed, static=False), evolved(aims, seed, static=True)
-    unlisted = copy.deepcopy(whole)
-    torch.nn.init.zeros_(unlisted.aims.last.weight)
+    whole, static = evolved(prior, seed, static=False), evolved(prior, seed, static=True)
     result = {
         "whole": lambda s: first_choice(s, whole),
         "no refinement (decodes alone)": lambda s: decodes(s, whole),
         "one decode": lambda s: one_aim(s, whole),
-        "refiner as its prior (no Evolution)": lambda s: first_choice(s, aims),
+        "refiner as its prior (no Evolution)": lambda s: first_choice(s, prior),
         "refiner without the schedule's features": lambda s: first_choice(s, static),
         "decoder without the schedule's features": lambda s: first_choice(
             s, without_schedule(whole)
         ),
-        "aims in listed order (no AimChoice)": lambda s: first_choice(s, unlisted),
         "search of 1 s": lambda s: searched(s, whole, seed),
     }
     for order in dict.fromkeys((*ORDERS, *ALL_ORDERS)):

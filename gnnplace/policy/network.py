@@ -5,19 +5,13 @@ Decoder and refiner score candidate devices by weighted sums of features (``deco
 chunks are wanted, and no more load than the ideal share), so that an untrained policy already is a
 list scheduler.
 
-``AimNet`` says which aims to decode under: a small network on what is known of the whole problem
-(``GLOBAL``) and of the aim. Its values are log-odds of being the best aim of the problem
-(``train.aim_choice``). A problem has 11 to 40 aims; the best of the first eight is within half a
-percent of the best of all, in a quarter of the time. Untrained it values all aims alike, and they
-are taken in the order they are listed.
-
 Times are in units of the mean op time (``log1p``) or of all work, so that the policy does not
 depend on how fast the machine is. A change of any feature is a new version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,28 +19,18 @@ import torch
 from huggingface_hub import PyTorchModelHubMixin
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json
-from gnnplace.policy.decode.aims import LEANS, ORDERS, ROUNDS, Aim
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
 
-AIM_FEATURES = (
-    *(f"order {order}" for order in ORDERS),
-    *(f"{rounds} rounds" for rounds in ROUNDS),
-    *(f"lean{lean or ' to nothing'}" for lean in LEANS),
-    "devices aimed at, of all",
-    "log devices aimed at",
-    "one over the devices aimed at",
-    "one device",
-    "all devices",
-)
+AIMS = "aims."  # of parameters that older policies have: a network that ranked aims
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 DECODER_PRIOR = {
     "earliest finish above the best, out of chunks": -4.0,
@@ -110,63 +94,6 @@ GLOBAL = names_of(_write_global)
 FEATURE_VERSION = version_of(DYNAMIC, REFINING, GLOBAL)
 
 
-def aim_features(aims: Sequence[Aim], num_devices: int) -> SingleArray:
-    """What ``AimNet`` sees of each aim, named by ``AIM_FEATURES``. [aims, F]"""
-    rows = [
-        (
-            *(aim.order == order for order in ORDERS),
-            *(aim.rounds == rounds for rounds in ROUNDS),
-            *(aim.lean == lean for lean in range(len(LEANS))),
-            aim.limit / num_devices,
-            np.log2(aim.limit) / 3.0,
-            1.0 / aim.limit,
-            aim.limit == 1,
-            aim.limit == num_devices,
-        )
-        for aim in aims
-    ]
-    return np.array(rows, dtype=np.float32).reshape(-1, len(AIM_FEATURES))
-
-
-class AimNet(nn.Module):
-    """Values aims.
-
-    Args:
-        hidden: size of the two layers.
-    """
-
-    mean: Tensor
-    spread: Tensor
-
-    def __init__(self, hidden: int = 32) -> None:
-        super().__init__()
-        self.problem = nn.Linear(len(GLOBAL), hidden)
-        self.aim = nn.Linear(len(AIM_FEATURES), hidden, bias=False)
-        self.second = nn.Linear(hidden, hidden)
-        self.last = nn.Linear(hidden, 1)
-        nn.init.zeros_(self.last.weight)
-        self.register_buffer("mean", torch.zeros(len(GLOBAL)))
-        self.register_buffer("spread", torch.ones(len(GLOBAL)))
-
-    def forward(self, problem: Tensor, aims: Tensor) -> Tensor:
-        """Log-odds of each aim, up to a constant a problem. [..., aims]
-
-        Args:
-            problem: what is known of the whole problem. [..., len(GLOBAL)]
-            aims: [..., aims, len(AIM_FEATURES)]
-        """
-        whole = self.problem((problem - self.mean) / self.spread)
-        hidden = torch.relu(whole[..., None, :] + self.aim(aims))
-        return self.last(torch.relu(self.second(hidden)))[..., 0]
-
-    @torch.no_grad()
-    def ranked(self, problem: SingleArray, aims: Sequence[Aim], num_devices: int) -> list[Aim]:
-        """Aims, the most promising first; of equals the first listed."""
-        values = self(torch.from_numpy(problem), torch.from_numpy(aim_features(aims, num_devices)))
-        order = np.argsort(-values.numpy(), kind="stable")
-        return [aims[i] for i in order]
-
-
 class PlacementPolicy(  # type: ignore[call-arg]
     nn.Module,
     PyTorchModelHubMixin,
@@ -179,7 +106,6 @@ class PlacementPolicy(  # type: ignore[call-arg]
     Attributes:
         decoder: weight of each feature of the decoder. [len(DYNAMIC)]
         refiner: weight of each feature of the refiner. [len(REFINING)]
-        aims: the network that values aims.
 
     Args:
         feature_version: version of the features that the parameters were trained on.
@@ -197,7 +123,6 @@ class PlacementPolicy(  # type: ignore[call-arg]
             )
         self.decoder = weights_of(DYNAMIC, DECODER_PRIOR)
         self.refiner = weights_of(REFINING, REFINER_PRIOR)
-        self.aims = AimNet()
 
 
 def weights_of(names: tuple[str, ...], given: Mapping[str, float]) -> nn.Parameter:
@@ -226,7 +151,8 @@ def read_parameters(policy: nn.Module, path: Path) -> None:
         MismatchError: its sizes are others.
     """
     try:
-        policy.load_state_dict(load_file(path))
+        found = load_file(path)
+        policy.load_state_dict({k: v for k, v in found.items() if not k.startswith(AIMS)})
     except (OSError, SafetensorError) as error:
         raise FormatError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
     except RuntimeError:

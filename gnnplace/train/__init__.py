@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gnnplace.train.aim_choice import AimChoice as AimChoice
     from gnnplace.train.data_module import ProblemDataModule as ProblemDataModule
     from gnnplace.train.evolution import Evolution as Evolution
     from gnnplace.train.measured import MeasuredTuning as MeasuredTuning
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from gnnplace.train.reinforce import Reinforce as Reinforce
 
 HOMES = {
-    "aim_choice": ("AimChoice",),
     "data_module": ("ProblemDataModule",),
     "evolution": ("Evolution",),
     "measured": ("MeasuredTuning", "Rounds"),

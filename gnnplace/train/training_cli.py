@@ -25,7 +25,6 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import write_text
-from gnnplace.train import AimChoice as AimChoice
 from gnnplace.train import Evolution as Evolution
 from gnnplace.train import MeasuredReinforce as MeasuredReinforce
 from gnnplace.train import MeasuredTuning as MeasuredTuning

@@ -21,12 +21,9 @@ from gnnplace.policy.gnn.clusters import clusters_of
 from gnnplace.policy.gnn.features import STATIC, message_features
 from gnnplace.policy.gnn.features import static_features as features_of_ops
 from gnnplace.policy.network import (
-    AIM_FEATURES,
     CHECKPOINT,
     GLOBAL,
-    AimNet,
     PlacementPolicy,
-    aim_features,
     global_features,
     read_policy,
 )
@@ -97,40 +94,6 @@ def test_the_policy_does_not_import_lightning():
     code = "import sys, gnnplace.policy; print('lightning' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-def test_features_tell_aims_apart():
-    rows = aim_features([*AIMS, Aim("upward-rank", 4, lean=1), Aim("coordinate", 4, 3)], 4)
-    assert rows.shape == (len(AIMS) + 2, len(AIM_FEATURES))
-    assert len(np.unique(rows, axis=0)) == len(rows)
-    one = dict(zip(AIM_FEATURES, aim_features([Aim("coordinate", 2, 3, 1)], 8)[0], strict=True))
-    assert one["order coordinate"] == one["3 rounds"] == one["lean, whatever the load"] == 1
-    assert one["devices aimed at, of all"] == 0.25
-
-
-def test_untrained_it_keeps_the_order():
-    torch.manual_seed(0)
-    known = np.random.default_rng(0).normal(size=len(GLOBAL)).astype(np.float32)
-    assert AimNet().ranked(known, AIMS, 4) == AIMS
-
-
-def test_it_learns_an_aim_that_depends_on_the_problem():
-    torch.manual_seed(0)
-    net, rng = AimNet(), np.random.default_rng(1)
-    problems = torch.from_numpy(rng.normal(size=(256, len(GLOBAL))).astype(np.float32))
-    right = torch.where(problems[:, 0] > 0, 0, 5)
-    aims = torch.from_numpy(aim_features(AIMS, 4))
-    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
-    for _ in range(200):
-        values = net(problems, aims.expand(256, -1, -1))
-        loss = torch.nn.functional.cross_entropy(values, right)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    for sign, best in ((2.0, 0), (-2.0, 5)):
-        known = np.zeros(len(GLOBAL), np.float32)
-        known[0] = sign
-        assert net.ranked(known, AIMS, 4)[0] == AIMS[best]
 
 
 def graph_of(problem: Problem) -> WalkGraph:

@@ -10,7 +10,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.refine.passes import RefiningPasses
-from gnnplace.train import AimChoice, Reinforce
+from gnnplace.train import Evolution, Reinforce
 from gnnplace.train.data.random_families import random_problem
 from gnnplace.train.data_module import EpochSampler, ProblemDataModule, ProblemSample
 
@@ -76,7 +76,7 @@ def test_training_validation_and_test_problems_are_apart():
 
 def test_validation_is_the_policy_over_the_heuristics():
     torch.manual_seed(0)
-    module = AimChoice()
+    module = Evolution()
     one = sample()
     rollouts = Rollouts(one.space, module.policy)
     step_time = RefiningPasses(rollouts).best(rollouts.greedy()).score

@@ -101,7 +101,8 @@ def test_the_progress_bar_shows_the_quality_figure(launched):
 
 
 @pytest.mark.parametrize(
-    ("model", "sizes"), [("AimChoice", []), ("Reinforce", ["--model.hidden=8"])]
+    ("model", "sizes"),
+    [("Evolution", ["--model.population=4"]), ("Reinforce", ["--model.hidden=8"])],
 )
 def test_every_algorithm_keeps_its_processes_together(tmp_path, model, sizes):
     more = [f"--model={model}", *sizes]

@@ -1,7 +1,7 @@
 """Aims: what a decode is asked for, and all that a problem can be decoded under.
 
 An **aim** is a traversal order, a number of devices, a number of rounds (runs of consecutive work a
-device) and what the decoder leans to. ``AimNet`` says which ones to try first.
+device) and what the decoder leans to. The first of the list are tried.
 
 Chunk plans: where a pipeline of so many devices and rounds would cut the units.
 

@@ -1,6 +1,6 @@
 """Decoding a problem with a policy: one decode, its sequence, the first choice, samples.
 
-One placement decodes under the most promising aims (``aims``, ``AimNet``) and keeps the best by
+One placement decodes under the most promising aims (``aims``) and keeps the best by
 simulation. Samples, for learning, add Gumbel noise to the scores, which draws from the softmax.
 """
 
@@ -23,7 +23,7 @@ from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, RULES, Aim, chunk_plan
 from gnnplace.policy.decode.decoder_state import Goal, PartialSchedule
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
-from gnnplace.policy.network import PlacementPolicy, global_features
+from gnnplace.policy.network import PlacementPolicy
 from gnnplace.simulation.list_scheduling import justify, list_schedule
 
 MARGINS = (1.1, 1.6, 2.4)  # on the bytes at the peak, where memory matters
@@ -109,10 +109,7 @@ class Rollouts:
     @cached_property
     def aims(self) -> list[Aim]:
         """All aims, the most promising first."""
-        problem = self.space.problem
-        aims = possible_aims(problem, self.orders, tight=self.space.memory_matters)
-        known = global_features(self.graph)
-        return self.policy.aims.ranked(known, aims, problem.num_devices)
+        return possible_aims(self.space.problem, self.orders, tight=self.space.memory_matters)
 
     def goal(self, aim: Aim, margin: float = 0.0) -> Goal:
         """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
