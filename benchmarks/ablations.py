@@ -2,8 +2,8 @@
 
 Every variant places the same problems of families held out for validation; a row has its log step
 times over those of the whole policy of the same seed (beyond ``MOST`` they count as that). The
-weights of the refiner are trained anew for each seed, on training families,
-shortened. Rows are kept in a JSONL file; a run that was stopped goes on where it was.
+weights of the refiner are trained anew for each seed, on training families, shortened. Rows are
+kept in a JSONL file; a run that was stopped goes on where it was.
 
     python benchmarks/ablations.py --rows benchmarks/results/ablations.jsonl > table.md
 """
@@ -37,7 +37,7 @@ from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
 from gnnplace.train import Evolution, ProblemDataModule
 
-GENERATIONS, AIM_STEPS = 5, 30
+GENERATIONS = 5
 MOST = 0.5
 DATA: dict[str, Any] = {
     "ops": (30, 500),
