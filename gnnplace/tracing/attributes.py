@@ -91,15 +91,15 @@ def _containers(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, An
         if id(item) in seen or isinstance(item, (*OPAQUE, *DATA)):
             continue
         seen.add(id(item))
-        content = _content(item)
-        if content is None:
+        held = content(item)
+        if held is None:
             continue
         if not isinstance(item, tuple | frozenset):
-            yield name, item, content
-        pending += content.values() if isinstance(content, dict) else content
+            yield name, item, held
+        pending += held.values() if isinstance(held, dict) else held
 
 
-def _content(item: Any) -> Any:
+def content(item: Any) -> Any:
     """A shallow copy of what an object holds; `None` of one that cannot be looked into."""
     if isinstance(item, dict):
         return dict(item)
@@ -118,7 +118,7 @@ def _content(item: Any) -> Any:
 def _now(item: Any) -> Any:
     if isinstance(item, nn.Module):
         return {k: v for k, v in item.__dict__.items() if k not in OWN}
-    return _content(item)
+    return content(item)
 
 
 def _write(item: Any, content: Any) -> None:
@@ -146,17 +146,18 @@ def _differences(before: Any, now: Any) -> list[Any]:
     """Keys of a dict whose values differ; of another container `[None]` if it differs."""
     if isinstance(before, Mapping):
         keys = {**before, **now}
-        return [k for k in keys if k not in before or k not in now or not _same(before[k], now[k])]
+        return [k for k in keys if k not in before or k not in now or not same(before[k], now[k])]
     if isinstance(before, set):
         return [] if before == now else [None]
     return [] if _same_items(before, now) else [None]
 
 
 def _same_items(before: Any, now: Any) -> bool:
-    return len(before) == len(now) and all(map(_same, before, now))
+    return len(before) == len(now) and all(map(same, before, now))
 
 
-def _same(before: Any, now: Any) -> bool:
+def same(before: Any, now: Any) -> bool:
+    """Whether an attribute is the object that it was, or equal data of the same type."""
     return before is now or (
         isinstance(before, DATA) and type(before) is type(now) and bool(before == now)
     )

@@ -16,17 +16,18 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from gnnplace.errors import CaptureError, InputError
+from gnnplace.errors import CaptureError, InputError, OtherLossError
 from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.cut_batch import CutBatch, batch_axes
-from gnnplace.tracing.cutting import Cutter, UncutBatch, finished
-from gnnplace.tracing.export import trace
+from gnnplace.tracing.cutting import MEND, Cutter, UncutBatch, finished
+from gnnplace.tracing.export import quiet, trace
 from gnnplace.tracing.loading import cut, is_sized, load
 from gnnplace.tracing.notices import give, notices
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
+from gnnplace.tracing.proof import batch_statistics
 from gnnplace.tracing.step import Inputs, StepModule
 from gnnplace.zoo import Workload
 
@@ -216,6 +217,8 @@ def capture_workload(
     workload = whole
     if count > 1:
         workload = share_of(share or cut(whole, count), whole, count)
+        if not accept_other_loss:
+            _check_buffers(whole, count)
     try:
         return capture(
             workload.model,
@@ -229,6 +232,28 @@ def capture_workload(
         )
     except CaptureError as error:
         raise CaptureError(f"{error}{_uncut(workload, count)}") from error
+
+
+def _check_buffers(whole: Workload, count: int) -> None:
+    """Refuses buffers of one's own that keep statistics of a batch which is cut.
+
+    What cannot be followed here is for the capture to judge.
+    """
+    norms = [m for m in whole.model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+    theirs = {id(t) for m in norms for t in m.buffers()}
+    if all(id(t) in theirs for t in whole.model.buffers()):
+        return
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]):
+            step = StepModule(whole.model, whole.loss, whole.inputs)
+            kept = batch_statistics(step)
+    except Exception:
+        return
+    if kept:
+        raise OtherLossError(
+            f"{whole.name}, {count} micro-batches: buffer {kept[0]!r} keeps statistics of the "
+            f"whole batch, of which every micro-batch would keep its own; {MEND}"
+        )
 
 
 def _uncut(share: Workload, count: int) -> str:

@@ -109,6 +109,22 @@ def prove(
     raise CaptureError(f"{name}: its backward pass cannot be followed: {failed}")
 
 
+def batch_statistics(step: StepModule) -> tuple[str, ...]:
+    """Buffers that a forward pass fills from its batch, those of batch norms aside."""
+    fakes = [t for t in step.parameters() if isinstance(t, FakeTensor)]
+    mode = fakes[0].fake_mode if fakes else FakeTensorMode(allow_non_fake_inputs=True)
+    runs = _Runs(step, mode, backward=False)
+    with runs.kept():
+        mine, outcome = runs.own()
+    return _statistics(mine, outcome)
+
+
+def _statistics(run: _Run, outcome: Numbers) -> tuple[str, ...]:
+    fresh = run.batch - run.moments
+    kept = [key for key, before in run.before.items() if outcome.get(key) != before]
+    return tuple(k.split("'")[1] for k in kept if k.startswith(BUFFER) and outcome.get(k) in fresh)
+
+
 class _Run(Numbering):
     """Numbers of one run, those of the state before it, and layouts of gradients."""
 
@@ -260,11 +276,8 @@ class _Judge:
         self._check_gradients(mine)
         changed = {k: outcome[k] for k, before in mine.before.items() if outcome.get(k) != before}
         self._check_parameters(mine, changed)
-        fresh = mine.batch - mine.moments
-        return Proof(
-            tuple(k for k in copy.random if k is not None),
-            tuple(key.split("'")[1] for key, number in changed.items() if number in fresh),
-        )
+        random = tuple(k for k in copy.random if k is not None)
+        return Proof(random, _statistics(mine, outcome))
 
     def _refusal(self, words: str) -> CaptureError:
         return CaptureError(f"{self.name}: {words}")

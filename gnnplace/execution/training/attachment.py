@@ -224,6 +224,18 @@ class Attachment:
             shared.copy_(own.detach())
         self._placed.take()
 
+    def rebind(self) -> None:
+        """Takes over numbers that stand in other memory now, and ties their tensors again."""
+        self.refresh()
+        for name, entry in self._placed.program.inputs.items():
+            own = self._known.get(entry.kind, {}).get(entry.source)
+            shared = self._placed.tensors[name]
+            tied = own is not None and own.dtype == shared.dtype
+            if own is not None and tied and own.data_ptr() != shared.data_ptr():
+                shared.copy_(own.detach())
+                own.data = shared
+        self.take()
+
     def show(self) -> None:
         """Brings model and optimizer up to date."""
         self.refresh()

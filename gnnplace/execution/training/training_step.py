@@ -57,6 +57,7 @@ from gnnplace.problem import Problem
 from gnnplace.problem.constraints.constraints import Given
 from gnnplace.problem.placement import Placement
 from gnnplace.tracing import load, microbatched
+from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint, reading
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
@@ -109,13 +110,37 @@ class TrainingStep:
             raise InputError("compile: the step is captured already; make another one")
         _check_loss(self._loss)
         given = (batch,) if isinstance(batch, torch.Tensor) else batch
-        program, problem, placement = self.placed_program(given)
+        with reading(self._model) as read:
+            program, problem, placement = self.placed_program(given)
         options = dict(self.options)
         if options.get("mode", "auto") == "auto":
             options["mode"] = execution_mode(placement, problem)
         self._batches = Batches(program, given)
         self._placed = PlacedStep(program, problem, placement, **options)
         self._attachment = Attachment(self._model, self._torch, self._method, self._placed)
+        self._recorded = Fingerprint(self._model, self._torch, read)
+
+    def _follow(self) -> Attachment:
+        """Follows what changed in model and optimizer since the step was captured.
+
+        Raises:
+            MismatchError: names what cannot be followed.
+        """
+        attachment = self._attachment
+        assert attachment is not None
+        changes = self._recorded.changes()
+        for kind, words in changes:
+            if kind == "training":
+                raise MismatchError(f"step: {words}; to evaluate, call the model: the step trains")
+            if kind not in (MEMORY, STATE):
+                raise MismatchError(f"step: {words}; close the step and compile another one")
+        if any(kind == MEMORY for kind, _ in changes):
+            attachment.rebind()
+        if any(kind == STATE for kind, _ in changes):
+            attachment.read()
+        if changes:
+            self._recorded.take()
+        return attachment
 
     def placed_program(self, given: Inputs) -> tuple[Program, Problem, Placement]:
         """What the workers run, captured with a batch as its example; nothing is started."""
@@ -154,6 +179,7 @@ class TrainingStep:
 
         Raises:
             InputError: a batch of another shape, type or structure, or no optimizer.
+            MismatchError: model or optimizer changed since the capture; names what.
             ExecutionError: a worker died, failed or hung; the step is of no use any more.
         """
         self._check_updates()
@@ -178,6 +204,7 @@ class TrainingStep:
 
         Raises:
             InputError: a batch of another shape, type or structure.
+            MismatchError: model or optimizer changed since the capture; names what.
             UnsupportedError: parameters are trained in another type than the model has.
             ExecutionError: a worker died, failed or hung; the step is of no use any more.
         """
@@ -205,8 +232,7 @@ class TrainingStep:
         """
         self._check_updates()
         placed = self._ready("update")
-        assert self._attachment is not None
-        self._gradients.take(self._attachment.trained())
+        self._gradients.take(self._follow().trained())
         self._set_constants()
         placed.update()
         self._stepped()
@@ -309,9 +335,9 @@ class TrainingStep:
             self.prepare(batch)
         assert self._placed is not None
         assert self._batches is not None
-        assert self._attachment is not None
+        attachment = self._follow()
         self._batches.load(batch, self._placed.tensors)
-        return self._attachment
+        return attachment
 
     def _pass(self) -> torch.Tensor:
         loss = self._ready("step").step(self.num_steps)
@@ -328,6 +354,7 @@ class TrainingStep:
     def _stepped(self) -> None:
         assert self._attachment is not None
         self._attachment.stepped()
+        self._recorded.take_state()
         if self._redirection is not None:
             self._redirection.stepped()
 

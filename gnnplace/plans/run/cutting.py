@@ -6,26 +6,27 @@ buffers and constants alone (masks, positions) is made by every stage that reads
 a buffer up to date goes with the call after it.
 
 Random numbers do not depend on who draws them. Dropout draws from the process's generator, so that
-stages, shards and recomputation would all draw others. Before every call that draws, the generator
-is seeded by the step, the micro-batch and the number of the call among those that draw. The same is
-done to the user's model when it is compared (`drawn_alike`), so that masks are the same ones there.
+stages, shards and recomputation would all draw others. Before every op that draws, by what torch
+says of the op, the generator is seeded by the step, the micro-batch and the number of the draw. The
+same is done to the user's model when it is compared (`drawn_alike`), whose draws are the same ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.errors import MismatchError
 from gnnplace.sharding.captured.calls import BUFFER, CALL, PARAMETER, CallGraph, Ref, function_name
+from gnnplace.tracing.numbering import draws
 
-DRAWS = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential")
 ATTENTION, POSITION = "scaled_dot_product_attention", 4
 LARGE = 2**61 - 1  # a prime: seeds stay below 2^63
 
@@ -186,21 +187,12 @@ def _parameters(graph: CallGraph, calls: Sequence[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.name for v in reads if v.source == PARAMETER))
 
 
-def draws(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of torch draws random numbers, or might."""
-    name = function_name(function)
-    if name == ATTENTION:
-        chance = args[POSITION] if len(args) > POSITION else kwargs.get("dropout_p", 0.0)
-        return bool(chance)
-    if name in ("manual_seed", "fork_rng") or "normaliz" in name or name.endswith("_norm"):
-        return False
-    return any(word in name for word in DRAWS)
-
-
 def numbered_draws(graph: CallGraph, some: Sequence[int]) -> dict[int, int]:
-    """Number among all calls that draw, by index of the call; of some calls."""
-    found = [i for i, c in enumerate(graph.calls) if draws(c.function, c.args, c.kwargs)]
-    return {i: k for k, i in enumerate(found) if i in set(some)}
+    """Number of a call's first draw among all draws, by index of the call; of some calls."""
+    first: dict[int, int] = {}
+    for number, index in enumerate(graph.random):
+        first.setdefault(index, number)
+    return {i: k for i, k in first.items() if i in set(some)}
 
 
 def seed_of(base: int, step: int, example: int, number: int) -> int:
@@ -211,21 +203,34 @@ def seed_of(base: int, step: int, example: int, number: int) -> int:
     return found
 
 
-class _Alike(TorchFunctionMode):
-    """Seeds before every call that draws."""
+class Seeded(TorchDispatchMode):
+    """Seeds before every op that draws.
 
-    def __init__(self, causes: tuple[int, int, int], attention: bool) -> None:
+    Args:
+        causes: seed of the run, number of the step, number of the micro-batch.
+        number: of the first draw within.
+    """
+
+    def __init__(self, causes: tuple[int, int, int], number: int = 0) -> None:
         super().__init__()
-        self.causes, self.attention, self.number = causes, attention, 0
+        self.causes, self.number = causes, number
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self.attention and function_name(func) == ATTENTION:
-            args = (*args[:POSITION], *(0.0,) * (len(args) > POSITION), *args[POSITION + 1 :])
-            kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in kwargs.items()}
         if draws(func, args, kwargs):
             torch.manual_seed(seed_of(*self.causes, self.number))
             self.number += 1
+        return func(*args, **kwargs)
+
+
+class _Undropped(TorchFunctionMode):
+    """Attention that keeps all its weights."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function_name(func) == ATTENTION:
+            args = (*args[:POSITION], *(0.0,) * (len(args) > POSITION), *args[POSITION + 1 :])
+            kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in kwargs.items()}
         return func(*args, **kwargs)
 
 
@@ -239,5 +244,5 @@ def drawn_alike(base: int, step: int, example: int, *, attention: bool = True) -
         example: number of the micro-batch.
         attention: whether attention drops; a part of its heads draws other numbers than all.
     """
-    with _Alike((base, step, example), attention):
+    with nullcontext() if attention else _Undropped(), Seeded((base, step, example)):
         yield

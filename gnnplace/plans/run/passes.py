@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from gnnplace.plans.run.cutting import ATTENTION, Piece, seed_of
+from gnnplace.plans.run.cutting import ATTENTION, Piece, Seeded
 from gnnplace.plans.run.parameters import Parameters
 from gnnplace.plans.run.weights import QUEUED, Queue, product
 from gnnplace.sharding.captured.calls import (
@@ -175,9 +175,15 @@ class _Pass:
 
     def _call(self, index: int) -> None:
         code = self.code
-        call = code.graph.calls[index]
         if index in code.draws:
-            torch.manual_seed(seed_of(*self.causes, code.draws[index] + self._apart(index)))
+            with Seeded(self.causes, code.draws[index] + self._apart(index)):
+                self._ran(index)
+        else:
+            self._ran(index)
+
+    def _ran(self, index: int) -> None:
+        code = self.code
+        call = code.graph.calls[index]
         if code.placed:
             self._placed(code.placed[index])
             return

@@ -1,7 +1,9 @@
 """A plan run on processes of this machine, compared with the user's own model on one device.
 
-The one device runs the model as the user has it, eagerly, one share after the other, the losses
-divided by the number of shares. Loss and gradients of a step are compared bit by bit, and where
+The one device runs the model as the user has it, eagerly, on the whole batch: nothing of it is
+taken from a recording. Only a step that draws random numbers or norms by the batch runs share after
+share, as gradient accumulation does, for the micro-batches of a plan draw and norm each by itself.
+Loss and gradients of a step are compared bit by bit, and where
 another order of sums makes other roundings, again in double precision, where these are 1e-16 and a
 fault does not hide among them. Then both train with AdamW for some steps: losses are compared, not
 parameters, since Adam makes steps of 1e-4 of gradients that are zero but for rounding.
@@ -18,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan
@@ -29,6 +32,7 @@ from gnnplace.plans.segments.recording import precision_of
 from gnnplace.runtime.comparison import Difference, differences
 from gnnplace.runtime.rig import meet, time_steps
 from gnnplace.tracing.loading import in_double, shares_of
+from gnnplace.tracing.numbering import draws
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 
@@ -212,17 +216,45 @@ def attends(plan: Plan) -> bool:
     return all(len(stage.rows[0]) == 1 for stage in plan.file.stages)
 
 
-def alone_step(plan: Plan, workload: Workload, number: int = 0) -> torch.Tensor:
-    """One step of the user's model, eagerly: gradients of the mean of the shares' losses."""
-    shares = shares_of(workload, plan.file.batch // plan.file.microbatch_size)
+class _Apart(TorchDispatchMode):
+    """Notes whether an op draws random numbers or norms by the statistics of the batch."""
+
+    found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        norms = "batch_norm" in func.__name__ and bool(args[5])
+        self.found = self.found or norms or draws(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def shares_alone(plan: Plan, workload: Workload) -> int:
+    """Shares that one device takes one after the other: 1, but for draws and batch norms."""
+    if plan.file.batch == plan.file.microbatch_size:
+        return 1
+    step = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _Apart() as apart:
+        step(*step.inputs())
+    return plan.file.batch // plan.file.microbatch_size if apart.found else 1
+
+
+def alone_step(plan: Plan, workload: Workload, count: int, number: int = 0) -> torch.Tensor:
+    """One step of the user's model, eagerly: gradients of the mean of the losses of its shares.
+
+    Args:
+        plan: that it is compared with.
+        workload: model, loss and inputs of the whole batch.
+        count: shares, 1 for the whole batch at once.
+        number: of the step, on which random numbers depend.
+    """
     total = torch.zeros((), dtype=torch.float64)
-    for k, inputs in enumerate(shares):
+    for k, inputs in enumerate(shares_of(workload, count) if count > 1 else [workload.inputs]):
         step = StepModule(workload.model, workload.loss, inputs)
         with drawn_alike(0, number, k, attention=attends(plan)), precision_of(plan.file.precision):
             loss = step(*step.inputs())
-        (loss * (1.0 / len(shares))).backward()
+        (loss * (1.0 / count)).backward()
         total += loss.detach()
-    return (total * (1.0 / len(shares))).to(loss.dtype)
+    return (total * (1.0 / count)).to(loss.dtype)
 
 
 def typed(plan: Plan, workload: Workload) -> Workload:
@@ -239,7 +271,7 @@ def alone(plan: Plan, workload: Workload) -> Gradients:
     own = typed(plan, workload)
     model = own.model
     with torch.random.fork_rng(devices=[]):
-        loss = alone_step(plan, own)
+        loss = alone_step(plan, own, shares_alone(plan, own))
     grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     return {"loss": loss, **{f"gradient of {n}": g for n, g in grads.items()}}
 
@@ -267,8 +299,9 @@ def _trained_alone(plan: Plan, workload: Workload, steps: int) -> list[float]:
     if plan.file.precision.endswith("-master"):
         masters = [nn.Parameter(p.detach().float(), p.requires_grad) for p in learned]
     optimizer, losses = _optimizer(masters), []
+    count = shares_alone(plan, own)
     for number in range(steps):
-        losses.append(float(alone_step(plan, own, number)))
+        losses.append(float(alone_step(plan, own, count, number)))
         _stepped(optimizer, learned, masters)
     return losses
 

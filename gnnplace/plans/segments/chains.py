@@ -96,6 +96,8 @@ def chain_of(
     workload = with_batch(whole, batch)
     mixes, notices = _mixes(whole, batch_of(workload), accept_other_loss)
     layers = layers_of(workload, precision)
+    if layers.calls.statistics and not mixes and not accept_other_loss:
+        mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
     source = ModelCosts(layers, cuts, Fabric(cluster), examples, precision, optimizer)
@@ -209,7 +211,12 @@ def without_dropped_attention(graph: CallGraph) -> CallGraph:
         kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in call.kwargs.items()}
         return replace(call, args=args, kwargs=kwargs)
 
-    return replace(graph, calls=tuple(kept(call) for call in graph.calls))
+    attention = [i for i, c in enumerate(graph.calls) if c.kind == "scaled_dot_product_attention"]
+    return replace(
+        graph,
+        calls=tuple(kept(call) for call in graph.calls),
+        random=tuple(i for i in graph.random if i not in attention),
+    )
 
 
 def retyped(model: nn.Module, dtype: torch.dtype) -> None:

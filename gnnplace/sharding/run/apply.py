@@ -157,7 +157,7 @@ class ShardedForward:
 
     def _draw_alike(self, graph: CallGraph) -> None:
         """Random numbers follow the first process's: masks of parts are parts of one mask."""
-        if any("dropout" in call.kind or "rand" in call.kind for call in graph.calls):
+        if graph.random:
             accelerated = self.mesh.device_type == "cuda"
             state = torch.cuda.get_rng_state() if accelerated else torch.get_rng_state()
             shared: list[torch.Tensor] = [state]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import MismatchError
-from gnnplace.plans.run.cutting import drawn_alike, draws, moved_to, pieces_of, seed_of
+from gnnplace.plans.run.cutting import drawn_alike, moved_to, pieces_of, seed_of
 from gnnplace.plans.segments.chains import layers_of
 from gnnplace.sharding.captured.calls import BUFFER
 from gnnplace.zoo import Workload
@@ -139,11 +139,23 @@ def test_seeds_are_all_different():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_what_draws_is_known_by_its_name():
-    x = torch.ones(2)
-    assert draws(functional.dropout, (x,), {})
-    assert draws(torch.rand_like, (x,), {})
-    assert not draws(functional.scaled_dot_product_attention, (x, x, x), {"dropout_p": 0.0})
-    assert draws(functional.scaled_dot_product_attention, (x, x, x, None, 0.1), {})
-    assert not draws(functional.layer_norm, (x,), {})
-    assert not draws(functional.normalize, (x,), {})
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: functional.gumbel_softmax(x),
+        lambda x: functional.rrelu(-x, training=True),
+        lambda x: x[torch.randperm(len(x))],
+        lambda x: torch.poisson(x),
+        lambda x: nn.MultiheadAttention(8, 2, dropout=0.5)(x, x, x)[0],
+    ],
+)
+def test_whatever_draws_is_drawn_alike(draw):
+    def drawn():
+        torch.manual_seed(0)  # of the weights of attention
+        x = torch.linspace(0, 1, 64).view(8, 8)
+        with drawn_alike(1, 2, 3):
+            return draw(x).detach()
+
+    first = drawn()
+    assert torch.equal(first, drawn())
+    assert not torch.equal(first, draw(torch.linspace(0, 1, 64).view(8, 8)).detach())

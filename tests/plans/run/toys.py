@@ -88,5 +88,6 @@ def toy_plan(words, count=4, **options):
 def eager(plan, workload):
     """Loss and gradients of the model as it is, and the model with its running statistics."""
     model = copy.deepcopy(workload.model)
-    loss = alone_step(plan, Workload("", model, workload.inputs, workload.loss))
+    count = plan.file.batch // plan.file.microbatch_size
+    loss = alone_step(plan, Workload("", model, workload.inputs, workload.loss), count)
     return loss, {n: p.grad for n, p in model.named_parameters()}, model
