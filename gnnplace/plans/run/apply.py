@@ -46,6 +46,7 @@ from gnnplace.sharding.captured.calls import BUFFER
 from gnnplace.sharding.run.planning import LayerGraph
 from gnnplace.sharding.run.runner import Stage as PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
+from gnnplace.tracing.fingerprint import Fingerprint, reading
 from gnnplace.zoo import Workload
 
 
@@ -80,7 +81,8 @@ def apply_plan(
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
     checked, ranks = check_plan(file), file.rank_of
-    known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
+    with reading(model) as read:
+        known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
     fakes = [t for t in known.layers.calls.constants.values() if isinstance(t, FakeTensor)]
     if fakes:
         raise MismatchError("plan: the model makes constants from shapes alone; it cannot be run")
@@ -108,6 +110,7 @@ def apply_plan(
         _buffers(known, pieces, own, model),
         graph.values[output_of(graph)[0]].dtype,
         scale_for(file.precision),
+        Fingerprint(model, None, read),
     )
 
 

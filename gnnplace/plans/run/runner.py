@@ -16,12 +16,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.run.executor import Executor
 from gnnplace.plans.run.parameters import Held, Parameters
 from gnnplace.plans.run.weights import LossScale
 from gnnplace.plans.segments.chains import as_type
+from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint
 
 
 @dataclass(eq=False)
@@ -40,6 +41,7 @@ class PlanRunner:
         loss_type: the element type of the loss.
         scale: of the loss, where the precision needs one; a step whose gradients are not finite
             leaves none, so that the optimizer does nothing.
+        recorded: what the calls take for granted of the model.
     """
 
     file: PlanFile
@@ -52,6 +54,7 @@ class PlanRunner:
     buffers: tuple[str, ...]
     loss_type: torch.dtype
     scale: LossScale | None = None
+    recorded: Fingerprint | None = None
     steps: int = 0
 
     @property
@@ -114,7 +117,9 @@ class PlanRunner:
 
         Raises:
             InputError: another number of examples than the plan has.
+            MismatchError: the model changed since the plan was applied; names what.
         """
+        self._check_model()
         shares = self._cut(batch)
         seat, count = self.parameters_here.seat, self.microbatches
         draws = any(code.draws for code in self.executor.code.values())
@@ -133,6 +138,12 @@ class PlanRunner:
         if seat.seats.count > 1:
             dist.all_reduce(loss)
         return loss.to(self.loss_type)
+
+    def _check_model(self) -> None:
+        """Refuses a model that is not the recorded one any more; memory is the plan's own."""
+        for kind, words in self.recorded.changes() if self.recorded else ():
+            if kind not in (MEMORY, STATE):
+                raise MismatchError(f"step: {words}; apply the plan anew, to a model as it is then")
 
     def _ordered(self, batch: Any) -> Any:
         if isinstance(batch, torch.Tensor):

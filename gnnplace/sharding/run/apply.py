@@ -25,6 +25,7 @@ from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.run.move import flattened, placements
 from gnnplace.sharding.run.plan import Loss, ShardPlan
 from gnnplace.sharding.run.runner import ShardRunner, stages
+from gnnplace.tracing.fingerprint import MEMORY, Fingerprint, reading
 from gnnplace.tracing.step import StepModule
 
 
@@ -95,15 +96,15 @@ def distribute(plan: ShardPlan, model: nn.Module, mesh: DeviceMesh) -> None:
 class ShardedForward:
     """The forward pass of a split model.
 
-    It is traced anew for inputs of other shapes, and when the model goes from training to
-    evaluation; the strategy stays.
+    It is traced anew for inputs of other shapes, when the model goes from training to evaluation,
+    and when anything else changed that its code reads; the strategy stays.
     """
 
     plan: ShardPlan
     model: nn.Module
     mesh: DeviceMesh
     loss: Loss | None
-    runners: dict[Any, ShardRunner] = field(default_factory=dict)
+    runners: dict[Any, tuple[ShardRunner, Fingerprint]] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns, whole on every device.
@@ -117,9 +118,12 @@ class ShardedForward:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         modes = tuple(module.training for module in self.model.modules())
         key = (tuple(_key(leaf) for leaf in leaves), str(spec), modes)
-        if key not in self.runners:
-            self.runners[key] = self._trace(inputs)
-        return self.runners[key].run(tensors)
+        known = self.runners.get(key)
+        if known is None or any(kind != MEMORY for kind, _ in known[1].changes()):
+            with reading(self.model) as read:
+                runner = self._trace(inputs)
+            known = self.runners[key] = runner, Fingerprint(self.model, None, read)
+        return known[0].run(tensors)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The inputs: all by position, or all by keyword."""
