@@ -143,6 +143,8 @@ def _unknown_words(file: PlanFile) -> Iterator[str]:
 
 def _stages(file: PlanFile) -> Iterator[str]:
     stage_of: dict[str, int] = {}
+    if file.cluster_file is not None and LOCAL.fullmatch(file.cluster):
+        yield f"cluster_file: {file.cluster} has none"
     for k, stage in enumerate(file.stages):
         where = f"stages[{k}]"
         yield from _devices(stage, f"{where}.devices")
@@ -235,6 +237,10 @@ def _times(file: PlanFile) -> Iterator[str]:
         yield f"step_time: {step:g} s is not in the interval, [{low:g}, {high:g}]"
     if step is not None and (file.lower_bound or 0.0) > step * (1 + CLOSE):
         yield f"lower_bound: {file.lower_bound:g} s is above the step_time, {step:g} s"
+    parts = sum(file.parts.values())
+    waits = file.parts.get("bubble", 0.0) > 0 or parts < (step or 0.0)
+    if file.parts and step is not None and waits and not math.isclose(parts, step, rel_tol=CLOSE):
+        yield f"parts: add up to {parts:g} s, and step_time is {step:g} s"
     ranks, cuts = max(file.rank_of) + 1, len(file.stages) - 1
     if (len(file.sent), len(file.ends)) not in ((0, 0), (cuts, ranks)):
         yield (

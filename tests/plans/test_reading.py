@@ -33,7 +33,6 @@ FREE = {  # edits that say nothing wrong: words for people, and figures that not
     "saved": (None, 7, 10**30),
     **dict.fromkeys(("inputs", "ranks", "frontier", "seconds", "shape"), ([], 7)),
     **dict.fromkeys(("state", "activations", "working", "slack"), (7, 10**30)),
-    **dict.fromkeys(("compute", "zero", "reduction", "update", "bubble"), (7,)),
     **dict.fromkeys(("sent", "ends", "interval"), (7,)),
 }
 
@@ -182,6 +181,8 @@ def contradictions():
     yield "times", lambda p: p.update(step_time=1e-9), "step_time: 1e-09 s is not in the interval"
     yield "times", lambda p: p.update(lower_bound=1e8), "lower_bound: 1e+08 s is above the step"
     yield "times", lambda p: p.update(step_time=None), "interval: must be there with step_time"
+    yield "parts", lambda p: p["parts"].update(compute=1.0), "parts: add up to"
+    yield "file", lambda p: p.update(cluster="cpu:8", cluster_file="a.yaml"), "cpu:8 has none"
     yield "sent", lambda p: p.update(sent=[0.1, 0.1]), "sent, ends: have 2 and 2 numbers for 1 cuts"
     yield "input", lambda p: p["inputs"][0].update(shape=[4, 3]), "inputs[0].shape: has 4 examples"
     yield (

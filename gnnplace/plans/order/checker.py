@@ -124,7 +124,8 @@ def _complete(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str
         for m in range(count):
             kinds = {k for k in PASSES if Action(stage, k, m) in found}
             if FORWARD not in kinds:
-                raise _fault(source, rows, Action(stage, FORWARD, m), "is missing")
+                why = f"is missing: batch over microbatch_size and replicas is {count}"
+                raise _fault(source, rows, Action(stage, FORWARD, m), why)
             if FULL in kinds and kinds & {INPUT, WEIGHT}:
                 why = "is there beside I or W of its micro-batch: gradients would count twice"
                 raise _fault(source, rows, Action(stage, FULL, m), why)
