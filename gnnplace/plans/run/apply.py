@@ -25,6 +25,7 @@ from gnnplace.plans.run.passes import StageCode, last_readers, output_of
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.run.seats import Seat, seats_of, take_seat
 from gnnplace.plans.run.weights import scale_for
+from gnnplace.plans.run.whole import is_whole, refuse_parts
 from gnnplace.plans.segments.chains import (
     batch_of,
     check_inputs,
@@ -97,17 +98,22 @@ def apply_plan(
     own = [k for k, rank in enumerate(ranks) if rank == seat.rank]
     code = _code(file, known, pieces, own, seat, holders)
     beat(None)
+    keepers = _keepers(known, pieces, ranks, model)
     scale = 1.0 if reduction == "sum" else 1.0 / (plan.microbatches * seat.replicas)
-    graph = known.layers.calls
+    graph, store = known.layers.calls, code[own[0]].parameters
+    if not is_whole(store, model):
+        refuse_parts(model)
     return PlanRunner(
         file,
         model,
-        code[own[0]].parameters,
+        store,
         Executor(seat, checked.rows[seat.rank], ranks, code, scale, beat),
         _batched(known.workload),
         tuple(inputs) if isinstance(inputs, dict) else (),
         seed,
-        _buffers(known, pieces, own, model),
+        keepers,
+        holders,
+        known.layers.step,
         graph.values[output_of(graph)[0]].dtype,
         scale_for(file.precision),
         Fingerprint(model, None, read),
@@ -234,7 +240,8 @@ def _held(
     master: bool,
 ) -> Parameters:
     """This process's parameters, with the first process's numbers; the others leave the model."""
-    store = Parameters(seat, zero if seat.replicas > 1 else 0, {})
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    store = Parameters(seat, zero if seat.replicas > 1 else 0, {}, shapes)
     made: dict[int, nn.Parameter] = {}
     for name, parameter in list(model.named_parameters()):
         data = parameter.detach().to(seat.device)
@@ -264,10 +271,10 @@ def _held(
     return store
 
 
-def _buffers(
-    known: _Model, pieces: Sequence[Piece], own: Sequence[int], model: nn.Module
-) -> tuple[str, ...]:
-    """Names of buffers that this process's stages read; those that none reads are the first's."""
+def _keepers(
+    known: _Model, pieces: Sequence[Piece], ranks: Sequence[int], model: nn.Module
+) -> dict[str, tuple[int, ...]]:
+    """Ranks that read each buffer of a checkpoint; the first has those that none reads."""
     graph = known.layers.calls
     read = [
         {graph.values[v].name for i in p.calls for v in graph.calls[i].reads
@@ -275,7 +282,8 @@ def _buffers(
         for p in pieces
     ]  # fmt: skip
     kept = set(model.state_dict())
-    mine = set().union(*(read[k] for k in own))
-    if 0 in own:
-        mine |= kept - set().union(*read)
-    return tuple(name for name, _ in model.named_buffers() if name in mine and name in kept)
+    found = {}
+    for name in (name for name, _ in model.named_buffers() if name in kept):
+        readers = {rank for names, rank in zip(read, ranks, strict=True) if name in names}
+        found[name] = tuple(sorted(readers)) or (0,)
+    return found

@@ -128,11 +128,13 @@ class Parameters:
         seat: the place of the process in the plan.
         zero: stage of ZeRO of its rank.
         held: what this process has of each parameter, by its name.
+        whole_shapes: of every parameter of the model, by its name.
     """
 
     seat: Seat
     zero: int
     held: dict[str, Held]
+    whole_shapes: dict[str, torch.Size]
 
     def leaf(self, name: str) -> nn.Parameter:
         """What passes compute with."""

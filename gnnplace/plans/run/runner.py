@@ -7,7 +7,8 @@ step, and the state that goes into a checkpoint.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,10 @@ from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.run.executor import Executor
 from gnnplace.plans.run.parameters import Held, Parameters
 from gnnplace.plans.run.weights import LossScale
+from gnnplace.plans.run.whole import whole_weights
 from gnnplace.plans.segments.chains import as_type
 from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint
+from gnnplace.tracing.step import StepModule
 
 
 @dataclass(eq=False)
@@ -37,7 +40,9 @@ class PlanRunner:
         batched: which tensors of a batch are cut into micro-batches.
         keys: names of a batch's entries, in order; empty where it is a tuple.
         seed: of random numbers, the same in all processes.
-        buffers: names of those that this process keeps up to date.
+        keepers: ranks that keep each buffer of a checkpoint up to date.
+        holders: ranks that hold each parameter.
+        whole: the user's model and loss, as one module.
         loss_type: the element type of the loss.
         scale: of the loss, where the precision needs one; a step whose gradients are not finite
             leaves none, so that the optimizer does nothing.
@@ -51,7 +56,9 @@ class PlanRunner:
     batched: tuple[bool, ...]
     keys: tuple[str, ...]
     seed: int
-    buffers: tuple[str, ...]
+    keepers: Mapping[str, tuple[int, ...]]
+    holders: Mapping[str, tuple[int, ...]]
+    whole: StepModule
     loss_type: torch.dtype
     scale: LossScale | None = None
     recorded: Fingerprint | None = None
@@ -145,6 +152,42 @@ class PlanRunner:
             if kind not in (MEMORY, STATE):
                 raise MismatchError(f"step: {words}; apply the plan anew, to a model as it is then")
 
+    def evaluate(self, batch: Any) -> torch.Tensor:
+        """The loss of a batch by the model in `eval` mode, without gradients.
+
+        The model itself is called, micro-batch by micro-batch, within `whole_weights`; it is in the
+        mode afterwards that it was in before.
+
+        Args:
+            batch: this replica's share of a batch, as `step` takes it.
+
+        Returns:
+            The loss, the same on every process.
+        """
+        seat, shares = self.parameters_here.seat, self._cut(batch)
+        autocast = next(iter(self.executor.code.values())).autocast
+        modes = [(module, module.training) for module in self.model.modules()]
+        total = torch.zeros((), dtype=torch.float64, device=seat.device)
+        self.model.eval()
+        try:
+            with self.whole_weights(), torch.no_grad(), autocast():
+                for share in shares:
+                    total += self.whole(*share)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        if seat.across is not None:
+            dist.all_reduce(total, group=seat.across)
+        return (total * self.executor.scale).to(self.loss_type)
+
+    def whole_weights(self) -> AbstractContextManager[None]:
+        """Within it the model has whole parameters and buffers, on every process, to be called.
+
+        All processes enter and leave it together. It takes the memory of the whole model; changes
+        of these parameters are lost.
+        """
+        return whole_weights(self.model, self.parameters_here, self.holders, self.keepers)
+
     def _ordered(self, batch: Any) -> Any:
         if isinstance(batch, torch.Tensor):
             return (batch,)
@@ -207,13 +250,18 @@ class PlanRunner:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Whole parameters and buffers of this process's stages, by their names in the model.
 
-        Names of all processes together are the model's, so that a checkpoint of them
-        (`torch.distributed.checkpoint`) is one of the model, to be loaded under any other plan.
+        Names of all processes together are the model's, those of tied tensors included, so that a
+        checkpoint of them (`torch.distributed.checkpoint`) is one of the model, to be loaded under
+        any other plan.
         """
         store = self.parameters_here
         found = {name: store.whole(h, h.learned.detach()) for name, h in store.held.items()}
-        buffers = dict(self.model.named_buffers())
-        return found | {name: buffers[name].detach().clone() for name in self.buffers}
+        for name, ranks in self.keepers.items():
+            if store.seat.rank in ranks:
+                found[name] = self.model.get_buffer(name).detach().clone()
+        return found | {
+            name: found[first] for name, first in _tied(self.model).items() if first in found
+        }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -237,7 +285,7 @@ class PlanRunner:
         An optimizer that has made no step gets the state that its first step would begin with.
         """
         if not optimizer.state:
-            _first_state(optimizer)
+            _first_state(optimizer, self._read())
         store = self.parameters_here
         found: dict[str, torch.Tensor] = {}
         for name, held in store.held.items():
@@ -251,9 +299,12 @@ class PlanRunner:
     def load_optimizer_state_dict(
         self, optimizer: torch.optim.Optimizer, state: Mapping[str, torch.Tensor]
     ) -> None:
-        """Takes the optimizer's state from what `optimizer_state_dict` gave, under any plan."""
+        """Takes the optimizer's state from what `optimizer_state_dict` gave, under any plan.
+
+        A parameter that nothing reads has no gradient, and no state.
+        """
         if not optimizer.state:
-            _first_state(optimizer)
+            _first_state(optimizer, self._read())
         store = self.parameters_here
         for name, held in store.held.items():
             entries = optimizer.state.get(held.learned, {})
@@ -267,6 +318,11 @@ class PlanRunner:
                 else:
                     entries[key] = type(value)(given.item())
 
+    def _read(self) -> set[nn.Parameter]:
+        """What the optimizer updates of parameters that the stages here read."""
+        names = {name for code in self.executor.code.values() for name in code.piece.parameters}
+        return {held.learned for name, held in self.parameters_here.held.items() if name in names}
+
     def here(self) -> list[Held]:
         """Parameters on this process."""
         return list(self.parameters_here.held.values())
@@ -278,13 +334,21 @@ def _entry(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     return state[name]
 
 
-def _first_state(optimizer: torch.optim.Optimizer) -> None:
+def _tied(model: nn.Module) -> dict[str, str]:
+    """The first name of each parameter and buffer that has several, by each of the others."""
+    first: dict[int, str] = {}
+    kinds = (model.named_parameters, model.named_buffers)
+    named = [pair for kind in kinds for pair in kind(remove_duplicate=False)]
+    return {n: first[id(x)] for n, x in named if first.setdefault(id(x), n) != n}
+
+
+def _first_state(optimizer: torch.optim.Optimizer, read: Collection[nn.Parameter]) -> None:
     """Makes an optimizer's state by a step of no size and no gradient, then counts no step."""
     parameters = list(itertools.chain(*(group["params"] for group in optimizer.param_groups)))
     before = [p.grad for p in parameters]
     rates = [group["lr"] for group in optimizer.param_groups]
     for p in parameters:
-        p.grad = torch.zeros_like(p) if p.requires_grad else None
+        p.grad = torch.zeros_like(p) if p.requires_grad and p in read else None
     for group in optimizer.param_groups:
         group["lr"] = 0.0 if not isinstance(group["lr"], torch.Tensor) else group["lr"] * 0.0
     optimizer.step()

@@ -58,5 +58,5 @@ def test_squares_count_what_several_processes_have_once():
     total = 0.0
     for replica, each in enumerate(held):
         each.leaf.grad = torch.full((4,), 2.0)
-        total += float(Parameters(seat(replica, 2), 0, {"w": each}).squares())
+        total += float(Parameters(seat(replica, 2), 0, {"w": each}, {}).squares())
     assert total == 16.0

@@ -1,0 +1,83 @@
+"""Evaluation and states of a model that has parts of its parameters, beside the plain model."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gnnplace.errors import InputError
+from gnnplace.plans.plans import JointPlan
+from gnnplace.runtime.rig import run_group
+from gnnplace.zoo import Workload
+from tests.plans.run.toys import plan_for
+
+
+class Words(nn.Module):
+    """Tied tables, dropout, running statistics of one layer, and a layer that nothing reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.inner = nn.Embedding(16, 8), nn.Linear(8, 8)
+        self.dropout, self.unused = nn.Dropout(0.5), nn.Linear(3, 3)
+        self.norm = nn.BatchNorm1d(8)
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, words):
+        return self.head(self.dropout(self.norm(torch.tanh(self.inner(self.embed(words))))))
+
+
+def words():
+    torch.manual_seed(0)
+    inputs = (torch.randint(0, 16, (8,)), torch.randint(0, 16, (8,)))
+    return Workload("words", Words(), inputs, functional.cross_entropy)
+
+
+def trained(plan, steps):
+    """What every process of a plan says after some steps: loss, output, state, refusal."""
+
+    def work(process):
+        workload = words()
+        runner = JointPlan(plan.file).apply(workload.model, workload.inputs, loss=workload.loss)
+        optimizer = torch.optim.AdamW(runner.parameters(), lr=0.1)
+        share = runner.share(workload.inputs)
+        for _ in range(steps):
+            runner.step(share)
+            optimizer.step()
+        loss = runner.evaluate(share)
+        assert all(module.training for module in workload.model.modules())
+        with runner.whole_weights(), torch.no_grad():
+            output = workload.model.eval()(workload.inputs[0])
+        workload.model.train()
+        with pytest.raises(InputError, match=r"evaluate it by runner\.evaluate\(batch\)"):
+            workload.model(workload.inputs[0])
+        state = {name: x.tolist() for name, x in runner.state_dict().items()}
+        again = torch.optim.AdamW(runner.parameters(), lr=0.1)
+        moments = runner.optimizer_state_dict(optimizer)
+        assert moments.keys() == runner.optimizer_state_dict(again).keys()
+        runner.load_optimizer_state_dict(torch.optim.AdamW(runner.parameters()), moments)
+        runner.step(share)  # parts are in their places again
+        return loss.item(), output.tolist(), state, sorted(moments)
+
+    names = [name for stage in plan.file.stages for row in stage.rows for name in row]
+    return run_group(work, names, timeout=60.0)
+
+
+@pytest.mark.parametrize("given", ["dp=2,microbatch_size=2,zero=3", "pp=2,tp=2,microbatch_size=4"])
+def test_a_model_in_parts_is_evaluated_and_saved_as_the_plain_one(given):
+    """It takes a few seconds of the processor: several processes train."""
+    plan = plan_for(words(), given)
+    found = trained(plan, 2)
+    state = {}
+    for _, _, own, _ in found[::-1]:
+        state.update({name: torch.tensor(x) for name, x in own.items()})
+    plain = words()
+    plain.model.load_state_dict(state, strict=True)
+    assert torch.equal(state["head.weight"], state["embed.weight"])
+    assert not any("unused" in name for *_, names in found for name in names)
+    with torch.no_grad():
+        output = plain.model.eval()(plain.inputs[0])
+        loss = plain.loss(output, plain.inputs[1])
+    for told, whole, _, _ in found:
+        assert told == pytest.approx(loss.item(), rel=1e-5)
+        torch.testing.assert_close(torch.tensor(whole), output, rtol=1e-5, atol=1e-5)
